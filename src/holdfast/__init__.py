@@ -1,0 +1,103 @@
+"""Holdfast: a durable work queue with fenced leases. One SQLite file to start with, no server."""
+
+from holdfast.client.async_queue import AsyncQueue, AsyncTransaction
+from holdfast.client.connect import connect, connect_async
+from holdfast.client.operations import SettledAndClaimed
+from holdfast.client.queue import Queue, Transaction
+from holdfast.domain.admission import JobOptions, NewJob
+from holdfast.domain.backoff import Backoff
+from holdfast.domain.claim import Claim, ClaimOptions, Renewal, Settlement
+from holdfast.domain.clock import Clock, Now
+from holdfast.domain.errors import (
+    ArtifactNotFound,
+    Conflict,
+    EventsPruned,
+    HoldfastError,
+    InvalidInput,
+    JobNotFound,
+    KindRetired,
+    LaneDraining,
+    LeaseLost,
+    Misconfigured,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    Refused,
+    SchemaMismatch,
+    StoreBusy,
+    StoreDamaged,
+    StoreFull,
+    StoreUnreachable,
+    Unavailable,
+    UnknownKind,
+    UnsupportedStore,
+    WaitTimeout,
+)
+from holdfast.domain.event import Event, EventPage
+from holdfast.domain.failure import Failure
+from holdfast.domain.job import Attempt, Job
+from holdfast.domain.lane import Lane
+from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
+from holdfast.domain.records import ArtifactInfo, Enqueued, Finding, JobPage, Pruned, Requeued, Skipped, StoreReport
+from holdfast.version import __version__
+
+__all__ = [
+    "Artifact",
+    "ArtifactInfo",
+    "ArtifactNotFound",
+    "AsyncQueue",
+    "AsyncTransaction",
+    "Attempt",
+    "Backoff",
+    "Claim",
+    "ClaimOptions",
+    "Clock",
+    "Conflict",
+    "Deferred",
+    "Done",
+    "Enqueued",
+    "Event",
+    "EventPage",
+    "EventsPruned",
+    "Failed",
+    "Failure",
+    "Finding",
+    "HoldfastError",
+    "InvalidInput",
+    "Job",
+    "JobNotFound",
+    "JobOptions",
+    "JobPage",
+    "KindRetired",
+    "Lane",
+    "LaneDraining",
+    "LeaseLost",
+    "Misconfigured",
+    "NewJob",
+    "Now",
+    "Outcome",
+    "OutcomeUnknown",
+    "Pruned",
+    "Queue",
+    "ReadOnlyStore",
+    "Refused",
+    "Released",
+    "Renewal",
+    "Requeued",
+    "SchemaMismatch",
+    "SettledAndClaimed",
+    "Settlement",
+    "Skipped",
+    "StoreBusy",
+    "StoreDamaged",
+    "StoreFull",
+    "StoreReport",
+    "StoreUnreachable",
+    "Transaction",
+    "Unavailable",
+    "UnknownKind",
+    "UnsupportedStore",
+    "WaitTimeout",
+    "__version__",
+    "connect",
+    "connect_async",
+]

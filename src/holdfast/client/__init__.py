@@ -1,0 +1,1 @@
+"""The client: `Queue` and `AsyncQueue`, thin faces over operations written once."""

@@ -1,0 +1,111 @@
+"""`AsyncQueue`: the awaited face. Safe to share between tasks, threads and event loops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+import asyncio
+from types import TracebackType
+from typing import Any
+
+from holdfast.client.faces import awaiting
+from holdfast.client.operations import Operations
+from holdfast.stores.engine import Joined, Store
+
+
+class AsyncTransaction:
+    """Operations that join an open transaction: they commit with it or not at all.
+
+    A refused operation leaves nothing behind, so that the caller may catch the error and go on.
+    """
+
+    def __init__(self, operations: Operations, joined: Joined) -> None:
+        self._operations = operations
+        self._runner = joined
+
+    enqueue = awaiting(Operations.enqueue)
+    enqueue_many = awaiting(Operations.enqueue_many)
+    heartbeat = awaiting(Operations.heartbeat)
+    progress = awaiting(Operations.progress)
+    attach = awaiting(Operations.attach)
+    settle = awaiting(Operations.settle)
+    settle_many = awaiting(Operations.settle_many)
+    get = awaiting(Operations.get)
+    cancel = awaiting(Operations.cancel)
+    requeue = awaiting(Operations.requeue)
+    reprioritize = awaiting(Operations.reprioritize)
+
+    async def execute(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL in the transaction and return the rows."""
+        return await self._runner.execute_async(sql, values)
+
+
+class AsyncQueue:
+    """A durable work queue, awaited. Opens, creates and migrates its store on first use."""
+
+    def __init__(self, store: Store, operations: Operations) -> None:
+        self._runner = store
+        self._operations = operations
+
+    enqueue = awaiting(Operations.enqueue)
+    enqueue_many = awaiting(Operations.enqueue_many)
+    claim = awaiting(Operations.claim)
+    claim_many = awaiting(Operations.claim_many)
+    heartbeat = awaiting(Operations.heartbeat)
+    heartbeat_many = awaiting(Operations.heartbeat_many)
+    progress = awaiting(Operations.progress)
+    attach = awaiting(Operations.attach)
+    settle = awaiting(Operations.settle)
+    settle_many = awaiting(Operations.settle_many)
+    settle_and_claim = awaiting(Operations.settle_and_claim)
+    get = awaiting(Operations.get)
+    wait = awaiting(Operations.wait)
+    jobs = awaiting(Operations.jobs)
+    attempts = awaiting(Operations.attempts)
+    artifacts = awaiting(Operations.artifacts)
+    artifact = awaiting(Operations.artifact)
+    counts = awaiting(Operations.counts)
+    events = awaiting(Operations.events)
+    report = awaiting(Operations.report)
+    cancel = awaiting(Operations.cancel)
+    requeue = awaiting(Operations.requeue)
+    requeue_many = awaiting(Operations.requeue_many)
+    requeue_failed = awaiting(Operations.requeue_failed)
+    reprioritize = awaiting(Operations.reprioritize)
+    retire = awaiting(Operations.retire)
+    restore = awaiting(Operations.restore)
+    prune = awaiting(Operations.prune)
+    lanes = awaiting(Operations.lanes)
+    set_lane = awaiting(Operations.set_lane)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncTransaction]:
+        """Open a write transaction of Holdfast's own; it commits at the end of the block, or rolls back if that raises.
+
+        It holds up every other writer: keep it short.
+        """
+        async with self._runner.transaction_async() as joined:
+            yield AsyncTransaction(self._operations, joined)
+
+    def within(self, connection: Any) -> AsyncTransaction:
+        """Join the write transaction that is open on the caller's own *connection* to the same database.
+
+        Commit and rollback stay the caller's. Others notice at poll latency.
+        """
+        return AsyncTransaction(self._operations, self._runner.within(connection))
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date and return the names of the migrations applied."""
+        return await asyncio.to_thread(self._runner.migrate)
+
+    async def close(self) -> None:
+        """Let go of the store. A queue that is used again opens it again."""
+        await asyncio.to_thread(self._runner.close)
+
+    async def __aenter__(self) -> AsyncQueue:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,50 @@
+"""`connect` and `connect_async`: from a URL to a queue. Nothing is opened until it is used."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Literal, TypeAlias
+
+from holdfast.client import identity
+from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.operations import Operations
+from holdfast.client.queue import Queue
+from holdfast.domain import checks
+from holdfast.domain.clock import Clock
+from holdfast.domain.errors import InvalidInput
+from holdfast.stores.engine import Store
+from holdfast.stores.sqlite.store import SqliteStore
+
+Durability: TypeAlias = Literal["full", "relaxed"]
+
+
+def connect(url: str, *, durability: Durability = "full", clock: Clock | None = None) -> Queue:
+    """Return the queue at *url*: the path of a SQLite file, `sqlite:///path`, or `:memory:` for one that is not kept.
+
+    With `durability="relaxed"` a power cut may lose the last moments of acknowledged work; a killed process loses
+    nothing either way. *clock* replaces the store's clock, for tests.
+    """
+    store = _store(url, durability, clock)
+    return Queue(store, _operations(store))
+
+
+def connect_async(url: str, *, durability: Durability = "full", clock: Clock | None = None) -> AsyncQueue:
+    """Return the queue at *url* with the same methods as `connect` gives, to be awaited."""
+    store = _store(url, durability, clock)
+    return AsyncQueue(store, _operations(store))
+
+
+def _store(url: str, durability: Durability, clock: Clock | None) -> Store:
+    checks.one_of(durability, "durability", ("full", "relaxed"))
+    if not isinstance(url, str) or not url or "\0" in url:
+        raise InvalidInput("url", "must be the path of a SQLite file, or ':memory:'")
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return SqliteStore(url, relaxed=durability == "relaxed", clock=clock)
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return SqliteStore(rest[1:], relaxed=durability == "relaxed", clock=clock)
+    raise InvalidInput("url", f"{url!r} names no store that Holdfast knows; give the path of a SQLite file")
+
+
+def _operations(store: Store) -> Operations:
+    return Operations(store.engine, identity.worker_name(), uuid.uuid4().hex)

@@ -1,0 +1,428 @@
+"""Everything a queue can do, each operation written once: check the words, then run scripts.
+
+A method here is a procedure, without colour: `Queue`, `AsyncQueue` and their transactions give it one. Signatures and
+docstrings stand here alone; the faces take them over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias, Unpack
+
+from holdfast.client import identity
+from holdfast.domain import checks, limits
+from holdfast.domain.admission import Admission, JobLike, JobOptions, NewJob, check_job
+from holdfast.domain.checks import Duration
+from holdfast.domain.claim import Claim, ClaimOptions, ClaimRequest, Renewal, Settlement, check_claim, lease_ms
+from holdfast.domain.errors import HoldfastError, InvalidInput, UnknownKind, WaitTimeout
+from holdfast.domain.event import EventPage
+from holdfast.domain.failure import FailureClass
+from holdfast.domain.job import FINISHED, STATES, Attempt, Job, State
+from holdfast.domain.lane import (
+    EVENT_SCOPES,
+    LANE_ORDERS,
+    LANE_STATES,
+    EventScope,
+    Lane,
+    LaneOrder,
+    LaneState,
+)
+from holdfast.domain.outcome import Artifact, CheckedOutcome, Outcome, check_artifacts, check_outcome
+from holdfast.domain.records import (
+    ArtifactInfo,
+    CountBy,
+    Enqueued,
+    JobFilter,
+    JobPage,
+    Pruned,
+    Requeued,
+    StoreReport,
+)
+from holdfast.stores.engine import Engine
+from holdfast.stores.script import Listen, Pause, Procedure, job_topic, read, write
+from holdfast.stores.scripts import claim as claim_scripts
+from holdfast.stores.scripts import enqueue as enqueue_scripts
+from holdfast.stores.scripts import events as event_scripts
+from holdfast.stores.scripts import inspect as inspect_scripts
+from holdfast.stores.scripts import lanes as lane_scripts
+from holdfast.stores.scripts import lease as lease_scripts
+from holdfast.stores.scripts import operate as operate_scripts
+from holdfast.stores.scripts import retention as retention_scripts
+from holdfast.stores.scripts import settle as settle_scripts
+
+Held: TypeAlias = tuple[Claim, Outcome]
+COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_class")
+
+# How often `wait` looks by itself where nobody can wake it: quickly at first, then less and less.
+_POLL_SECONDS_FIRST = 0.02
+_POLL_SECONDS_LAST = 0.5
+
+
+class SettledAndClaimed(NamedTuple):
+    """The two halves of a settle fused with the next claim."""
+
+    settlements: list[Settlement]
+    claims: list[Claim]
+
+
+class Operations:
+    """What can be asked of a store, checked and turned into procedures."""
+
+    def __init__(self, engine: Engine, worker: str, incarnation: str) -> None:
+        self._engine = engine
+        # Who claims where a call does not say: this start of this process.
+        self._claimer: ClaimOptions = {"worker": worker, "incarnation": incarnation}
+
+    # --- enqueue ---------------------------------------------------------------------------------------------------
+
+    def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Procedure[Enqueued]:
+        """Store one job and return it, with `created` telling whether it is new; when this returns, it is durable.
+
+        See `JobOptions` for the words. Raises `InvalidInput` before anything is stored, `Conflict` if the id exists
+        with other content or the duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
+        """
+        admission = check_job(NewJob(kind, payload, **options), fresh_id=identity.uuid7())
+        [made] = yield from write(partial(enqueue_scripts.enqueue_jobs, self._engine, [admission]))
+        return made
+
+    def enqueue_many(self, jobs: Sequence[JobLike]) -> Procedure[list[Enqueued]]:
+        """Store many jobs, all or none, and return them in order.
+
+        Each is a `NewJob` or a dict with the words of `enqueue`. One that is refused refuses the whole call, and the
+        error names it: `jobs[3].payload`.
+        """
+        admissions = _check_jobs(jobs)
+        return (yield from write(partial(enqueue_scripts.enqueue_jobs, self._engine, admissions)))
+
+    # --- claim and lease -------------------------------------------------------------------------------------------
+
+    def claim(self, **words: Unpack[ClaimOptions]) -> Procedure[Claim | None]:
+        """Lease the next job, or return None if there is none; `ClaimOptions` has the words."""
+        found = yield from self.claim_many(limit=1, **words)
+        return found[0] if found else None
+
+    def claim_many(self, *, limit: int = 100, **words: Unpack[ClaimOptions]) -> Procedure[list[Claim]]:
+        """Lease up to *limit* ready jobs to one worker, in the order of claiming; `ClaimOptions` has the words."""
+        request = self._claim_request(limit, words)
+        return (yield from write(partial(claim_scripts.claim_jobs, self._engine, request)))
+
+    def heartbeat(self, claim: Claim, *, lease: Duration | None = None) -> Procedure[Renewal]:
+        """Extend the lease, by its first length unless *lease* says otherwise, or raise `LeaseLost`."""
+        [answer] = yield from self.heartbeat_many([claim], lease=lease)
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return answer
+
+    def heartbeat_many(
+        self, claims: Sequence[Claim], *, lease: Duration | None = None
+    ) -> Procedure[list[Renewal | HoldfastError]]:
+        """Extend many leases in one commit; each gets its `Renewal` or its `LeaseLost`, in order."""
+        _check_count(claims, "claims", limits.SETTLE_MANY_MAX)
+        given_ms = None if lease is None else lease_ms(lease)
+        held = [
+            (claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(_check_held, claims)
+        ]
+        return (yield from write(partial(lease_scripts.heartbeat, held)))
+
+    def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Procedure[Job]:
+        """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
+        phase = checks.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
+        percent = None if percent is None else checks.number(percent, "percent", 0, 100)
+        return (yield from write(partial(lease_scripts.progress, _check_held(claim).lease, phase, percent)))
+
+    def attach(self, claim: Claim, artifacts: Sequence[Artifact]) -> Procedure[None]:
+        """Store artifacts of the running job, or raise `LeaseLost`; one of the same name is replaced."""
+        checked = check_artifacts(artifacts)
+        yield from write(partial(lease_scripts.attach, _check_held(claim).lease, checked))
+
+    # --- settle ----------------------------------------------------------------------------------------------------
+
+    def settle(self, claim: Claim, outcome: Outcome) -> Procedure[Job]:
+        """Record the outcome of an attempt and return the job it leaves behind, or raise `LeaseLost`.
+
+        Follow-ups, artifacts and events commit together with it. Sending the same settle again succeeds.
+        """
+        [settlement] = yield from self.settle_many([(claim, outcome)])
+        if settlement.error is not None:
+            raise settlement.error
+        assert settlement.job is not None  # noqa: S101  # without an error there is a job
+        return settlement.job
+
+    def settle_many(self, settlements: Sequence[Held]) -> Procedure[list[Settlement]]:
+        """Record many outcomes in one commit; each claim gets its own answer, in order.
+
+        One that is refused neither hides nor undoes the others. An outcome that is itself invalid refuses the call.
+        """
+        checked = _check_settlements(settlements)
+        return (yield from write(partial(settle_scripts.settle_jobs, self._engine, checked)))
+
+    def settle_and_claim(
+        self, settlements: Sequence[Held], *, limit: int = 100, **words: Unpack[ClaimOptions]
+    ) -> Procedure[SettledAndClaimed]:
+        """Record outcomes as `settle_many` does and lease the next jobs as `claim_many` does, in one commit."""
+        checked = _check_settlements(settlements)
+        request = self._claim_request(limit, words)
+        both = yield from write(partial(claim_scripts.settle_and_claim, self._engine, checked, request))
+        return SettledAndClaimed(*both)
+
+    # --- look ------------------------------------------------------------------------------------------------------
+
+    def get(self, job_id: str, *, tenant: str | None = None) -> Procedure[Job]:
+        """Return the job, or raise `JobNotFound`; with *tenant*, other tenants' jobs are not found."""
+        return (yield from read(partial(inspect_scripts.get, _job_id(job_id), _tenant(tenant))))
+
+    def wait(self, job_id: str, *, timeout: Duration, tenant: str | None = None) -> Procedure[Job]:
+        """Return the job once it has finished, in whichever way, or raise `WaitTimeout` after *timeout* seconds."""
+        left = checks.duration_ms(timeout, "timeout") / 1000
+        looks = _POLL_SECONDS_FIRST
+        job_id, tenant, allowed = _job_id(job_id), _tenant(tenant), left
+        yield Listen(job_topic(job_id))
+        while True:
+            job = yield from self._look(job_id, tenant)
+            if job.finished:
+                return job
+            if left <= 0:
+                raise WaitTimeout(job_id, allowed)
+            left -= yield Pause(min(looks, left))
+            looks = min(looks * 1.5, _POLL_SECONDS_LAST)
+
+    def _look(self, job_id: str, tenant: str | None) -> Procedure[Job]:
+        job, overdue = yield from read(partial(inspect_scripts.look, job_id, tenant))
+        if not overdue:
+            return job
+        # The deadline has passed and no worker came by to notice: whoever waits brings it to its end.
+        yield from write(partial(claim_scripts.expire_overdue, self._engine))
+        return (yield from read(partial(inspect_scripts.get, job_id, tenant)))
+
+    def jobs(
+        self,
+        *,
+        state: State | None = None,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        failure_class: FailureClass | None = None,
+        after: str | None = None,
+        limit: int = limits.PAGE_DEFAULT,
+    ) -> Procedure[JobPage]:
+        """Return a page of jobs, newest first, and the cursor for the next page.
+
+        Finished states are listed by their end, the others by enqueue order.
+        """
+        wanted = JobFilter(
+            state=None if state is None else checks.one_of(state, "state", STATES),
+            kind=checks.optional_name(kind, "kind"),
+            lane=checks.optional_name(lane, "lane"),
+            tenant=_tenant(tenant),
+            failure_class=_failure_class(failure_class),
+        )
+        limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
+        return (yield from read(partial(inspect_scripts.jobs, wanted, after, limit)))
+
+    def attempts(self, job_id: str, *, tenant: str | None = None) -> Procedure[list[Attempt]]:
+        """Return the attempts of a job, oldest first, the newest of them perhaps still running."""
+        return (yield from read(partial(inspect_scripts.attempts, _job_id(job_id), _tenant(tenant))))
+
+    def artifacts(self, job_id: str, *, tenant: str | None = None) -> Procedure[list[ArtifactInfo]]:
+        """Return what artifacts a job has, by name, without their bytes."""
+        return (yield from read(partial(inspect_scripts.artifacts, _job_id(job_id), _tenant(tenant))))
+
+    def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Procedure[Artifact]:
+        """Return one artifact with its bytes, or raise `ArtifactNotFound`."""
+        name = checks.name(name, "name")
+        return (yield from read(partial(inspect_scripts.artifact, _job_id(job_id), name, _tenant(tenant))))
+
+    def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> Procedure[dict[str, int]]:
+        """Count jobs by state, kind, lane, tenant or failure class. This reads every job: not for a hot loop."""
+        by = checks.one_of(by, "by", COUNT_BY)
+        return (yield from read(partial(inspect_scripts.counts, by, _tenant(tenant))))
+
+    def events(
+        self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
+    ) -> Procedure[EventPage]:
+        """Return recorded events after a cursor, in order; without one, from the oldest that is kept.
+
+        Raises `EventsPruned` if events after this cursor were pruned before they were read.
+        """
+        limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
+        return (yield from read(partial(event_scripts.page, after, limit, _tenant(tenant))))
+
+    def report(self) -> Procedure[StoreReport]:
+        """Return what an operator should know of the store's health."""
+        return (yield from read(partial(inspect_scripts.report, self._engine)))
+
+    # --- operate ---------------------------------------------------------------------------------------------------
+
+    def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Procedure[Job]:
+        """Cancel a waiting job at once; ask a running one to stop, or with *force* take it from its worker.
+
+        Raises `Conflict` if the job has already ended in another way.
+        """
+        force = checks.flag(force, "force")
+        script = partial(operate_scripts.cancel, self._engine, _job_id(job_id), _tenant(tenant), force=force)
+        return (yield from write(script))
+
+    def requeue(self, job_id: str, *, tenant: str | None = None) -> Procedure[Job]:
+        """Make a failed or cancelled job ready again with all its attempts, or raise `Conflict`."""
+        return (yield from write(partial(operate_scripts.requeue, self._engine, _job_id(job_id), _tenant(tenant))))
+
+    def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Procedure[Requeued]:
+        """Requeue many jobs; those that cannot be are reported with the reason, and stop no other."""
+        _check_count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
+        asked = [checks.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
+        return (yield from write(partial(operate_scripts.requeue_many, self._engine, asked, _tenant(tenant))))
+
+    def requeue_failed(
+        self, *, transient_only: bool = False, kind: str | None = None, lane: str | None = None, tenant: str | None = None
+    ) -> Procedure[Requeued]:
+        """Requeue every failed job that matches, in bounded bites; those that cannot be are reported."""
+        wanted = JobFilter(
+            state="failed",
+            kind=checks.optional_name(kind, "kind"),
+            lane=checks.optional_name(lane, "lane"),
+            tenant=_tenant(tenant),
+            failure_class="transient" if checks.flag(transient_only, "transient_only") else None,
+        )
+        total, after = Requeued([], []), None
+        while True:
+            bite = partial(operate_scripts.requeue_bite, self._engine, wanted, after)
+            requeued, after = yield from write(bite)
+            total = Requeued(total.requeued + requeued.requeued, total.skipped + requeued.skipped)
+            if after is None:
+                return total
+
+    def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Procedure[Job]:
+        """Change the priority of an unfinished job."""
+        priority = checks.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
+        script = partial(operate_scripts.reprioritize, self._engine, _job_id(job_id), priority, _tenant(tenant))
+        return (yield from write(script))
+
+    def retire(self, kind: str) -> Procedure[int]:
+        """Refuse new jobs of a kind and set its waiting ones aside, in bounded bites; return how many.
+
+        A running one is retired when its attempt ends without having finished it.
+        """
+        kind = checks.name(kind, "kind")
+        yield from write(partial(operate_scripts.retire_kind, self._engine, kind))
+        total = 0
+        while bite := (yield from write(partial(operate_scripts.retire_bite, self._engine, kind))):
+            total += bite
+        return total
+
+    def restore(self, kind: str) -> Procedure[None]:
+        """Take new jobs of a retired kind again; jobs already retired stay so. Raises `UnknownKind` if it is not."""
+        if not (yield from write(partial(operate_scripts.restore_kind, checks.name(kind, "kind")))):
+            raise UnknownKind(kind, "is not retired")
+
+    def prune(
+        self,
+        *,
+        older_than: Duration,
+        states: Sequence[State] = FINISHED,
+        events_older_than: Duration | None = None,
+    ) -> Procedure[Pruned]:
+        """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded bites.
+
+        The event log is shortened from its start, by *events_older_than* or else *older_than*.
+        """
+        age_ms = checks.duration_ms(older_than, "older_than")
+        events_age_ms = (
+            age_ms if events_older_than is None else checks.duration_ms(events_older_than, "events_older_than")
+        )
+        chosen = [checks.one_of(state, f"states[{index}]", FINISHED) for index, state in enumerate(states)]
+        jobs = events = 0
+        for state in chosen:
+            while bite := (yield from write(partial(retention_scripts.prune_jobs, state, age_ms))):
+                jobs += bite
+        while bite := (yield from write(partial(retention_scripts.prune_events, events_age_ms))):
+            events += bite
+        return Pruned(jobs, events)
+
+    def lanes(self) -> Procedure[list[Lane]]:
+        """Return every lane that was configured or has ever been used, by name."""
+        return (yield from read(partial(lane_scripts.lanes, self._engine)))
+
+    def set_lane(
+        self,
+        lane: str,
+        *,
+        state: LaneState | None = None,
+        order: LaneOrder | None = None,
+        events: EventScope | None = None,
+    ) -> Procedure[Lane]:
+        """Change a lane: active, paused or draining; fair or strict order; terminal or all events.
+
+        A change of order rearranges what waits in the lane, in bounded bites.
+        """
+        lane = checks.name(lane, "lane")
+        if state is not None:
+            checks.one_of(state, "state", LANE_STATES)
+        if order is not None:
+            checks.one_of(order, "order", LANE_ORDERS)
+        if events is not None:
+            checks.one_of(events, "events", EVENT_SCOPES)
+        changed = yield from write(partial(lane_scripts.set_lane, self._engine, lane, state, order, events))
+        while order is not None and (yield from write(partial(lane_scripts.rearrange_bite, self._engine, lane))):
+            pass
+        return changed
+
+    # --- the words of a claim --------------------------------------------------------------------------------------
+
+    def _claim_request(self, limit: int, words: ClaimOptions) -> ClaimRequest:
+        return check_claim({**self._claimer, **words}, limit=limit, fresh_token=identity.lease_token())
+
+
+def _check_jobs(jobs: Sequence[JobLike]) -> list[Admission]:
+    _check_count(jobs, "jobs", limits.ENQUEUE_MANY_MAX)
+    admissions: list[Admission] = []
+    size = 0
+    for index, new in enumerate(jobs):
+        admission = check_job(new, fresh_id=identity.uuid7(), field=f"jobs[{index}]")
+        size += len(admission.payload_json)
+        if size > limits.ENQUEUE_MANY_BYTES_MAX:
+            raise InvalidInput(
+                f"jobs[{index}].payload",
+                f"brings the payloads of this call beyond {limits.ENQUEUE_MANY_BYTES_MAX} bytes; send fewer at a time",
+            )
+        admissions.append(admission)
+    return admissions
+
+
+def _check_settlements(settlements: Sequence[Held]) -> list[tuple[Claim, CheckedOutcome]]:
+    _check_count(settlements, "settlements", limits.SETTLE_MANY_MAX)
+    checked = []
+    for index, (claim, outcome) in enumerate(settlements):
+        tenant = _check_held(claim).job.tenant
+        try:
+            checked.append((claim, check_outcome(outcome, tenant=tenant, fresh_id=identity.uuid7)))
+        except InvalidInput as error:
+            if len(settlements) == 1:
+                raise
+            raise InvalidInput(f"settlements[{index}].{error.field}", error.problem) from None
+    return checked
+
+
+def _check_count(values: Sequence[object], field: str, count_max: int) -> None:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
+        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
+    if len(values) > count_max:
+        raise InvalidInput(field, f"has {len(values)} entries; the limit is {count_max}")
+
+
+def _check_held(claim: Claim) -> Claim:
+    if not isinstance(claim, Claim):
+        raise InvalidInput("claim", f"must be a Claim, not {type(claim).__name__}")
+    return claim
+
+
+def _job_id(job_id: str) -> str:
+    return checks.name(job_id, "job_id", limits.JOB_ID_CHARS_MAX)
+
+
+def _tenant(tenant: str | None) -> str | None:
+    return checks.optional_name(tenant, "tenant")
+
+
+def _failure_class(value: FailureClass | None) -> Literal["transient", "permanent"] | None:
+    return None if value is None else checks.one_of(value, "failure_class", ("transient", "permanent"))

@@ -1,0 +1,110 @@
+"""`Queue`: the blocking face. Safe to share between threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from holdfast.client.faces import blocking
+from holdfast.client.operations import Operations
+from holdfast.stores.engine import Joined, Store
+
+
+class Transaction:
+    """Operations that join an open transaction: they commit with it or not at all.
+
+    A refused operation leaves nothing behind, so that the caller may catch the error and go on.
+    """
+
+    def __init__(self, operations: Operations, joined: Joined) -> None:
+        self._operations = operations
+        self._runner = joined
+
+    enqueue = blocking(Operations.enqueue)
+    enqueue_many = blocking(Operations.enqueue_many)
+    heartbeat = blocking(Operations.heartbeat)
+    progress = blocking(Operations.progress)
+    attach = blocking(Operations.attach)
+    settle = blocking(Operations.settle)
+    settle_many = blocking(Operations.settle_many)
+    get = blocking(Operations.get)
+    cancel = blocking(Operations.cancel)
+    requeue = blocking(Operations.requeue)
+    reprioritize = blocking(Operations.reprioritize)
+
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL in the transaction and return the rows."""
+        return self._runner.execute(sql, values)
+
+
+class Queue:
+    """A durable work queue. Opens, creates and migrates its store on first use."""
+
+    def __init__(self, store: Store, operations: Operations) -> None:
+        self._runner = store
+        self._operations = operations
+
+    enqueue = blocking(Operations.enqueue)
+    enqueue_many = blocking(Operations.enqueue_many)
+    claim = blocking(Operations.claim)
+    claim_many = blocking(Operations.claim_many)
+    heartbeat = blocking(Operations.heartbeat)
+    heartbeat_many = blocking(Operations.heartbeat_many)
+    progress = blocking(Operations.progress)
+    attach = blocking(Operations.attach)
+    settle = blocking(Operations.settle)
+    settle_many = blocking(Operations.settle_many)
+    settle_and_claim = blocking(Operations.settle_and_claim)
+    get = blocking(Operations.get)
+    wait = blocking(Operations.wait)
+    jobs = blocking(Operations.jobs)
+    attempts = blocking(Operations.attempts)
+    artifacts = blocking(Operations.artifacts)
+    artifact = blocking(Operations.artifact)
+    counts = blocking(Operations.counts)
+    events = blocking(Operations.events)
+    report = blocking(Operations.report)
+    cancel = blocking(Operations.cancel)
+    requeue = blocking(Operations.requeue)
+    requeue_many = blocking(Operations.requeue_many)
+    requeue_failed = blocking(Operations.requeue_failed)
+    reprioritize = blocking(Operations.reprioritize)
+    retire = blocking(Operations.retire)
+    restore = blocking(Operations.restore)
+    prune = blocking(Operations.prune)
+    lanes = blocking(Operations.lanes)
+    set_lane = blocking(Operations.set_lane)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Open a write transaction of Holdfast's own; it commits at the end of the block, or rolls back if that raises.
+
+        It holds up every other writer: keep it short.
+        """
+        with self._runner.transaction() as joined:
+            yield Transaction(self._operations, joined)
+
+    def within(self, connection: Any) -> Transaction:
+        """Join the write transaction that is open on the caller's own *connection* to the same database.
+
+        Commit and rollback stay the caller's. Others notice at poll latency.
+        """
+        return Transaction(self._operations, self._runner.within(connection))
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date and return the names of the migrations applied."""
+        return self._runner.migrate()
+
+    def close(self) -> None:
+        """Let go of the store. A queue that is used again opens it again."""
+        self._runner.close()
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,327 @@
+"""Taking a job in: the words of `enqueue`, their checks, and what a duplicate key leads to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
+
+from holdfast.domain import checks, limits, strict_json
+from holdfast.domain.backoff import Backoff
+from holdfast.domain.checks import Duration
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import Conflict, InvalidInput
+from holdfast.domain.job import Job
+from holdfast.domain.lane import DEFAULT_NAME, EVENT_SCOPES, EventScope, RouteKey
+from holdfast.domain.strict_json import Json
+
+OnDuplicate: TypeAlias = Literal["keep", "replace", "run_again"]
+DedupeScope: TypeAlias = Literal["kind", "tenant"]
+
+
+class JobOptions(TypedDict, total=False):
+    """The words of `enqueue`, declared once for every place that takes them."""
+
+    lane: str
+    tenant: str
+    priority: int
+    """Higher goes first; default 0."""
+    delay: Duration
+    """Seconds to wait before it may be claimed."""
+    run_at: datetime
+    """The moment from which it may be claimed; not together with `delay`."""
+    deadline: Duration | datetime
+    """It fails unless started by then; seconds from now, or a moment."""
+    requires: Sequence[str]
+    """Capabilities that a worker must all have."""
+    affinity: str | None
+    """The resource it is cheap to run beside."""
+    headers: Mapping[str, str]
+    tags: Mapping[str, str]
+    max_attempts: int
+    backoff: Backoff | None
+    job_id: str | None
+    """An id of the caller's choice: enqueueing the same again returns the first."""
+    dedupe_key: str | None
+    """While a job with this key is unfinished, another enqueue adds none."""
+    dedupe_scope: DedupeScope
+    """Whether the key counts within tenant and kind (default) or within the whole tenant."""
+    on_duplicate: OnDuplicate
+    events: EventScope
+    """`all` records every transition of this job, not only its last."""
+
+
+class NewJobWords(JobOptions, total=False):
+    """A job to be enqueued, written as a plain dict."""
+
+    kind: str
+    payload: Json
+
+
+class NewJob:
+    """A job to be enqueued: kind, payload and the words of `enqueue`."""
+
+    __slots__ = ("kind", "options", "payload")
+
+    def __init__(self, kind: str, payload: Json = None, **options: Unpack[JobOptions]) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"NewJob({self.kind!r}, {self.payload!r}, **{self.options!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NewJob):
+            return NotImplemented
+        return (self.kind, self.payload, self.options) == (other.kind, other.payload, other.options)
+
+    __hash__ = None  # type: ignore[assignment]  # the payload may change
+
+
+JobLike: TypeAlias = NewJob | NewJobWords | Mapping[str, Any]
+
+
+class Admission(NamedTuple):
+    """A job that passed every check, in its stored form, not yet in the store."""
+
+    id: str
+    route: RouteKey
+    tenant: str
+    priority: int
+    affinity: str | None
+    payload_json: str
+    headers_json: str
+    tags_json: str
+    delay_ms: int
+    run_at_ms: int | None
+    deadline_in_ms: int | None
+    deadline_at_ms: int | None
+    max_attempts: int
+    backoff_json: str | None
+    dedupe_key: str | None
+    dedupe_kind: str | None
+    on_duplicate: OnDuplicate
+    digest: bytes | None
+    record_all: bool
+
+
+_WORDS: Final = frozenset(JobOptions.__annotations__)
+_NO_TEXT: Final = "{}"
+
+
+def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field: str = "") -> Admission:
+    """Return *new* checked and in stored form, or raise `InvalidInput` naming the word that is wrong.
+
+    *fresh_id* serves where the caller chose none, *tenant* where none is named; *field* says where in a larger
+    call the job stands.
+    """
+    try:
+        return _check(*_parts(new), fresh_id, tenant)
+    except InvalidInput as error:
+        if not field:
+            raise
+        raise InvalidInput(f"{field}.{error.field}", error.problem) from None
+
+
+def _parts(new: JobLike) -> tuple[Any, Json, JobOptions]:
+    if isinstance(new, NewJob):
+        return new.kind, new.payload, new.options
+    if not isinstance(new, Mapping):
+        raise InvalidInput("job", f"must be a NewJob or a dict, not {type(new).__name__}")
+    options = dict(new)
+    kind, payload = options.pop("kind", None), options.pop("payload", None)
+    if kind is None:
+        raise InvalidInput("kind", "is missing")
+    return kind, payload, options  # type: ignore[return-value]  # unknown words are refused next
+
+
+def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str) -> Admission:
+    if not _WORDS.issuperset(options):
+        unknown = sorted(map(str, set(options) - _WORDS))[0]
+        raise InvalidInput(unknown, f"is not a word of enqueue; these are: {', '.join(sorted(_WORDS))}")
+    chosen = checks.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
+    affinity = checks.optional_name(options.get("affinity"), "affinity")
+    kind = checks.name(kind, "kind")
+    backoff = options.get("backoff")
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise InvalidInput("backoff", f"must be a Backoff, not {type(backoff).__name__}")
+    dedupe_key, dedupe_kind = _dedupe(kind, options)
+    admission = Admission(
+        id=chosen or fresh_id,
+        route=RouteKey(
+            checks.name(options.get("lane", DEFAULT_NAME), "lane"),
+            kind,
+            _requires(options.get("requires", ())),
+            affinity is not None,
+        ),
+        tenant=checks.name(options.get("tenant", tenant), "tenant"),
+        priority=checks.integer(
+            options.get("priority", 0), "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX
+        ),
+        affinity=affinity,
+        payload_json=strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX),
+        headers_json=_strings(options, "headers", limits.HEADERS_MAX, limits.HEADER_VALUE_CHARS_MAX),
+        tags_json=_strings(options, "tags", limits.TAGS_MAX, limits.TAG_VALUE_CHARS_MAX),
+        **_times(options),
+        max_attempts=checks.integer(
+            options.get("max_attempts", limits.MAX_ATTEMPTS_DEFAULT), "max_attempts", 1, limits.MAX_ATTEMPTS_MAX
+        ),
+        backoff_json=None if backoff is None else backoff.to_json(),
+        dedupe_key=dedupe_key,
+        dedupe_kind=dedupe_kind,
+        on_duplicate=checks.one_of(
+            options.get("on_duplicate", "keep"), "on_duplicate", ("keep", "replace", "run_again")
+        ),
+        digest=None,
+        record_all=checks.one_of(options.get("events", "terminal"), "events", EVENT_SCOPES) == "all",
+    )
+    # Only a chosen id can meet another call's job, so only that needs the digest.
+    return admission if chosen is None else admission._replace(digest=_digest(admission))
+
+
+def _requires(tokens: Sequence[str]) -> str:
+    checked = sorted(checks.names(tokens, "requires", limits.REQUIRES_MAX))
+    return strict_json.encode(checked, "requires", limits.PAYLOAD_BYTES_MAX) if checked else "[]"
+
+
+def _strings(options: JobOptions, field: Literal["headers", "tags"], count_max: int, chars_max: int) -> str:
+    value = options.get(field)
+    if not value:
+        return _NO_TEXT
+    strings = checks.string_map(value, field, count_max, chars_max)
+    return strict_json.encode(strings, field, limits.PAYLOAD_BYTES_MAX)
+
+
+class _Times(TypedDict):
+    delay_ms: int
+    run_at_ms: int | None
+    deadline_in_ms: int | None
+    deadline_at_ms: int | None
+
+
+def _times(options: JobOptions) -> _Times:
+    times = _Times(delay_ms=0, run_at_ms=None, deadline_in_ms=None, deadline_at_ms=None)
+    if "delay" in options and "run_at" in options:
+        raise InvalidInput("run_at", "cannot be given together with delay")
+    if "delay" in options:
+        times["delay_ms"] = checks.duration_ms(options["delay"], "delay")
+    if "run_at" in options:
+        times["run_at_ms"] = checks.moment_ms(options["run_at"], "run_at")
+    deadline = options.get("deadline")
+    if isinstance(deadline, datetime):
+        times["deadline_at_ms"] = checks.moment_ms(deadline, "deadline")
+    elif deadline is not None:
+        times["deadline_in_ms"] = checks.duration_ms(deadline, "deadline")
+    return times
+
+
+def _dedupe(kind: str, options: JobOptions) -> tuple[str | None, str | None]:
+    scope = checks.one_of(options.get("dedupe_scope", "kind"), "dedupe_scope", ("kind", "tenant"))
+    key = checks.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
+    if key is not None:
+        return key, kind if scope == "kind" else ""
+    for word in ("on_duplicate", "dedupe_scope"):
+        if word in options:
+            raise InvalidInput(word, "means nothing without a dedupe_key")
+    return None, None
+
+
+def _digest(admission: Admission) -> bytes:
+    content = admission._replace(payload_json="", headers_json="", tags_json="")
+    bodies = (admission.payload_json, admission.headers_json, admission.tags_json)
+    text = strict_json.canonical([content, *map(strict_json.decode, bodies)])
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
+    """Return the job that *admission* becomes at *now*: ready, or scheduled if it is for later."""
+    due_at_ms = now.wall_ms + admission.delay_ms
+    if admission.run_at_ms is not None:
+        due_at_ms = max(admission.run_at_ms, now.wall_ms)
+    deadline_at_ms = admission.deadline_at_ms
+    if admission.deadline_in_ms is not None:
+        deadline_at_ms = now.wall_ms + admission.deadline_in_ms
+    lane, kind, requires_json, _ = admission.route
+    return Job(
+        seq=seq,
+        id=admission.id,
+        state="scheduled" if due_at_ms > now.wall_ms else "ready",
+        kind=kind,
+        lane=lane,
+        tenant=admission.tenant,
+        turn=turn,
+        priority=admission.priority,
+        affinity=admission.affinity,
+        requires_json=requires_json,
+        payload_json=admission.payload_json,
+        headers_json=admission.headers_json,
+        tags_json=admission.tags_json,
+        result_json=None,
+        enqueued_at_ms=now.wall_ms,
+        due_at_ms=due_at_ms,
+        deadline_at_ms=deadline_at_ms,
+        finished_at_ms=None,
+        attempt=0,
+        max_attempts=admission.max_attempts,
+        backoff_json=admission.backoff_json,
+        epoch=0,
+        worker=None,
+        incarnation=None,
+        lease_token=None,
+        lease_until_ms=None,
+        started_at_ms=None,
+        outcome=None,
+        settle_digest=None,
+        phase=None,
+        percent=None,
+        cancel_requested=0,
+        suspect=0,
+        deferrals=0,
+        deferred_since_ms=None,
+        releases=0,
+        failure_class=None,
+        failure_reason=None,
+        failure_message=None,
+        failure_traceback=None,
+        dedupe_key=admission.dedupe_key,
+        dedupe_kind=admission.dedupe_kind,
+        predecessor=None,
+        digest=admission.digest,
+        record_all=int(admission.record_all),
+        event_count=0,
+    )
+
+
+def same_request(original: Job, again: Admission) -> Job:
+    """Return *original* if *again* is the same request sent once more, else raise `Conflict`."""
+    if original.digest != again.digest:
+        raise Conflict(f"job {original.id!r} exists with other content", job_id=original.id)
+    return original
+
+
+DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_successor"]
+
+
+def meet_duplicate(admission: Admission, holder: Job, successor: Job | None) -> DuplicateAction:
+    """Decide what an enqueue does that meets *holder*, an unfinished job with the same key."""
+    match admission.on_duplicate:
+        case "replace":
+            if holder.epoch > 0 or holder.state == "blocked":
+                raise Conflict(
+                    f"job {holder.id!r} with this dedupe key was already claimed and cannot be replaced",
+                    job_id=holder.id,
+                )
+            return "replace"
+        case "run_again" if holder.state == "running":
+            return "succeed" if successor is None else "replace_successor"
+        case _:
+            return "keep"
+
+
+def replace_content(job: Job, admission: Admission) -> Job:
+    """Return *job* with the payload, headers and tags of *admission*; its place in the order stays."""
+    return job._replace(
+        payload_json=admission.payload_json, headers_json=admission.headers_json, tags_json=admission.tags_json
+    )

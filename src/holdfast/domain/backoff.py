@@ -1,0 +1,56 @@
+"""How long a job waits before it is tried again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.domain import checks, limits
+from holdfast.domain.checks import Duration
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Wait `base × factor^(attempt-1)`, at most `cap`, spread by `jitter`.
+
+    `base` and `cap` are seconds. A jitter of 0.2 spreads each wait evenly between 80 % and 120 % of it, so that
+    jobs that failed together do not return together.
+    """
+
+    base: Duration = 60.0
+    factor: float = 2.0
+    cap: Duration = 3600.0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.duration_ms(self.base, "backoff.base")
+        checks.duration_ms(self.cap, "backoff.cap")
+        checks.number(self.factor, "backoff.factor", 1.0, 100.0)
+        checks.number(self.jitter, "backoff.jitter", 0.0, 1.0)
+
+    def pause_ms(self, attempt: int, chance: float) -> int:
+        """Return the wait after the failed *attempt* (from 1); *chance* from 0 to 1 places it within the jitter."""
+        base_ms, cap_ms = _millis(self.base), _millis(self.cap)
+        # The exponent is bounded because a float overflows long before a job runs out of attempts.
+        raised = base_ms * self.factor ** min(attempt - 1, 64)
+        spread = 1.0 + self.jitter * (2.0 * chance - 1.0)
+        return min(round(min(raised, cap_ms) * spread), limits.PAUSE_MS_MAX)
+
+    def to_json(self) -> str:
+        """Return the stored form."""
+        return json.dumps([_millis(self.base), self.factor, _millis(self.cap), self.jitter])
+
+    @classmethod
+    def from_json(cls, text: str) -> Backoff:
+        """Return what `to_json` stored."""
+        base_ms, factor, cap_ms, jitter = json.loads(text)
+        return cls(base_ms / 1000, factor, cap_ms / 1000, jitter)
+
+
+DEFAULT = Backoff()
+
+
+def _millis(value: Duration) -> int:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    return round(seconds * 1000)

@@ -1,0 +1,130 @@
+"""Checks of single arguments: each returns the value in its stored form or raises `InvalidInput` with its field."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from holdfast.domain import limits
+from holdfast.domain.errors import InvalidInput
+
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a timedelta."""
+
+_UNWANTED = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_REASON = re.compile(r"[a-z0-9][a-z0-9_.:-]*")
+
+
+def name(value: object, field: str, chars_max: int = limits.NAME_CHARS_MAX) -> str:
+    """Return *value* if it can serve as a name: not blank, not too long, no control characters."""
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"must be a string, not {type(value).__name__}")
+    if not value or value.isspace():
+        raise InvalidInput(field, "must not be empty")
+    if len(value) > chars_max:
+        raise InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}")
+    if _UNWANTED.search(value):
+        raise InvalidInput(field, "contains a control character or half of a surrogate pair")
+    return value
+
+
+def optional_name(value: object, field: str, chars_max: int = limits.NAME_CHARS_MAX) -> str | None:
+    """Return *value* checked as a name, or None."""
+    return None if value is None else name(value, field, chars_max)
+
+
+def names(values: Iterable[str], field: str, count_max: int) -> tuple[str, ...]:
+    """Return *values* without repetitions, in their order, each checked as a name."""
+    if isinstance(values, str):
+        raise InvalidInput(field, "must be a list of strings, not one string")
+    found = dict.fromkeys(name(value, f"{field}[{index}]") for index, value in enumerate(values))
+    if len(found) > count_max:
+        raise InvalidInput(field, f"has {len(found)} entries; the limit is {count_max}")
+    return tuple(found)
+
+
+def string_map(value: Mapping[str, str], field: str, count_max: int, chars_max: int) -> dict[str, str]:
+    """Return *value* if it is a small map from names to short strings."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(field, f"must be a map of strings, not {type(value).__name__}")
+    if len(value) > count_max:
+        raise InvalidInput(field, f"has {len(value)} entries; the limit is {count_max}")
+    return {name(key, f"{field} (a key)"): _text(item, f"{field}.{key}", chars_max) for key, item in value.items()}
+
+
+def _text(value: object, field: str, chars_max: int) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"must be a string, not {type(value).__name__}")
+    if len(value) > chars_max:
+        raise InvalidInput(field, f"is {len(value)} characters long; the limit is {chars_max}")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise InvalidInput(field, "contains U+0000 or half of a surrogate pair")
+    return value
+
+
+def reason(value: object, field: str) -> str:
+    """Return *value* if it is a short code such as `smtp_refused`."""
+    code = name(value, field, limits.REASON_CHARS_MAX)
+    if not _REASON.fullmatch(code):
+        raise InvalidInput(field, "must be a short code of a-z, 0-9, '_', '.', ':' and '-'")
+    return code
+
+
+def integer(value: object, field: str, low: int, high: int) -> int:
+    """Return *value* if it is an integer from *low* to *high*."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(field, f"must be an integer, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise InvalidInput(field, f"is {value}; it must be from {low} to {high}")
+    return value
+
+
+def number(value: object, field: str, low: float, high: float) -> float:
+    """Return *value* if it is a finite number from *low* to *high*."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidInput(field, f"must be a finite number, not {value!r}")
+    if not low <= value <= high:
+        raise InvalidInput(field, f"is {value:g}; it must be from {low:g} to {high:g}")
+    return float(value)
+
+
+def flag(value: object, field: str) -> bool:
+    """Return *value* if it is true or false."""
+    if not isinstance(value, bool):
+        raise InvalidInput(field, f"must be true or false, not {value!r}")
+    return value
+
+
+def one_of(value: Any, field: str, allowed: tuple[Any, ...]) -> Any:
+    """Return *value* if it is among *allowed*."""
+    if value not in allowed:
+        raise InvalidInput(field, f"is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def duration_ms(value: Duration, field: str, low_ms: int = 0, high_ms: int = limits.PAUSE_MS_MAX) -> int:
+    """Return *value*, seconds or a timedelta, as whole milliseconds, rounded up so that no wait is cut short."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    checked = number(seconds, field, low_ms / 1000, high_ms / 1000)
+    return math.ceil(round(checked * 1000, 3))
+
+
+def moment_ms(value: object, field: str) -> int:
+    """Return *value*, an aware datetime, as milliseconds since 1970."""
+    if not isinstance(value, datetime):
+        raise InvalidInput(field, f"must be a datetime, not {type(value).__name__}")
+    if value.tzinfo is None:
+        raise InvalidInput(field, "is a datetime without a time zone; say which, for example datetime.now(UTC)")
+    since = value - datetime(1970, 1, 1, tzinfo=UTC)
+    milliseconds = since // timedelta(milliseconds=1)
+    if not 0 <= milliseconds <= limits.MOMENT_MS_MAX:
+        raise InvalidInput(field, "must lie between the years 1970 and 9999")
+    return milliseconds
+
+
+def datetime_of(milliseconds: int) -> datetime:
+    """Return the moment as an aware datetime in UTC."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)

@@ -1,0 +1,166 @@
+"""Claims: what a worker asks for, what it holds, and the fence every write of an attempt must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
+
+from holdfast.domain import checks, limits
+from holdfast.domain.checks import Duration
+from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.job import Job
+from holdfast.domain.lane import DEFAULT_NAME
+from holdfast.domain.ordering import Preference
+
+DrainOrder: TypeAlias = Literal["oldest", "listed"]
+
+
+class Lease(NamedTuple):
+    """The proof of a claim: which job, under which epoch, with which token."""
+
+    seq: int
+    job_id: str
+    epoch: int
+    lease_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One job under one lease, as it stood when it was claimed."""
+
+    job: Job
+    lease_ms: int
+
+    @property
+    def epoch(self) -> int:
+        """The job's epoch under this claim: larger than that of every claim before."""
+        return self.job.epoch
+
+    @property
+    def lease_token(self) -> str:
+        """The token the claimer chose."""
+        return self.job.lease_token or ""
+
+    @property
+    def lease_until(self) -> datetime:
+        """When the lease lapses unless a heartbeat extends it, by the store's lease clock."""
+        return checks.datetime_of(self.job.lease_until_ms or 0)
+
+    @property
+    def lease(self) -> Lease:
+        """What every write of this attempt has to show."""
+        return Lease(self.job.seq, self.job.id, self.job.epoch, self.lease_token)
+
+
+class Renewal(NamedTuple):
+    """The answer to a heartbeat: the lease's new end, and whether somebody asked for the job to be cancelled."""
+
+    lease_until: datetime
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What became of one settle in a batch: the job it left behind, or the error that refused it."""
+
+    claim: Claim
+    job: Job | None = None
+    error: HoldfastError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the settle was accepted."""
+        return self.error is None
+
+
+class ClaimRequest(NamedTuple):
+    """A checked request for work."""
+
+    lanes: tuple[str, ...]
+    kinds: tuple[str, ...] | None
+    tenant: str | None
+    capabilities: frozenset[str]
+    preference: Preference
+    listed: bool
+    worker: str
+    incarnation: str
+    exclusive: bool
+    lease_token: str
+    resent: bool
+    """Whether the claimer chose the token, so that this may be a claim sent again."""
+    lease_ms: int
+    limit: int
+
+    def rank_of(self, kind: str) -> int:
+        """Return the place of *kind* in the caller's list where that decides the order, else 0."""
+        return self.kinds.index(kind) if self.listed and self.kinds is not None else 0
+
+
+class ClaimOptions(TypedDict, total=False):
+    """The words of a claim, declared once for every place that takes them."""
+
+    lanes: Sequence[str]
+    """Which lanes to take from; default `["default"]`."""
+    kinds: Sequence[str] | None
+    """Which kinds to take; none given means any, an empty list means none."""
+    tenant: str | None
+    """Take only this tenant's jobs."""
+    capabilities: Sequence[str]
+    """What the worker has; jobs that require more stay for others."""
+    affinity: str | Sequence[str] | None
+    """What the worker has loaded: jobs beside it go first among those of equal priority."""
+    residence_left: Duration | None
+    """How long it may still favour its affinity; 0 means that its time is up, None that there is no bound."""
+    drain: DrainOrder
+    """`listed`: kinds listed first go first, whatever their priority, so that a pipeline drains forward."""
+    worker: str
+    """The worker's name; default: this host and process."""
+    incarnation: str
+    """The unique id of one start of the worker; default: one for each opened queue."""
+    exclusive: bool
+    """Only one start of this worker may hold claims: a new one takes back at once what earlier ones held."""
+    lease: Duration
+    """Seconds until the claim lapses unless a heartbeat extends it; default 30."""
+    lease_token: str | None
+    """A token of the claimer's choice: the same claim sent again returns the same jobs."""
+
+
+_WORDS: Final = frozenset(ClaimOptions.__annotations__)
+
+
+def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRequest:
+    """Return the request checked, or raise `InvalidInput` naming the word that is wrong."""
+    if not _WORDS.issuperset(words):
+        unknown = sorted(map(str, set(words) - _WORDS))[0]
+        raise InvalidInput(unknown, f"is not a word of a claim; these are: {', '.join(sorted(_WORDS))}")
+    kinds, affinity, token = words.get("kinds"), words.get("affinity"), words.get("lease_token")
+    listed = checks.one_of(words.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
+    if listed and kinds is None:
+        raise InvalidInput("drain", "'listed' needs a list of kinds")
+    left = words.get("residence_left")
+    expired = left is not None and checks.duration_ms(left, "residence_left") == 0
+    resident = (affinity,) if isinstance(affinity, str) else tuple(affinity or ())
+    return ClaimRequest(
+        lanes=checks.names(words.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
+        kinds=None if kinds is None else checks.names(kinds, "kinds", limits.CLAIM_KINDS_MAX),
+        tenant=checks.optional_name(words.get("tenant"), "tenant"),
+        capabilities=frozenset(checks.names(words.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)),
+        preference=Preference(
+            frozenset(checks.names(resident, "affinity", limits.AFFINITIES_MAX)), bool(resident) and expired
+        ),
+        listed=listed,
+        worker=checks.name(words.get("worker"), "worker"),
+        incarnation=checks.name(words.get("incarnation"), "incarnation"),
+        exclusive=checks.flag(words.get("exclusive", False), "exclusive"),
+        lease_token=checks.optional_name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX) or fresh_token,
+        resent=token is not None,
+        lease_ms=lease_ms(words.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
+        limit=checks.integer(limit, "limit", 1, limits.CLAIM_MAX),
+    )
+
+
+def lease_ms(lease: Duration) -> int:
+    """Return the length of a lease, checked."""
+    return checks.duration_ms(lease, "lease", limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)

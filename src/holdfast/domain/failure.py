@@ -1,0 +1,23 @@
+"""Why an attempt, and perhaps its job, did not succeed."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+FailureClass: TypeAlias = Literal["transient", "permanent"]
+"""Transient: the same work may succeed later. Permanent: it will not."""
+
+# Reasons that Holdfast itself gives; handlers choose their own.
+LEASE_LAPSED: Final = "lease_lapsed"
+DEADLINE_PASSED: Final = "deadline_passed"
+DEFERRED_TOO_LONG: Final = "deferred_too_long"
+RELEASED_TOO_OFTEN: Final = "released_too_often"
+
+
+class Failure(NamedTuple):
+    """A failure's class, its short reason code, a message for people and, where there is one, the traceback."""
+
+    failure_class: FailureClass
+    reason: str
+    message: str
+    traceback: str | None = None

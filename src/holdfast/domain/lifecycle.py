@@ -1,0 +1,355 @@
+"""What happens to a job, decided: total, pure functions from a job to the job that comes after.
+
+Every function takes the job as it stands under the store's lock and the store's own clock, and returns a `Step` or
+raises a `Refused`. Nothing here reads a clock, rolls dice or touches a store.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.domain import limits
+from holdfast.domain.claim import ClaimRequest, Lease
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import Conflict, LeaseLost
+from holdfast.domain.event import EventName
+from holdfast.domain.failure import (
+    DEADLINE_PASSED,
+    DEFERRED_TOO_LONG,
+    LEASE_LAPSED,
+    RELEASED_TOO_OFTEN,
+    Failure,
+)
+from holdfast.domain.job import Attempt, AttemptOutcome, Job, State
+from holdfast.domain.outcome import CheckedOutcome, Deferred, Done, Failed, Released
+
+
+class Step(NamedTuple):
+    """One transition: the job before, the job after, and the event that tells of it."""
+
+    before: Job
+    after: Job
+    event: EventName
+
+    @property
+    def finishes(self) -> bool:
+        """Whether the job ends with this step."""
+        return self.after.finished and not self.before.finished
+
+
+# --- the fence -----------------------------------------------------------------------------------------------------
+
+
+def holds(job: Job, held: Lease, now: Now) -> bool:
+    """Whether *held* is the live lease of *job*: epoch, token and time, in this one place."""
+    return (
+        job.state == "running"
+        and job.epoch == held.epoch
+        and job.lease_token == held.lease_token
+        and job.lease_until_ms is not None
+        and job.lease_until_ms > now.lease_ms
+    )
+
+
+def check_fence(job: Job, held: Lease, now: Now) -> None:
+    """Raise `LeaseLost` unless *held* is the live lease of *job*."""
+    if holds(job, held, now):
+        return
+    if job.epoch != held.epoch:
+        why = f"it was claimed again, now at epoch {job.epoch}"
+    elif job.state != "running":
+        why = f"the job is {job.state}"
+    elif job.lease_token != held.lease_token:
+        why = "the lease token is another"
+    else:
+        why = "it lapsed"
+    raise LeaseLost(job.id, held.epoch, why)
+
+
+# --- claim and lease -----------------------------------------------------------------------------------------------
+
+
+def claim(job: Job, request: ClaimRequest, now: Now) -> Step:
+    """Return *job* running under a new lease. The attempt counts from here, so that a crash cannot hide it."""
+    after = job._replace(
+        state="running",
+        epoch=job.epoch + 1,
+        attempt=job.attempt + 1,
+        worker=request.worker,
+        incarnation=request.incarnation,
+        lease_token=request.lease_token,
+        lease_until_ms=now.lease_ms + request.lease_ms,
+        started_at_ms=now.wall_ms,
+        outcome=None,
+        settle_digest=None,
+        phase=None,
+        percent=None,
+    )
+    return Step(job, after, "claimed")
+
+
+def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now) -> Job:
+    """Return *job* with its lease extended; a lease is never shortened."""
+    check_fence(job, held, now)
+    return job._replace(lease_until_ms=max(job.lease_until_ms or 0, now.lease_ms + lease_ms))
+
+
+def progress(job: Job, held: Lease, phase: str | None, percent: float | None, now: Now) -> Job:
+    """Return *job* with what it says of itself; a word not given stays as it was."""
+    check_fence(job, held, now)
+    return job._replace(
+        phase=job.phase if phase is None else phase, percent=job.percent if percent is None else percent
+    )
+
+
+# --- the end of an attempt -----------------------------------------------------------------------------------------
+
+
+def settled_before(job: Job, past: tuple[str, bytes | None] | None, held: Lease, checked: CheckedOutcome) -> bool:
+    """Whether this very settlement was accepted already, so that sending it again is harmless.
+
+    *past* is the token and digest of the attempt *held* names, where that is history by now.
+    """
+    token, digest = (job.lease_token, job.settle_digest) if job.epoch == held.epoch else (past or (None, None))
+    return digest == checked.digest and token == held.lease_token
+
+
+def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Step:
+    """Return *job* as the outcome leaves it, or raise `LeaseLost`."""
+    check_fence(job, held, now)
+    job_ended = job._replace(settle_digest=checked.digest, suspect=0)
+    match checked.outcome:
+        case Done():
+            step = _finish(job_ended, "done", "done", now, result_json=checked.result_json)
+        case Failed():
+            step = _settle_failed(job_ended, checked, now, chance)
+        case Deferred():
+            step = _settle_deferred(job_ended, checked, now)
+        case Released():
+            step = _settle_released(job_ended, now, chance)
+    return step._replace(before=job)
+
+
+def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -> Step:
+    assert isinstance(checked.outcome, Failed) and checked.failure is not None  # noqa: S101, PT018
+    failed = _with_failure(_new_row_of_others(job), checked.failure)
+    if checked.failure.failure_class == "permanent":
+        return _finish(failed, "failed", "failed", now)
+    backoff = checked.outcome.backoff or job.backoff
+    pause_ms = checked.pause_ms if checked.pause_ms is not None else backoff.pause_ms(job.attempt, chance)
+    return _retry(failed, now.wall_ms + pause_ms, "failed", now)
+
+
+def _retry(failed: Job, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Step:
+    """Return the failed job waiting for its next attempt, or ended if there is to be none."""
+    if failed.cancel_requested:
+        return _finish(failed, "cancelled", outcome, now)
+    if failed.attempt >= failed.max_attempts:
+        return _finish(failed, "failed", outcome, now)
+    if failed.deadline_at_ms is not None and failed.deadline_at_ms <= now.wall_ms:
+        return _finish(_with_failure(failed, _deadline_failure(failed)), "failed", outcome, now)
+    return _wait(failed, due_at_ms, outcome, "lapsed" if outcome == "lapsed" else "retrying", now)
+
+
+def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Step:
+    if job.cancel_requested:
+        return _finish(job, "cancelled", "deferred", now)
+    since_ms = job.deferred_since_ms if job.deferred_since_ms is not None else now.wall_ms
+    if now.wall_ms - since_ms > limits.DEFERRED_MS_MAX:
+        failure = Failure(
+            "transient", DEFERRED_TOO_LONG, f"deferred {job.deferrals} times in a row for more than 7 days"
+        )
+        return _finish(_with_failure(job, failure), "failed", "deferred", now)
+    # A deferral is not a failure, so it gives the attempt back.
+    deferred = job._replace(
+        attempt=job.attempt - 1, deferrals=job.deferrals + 1, deferred_since_ms=since_ms, releases=0
+    )
+    due_at_ms = checked.until_ms if checked.until_ms is not None else now.wall_ms + (checked.pause_ms or 0)
+    return _wait(deferred, due_at_ms, "deferred", "deferred", now)
+
+
+def _settle_released(job: Job, now: Now, chance: float) -> Step:
+    if job.cancel_requested:
+        return _finish(job, "cancelled", "released", now)
+    if job.releases >= limits.RELEASES_MAX:
+        failure = Failure("transient", RELEASED_TOO_OFTEN, f"released {job.releases} times in a row, never settled")
+        failed = _with_failure(_new_row_of_others(job), failure)
+        return _retry(failed, now.wall_ms + job.backoff.pause_ms(job.attempt, chance), "released", now)
+    return _wait(_give_back(job), now.wall_ms, "released", "released", now)
+
+
+def lapse(job: Job, now: Now) -> Step:
+    """Return *job* after its holder fell silent: ready at once and suspect, or ended if attempts are used up."""
+    failure = Failure("transient", LEASE_LAPSED, f"worker {job.worker} fell silent in attempt {job.attempt}")
+    lapsed = _with_failure(_new_row_of_others(job), failure)._replace(suspect=1)
+    return _retry(lapsed, now.wall_ms, "lapsed", now)._replace(before=job)
+
+
+def take_back(job: Job, now: Now) -> Step:
+    """Return *job* taken from an earlier start of an exclusive worker, without spending the attempt."""
+    if job.cancel_requested:
+        return _finish(job, "cancelled", "released", now)
+    return _wait(_give_back(job), now.wall_ms, "released", "taken_back", now)._replace(before=job)
+
+
+# --- while it waits ------------------------------------------------------------------------------------------------
+
+
+def promote(job: Job) -> Step:
+    """Return the scheduled *job*, whose moment has come, ready."""
+    return Step(job, job._replace(state="ready"), "promoted")
+
+
+def unblock(job: Job, now: Now) -> Step:
+    """Return the blocked *job*, whose predecessor has ended, ready, or scheduled if it is for later."""
+    freed = job._replace(predecessor=None)
+    return _wait(freed, max(job.due_at_ms, now.wall_ms), None, "unblocked", now)._replace(before=job)
+
+
+def overdue(job: Job, now: Now) -> bool:
+    """Whether *job* waits past its deadline, so that it must not be started any more."""
+    return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state != "running"
+
+
+def expire(job: Job, now: Now) -> Step:
+    """Return the waiting *job* failed for not having been started in time."""
+    return _finish(_with_failure(job, _deadline_failure(job)), "failed", job.outcome, now)._replace(before=job)
+
+
+def retire(job: Job, now: Now) -> Step:
+    """Return the waiting *job* set aside because its kind was retired."""
+    return _finish(job, "retired", job.outcome, now)
+
+
+# --- what operators do ---------------------------------------------------------------------------------------------
+
+
+def cancel(job: Job, *, force: bool, now: Now) -> Step | None:
+    """Return *job* cancelled, or asked to stop if it runs; None if there is nothing left to do."""
+    if job.state == "cancelled":
+        return None
+    if job.finished:
+        raise Conflict(f"job {job.id!r} is already {job.state} and cannot be cancelled", job_id=job.id)
+    if job.state != "running":
+        return _finish(job, "cancelled", job.outcome, now)
+    if force:
+        return _finish(job, "cancelled", "cancelled", now)
+    if job.cancel_requested:
+        return None
+    return Step(job, job._replace(cancel_requested=1), "cancel_requested")
+
+
+def requeue(job: Job, now: Now) -> Step:
+    """Return the failed or cancelled *job* ready with all its attempts.
+
+    Its deadline is dropped: whoever requeues a job wants it run now. The epoch stays, so that old holders stay out.
+    """
+    if job.state not in {"failed", "cancelled"}:
+        raise Conflict(f"job {job.id!r} is {job.state}; only failed or cancelled jobs are requeued", job_id=job.id)
+    again = job._replace(
+        state="ready",
+        due_at_ms=now.wall_ms,
+        deadline_at_ms=None,
+        finished_at_ms=None,
+        attempt=0,
+        cancel_requested=0,
+        suspect=0,
+        deferrals=0,
+        deferred_since_ms=None,
+        releases=0,
+    )
+    return Step(job, again, "requeued")
+
+
+def reprioritize(job: Job, priority: int) -> Step:
+    """Return the unfinished *job* with another priority; a running one takes it to its next attempt."""
+    if job.finished:
+        raise Conflict(f"job {job.id!r} is already {job.state}; its priority matters no more", job_id=job.id)
+    return Step(job, job._replace(priority=priority), "reprioritized")
+
+
+# --- history -------------------------------------------------------------------------------------------------------
+
+
+def attempt_ended(step: Step, now: Now) -> Attempt | None:
+    """Return the attempt that *step* ended and that its job's row will not keep: the job goes on without it."""
+    before, after = step.before, step.after
+    if before.state != "running" or after.state == "running" or after.finished:
+        return None
+    return newest_attempt(after, ended_at_ms=now.wall_ms)
+
+
+def newest_attempt(job: Job, ended_at_ms: int | None) -> Attempt:
+    """Return the attempt that *job*'s row tells of."""
+    failed = job.outcome in {"failed", "lapsed"} or (job.outcome == "released" and job.state == "failed")
+    failure = job.failure if failed else None
+    return Attempt(
+        epoch=job.epoch,
+        number=max(job.attempt, 1),
+        worker=job.worker or "",
+        incarnation=job.incarnation or "",
+        started_at_ms=job.started_at_ms or 0,
+        ended_at_ms=ended_at_ms,
+        outcome=job.outcome,
+        failure_class=failure.failure_class if failure else None,
+        failure_reason=failure.reason if failure else None,
+        failure_message=failure.message if failure else None,
+        failure_traceback=failure.traceback if failure else None,
+    )
+
+
+# --- small moves the others are made of ----------------------------------------------------------------------------
+
+
+def _finish(
+    job: Job, state: State, outcome: AttemptOutcome | None, now: Now, *, result_json: str | None = None
+) -> Step:
+    # A done job keeps no failure of an earlier attempt: it would be counted among the failures.
+    cleared = _with_failure(job, None) if state == "done" else job
+    after = cleared._replace(
+        state=state,
+        outcome=outcome,
+        result_json=result_json,
+        finished_at_ms=now.wall_ms,
+        lease_until_ms=None,
+        predecessor=None,
+    )
+    event: EventName = state  # type: ignore[assignment]  # the four last states name their events
+    return Step(job, after, event)
+
+
+def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Step:
+    after = job._replace(
+        state="scheduled" if due_at_ms > now.wall_ms else "ready",
+        due_at_ms=due_at_ms,
+        outcome=outcome if outcome is not None else job.outcome,
+        lease_until_ms=None,
+    )
+    return Step(job, after, event)
+
+
+def _give_back(job: Job) -> Job:
+    return job._replace(attempt=job.attempt - 1, releases=job.releases + 1, deferrals=0, deferred_since_ms=None)
+
+
+def _new_row_of_others(job: Job) -> Job:
+    """End the run of deferrals or releases: the next one starts a new count."""
+    return job._replace(deferrals=0, deferred_since_ms=None, releases=0)
+
+
+def _with_failure(job: Job, failure: Failure | None) -> Job:
+    if failure is None:
+        return job._replace(
+            failure_class=None, failure_reason=None, failure_message=None, failure_traceback=None
+        )
+    return job._replace(
+        failure_class=failure.failure_class,
+        failure_reason=failure.reason,
+        failure_message=failure.message,
+        failure_traceback=failure.traceback,
+    )
+
+
+def _deadline_failure(job: Job) -> Failure:
+    last = f"; the last failure was {job.failure_reason}: {job.failure_message}" if job.failure_class else ""
+    return Failure("permanent", DEADLINE_PASSED, f"not started by its deadline{last}"[: limits.FAILURE_MESSAGE_CHARS_MAX])

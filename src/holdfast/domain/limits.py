@@ -1,0 +1,70 @@
+"""Every limit in one place. Each is documented in docs/limits.md, and a test compares the two.
+
+Sizes are UTF-8 bytes of the encoded JSON unless the name says characters; times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SECOND_MS: Final = 1_000
+HOUR_MS: Final = 3_600 * SECOND_MS
+DAY_MS: Final = 24 * HOUR_MS
+
+# Names and keys.
+NAME_CHARS_MAX: Final = 200
+JOB_ID_CHARS_MAX: Final = 200
+DEDUPE_KEY_CHARS_MAX: Final = 500
+LEASE_TOKEN_CHARS_MAX: Final = 200
+REASON_CHARS_MAX: Final = 64
+PHASE_CHARS_MAX: Final = 200
+
+# Content.
+PAYLOAD_BYTES_MAX: Final = 1 << 20
+RESULT_BYTES_MAX: Final = 1 << 20
+JSON_DEPTH_MAX: Final = 64
+INTEGER_DIGITS_MAX: Final = 1_000
+HEADERS_MAX: Final = 32
+HEADER_VALUE_CHARS_MAX: Final = 2_000
+TAGS_MAX: Final = 32
+TAG_VALUE_CHARS_MAX: Final = 500
+REQUIRES_MAX: Final = 16
+ARTIFACTS_MAX: Final = 100
+ARTIFACT_BYTES_MAX: Final = 16 << 20
+
+# Failure texts come from exceptions, so they are shortened rather than refused.
+FAILURE_MESSAGE_CHARS_MAX: Final = 4_000
+TRACEBACK_CHARS_MAX: Final = 20_000
+
+# Numbers.
+PRIORITY_MAX: Final = 1_000
+MAX_ATTEMPTS_MAX: Final = 1_000
+MAX_ATTEMPTS_DEFAULT: Final = 5
+
+# How much one call may carry.
+ENQUEUE_MANY_MAX: Final = 10_000
+ENQUEUE_MANY_BYTES_MAX: Final = 64 << 20
+CLAIM_MAX: Final = 1_000
+SETTLE_MANY_MAX: Final = 1_000
+FOLLOW_UPS_MAX: Final = 1_000
+PAGE_MAX: Final = 1_000
+PAGE_DEFAULT: Final = 100
+CLAIM_LANES_MAX: Final = 100
+CLAIM_KINDS_MAX: Final = 1_000
+CAPABILITIES_MAX: Final = 256
+AFFINITIES_MAX: Final = 64
+REQUEUE_MANY_MAX: Final = 1_000
+ROUTES_MAX: Final = 10_000
+
+# Times.
+LEASE_MS_MIN: Final = 10
+LEASE_MS_MAX: Final = DAY_MS
+LEASE_MS_DEFAULT: Final = 30 * SECOND_MS
+PAUSE_MS_MAX: Final = 366 * DAY_MS
+DEFERRED_MS_MAX: Final = 7 * DAY_MS
+RELEASES_MAX: Final = 100
+MOMENT_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
+
+# History and housekeeping.
+ATTEMPTS_KEPT: Final = 100
+BITE: Final = 200

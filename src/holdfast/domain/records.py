@@ -1,0 +1,109 @@
+"""Small answers that operations give: what was stored, listed, requeued or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.domain.checks import datetime_of
+from holdfast.domain.failure import FailureClass
+from holdfast.domain.job import Job, State
+
+CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
+
+
+class Enqueued(NamedTuple):
+    """The job that an enqueue led to, and whether it is a new one."""
+
+    job: Job
+    created: bool
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.job.id
+
+
+class JobFilter(NamedTuple):
+    """Which jobs to list; None leaves a property open."""
+
+    state: State | None = None
+    kind: str | None = None
+    lane: str | None = None
+    tenant: str | None = None
+    failure_class: FailureClass | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, and the cursor to go on from if there are more."""
+
+    jobs: tuple[Job, ...]
+    cursor: str | None
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __getitem__(self, index: int) -> Job:
+        return self.jobs[index]
+
+
+class ArtifactInfo(NamedTuple):
+    """An artifact without its bytes."""
+
+    name: str
+    media_type: str
+    size: int
+    epoch: int
+    created_at_ms: int
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was stored."""
+        return datetime_of(self.created_at_ms)
+
+
+class Skipped(NamedTuple):
+    """A job that was not requeued, and why."""
+
+    job_id: str
+    why: str
+
+
+class Requeued(NamedTuple):
+    """The ids of the jobs requeued, and those skipped with the reason."""
+
+    requeued: list[str]
+    skipped: list[Skipped]
+
+
+class Pruned(NamedTuple):
+    """How many finished jobs and how many events were deleted."""
+
+    jobs: int
+    events: int
+
+
+class Finding(NamedTuple):
+    """One thing the doctor looked at."""
+
+    name: str
+    status: Literal["ok", "warning", "problem"]
+    says: str
+    remedy: str = ""
+
+
+class StoreReport(NamedTuple):
+    """All that the doctor found."""
+
+    findings: list[Finding]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is a problem; warnings do not count."""
+        return all(finding.status != "problem" for finding in self.findings)

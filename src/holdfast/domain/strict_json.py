@@ -1,0 +1,92 @@
+"""JSON that comes back exactly as it went in, or is refused.
+
+The standard encoder is quick but lenient: it turns number keys into strings and writes NaN, and a database
+may reject or mangle what it lets through. So a value is encoded, decoded and compared; only when the two
+differ, or encoding fails, is the value walked to find and name the culprit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, TypeAlias
+
+from holdfast.domain import limits
+from holdfast.domain.errors import InvalidInput
+
+# A precise recursive type would refuse every ordinary `dict[str, str]` for being invariant.
+Json: TypeAlias = Any
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+_loads = json.JSONDecoder().decode
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def encode(value: Json, field: str, bytes_max: int) -> str:
+    """Return *value* as compact JSON text, or raise `InvalidInput` naming the offending place in *field*."""
+    try:
+        text = _encoder.encode(value)
+        size = len(text.encode())
+        exact = text.count("[") + text.count("{") <= limits.JSON_DEPTH_MAX and _loads(text) == value
+    except (ValueError, TypeError, RecursionError):
+        _refuse(value, field)
+        raise InvalidInput(field, "cannot be written as JSON") from None
+    if size > bytes_max:
+        raise InvalidInput(field, f"is {size} bytes of JSON; the limit is {bytes_max}")
+    if not exact or "\\u0000" in text:
+        _refuse(value, field)
+        if _NUL.search(text):
+            raise InvalidInput(field, "contains the character U+0000, which cannot be stored")
+    return text
+
+
+def decode(text: str) -> Json:
+    """Return the value of *text*, which `encode` wrote."""
+    return _loads(text)
+
+
+def canonical(value: Json) -> bytes:
+    """Return one and the same bytes for equal values, whatever the order of their keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str).encode()
+
+
+def _refuse(value: object, field: str, depth: int = 0) -> None:
+    """Walk *value* and raise `InvalidInput` at the first thing that is not strict JSON."""
+    if depth > limits.JSON_DEPTH_MAX:
+        raise InvalidInput(_top(field), f"is nested deeper than {limits.JSON_DEPTH_MAX} levels")
+    match value:
+        case None | bool():
+            return
+        case str():
+            _refuse_text(value, field)
+        case int():
+            if abs(value) >= 10**limits.INTEGER_DIGITS_MAX:
+                raise InvalidInput(field, f"is an integer of more than {limits.INTEGER_DIGITS_MAX} digits")
+        case float():
+            if not math.isfinite(value):
+                raise InvalidInput(field, f"{value} is not JSON")
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _refuse(item, f"{field}[{index}]", depth + 1)
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidInput(field, f"has the key {key!r} of type {type(key).__name__}; keys are strings")
+                _refuse_text(key, f"{field} (a key)")
+                _refuse(item, f"{field}.{key}", depth + 1)
+        case _:
+            raise InvalidInput(field, f"a {type(value).__name__} is not JSON")
+
+
+def _refuse_text(text: str, field: str) -> None:
+    if "\0" in text:
+        raise InvalidInput(field, "contains the character U+0000, which cannot be stored")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(field, "contains half of a surrogate pair, which is not Unicode text") from None
+
+
+def _top(field: str) -> str:
+    return re.split(r"[.\[]", field, maxsplit=1)[0]

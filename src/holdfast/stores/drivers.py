@@ -1,0 +1,59 @@
+"""The two drivers of procedures: one blocks, one awaits. They differ in nothing else."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from holdfast.stores.engine import AsyncRunner, Runner
+from holdfast.stores.script import Listen, Pause, Procedure, Read, Write
+from holdfast.stores.signals import AwaitingListener, BlockingListener
+
+T = TypeVar("T")
+
+
+def drive(procedure: Procedure[T], runner: Runner) -> T:
+    """Run *procedure* to its end in this thread."""
+    listener = BlockingListener()
+    topics: list[str] = []
+    answer: object = None
+    try:
+        while True:
+            match step := procedure.send(answer):
+                case Read() | Write():
+                    answer = runner.run(step)
+                case Listen():
+                    topics.append(step.topic)
+                    answer = runner.hub.add(step.topic, listener)
+                case Pause():
+                    answer = listener.wait(step.seconds)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        procedure.close()
+        for topic in topics:
+            runner.hub.remove(topic, listener)
+
+
+async def drive_async(procedure: Procedure[T], runner: AsyncRunner) -> T:
+    """Run *procedure* to its end, awaiting every transaction."""
+    listener = AwaitingListener()
+    topics: list[str] = []
+    answer: object = None
+    try:
+        while True:
+            match step := procedure.send(answer):
+                case Read() | Write():
+                    answer = await runner.run_async(step)
+                case Listen():
+                    topics.append(step.topic)
+                    answer = runner.hub.add(step.topic, listener)
+                case Pause():
+                    answer = await listener.wait(step.seconds)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        procedure.close()
+        for topic in topics:
+            runner.hub.remove(topic, listener)

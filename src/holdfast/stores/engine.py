@@ -1,0 +1,86 @@
+"""What the shared scripts need to know of the engine that runs them, and what the client needs of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from holdfast.domain.claim import ClaimRequest
+from holdfast.domain.lane import Catalog, Route
+from holdfast.domain.records import Finding
+from holdfast.stores.script import Read, Script, Write
+from holdfast.stores.signals import Hub
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Engine:
+    """The engine's own way of doing what has no best way in common, and a memory of the catalog."""
+
+    select_ready: Callable[[ClaimRequest, list[Route], int], Script[list[int]]]
+    """Return the `seq` of up to so many ready jobs on these routes, in the order of claiming, locked."""
+    examine: Callable[[], Script[list[Finding]]]
+    """Return what the doctor finds of the engine itself."""
+    catalog: Catalog | None = field(default=None)
+    """The newest catalog read. Its version is unique, so that one read in a doomed transaction does no harm."""
+
+
+class Runner(Protocol):
+    """Runs the transactions of a procedure in the caller's thread."""
+
+    hub: Hub
+
+    def run(self, step: Read[T] | Write[T]) -> T:
+        """Run one script in one transaction and return its result once that has committed."""
+        ...
+
+
+class AsyncRunner(Protocol):
+    """Runs the transactions of a procedure without blocking the event loop."""
+
+    hub: Hub
+
+    async def run_async(self, step: Read[T] | Write[T]) -> T:
+        """Run one script in one transaction and return its result once that has committed."""
+        ...
+
+
+class Joined(Runner, AsyncRunner, Protocol):
+    """A transaction that is already open: scripts join it, each in a savepoint of its own."""
+
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL in the transaction and return the rows."""
+        ...
+
+    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL in the transaction and return the rows."""
+        ...
+
+
+class Store(Runner, AsyncRunner, Protocol):
+    """One database, opened lazily, safe to share between threads and tasks."""
+
+    engine: Engine
+
+    def transaction(self) -> AbstractContextManager[Joined]:
+        """Open a write transaction that commits at the end of the block, or rolls back if it raises."""
+        ...
+
+    def transaction_async(self) -> AbstractAsyncContextManager[Joined]:
+        """Open a write transaction that commits at the end of the block, or rolls back if it raises."""
+        ...
+
+    def within(self, connection: Any) -> Joined:
+        """Join the write transaction open on the caller's own connection."""
+        ...
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date and return the migrations applied."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the database. A store that is used again opens again."""
+        ...

@@ -1,0 +1,86 @@
+"""Waking within one process: whoever listens to a topic hears of every signal on it that was committed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Listener(Protocol):
+    """Somebody to be woken. `wake` may be called from any thread."""
+
+    def wake(self) -> None:
+        """Note that a signal came."""
+        ...
+
+
+class Hub:
+    """Who listens to what. One hub serves all queues that are open on one store in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[str, set[Listener]] = {}
+
+    def add(self, topic: str, listener: Listener) -> None:
+        """Let *listener* hear of *topic* from now on."""
+        with self._lock:
+            self._listeners.setdefault(topic, set()).add(listener)
+
+    def remove(self, topic: str, listener: Listener) -> None:
+        """Let *listener* hear no more of *topic*."""
+        with self._lock:
+            others = self._listeners.get(topic, set())
+            others.discard(listener)
+            if not others:
+                self._listeners.pop(topic, None)
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake everybody who listens to one of *topics*."""
+        with self._lock:
+            woken = [listener for topic in topics for listener in self._listeners.get(topic, ())]
+        for listener in woken:
+            listener.wake()
+
+
+class BlockingListener:
+    """Waits in its thread."""
+
+    def __init__(self) -> None:
+        self._signalled = threading.Event()
+
+    def wake(self) -> None:
+        """Note that a signal came."""
+        self._signalled.set()
+
+    def wait(self, seconds: float) -> float:
+        """Wait for a signal, *seconds* at most, and return the seconds that went by."""
+        started = time.monotonic()
+        self._signalled.wait(seconds)
+        self._signalled.clear()
+        return time.monotonic() - started
+
+
+class AwaitingListener:
+    """Waits in its event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._signalled = asyncio.Event()
+
+    def wake(self) -> None:
+        """Note that a signal came."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._signalled.set)
+
+    async def wait(self, seconds: float) -> float:
+        """Wait for a signal, *seconds* at most, and return the seconds that went by."""
+        started = time.monotonic()
+        try:
+            await asyncio.wait_for(self._signalled.wait(), seconds)
+        except TimeoutError:
+            pass
+        self._signalled.clear()
+        return time.monotonic() - started
