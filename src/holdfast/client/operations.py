@@ -286,9 +286,12 @@ class Operations:
         )
         total, after = Requeued([], []), None
         while True:
-            bite = partial(operate_scripts.requeue_bite, self._engine, wanted, after)
-            requeued, after = yield from write(bite)
-            total = Requeued(total.requeued + requeued.requeued, total.skipped + requeued.skipped)
+            page = yield from read(partial(inspect_scripts.jobs, wanted, after, limits.BITE))
+            found = [job.id for job in page]
+            bite = yield from write(partial(operate_scripts.requeue_many, self._engine, found, wanted.tenant))
+            total.requeued.extend(bite.requeued)
+            total.skipped.extend(bite.skipped)
+            after = page.cursor
             if after is None:
                 return total
 
@@ -304,10 +307,11 @@ class Operations:
         A running one is retired when its attempt ends without having finished it.
         """
         kind = checks.name(kind, "kind")
-        yield from write(partial(operate_scripts.retire_kind, self._engine, kind))
-        total = 0
-        while bite := (yield from write(partial(operate_scripts.retire_bite, self._engine, kind))):
-            total += bite
+        routes = yield from write(partial(operate_scripts.retire_kind, self._engine, kind))
+        total = after = 0
+        while waiting := (yield from read(partial(operate_scripts.waiting_on, routes, after))):
+            total += yield from write(partial(operate_scripts.retire_jobs, self._engine, waiting))
+            after = waiting[-1]
         return total
 
     def restore(self, kind: str) -> Procedure[None]:
@@ -362,9 +366,14 @@ class Operations:
             checks.one_of(order, "order", LANE_ORDERS)
         if events is not None:
             checks.one_of(events, "events", EVENT_SCOPES)
-        changed = yield from write(partial(lane_scripts.set_lane, self._engine, lane, state, order, events))
-        while order is not None and (yield from write(partial(lane_scripts.rearrange_bite, self._engine, lane))):
-            pass
+        script = partial(lane_scripts.set_lane, self._engine, lane, state, order, events)
+        changed, routes = yield from write(script)
+        after = 0
+        while order is not None and (
+            waiting := (yield from read(partial(operate_scripts.waiting_on, routes, after)))
+        ):
+            yield from write(partial(lane_scripts.rearrange, self._engine, waiting))
+            after = waiting[-1]
         return changed
 
     # --- the words of a claim --------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def progress(job: Job, held: Lease, phase: str | None, percent: float | None, no
 # --- the end of an attempt -----------------------------------------------------------------------------------------
 
 
-def settled_before(job: Job, past: tuple[str, bytes | None] | None, held: Lease, checked: CheckedOutcome) -> bool:
+def settled_before(job: Job, past: tuple[str | None, bytes | None] | None, held: Lease, checked: CheckedOutcome) -> bool:
     """Whether this very settlement was accepted already, so that sending it again is harmless.
 
     *past* is the token and digest of the attempt *held* names, where that is history by now.
@@ -272,24 +272,26 @@ def reprioritize(job: Job, priority: int) -> Step:
 
 
 def attempt_ended(step: Step, now: Now) -> Attempt | None:
-    """Return the attempt that *step* ended and that its job's row will not keep: the job goes on without it."""
-    before, after = step.before, step.after
+    """Return the attempt that *step* leaves behind, where the job goes on and its row will tell of another."""
+    before, after, event = step
+    if event == "requeued" and before.epoch > 0:
+        return newest_attempt(before)
     if before.state != "running" or after.state == "running" or after.finished:
         return None
-    return newest_attempt(after, ended_at_ms=now.wall_ms)
+    # The number it ran under: a deferral or release has given it back since.
+    return newest_attempt(after)._replace(number=before.attempt, ended_at_ms=now.wall_ms)
 
 
-def newest_attempt(job: Job, ended_at_ms: int | None) -> Attempt:
+def newest_attempt(job: Job) -> Attempt:
     """Return the attempt that *job*'s row tells of."""
-    failed = job.outcome in {"failed", "lapsed"} or (job.outcome == "released" and job.state == "failed")
-    failure = job.failure if failed else None
+    failure = job.failure if job.outcome in {"failed", "lapsed"} else None
     return Attempt(
         epoch=job.epoch,
-        number=max(job.attempt, 1),
+        number=job.attempt,
         worker=job.worker or "",
         incarnation=job.incarnation or "",
         started_at_ms=job.started_at_ms or 0,
-        ended_at_ms=ended_at_ms,
+        ended_at_ms=job.finished_at_ms,
         outcome=job.outcome,
         failure_class=failure.failure_class if failure else None,
         failure_reason=failure.reason if failure else None,

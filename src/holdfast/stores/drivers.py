@@ -1,14 +1,41 @@
-"""The two drivers of procedures: one blocks, one awaits. They differ in nothing else."""
+"""The drivers of scripts and of procedures, each in two colours: one blocks, one awaits. They differ in nothing else."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from holdfast.stores.engine import AsyncRunner, Runner
-from holdfast.stores.script import Listen, Pause, Procedure, Read, Write
+from holdfast.stores.script import Listen, Pause, Procedure, Read, Request, Script, Write
 from holdfast.stores.signals import AwaitingListener, BlockingListener
 
 T = TypeVar("T")
+
+
+def run_script(script: Script[T], answer: Callable[[Request], Any]) -> T:
+    """Run *script* to its end, answering each of its requests."""
+    reply = None
+    try:
+        while True:
+            reply = answer(script.send(reply))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        script.close()
+
+
+async def run_script_async(script: Script[T], answer: Callable[[Request], Awaitable[Any]]) -> T:
+    """Run *script* to its end, awaiting the answer to each of its requests."""
+    reply = None
+    try:
+        while True:
+            reply = await answer(script.send(reply))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        script.close()
 
 
 def drive(procedure: Procedure[T], runner: Runner) -> T:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.lane import Catalog, Route
+from holdfast.domain.ordering import Preference
 from holdfast.domain.records import Finding
 from holdfast.stores.script import Read, Script, Write
 from holdfast.stores.signals import Hub
@@ -20,7 +21,7 @@ T = TypeVar("T")
 class Engine:
     """The engine's own way of doing what has no best way in common, and a memory of the catalog."""
 
-    select_ready: Callable[[ClaimRequest, list[Route], int], Script[list[int]]]
+    select_ready: Callable[[ClaimRequest, Preference, list[Route], str | None, int], Script[list[int]]]
     """Return the `seq` of up to so many ready jobs on these routes, in the order of claiming, locked."""
     examine: Callable[[], Script[list[Finding]]]
     """Return what the doctor finds of the engine itself."""

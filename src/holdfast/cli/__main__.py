@@ -1,0 +1,5 @@
+"""`python -m holdfast.cli`: the same as the command `holdfast`."""
+
+from holdfast.cli.entry import main
+
+main()

@@ -1,0 +1,107 @@
+"""`holdfast events`: the log of what happened to jobs, read once or followed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import click
+from rich.text import Text
+
+from holdfast import Event, EventPage, Queue
+from holdfast.cli import text, wire
+from holdfast.cli.shared import Command, pass_terminal
+from holdfast.cli.tables import STATE_STYLES
+from holdfast.cli.terminal import Terminal
+
+_PAGE = 1_000
+_LIMIT = 100
+_POLL_SECONDS = 0.5
+
+
+class Reader:
+    """Reads the log page by page and remembers how far it has come."""
+
+    def __init__(self, queue: Queue, after: str | None, tenant: str | None, limit: int | None) -> None:
+        self._queue = queue
+        self._tenant = tenant
+        self._left = limit
+        self.cursor = after
+
+    def read(self, *, follow: bool) -> Iterator[Event]:
+        """Yield events in order, up to the limit; without *follow* only those that are there."""
+        while self._left != 0:
+            page = self._page()
+            for event in page:
+                self.cursor = event.cursor
+                yield event
+                if self._counted():
+                    return
+            # A page may be empty because all its events are another tenant's; only a cursor at rest is the end.
+            at_end, self.cursor = page.cursor == self.cursor, page.cursor
+            if at_end and not follow:
+                return
+            if at_end:
+                time.sleep(_POLL_SECONDS)
+
+    def _page(self) -> EventPage:
+        few = self._left is not None and self._tenant is None
+        limit = min(self._left or _PAGE, _PAGE) if few else _PAGE
+        return self._queue.events(after=self.cursor, limit=limit, tenant=self._tenant)
+
+    def _counted(self) -> bool:
+        """Count one event and return whether that was the last one wanted."""
+        if self._left is not None:
+            self._left -= 1
+        return self._left == 0
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    Each event has a cursor; --after CURSOR shows what came later. With --json every event is one line.
+
+    Examples:
+      holdfast events --limit 20
+      holdfast events --follow --json | jq .name
+    """,
+)
+@click.option("--after", metavar="CURSOR", help="Only events after this one. Default: from the oldest that is kept.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"How many at most. Default: {_LIMIT}; none with --follow.",
+)
+@click.option("--tenant", help="Only events of this tenant's jobs.")
+@click.option("--follow", is_flag=True, help="Go on showing events as they happen, until interrupted.")
+@pass_terminal
+def events(terminal: Terminal, after: str | None, limit: int | None, tenant: str | None, follow: bool) -> None:
+    """Show what happened to jobs, in order."""
+    wanted = limit if limit is not None or follow else _LIMIT
+    with terminal.queue() as queue:
+        reader = Reader(queue, after, tenant, wanted)
+        shown = 0
+        for event in reader.read(follow=follow):
+            shown += 1
+            _tell(terminal, event)
+    if not terminal.json:
+        _tell_end(terminal, reader.cursor, shown, wanted)
+
+
+def _tell(terminal: Terminal, event: Event) -> None:
+    if terminal.json:
+        terminal.emit(wire.event(event))
+        return
+    name = Text(f"{event.name:<9}", STATE_STYLES.get(event.name, ""))
+    details = "  ".join(f"{key}={value}" for key, value in event.details.items() if value is not None)
+    about = Text(text.clean(f"{event.job_id}  {event.kind}  ", keep=""))
+    line = Text.assemble(f"{text.moment(event.at_ms)}  ", name, "  ", about, (text.clean(details, keep=""), "dim"))
+    terminal.out.print(line, soft_wrap=True)
+
+
+def _tell_end(terminal: Terminal, cursor: str | None, shown: int, wanted: int | None) -> None:
+    if not shown:
+        terminal.note("no events")
+    elif shown == wanted:
+        terminal.note(f"there may be more: --after {cursor}")

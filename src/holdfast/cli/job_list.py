@@ -1,0 +1,69 @@
+"""The table of jobs."""
+
+from __future__ import annotations
+
+from holdfast import Job, JobPage
+from holdfast.cli import text
+from holdfast.cli.tables import Column, table
+from holdfast.cli.terminal import Terminal
+
+
+def draw(terminal: Terminal, page: JobPage) -> None:
+    """Show a page of jobs, and how to get the next."""
+    if not page.jobs:
+        terminal.note("no jobs match")
+    else:
+        terminal.show(table(columns(page.jobs, terminal.now_ms), terminal.out.width))
+    if page.cursor is not None:
+        terminal.note(f"there are more: --after {page.cursor}")
+
+
+def columns(jobs: tuple[Job, ...], now_ms: int) -> list[Column]:
+    """Return what the table shows of *jobs*; what all have by default is left out."""
+    return [
+        Column("ID", [job.id for job in jobs]),
+        Column("STATE", [job.state for job in jobs], states=True),
+        Column("KIND", [job.kind for job in jobs], floor=12),
+        Column("LANE", [job.lane for job in jobs], rank=2, floor=8, silent="default"),
+        Column("TENANT", [job.tenant for job in jobs], rank=2, floor=8, silent="default"),
+        Column("PRIO", [str(job.priority) for job in jobs], rank=4, silent="0", justify="right"),
+        Column("TRY", [f"{job.attempt}/{job.max_attempts}" for job in jobs], rank=5, justify="right"),
+        Column("AGE", [text.age(job.enqueued_at_ms, now_ms) for job in jobs], rank=3, justify="right"),
+        Column("NOTE", [note(job, now_ms) for job in jobs], rank=1, floor=10, silent="", style="dim"),
+    ]
+
+
+def note(job: Job, now_ms: int) -> str:
+    """Return in a few words what matters about a job in its state."""
+    match job.state:
+        case "running":
+            return _running(job, now_ms)
+        case "scheduled":
+            return _after_failure(job, f"due {text.relative(job.due_at_ms, now_ms)}")
+        case "blocked":
+            return "waits for an earlier job"
+        case "ready":
+            return _after_failure(job, "lease lapsed" if job.suspect else "")
+        case _:
+            return _finished(job, now_ms)
+
+
+def _running(job: Job, now_ms: int) -> str:
+    parts = ["cancel requested"] if job.cancel_requested else []
+    parts.append(job.worker or "")
+    if job.phase:
+        parts.append(job.phase)
+    if job.percent is not None:
+        parts.append(f"{job.percent:g} %")
+    if job.started_at_ms is not None:
+        parts.append(f"for {text.age(job.started_at_ms, now_ms)}")
+    return ", ".join(filter(None, parts))
+
+
+def _after_failure(job: Job, start: str) -> str:
+    return ", ".join(filter(None, [start, text.failure(job.failure) if job.failure else ""]))
+
+
+def _finished(job: Job, now_ms: int) -> str:
+    ended = "" if job.finished_at_ms is None else text.relative(job.finished_at_ms, now_ms)
+    return _after_failure(job, ended) if job.state == "failed" else ended

@@ -1,0 +1,137 @@
+"""Everything about one job, for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from holdfast import ArtifactInfo, Attempt, Failure, Job
+from holdfast.cli import text
+from holdfast.cli.tables import STATE_STYLES, Column, table
+from holdfast.cli.terminal import Terminal
+
+
+def draw(terminal: Terminal, job: Job, attempts: list[Attempt], artifacts: list[ArtifactInfo]) -> None:
+    """Show the job's properties, then each body that it has under its own heading."""
+    terminal.show(_properties(job, terminal.now_ms))
+    _body(terminal, "Payload", _pretty(job.payload))
+    if job.state == "done":
+        _body(terminal, "Result", _pretty(job.result))
+    if job.failure is not None:
+        _body(terminal, "Failure", _failure(job.failure), "red")
+    if attempts:
+        _heading(terminal, "Attempts")
+        terminal.show(_indented(_attempts(attempts, terminal)))
+    if artifacts:
+        _heading(terminal, "Artifacts")
+        terminal.show(_indented(_artifacts(artifacts, terminal)))
+
+
+def _properties(job: Job, now_ms: int) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in _named(job, now_ms):
+        style = STATE_STYLES[job.state] if name == "state" else ""
+        grid.add_row(name, Text(text.clean(value, keep=""), style))
+    return grid
+
+
+def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Yield the properties worth a line: those every job has, and those this one was given."""
+    yield "id", job.id
+    yield "state", job.state + (" (cancel requested)" if job.cancel_requested and not job.finished else "")
+    yield "kind", job.kind
+    yield "lane", job.lane
+    yield "tenant", job.tenant
+    yield "priority", str(job.priority)
+    yield "attempts", f"{job.attempt} of {job.max_attempts}{' (the last lapsed)' if job.suspect else ''}"
+    yield "epoch", str(job.epoch)
+    yield from _moments(job, now_ms)
+    optional = (
+        ("worker", job.worker),
+        ("phase", job.phase),
+        ("progress", None if job.percent is None else f"{job.percent:g} %"),
+        ("requires", ", ".join(job.requires)),
+        ("affinity", job.affinity),
+        ("dedupe key", _dedupe(job)),
+        ("deferrals", str(job.deferrals or "")),
+        ("releases", str(job.releases or "")),
+        ("events", "all" if job.record_all else None),
+        ("headers", _pairs(job.headers)),
+        ("tags", _pairs(job.tags)),
+    )
+    yield from ((name, value) for name, value in optional if value)
+
+
+def _moments(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
+    yield "enqueued", text.both(job.enqueued_at_ms, now_ms)
+    if job.state in {"scheduled", "ready"}:
+        yield "due", text.both(job.due_at_ms, now_ms)
+    later = (("deadline", job.deadline_at_ms), ("started", job.started_at_ms), ("finished", job.finished_at_ms))
+    yield from ((name, text.both(at_ms, now_ms)) for name, at_ms in later if at_ms is not None)
+
+
+def _dedupe(job: Job) -> str | None:
+    if job.dedupe_key is None:
+        return None
+    return f"{job.dedupe_key} (within the {'kind' if job.dedupe_kind else 'tenant'})"
+
+
+def _pairs(pairs: dict[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in pairs.items())
+
+
+def _failure(failure: Failure) -> str:
+    said = f"{failure.reason} ({failure.failure_class}): {failure.message}"
+    return f"{said}\n{failure.traceback.rstrip()}" if failure.traceback else said
+
+
+def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
+    columns = [
+        Column("EPOCH", [str(one.epoch) for one in attempts], justify="right"),
+        Column("TRY", [str(one.number) for one in attempts], justify="right", rank=2),
+        Column("OUTCOME", [one.outcome or "running" for one in attempts], states=True),
+        Column("WORKER", [one.worker for one in attempts], floor=12),
+        Column("STARTED", [text.moment(one.started_at_ms) for one in attempts], rank=1),
+        Column("TOOK", [_took(one, terminal.now_ms) for one in attempts], justify="right"),
+        Column("WHY", [text.failure(one.failure) if one.failure else "" for one in attempts], floor=12, silent=""),
+    ]
+    return table(columns, terminal.out.width - 2)
+
+
+def _took(attempt: Attempt, now_ms: int) -> str:
+    return text.duration((attempt.ended_at_ms or now_ms) - attempt.started_at_ms)
+
+
+def _artifacts(artifacts: list[ArtifactInfo], terminal: Terminal) -> Table:
+    columns = [
+        Column("NAME", [one.name for one in artifacts]),
+        Column("SIZE", [text.size(one.size) for one in artifacts], justify="right"),
+        Column("TYPE", [one.media_type for one in artifacts], floor=12),
+        Column("STORED", [text.both(one.created_at_ms, terminal.now_ms) for one in artifacts], rank=1),
+    ]
+    return table(columns, terminal.out.width - 2)
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _body(terminal: Terminal, title: str, body: str, style: str = "") -> None:
+    _heading(terminal, title)
+    terminal.show(_indented(Text(text.clean(body), style)))
+
+
+def _heading(terminal: Terminal, title: str) -> None:
+    terminal.line()
+    terminal.line(title, "bold")
+
+
+def _indented(content: Text | Table) -> Padding:
+    return Padding(content, (0, 0, 0, 2), expand=False)

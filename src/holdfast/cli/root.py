@@ -1,0 +1,91 @@
+"""The command `holdfast` itself: finds its commands when they are asked for, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from holdfast import HoldfastError
+from holdfast.cli.complaints import INTERRUPTED, OK, Complaint, tell
+from holdfast.cli.shared import Group
+from holdfast.version import __version__
+
+# A command's module is imported only when it is used, so that each starts quickly.
+COMMANDS = {
+    "demo": "holdfast.cli.demo:demo",
+    "enqueue": "holdfast.cli.enqueue:enqueue",
+    "jobs": "holdfast.cli.jobs:jobs",
+    "lanes": "holdfast.cli.lanes:lanes",
+    "kinds": "holdfast.cli.kinds:kinds",
+    "events": "holdfast.cli.events:events",
+    "stats": "holdfast.cli.stats:stats",
+    "prune": "holdfast.cli.prune:prune",
+    "doctor": "holdfast.cli.doctor:doctor",
+    "migrate": "holdfast.cli.migrate:migrate",
+}
+
+EPILOG = """
+Examples:
+  holdfast demo
+  holdfast enqueue email.send '{"to": "ada@example.org"}'
+  holdfast jobs list --state failed
+  holdfast --url jobs.db stats --by kind --json
+
+Exit codes:
+  0    it worked
+  1    refused: the store holds something that forbids it (no such job, wrong state),
+       or the answer is no (doctor found a problem, the awaited job did not end as done)
+  2    wrong usage, input or configuration; also a queue that does not exist
+  3    the store could not answer now: try again
+  4    'jobs wait' ran out of time
+  130  interrupted
+"""
+
+
+class Root(Group):
+    """The outermost group."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click calls it
+        """Return the names of all commands, in the order in which help shows them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return one command, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), name)
+        return found
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Run a command line and exit with one of the documented codes."""
+        given = sys.argv[1:] if args is None else list(args)
+        extra["standalone_mode"] = False
+        try:
+            answer = super().main(given, *rest, **extra)
+        except (HoldfastError, Complaint, click.ClickException) as error:
+            # The parser may fail before it has seen --json, so the words themselves are asked.
+            sys.exit(tell(error, as_json="--json" in given))
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        sys.exit(answer if isinstance(answer, int) else OK)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader has had enough, as `head` does. What is still buffered must not fail again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return OK
+
+
+@click.command(cls=Root, epilog=EPILOG)
+@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+def root() -> None:
+    """Holdfast: a durable work queue with fenced leases, in one SQLite file."""

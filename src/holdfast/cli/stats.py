@@ -1,0 +1,75 @@
+"""`holdfast stats`: how many jobs there are, by state, kind, lane, tenant or failure class."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.shared import Command, pass_terminal
+from holdfast.cli.tables import Column, table
+from holdfast.cli.terminal import Terminal
+from holdfast.client.operations import COUNT_BY
+from holdfast.domain.job import STATES
+from holdfast.domain.records import CountBy
+
+_BAR_WIDTH = 40
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    This reads every job: not for a hot loop.
+
+    Examples:
+      holdfast stats
+      holdfast stats --by kind --json
+    """,
+)
+@click.option("--by", type=click.Choice(COUNT_BY), default="state", show_default=True, help="What to count by.")
+@click.option("--tenant", help="Only jobs of this tenant.")
+@pass_terminal
+def stats(terminal: Terminal, by: CountBy, tenant: str | None) -> None:
+    """Count jobs."""
+    with terminal.queue() as queue:
+        counts = queue.counts(by=by, tenant=tenant)
+    if terminal.json:
+        terminal.emit({"by": by, "counts": counts, "total": sum(counts.values())})
+    elif counts:
+        _draw(terminal, by, counts)
+    else:
+        terminal.note("there are no jobs to count")
+
+
+def _draw(terminal: Terminal, by: CountBy, counts: dict[str, int]) -> None:
+    names = _ordered(by, counts)
+    numbers = [counts[name] for name in names]
+    total = sum(numbers)
+    solid = not terminal.out.encoding.startswith("utf")
+    columns = [
+        Column(by.replace("_", " ").upper(), [*names, "total"], states=by == "state"),
+        Column("JOBS", [*(f"{number:,}" for number in numbers), f"{total:,}"], justify="right"),
+        Column("SHARE", [*(_share(number, total) for number in numbers), ""], rank=1, justify="right"),
+        Column("", [*(bar(number, max(numbers), ascii_only=solid) for number in numbers), ""], rank=2, style="cyan"),
+    ]
+    terminal.show(table(columns, terminal.out.width))
+
+
+def _ordered(by: CountBy, counts: dict[str, int]) -> list[str]:
+    """Return states in the order of a job's life, all else from the most to the fewest jobs."""
+    if by == "state":
+        return [state for state in STATES if state in counts]
+    return sorted(counts, key=lambda name: (-counts[name], name))
+
+
+def _share(number: int, total: int) -> str:
+    return f"{100 * number / total:.0f} %" if total else ""
+
+
+def bar(number: int, largest: int, *, ascii_only: bool = False) -> str:
+    """Return a bar whose length shows *number* beside *largest*; anything above zero shows."""
+    if not number or not largest:
+        return ""
+    eighths = max(round(8 * _BAR_WIDTH * number / largest), 1)
+    if ascii_only:
+        return "#" * max(eighths // 8, 1)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()

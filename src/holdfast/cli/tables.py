@@ -1,0 +1,101 @@
+"""Tables that fit: a column that says nothing is left out, the least telling ones give way where space is short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich import box
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.text import clean
+
+STATE_STYLES = {
+    "scheduled": "blue",
+    "blocked": "magenta",
+    "ready": "cyan",
+    "running": "yellow",
+    "done": "green",
+    "failed": "red",
+    "cancelled": "dim",
+    "retired": "dim",
+    "deferred": "blue",
+    "released": "cyan",
+    "lapsed": "red",
+    "active": "green",
+    "paused": "yellow",
+    "draining": "magenta",
+    "ok": "green",
+    "warning": "yellow",
+    "problem": "bold red",
+}
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its title, its cells from top to bottom, and how it behaves where space is short."""
+
+    title: str
+    cells: Sequence[str]
+    rank: int = 0
+    """Columns of a higher rank are left out first; those of rank 0 always stay."""
+    floor: int | None = None
+    """The width down to which it may be shortened; without one it is never shortened."""
+    silent: str | None = None
+    """The value that says nothing: a column of nothing else is left out."""
+    style: str = ""
+    states: bool = False
+    """Whether its cells are states and take their colours."""
+    wrap: bool = False
+    justify: Literal["left", "right"] = "left"
+
+    @property
+    def natural(self) -> int:
+        """The width at which nothing is shortened."""
+        return max(map(cell_len, (self.title, *self.cells)))
+
+    @property
+    def narrowest(self) -> int:
+        """The least width at which it is worth showing."""
+        return self.natural if self.floor is None else min(self.natural, max(self.floor, cell_len(self.title)))
+
+
+def table(columns: Sequence[Column], width: int) -> Table:
+    """Return *columns* as a table for a terminal of *width* columns."""
+    chosen = fitting(columns, width)
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in chosen:
+        drawn.add_column(
+            column.title,
+            style=column.style,
+            justify=column.justify,
+            no_wrap=not column.wrap,
+            overflow="fold" if column.wrap else "ellipsis",
+            min_width=column.narrowest,
+        )
+    for row in zip(*(map(clean, column.cells) for column in chosen), strict=True):
+        drawn.add_row(*(_cell(column, value) for column, value in zip(chosen, row, strict=True)))
+    return drawn
+
+
+def fitting(columns: Sequence[Column], width: int) -> list[Column]:
+    """Return the columns that are worth showing and fit into *width*."""
+    chosen = [column for column in columns if not _says_nothing(column)]
+    while sum(column.narrowest + _GAP for column in chosen) - _GAP > width:
+        dispensable = max(chosen, key=lambda column: column.rank)
+        if dispensable.rank == 0:
+            break
+        chosen.remove(dispensable)
+    return chosen
+
+
+def _says_nothing(column: Column) -> bool:
+    return column.silent is not None and all(cell == column.silent for cell in column.cells)
+
+
+def _cell(column: Column, value: str) -> Text:
+    return Text(value, STATE_STYLES.get(value, "") if column.states else "")

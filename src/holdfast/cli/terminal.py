@@ -1,0 +1,115 @@
+"""What a command talks to: the queue on one side, a person or a program on the other.
+
+Standard output carries the answer and nothing else: a table or lines for people, JSON for programs. Notes, prompts
+and progress go to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+import holdfast
+from holdfast.cli.complaints import Complaint
+from holdfast.cli.text import clean
+
+DEFAULT_URL = "holdfast.db"
+URL_VARIABLE = "HOLDFAST_URL"
+# Output that no terminal shows is not cut to a width: whoever reads it wants all of it.
+_WIDTH_UNBOUNDED = 10_000
+
+
+class Terminal:
+    """The settings of one run of the command line, and its two ends."""
+
+    def __init__(self) -> None:
+        self.given_url: str | None = None
+        self.json = False
+        self.now_ms = time.time_ns() // 1_000_000
+
+    @property
+    def url(self) -> str:
+        """Which queue is meant: the option, else the environment, else a file in this folder."""
+        return self.given_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+    @cached_property
+    def out(self) -> Console:
+        """Where answers go."""
+        return _console(sys.stdout)
+
+    @cached_property
+    def err(self) -> Console:
+        """Where notes and progress go."""
+        return _console(sys.stderr)
+
+    @contextmanager
+    def queue(self, *, create: bool = False) -> Iterator[holdfast.Queue]:
+        """Open the queue for one command; one that does not exist is made only if *create* says so."""
+        queue = holdfast.connect(self.url)
+        if not create:
+            self._refuse_missing()
+        try:
+            yield queue
+        finally:
+            queue.close()
+
+    def emit(self, document: Any) -> None:
+        """Write one JSON document as one line."""
+        click.echo(json.dumps(document))
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Write one line for people, never cut: ids are there to be copied."""
+        self.out.print(Text(clean(text), style), soft_wrap=True)
+
+    def show(self, renderable: RenderableType) -> None:
+        """Draw something for people."""
+        self.out.print(renderable)
+
+    def note(self, text: str) -> None:
+        """Say something beside the answer."""
+        self.err.print(Text(clean(text), "dim"), soft_wrap=True)
+
+    @property
+    def watched(self) -> bool:
+        """Whether a person is looking, so that progress is worth drawing."""
+        return self.err.is_terminal and not self.json
+
+    def busy(self, text: str) -> AbstractContextManager[object]:
+        """Turn a small wheel while something takes long, if a person is looking."""
+        return self.err.status(Text(clean(text))) if self.watched else nullcontext()
+
+    def _refuse_missing(self) -> None:
+        path = path_of(self.url)
+        if path is not None and not path.exists():
+            raise Complaint(
+                f"there is no queue at {str(path)!r}",
+                hint="name another with --url or HOLDFAST_URL; 'holdfast enqueue' and 'holdfast migrate' create one",
+                code="store_missing",
+            )
+
+
+def path_of(url: str) -> Path | None:
+    """Return the file that *url* means, if it means one."""
+    if url == ":memory:":
+        return None
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return Path(url)
+    return Path(rest[1:]) if scheme == "sqlite" else None
+
+
+def _console(stream: TextIO) -> Console:
+    width = None if stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_UNBOUNDED
+    # Markup, highlighting and emoji codes are off: what a job carries is shown as it is.
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)

@@ -1,0 +1,86 @@
+"""Words and figures for people: ages, durations, moments, sizes, and text made safe to show."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from holdfast import Failure
+
+# What a payload or an error message must not do to a terminal: move the cursor, change the title, reverse the text.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_SIZES = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
+
+
+def clean(text: str, keep: str = "\n\t") -> str:
+    """Return *text* with everything but *keep* that could steer a terminal replaced."""
+    return _UNSAFE.sub(lambda found: found[0] if found[0] in keep else "\N{REPLACEMENT CHARACTER}", text)
+
+
+def one_line(text: str) -> str:
+    """Return the first line of *text* that says something, safe to show."""
+    lines = (clean(line, keep="").strip() for line in text.splitlines())
+    return next((line for line in lines if line), "")
+
+
+def duration(milliseconds: float) -> str:
+    """Return a length of time in its two largest units: `340ms`, `12s`, `3m 5s`, `2d 4h`."""
+    if milliseconds < 1_000:
+        return f"{max(milliseconds, 0):.0f}ms"
+    if milliseconds < 10_000:
+        return f"{milliseconds / 1000:.1f}s"
+    return _in_units(round(milliseconds / 1000), 2)
+
+
+def age(at_ms: int, now_ms: int) -> str:
+    """Return how long ago a moment was in its largest unit: `now`, `12s`, `3m`, `2d`."""
+    passed = (now_ms - at_ms) // 1000
+    return _in_units(passed, 1) if passed >= 1 else "now"
+
+
+def relative(at_ms: int, now_ms: int) -> str:
+    """Return a moment seen from now: `in 5m`, `now`, `3s ago`."""
+    if at_ms > now_ms:
+        return f"in {_in_units(max((at_ms - now_ms + 999) // 1000, 1), 1)}"
+    passed = age(at_ms, now_ms)
+    return passed if passed == "now" else f"{passed} ago"
+
+
+def moment(at_ms: int) -> str:
+    """Return a moment as UTC, to the second."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def both(at_ms: int, now_ms: int) -> str:
+    """Return a moment as UTC and as seen from now."""
+    return f"{moment(at_ms)} ({relative(at_ms, now_ms)})"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes: `512 B`, `1.4 MB`."""
+    for unit, name in _SIZES:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"
+
+
+def number(count: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun: `1 job`, `2,000 jobs`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def failure(failed: Failure) -> str:
+    """Return a failure in one line."""
+    return f"{failed.reason}: {one_line(failed.message)}"
+
+
+def _in_units(seconds: int, count: int) -> str:
+    parts: list[str] = []
+    for unit, name in _UNITS:
+        whole, seconds = divmod(seconds, unit)
+        if whole or parts:
+            parts.append(f"{whole}{name}" if whole else "")
+        if len(parts) == count:
+            break
+    return " ".join(filter(None, parts)) or "0s"

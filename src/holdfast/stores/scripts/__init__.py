@@ -1,0 +1,1 @@
+"""Store operations shared by all engines, each written once as a script."""

@@ -1,0 +1,58 @@
+"""Reading and changing the catalog: lanes, routes and retired kinds."""
+
+from __future__ import annotations
+
+import secrets
+
+from holdfast.domain import limits, strict_json
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.lane import Catalog, Lane, Route, RouteKey
+from holdfast.stores.engine import Engine
+from holdfast.stores.script import Script, Statement
+
+
+def load_catalog(engine: Engine) -> Script[Catalog]:
+    """Return the catalog as it stands in this transaction, from memory if its version is known."""
+    [[text]] = yield Statement("catalog_version")
+    version = int(text)
+    if engine.catalog is None or engine.catalog.version != version:
+        lanes = yield Statement("catalog_lanes")
+        routes = yield Statement("catalog_routes")
+        retired = yield Statement("catalog_retired")
+        engine.catalog = Catalog(
+            version,
+            (Lane(*row) for row in lanes),
+            (_route(*row) for row in routes),
+            (kind for (kind,) in retired),
+        )
+    return engine.catalog
+
+
+def _route(number: int, lane: str, kind: str, requires_json: str, placed: int) -> Route:
+    key = RouteKey(lane, kind, requires_json, bool(placed))
+    return Route(number, key, frozenset(strict_json.decode(requires_json)))
+
+
+def touch_catalog() -> Script[None]:
+    """Give the catalog a new version. Drawn at random: one that was rolled back is never met again."""
+    yield Statement("catalog_touch", {"version": str(secrets.randbits(62) + 1)})
+
+
+def intern_routes(engine: Engine, catalog: Catalog, keys: set[RouteKey]) -> Script[Catalog]:
+    """Return a catalog in which every one of *keys* has a number."""
+    missing = sorted(keys - catalog.routes.keys())
+    if not missing:
+        return catalog
+    if len(catalog.routes) + len(missing) > limits.ROUTES_MAX:
+        raise InvalidInput(
+            "kind",
+            f"would bring the combinations of lane, kind and requires beyond {limits.ROUTES_MAX};"
+            " names of single things belong into the payload or tags",
+        )
+    for key in missing:
+        yield Statement(
+            "route_insert",
+            {"lane": key.lane, "kind": key.kind, "requires": key.requires_json, "placed": int(key.placed)},
+        )
+    yield from touch_catalog()
+    return (yield from load_catalog(engine))

@@ -1,0 +1,150 @@
+"""Handing work out: tidy up in bounded bites, choose by the order, lease what was chosen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from holdfast.domain import lifecycle, limits, strict_json
+from holdfast.domain.claim import Claim, ClaimRequest, Settlement
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import Conflict
+from holdfast.domain.job import Job
+from holdfast.domain.lane import Catalog
+from holdfast.domain.lifecycle import Step
+from holdfast.domain.outcome import CheckedOutcome
+from holdfast.stores import script
+from holdfast.stores.engine import Engine
+from holdfast.stores.script import Script, Statement
+from holdfast.stores.scripts.catalog import load_catalog
+from holdfast.stores.scripts.moves import apply_steps
+from holdfast.stores.scripts.settle import settle_jobs
+
+_INCARNATIONS_KEPT = 100
+
+
+def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
+    """Lease up to the limit of ready jobs, in the order of claiming."""
+    catalog = yield from load_catalog(engine)
+    if request.exclusive:
+        yield from _supersede(catalog, request)
+    if request.resent and (held := (yield from _held_already(request))):
+        return held
+    yield from tidy(catalog)
+    jobs = yield from _take(engine, catalog, request)
+    return [Claim(job, request.lease_ms) for job in jobs]
+
+
+def settle_and_claim(
+    engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]], request: ClaimRequest
+) -> Script[tuple[list[Settlement], list[Claim]]]:
+    """Settle and claim in one transaction."""
+    settlements = yield from settle_jobs(engine, wanted)
+    claims = yield from claim_jobs(engine, request)
+    return settlements, claims
+
+
+def _held_already(request: ClaimRequest) -> Script[list[Claim]]:
+    """Return what this very claim was given before, if its answer was lost."""
+    rows = yield Statement("jobs_held", {"worker": request.worker, "lease_token": request.lease_token})
+    now = yield from script.now()
+    jobs = sorted(map(Job._make, rows), key=lambda job: job.seq)
+    return [Claim(job, request.lease_ms) for job in jobs if lifecycle.holds(job, Claim(job, 0).lease, now)]
+
+
+# --- choosing and leasing ------------------------------------------------------------------------------------------
+
+
+def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[list[Job]]:
+    routes = catalog.serving(request.lanes, request.kinds, request.capabilities)
+    subscription = _subscription(request)
+    first_turn = last_turn = yield from _last_turn(request, subscription)
+    preference, taken = request.preference, list[Job]()
+    while routes and len(taken) < request.limit:
+        # Past its bound an affinity gives way to one job at a time, until that brings another affinity.
+        limit = 1 if preference.expired else request.limit - len(taken)
+        seqs = yield from engine.select_ready(request, preference, routes, last_turn, limit)
+        if seqs:
+            jobs = yield from _lease(catalog, request, seqs)
+            taken += jobs
+            if jobs:
+                last_turn, preference = jobs[-1].turn, preference.after(jobs[-1].affinity)
+        elif not (yield from tidy(catalog)):
+            break
+    if request.tenant is None and last_turn is not None and last_turn != first_turn:
+        yield Statement("turn_write", {"subscription": subscription, "turn": last_turn})
+    return taken
+
+
+def _subscription(request: ClaimRequest) -> str:
+    """Name what a worker subscribes to: turns go round among those who can see the same work."""
+    seen = [sorted(request.lanes), request.kinds, sorted(request.capabilities)]
+    return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest()
+
+
+def _last_turn(request: ClaimRequest, subscription: str) -> Script[str | None]:
+    if request.tenant is not None:
+        return None
+    rows = yield Statement("turn_read", {"subscription": subscription})
+    return rows[0][0] if rows else None
+
+
+def _lease(catalog: Catalog, request: ClaimRequest, seqs: list[int]) -> Script[list[Job]]:
+    """Lease the chosen jobs; one whose deadline has passed ends instead."""
+    rows = yield Statement("jobs_by_seq", {"seqs": seqs})
+    now = yield from script.now()
+    chosen = {job.seq: job for job in map(Job._make, rows)}
+    ordered = [chosen[seq] for seq in seqs]
+    late = [lifecycle.expire(job, now) for job in ordered if lifecycle.overdue(job, now)]
+    yield from apply_steps(catalog, late, now)
+    started = [lifecycle.claim(job, request, now) for job in ordered if not lifecycle.overdue(job, now)]
+    return (yield from apply_steps(catalog, started, now))
+
+
+# --- tidying -------------------------------------------------------------------------------------------------------
+
+
+def tidy(catalog: Catalog) -> Script[bool]:
+    """Promote what is due, take back what lapsed, end what is overdue, a bite of each; tell if there was anything."""
+    now = yield from script.now()
+    [found] = yield Statement("upkeep_due", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
+    due, lapsed, overdue = found
+    if overdue:
+        yield from _bite(catalog, "jobs_overdue", now.wall_ms, lambda job: lifecycle.expire(job, now), now)
+    if lapsed:
+        yield from _bite(catalog, "jobs_lapsed", now.lease_ms, lambda job: lifecycle.lapse(job, now), now)
+    if due:
+        yield from _bite(catalog, "jobs_due", now.wall_ms, lifecycle.promote, now)
+    return bool(due or lapsed or overdue)
+
+
+def expire_overdue(engine: Engine) -> Script[bool]:
+    """End a bite of the waiting jobs whose deadline has passed; tell if there were any."""
+    catalog = yield from load_catalog(engine)
+    now = yield from script.now()
+    return (yield from _bite(catalog, "jobs_overdue", now.wall_ms, lambda job: lifecycle.expire(job, now), now))
+
+
+def _bite(catalog: Catalog, found: str, by_ms: int, decide: Callable[[Job], Step], now: Now) -> Script[bool]:
+    rows = yield Statement(found, {"now": by_ms, "limit": limits.BITE})
+    yield from apply_steps(catalog, [decide(Job._make(row)) for row in rows], now)
+    return bool(rows)
+
+
+# --- exclusive workers ---------------------------------------------------------------------------------------------
+
+
+def _supersede(catalog: Catalog, request: ClaimRequest) -> Script[None]:
+    """Make this start the only one of its worker; refuse one that a later start has superseded."""
+    who = {"worker": request.worker, "incarnation": request.incarnation}
+    rows = yield Statement("incarnation_read", who)
+    if rows and rows[0][0]:
+        raise Conflict(f"a later start of the exclusive worker {request.worker!r} has taken over from this one")
+    if rows:
+        return
+    now = yield from script.now()
+    yield Statement("incarnation_supersede", {"worker": request.worker})
+    yield Statement("incarnation_insert", {**who, "now": now.wall_ms})
+    yield Statement("incarnation_forget", {"worker": request.worker, "keep": _INCARNATIONS_KEPT})
+    while held := (yield Statement("jobs_held_by_others", {**who, "limit": limits.BITE})):
+        yield from apply_steps(catalog, [lifecycle.take_back(Job._make(row), now) for row in held], now)

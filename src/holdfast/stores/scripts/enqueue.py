@@ -1,0 +1,191 @@
+"""Taking jobs in: ids first, then lane and kind, then dedupe keys, and all new rows in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from holdfast.domain import admission as admissions
+from holdfast.domain.admission import Admission
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import KindRetired, LaneDraining
+from holdfast.domain.job import Job
+from holdfast.domain.lane import Catalog, RouteKey
+from holdfast.domain.records import Enqueued
+from holdfast.stores import script
+from holdfast.stores.engine import Engine
+from holdfast.stores.script import Row, Script, Statement
+from holdfast.stores.scripts.catalog import intern_routes, load_catalog
+from holdfast.stores.scripts.moves import record, records, signal_jobs, write_rows
+
+# The columns of `job_insert`, in its order; the route comes before them.
+_NEW = attrgetter(
+    "seq",
+    "id",
+    "state",
+    "tenant",
+    "turn",
+    "priority",
+    "affinity",
+    "payload_json",
+    "headers_json",
+    "tags_json",
+    "enqueued_at_ms",
+    "due_at_ms",
+    "deadline_at_ms",
+    "finished_at_ms",
+    "attempt",
+    "max_attempts",
+    "backoff_json",
+    "epoch",
+    "cancel_requested",
+    "suspect",
+    "deferrals",
+    "releases",
+    "dedupe_key",
+    "dedupe_kind",
+    "predecessor",
+    "digest",
+    "record_all",
+    "event_count",
+)
+
+
+def enqueue_jobs(engine: Engine, wanted: Sequence[Admission]) -> Script[list[Enqueued]]:
+    """Store the jobs of one call, all or none, and return what each led to, in order."""
+    if not wanted:
+        return []
+    catalog = yield from load_catalog(engine)
+    known = yield from _known_ids(wanted)
+    catalog = yield from intern_routes(
+        engine, catalog, {new.route for new in wanted if new.id not in known and _welcome(catalog, new)}
+    )
+    numbers = yield Statement("job_numbers", {"count": len(wanted)})
+    now = yield from script.now()
+    intake = _Intake(catalog, now, known, {}, [])
+    made = []
+    for new, (seq,) in zip(wanted, numbers, strict=True):
+        made.append((yield from _take_in(intake, new, seq)))
+    yield from _write_new(intake)
+    return made
+
+
+class _Intake(NamedTuple):
+    """What one call has met and decided so far."""
+
+    catalog: Catalog
+    now: Now
+    known: dict[str, Job]
+    """Jobs by id, from the store and from earlier in this call."""
+    held: dict[tuple[str, str, str], Job]
+    """New jobs of this call by their dedupe key."""
+    fresh: list[Job]
+
+
+def _welcome(catalog: Catalog, new: Admission) -> bool:
+    if catalog.lane(new.route.lane).state == "draining":
+        raise LaneDraining(new.route.lane)
+    if new.route.kind in catalog.retired:
+        raise KindRetired(new.route.kind)
+    return True
+
+
+def _known_ids(wanted: Sequence[Admission]) -> Script[dict[str, Job]]:
+    """Read the jobs that already have an id which a caller chose; nobody else can have drawn a fresh one."""
+    chosen = [new.id for new in wanted if new.digest is not None]
+    rows = (yield Statement("jobs_by_id", {"ids": chosen})) if chosen else []
+    return {job.id: job for job in map(Job._make, rows)}
+
+
+def _take_in(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued]:
+    if new.id in intake.known:
+        return Enqueued(admissions.same_request(intake.known[new.id], new), created=False)
+    if new.dedupe_key is not None:
+        met = yield from _meet_duplicate(intake, new, seq)
+        if met is not None:
+            return met
+    return Enqueued(_admit(intake, new, seq), created=True)
+
+
+def _admit(intake: _Intake, new: Admission, seq: int, predecessor: Job | None = None) -> Job:
+    turn = intake.catalog.lane(new.route.lane).turn_of(new.tenant)
+    job = admissions.new_job(new, seq, turn, intake.now)
+    if predecessor is not None:
+        job = job._replace(state="blocked", predecessor=predecessor.seq)
+    if records(intake.catalog, job, "enqueued"):
+        job = job._replace(event_count=1)
+    intake.fresh.append(job)
+    if new.digest is not None:
+        intake.known[new.id] = job
+    if new.dedupe_key is not None and predecessor is None:
+        intake.held[_key(new)] = job
+    return job
+
+
+def _key(new: Admission) -> tuple[str, str, str]:
+    return (new.tenant, new.dedupe_kind or "", new.dedupe_key or "")
+
+
+def _meet_duplicate(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued | None]:
+    """Return what the holder of the same key makes of *new*, or None if nobody holds it."""
+    holder = intake.held.get(_key(new)) or (yield from _by_key("job_dedupe_holder", new))
+    if holder is None:
+        return None
+    successor = None
+    if new.on_duplicate == "run_again" and holder.state == "running":
+        # A successor admitted earlier in this call has to be met by this one, so it is written now.
+        yield from _write_new(intake)
+        successor = yield from _by_key("job_dedupe_successor", new)
+    match admissions.meet_duplicate(new, holder, successor):
+        case "keep":
+            return Enqueued(holder, created=False)
+        case "succeed":
+            return Enqueued(_admit(intake, new, seq, predecessor=holder), created=True)
+        case "replace":
+            return Enqueued((yield from _replace(intake, holder, new)), created=False)
+        case "replace_successor":
+            assert successor is not None  # noqa: S101  # there is one to be replaced
+            return Enqueued((yield from _replace(intake, successor, new)), created=False)
+
+
+def _by_key(statement: str, new: Admission) -> Script[Job | None]:
+    tenant, dedupe_kind, dedupe_key = _key(new)
+    rows = yield Statement(
+        statement, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key}
+    )
+    return Job._make(rows[0]) if rows else None
+
+
+def _replace(intake: _Intake, job: Job, new: Admission) -> Script[Job]:
+    yield from _write_new(intake)
+    replaced = admissions.replace_content(job, new)
+    if records(intake.catalog, replaced, "replaced"):
+        replaced = replaced._replace(event_count=replaced.event_count + 1)
+    yield Statement(
+        "job_content",
+        {
+            "seq": replaced.seq,
+            "payload": replaced.payload_json,
+            "headers": replaced.headers_json,
+            "tags": replaced.tags_json,
+            "event_count": replaced.event_count,
+        },
+    )
+    yield from record(intake.catalog, [(replaced, "replaced")], intake.now)
+    if _key(new) in intake.held:
+        intake.held[_key(new)] = replaced
+    return replaced
+
+
+def _write_new(intake: _Intake) -> Script[None]:
+    """Write the jobs admitted since the last time."""
+    yield from write_rows("job_insert", [_row(intake.catalog, job) for job in intake.fresh])
+    yield from record(intake.catalog, [(job, "enqueued") for job in intake.fresh], intake.now)
+    yield from signal_jobs(intake.fresh)
+    intake.fresh.clear()
+
+
+def _row(catalog: Catalog, job: Job) -> Row:
+    key = RouteKey(job.lane, job.kind, job.requires_json, job.affinity is not None)
+    return (catalog.routes[key].number, *_NEW(job))

@@ -1,0 +1,90 @@
+"""What a running attempt writes before it settles: heartbeats, progress, artifacts. All behind the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.domain import lifecycle, limits
+from holdfast.domain.checks import datetime_of
+from holdfast.domain.claim import Lease, Renewal
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
+from holdfast.domain.job import Job
+from holdfast.domain.outcome import Artifact
+from holdfast.stores import script
+from holdfast.stores.script import Script, Statement
+from holdfast.stores.scripts.moves import write_rows
+
+
+def lock_held(leases: Sequence[Lease]) -> Script[dict[int, Job]]:
+    """Return the jobs of *leases* by number, locked; one that was deleted is missing."""
+    rows = yield Statement("jobs_by_seq", {"seqs": [lease.seq for lease in leases]})
+    return {job.seq: job for job in map(Job._make, rows)}
+
+
+def held_job(jobs: dict[int, Job], lease: Lease) -> Job:
+    """Return the job of *lease*, or raise `LeaseLost` if it is gone."""
+    job = jobs.get(lease.seq)
+    if job is None:
+        raise LeaseLost(lease.job_id, lease.epoch, "the job was deleted")
+    return job
+
+
+def heartbeat(held: Sequence[tuple[Lease, int]]) -> Script[list[Renewal | HoldfastError]]:
+    """Extend each lease by its length, or answer with its error."""
+    if not held:
+        return []
+    jobs = yield from lock_held([lease for lease, _ in held])
+    now = yield from script.now()
+    answers = [_renew(jobs, lease, lease_ms, now) for lease, lease_ms in held]
+    renewed = {answer.seq: answer for answer in answers if isinstance(answer, Job)}
+    yield from write_rows("job_lease", [(job.lease_until_ms, job.seq, job.epoch) for job in renewed.values()])
+    return [answer if isinstance(answer, HoldfastError) else _renewal(answer) for answer in answers]
+
+
+def _renew(jobs: dict[int, Job], lease: Lease, lease_ms: int, now: Now) -> Job | HoldfastError:
+    try:
+        return lifecycle.heartbeat(held_job(jobs, lease), lease, lease_ms, now)
+    except LeaseLost as lost:
+        return lost
+
+
+def _renewal(job: Job) -> Renewal:
+    return Renewal(datetime_of(job.lease_until_ms or 0), bool(job.cancel_requested))
+
+
+def progress(lease: Lease, phase: str | None, percent: float | None) -> Script[Job]:
+    """Write what the attempt says of itself."""
+    jobs = yield from lock_held([lease])
+    now = yield from script.now()
+    job = lifecycle.progress(held_job(jobs, lease), lease, phase, percent, now)
+    yield Statement(
+        "job_progress", {"phase": job.phase, "percent": job.percent, "seq": job.seq, "epoch": job.epoch}
+    )
+    return job
+
+
+def attach(lease: Lease, artifacts: Sequence[Artifact]) -> Script[None]:
+    """Store artifacts of the attempt."""
+    jobs = yield from lock_held([lease])
+    now = yield from script.now()
+    job = held_job(jobs, lease)
+    lifecycle.check_fence(job, lease, now)
+    yield from write_artifacts(job, artifacts, now)
+
+
+def write_artifacts(job: Job, artifacts: Sequence[Artifact], now: Now) -> Script[None]:
+    """Store *artifacts* beside those the job has, within its limit."""
+    if not artifacts:
+        return
+    stored = yield Statement("artifacts_of_job", {"seq": job.seq})
+    together = {row[0] for row in stored} | {artifact.name for artifact in artifacts}
+    if len(together) > limits.ARTIFACTS_MAX:
+        raise InvalidInput("artifacts", f"would make {len(together)} for this job; the limit is {limits.ARTIFACTS_MAX}")
+    yield from write_rows(
+        "artifact_write",
+        [
+            (job.seq, artifact.name, artifact.media_type, len(artifact.data), job.epoch, now.wall_ms, artifact.data)
+            for artifact in artifacts
+        ],
+    )

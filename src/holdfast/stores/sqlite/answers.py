@@ -1,0 +1,82 @@
+"""Answering what scripts ask, on one connection: a blocking way, and an awaiting one for aiosqlite."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from holdfast.domain.clock import Clock
+from holdfast.stores.script import CHANCE, NOW, Request, Rows, Signal, Statement
+from holdfast.stores.sqlite.statements import statements
+
+Observer: TypeAlias = Callable[[str], None]
+"""Told the name of each statement before it runs, and of begin, commit and committed. A test may raise here."""
+
+
+def unobserved(_name: str) -> None:
+    """Let everything pass."""
+
+
+class Answers:
+    """Answers requests and collects the signals to send once the transaction has committed."""
+
+    def __init__(self, connection: Any, clock: Clock, observe: Observer) -> None:
+        self.signals: set[str] = set()
+        self._connection = connection
+        self._clock = clock
+        self._observe = observe
+        self._texts = statements()
+
+    def blocking(self, request: Request) -> Any:
+        """Answer in this thread."""
+        if type(request) is Statement:
+            return self._execute(request)
+        return self._other(request)
+
+    async def awaiting(self, request: Request) -> Any:
+        """Answer through a connection whose methods are awaited."""
+        if type(request) is Statement:
+            return await self._execute_async(request)
+        return self._other(request)
+
+    def _other(self, request: Request) -> Any:
+        if isinstance(request, Signal):
+            self.signals.add(request.topic)
+            return None
+        if request is NOW:
+            return self._clock.now()
+        if request is CHANCE:
+            return random.random()  # noqa: S311  # spreads retries, guards nothing
+        raise TypeError(f"a script asked for {request!r}")
+
+    def _execute(self, statement: Statement) -> Rows:
+        self._observe(statement.name)
+        cursor: sqlite3.Cursor = self._connection.cursor()
+        # The caller's own connection may shape its rows in ways we do not expect.
+        cursor.row_factory = None
+        if statement.many is not None:
+            cursor.executemany(self._texts[statement.name], statement.many)
+            return [(cursor.rowcount,)]
+        cursor.execute(self._texts[statement.name], _bound(statement.values))
+        return cursor.fetchall()
+
+    async def _execute_async(self, statement: Statement) -> Rows:
+        self._observe(statement.name)
+        cursor = await self._connection.cursor()
+        cursor.row_factory = None
+        if statement.many is not None:
+            await cursor.executemany(self._texts[statement.name], statement.many)
+            return [(cursor.rowcount,)]
+        await cursor.execute(self._texts[statement.name], _bound(statement.values))
+        return list(await cursor.fetchall())
+
+
+def _bound(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *values* with each list as JSON, the form in which SQLite takes many at once."""
+    return {
+        name: json.dumps(value, ensure_ascii=False) if type(value) is list else value
+        for name, value in values.items()
+    }

@@ -1,0 +1,64 @@
+"""What the doctor finds of the SQLite library, the file and its modes."""
+
+from __future__ import annotations
+
+from holdfast.domain.records import Finding
+from holdfast.stores.script import Script, Statement
+
+# Releases that carry the fix for a write-ahead log reset racing a checkpoint, beside all from 3.51.3 on.
+_WAL_RESET_FIXED = {(3, 50, 7), (3, 44, 6)}
+_SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+
+
+def examine() -> Script[list[Finding]]:
+    """Return what is found of library, journal, syncing, schema and file."""
+    [[version]] = yield Statement("doctor_version")
+    [[journal]] = yield Statement("doctor_journal_mode")
+    [[synchronous]] = yield Statement("doctor_synchronous")
+    [[schema]] = yield Statement("doctor_schema")
+    [[soundness]] = yield Statement("doctor_integrity")
+    return [
+        _version(version),
+        _journal(journal),
+        _synchronous(synchronous),
+        Finding("schema", "ok", f"at {schema}"),
+        _soundness(soundness),
+    ]
+
+
+def _version(version: str) -> Finding:
+    parts = tuple(int(part) for part in version.split("."))
+    if parts >= (3, 51, 3) or parts in _WAL_RESET_FIXED:
+        return Finding("SQLite", "ok", version)
+    return Finding(
+        "SQLite",
+        "warning",
+        f"{version} has a rare bug: a checkpoint that races a reset of the write-ahead log can lose commits",
+        "use a Python that links SQLite 3.51.3 or later",
+    )
+
+
+def _journal(mode: str) -> Finding:
+    if mode == "wal":
+        return Finding("journal", "ok", "write-ahead log")
+    if mode == "memory":
+        return Finding("journal", "warning", "in memory: nothing outlives the process", "use a file")
+    return Finding("journal", "problem", f"journal mode is {mode}", "set it with `pragma journal_mode = wal`")
+
+
+def _synchronous(level: int) -> Finding:
+    name = _SYNCHRONOUS.get(level, str(level))
+    if level >= 2:
+        return Finding("durability", "ok", f"synchronous = {name}: what is acknowledged survives a power cut")
+    return Finding(
+        "durability",
+        "warning",
+        f"synchronous = {name}: a power cut may lose the last acknowledged jobs",
+        'connect without durability="relaxed"',
+    )
+
+
+def _soundness(answer: str) -> Finding:
+    if answer == "ok":
+        return Finding("file", "ok", "sound")
+    return Finding("file", "problem", f"damaged: {answer}", "stop all workers and restore the file from a backup")

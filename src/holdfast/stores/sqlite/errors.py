@@ -1,0 +1,56 @@
+"""From what SQLite says to what the caller should do. Driver errors are translated here and nowhere else."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.domain.errors import (
+    HoldfastError,
+    ReadOnlyStore,
+    SchemaMismatch,
+    StoreBusy,
+    StoreDamaged,
+    StoreFull,
+    StoreUnreachable,
+)
+
+_BY_CODE: dict[int, type[HoldfastError]] = {
+    sqlite3.SQLITE_BUSY: StoreBusy,
+    sqlite3.SQLITE_LOCKED: StoreBusy,
+    sqlite3.SQLITE_FULL: StoreFull,
+    sqlite3.SQLITE_READONLY: ReadOnlyStore,
+    sqlite3.SQLITE_PERM: StoreUnreachable,
+    sqlite3.SQLITE_CANTOPEN: StoreUnreachable,
+    sqlite3.SQLITE_IOERR: StoreUnreachable,
+    sqlite3.SQLITE_CORRUPT: StoreDamaged,
+    sqlite3.SQLITE_NOTADB: StoreDamaged,
+}
+_HINTS: dict[type[HoldfastError], str] = {
+    StoreBusy: "other writers held the file for too long; try again",
+    StoreFull: "the disk is full; nothing was stored",
+    ReadOnlyStore: "the file can be read but not written; check its permissions and those of its folder",
+    StoreUnreachable: "the file cannot be opened, read or written; check that its folder exists",
+    StoreDamaged: "the file is not a sound SQLite database; restore it from a backup",
+}
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what the driver raises within the block into Holdfast's own errors."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error) from error
+
+
+def translate(error: sqlite3.Error) -> Exception:
+    """Return the error to raise for *error*, or itself if it is a defect of ours."""
+    code = getattr(error, "sqlite_errorcode", None)
+    found = None if code is None else _BY_CODE.get(code & 0xFF)
+    if found is not None:
+        return found(f"{_HINTS[found]} ({error})")
+    if "no such table: holdfast_" in str(error) or "no such view: holdfast_" in str(error):
+        return SchemaMismatch(f"this database has no Holdfast schema; open it with holdfast.connect first ({error})")
+    return error

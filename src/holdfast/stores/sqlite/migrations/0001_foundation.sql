@@ -1,0 +1,198 @@
+-- The foundation: jobs, their attempts and artifacts, lanes, routes, turns, workers, events.
+
+-- Single values: the lowest code version that may use this schema, the catalog's version, the event horizon, the lease clock.
+create table holdfast_meta (
+    name  text primary key,
+    value text not null
+) strict, without rowid;
+
+insert into holdfast_meta (name, value) values
+    ('code_version_min', '0.1.0'),
+    ('catalog_version', '0'),
+    ('event_horizon', '0');
+
+-- Lanes that somebody configured; any other lane has the defaults.
+create table holdfast_lane (
+    lane       text primary key,
+    state      text not null check (state in ('active', 'paused', 'draining')),
+    lane_order text not null check (lane_order in ('fair', 'strict')),
+    events     text not null check (events in ('terminal', 'all'))
+) strict, without rowid;
+
+-- Kinds that take no more jobs.
+create table holdfast_retired_kind (
+    kind          text primary key,
+    retired_at_ms integer not null
+) strict, without rowid;
+
+-- Each combination of lane, kind, required capabilities and "names an affinity", as a small number.
+create table holdfast_route (
+    route    integer primary key,
+    lane     text not null,
+    kind     text not null,
+    requires text not null,
+    placed   integer not null,
+    unique (lane, kind, requires, placed)
+) strict;
+
+-- Which turn each subscription (lanes, kinds, capabilities) served last. A hint for fairness, nothing more.
+create table holdfast_turn (
+    subscription text primary key,
+    turn         text not null
+) strict, without rowid;
+
+-- The starts of exclusive workers; the newest holds, the others are refused.
+create table holdfast_incarnation (
+    worker        text not null,
+    incarnation   text not null,
+    started_at_ms integer not null,
+    superseded    integer not null default 0,
+    primary key (worker, incarnation)
+) strict, without rowid;
+
+-- Jobs. Without AUTOINCREMENT the number of a deleted last row would be given again. What is wide stands last, so
+-- that reading what is narrow does not touch it.
+create table holdfast_job (
+    seq               integer primary key autoincrement,
+    id                text not null unique,
+    state             text not null,
+    route             integer not null,
+    tenant            text not null,
+    turn              text not null,
+    priority          integer not null,
+    affinity          text,
+    due_at_ms         integer not null,
+    deadline_at_ms    integer,
+    enqueued_at_ms    integer not null,
+    finished_at_ms    integer,
+    attempt           integer not null,
+    max_attempts      integer not null,
+    epoch             integer not null,
+    worker            text,
+    incarnation       text,
+    lease_token       text,
+    lease_until_ms    integer,
+    started_at_ms     integer,
+    outcome           text,
+    settle_digest     blob,
+    cancel_requested  integer not null,
+    suspect           integer not null,
+    deferrals         integer not null,
+    deferred_since_ms integer,
+    releases          integer not null,
+    record_all        integer not null,
+    event_count       integer not null,
+    dedupe_key        text,
+    dedupe_kind       text,
+    predecessor       integer,
+    digest            blob,
+    phase             text,
+    percent           real,
+    backoff           text,
+    failure_class     text,
+    failure_reason    text,
+    failure_message   text,
+    failure_traceback text,
+    headers           text not null,
+    tags              text not null,
+    result            text,
+    payload           text not null
+) strict;
+
+-- One index serves order, fairness and filters: per route the first priority, then the next turn, then its first row.
+create index holdfast_job_ready on holdfast_job (route, priority desc, turn, due_at_ms, seq)
+    where state = 'ready';
+
+-- The same order beside one affinity; only jobs that name one pay for it.
+create index holdfast_job_affinity on holdfast_job (affinity, route, priority desc, turn, due_at_ms, seq)
+    where state = 'ready' and affinity is not null;
+
+-- Strict lanes have no turns to find a tenant by; only their jobs pay for these two.
+create index holdfast_job_strict on holdfast_job (tenant, route, priority desc, due_at_ms, seq)
+    where state = 'ready' and turn = '';
+create index holdfast_job_strict_affinity on holdfast_job (affinity, tenant, route, priority desc, due_at_ms, seq)
+    where state = 'ready' and turn = '' and affinity is not null;
+
+-- Future jobs, found when their moment has come.
+create index holdfast_job_scheduled on holdfast_job (due_at_ms, seq)
+    where state = 'scheduled';
+
+-- Running jobs, found when their lease has lapsed, and by the worker that holds them.
+create index holdfast_job_lease on holdfast_job (lease_until_ms)
+    where state = 'running';
+create index holdfast_job_holder on holdfast_job (worker, lease_token)
+    where state = 'running';
+
+-- Waiting jobs that must be started in time.
+create index holdfast_job_deadline on holdfast_job (deadline_at_ms)
+    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready');
+
+-- At most one unfinished job for a key, and at most one that waits to succeed it.
+create unique index holdfast_job_dedupe on holdfast_job (tenant, dedupe_kind, dedupe_key)
+    where dedupe_key is not null and state in ('scheduled', 'ready', 'running');
+create unique index holdfast_job_successor on holdfast_job (tenant, dedupe_kind, dedupe_key)
+    where dedupe_key is not null and state = 'blocked';
+create index holdfast_job_predecessor on holdfast_job (predecessor)
+    where state = 'blocked';
+
+-- Finished jobs by their end, for lists and retention.
+create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
+    where finished_at_ms is not null;
+
+-- A job as the code reads it: columns in the order of its fields.
+create view holdfast_job_row as
+select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.affinity,
+       r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
+       j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
+       j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
+       j.lease_until_ms, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.cancel_requested,
+       j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason,
+       j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest,
+       j.record_all, j.event_count
+  from holdfast_job j
+  join holdfast_route r on r.route = j.route;
+
+-- Attempts that ended while their job went on; the newest attempt stands in the job's own row.
+create table holdfast_attempt (
+    seq               integer not null,
+    epoch             integer not null,
+    number            integer not null,
+    worker            text not null,
+    incarnation       text not null,
+    started_at_ms     integer not null,
+    ended_at_ms       integer not null,
+    outcome           text not null,
+    failure_class     text,
+    failure_reason    text,
+    failure_message   text,
+    failure_traceback text,
+    lease_token       text,
+    settle_digest     blob,
+    primary key (seq, epoch)
+) strict;
+
+-- Named bytes that belong to a job.
+create table holdfast_artifact (
+    seq           integer not null,
+    name          text not null,
+    media_type    text not null,
+    size          integer not null,
+    epoch         integer not null,
+    created_at_ms integer not null,
+    data          blob not null,
+    primary key (seq, name)
+) strict;
+
+-- The event log, pruned only from its start.
+create table holdfast_event (
+    event   integer primary key autoincrement,
+    name    text not null,
+    at_ms   integer not null,
+    job_id  text not null,
+    number  integer not null,
+    kind    text not null,
+    lane    text not null,
+    tenant  text not null,
+    tags    text not null,
+    details text not null
+) strict;

@@ -1,0 +1,2 @@
+-- Tell how the journal is kept.
+pragma journal_mode

@@ -1,0 +1,2 @@
+-- Tell how often writes are forced to the disk.
+pragma synchronous

@@ -1,0 +1,2 @@
+-- Tell the version of the SQLite library.
+select sqlite_version()

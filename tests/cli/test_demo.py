@@ -1,0 +1,230 @@
+"""The demo is run as people run it: as a process, with and without a terminal."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import holdfast
+
+COMMAND = [sys.executable, "-m", "holdfast.cli", "demo", "--fast"]
+PATIENCE_SECONDS = 150
+
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """An empty folder for temporary files, in which leftovers can be seen."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return folder
+
+
+def environment(place: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(place), "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+
+
+class Told(NamedTuple):
+    """What one run without a terminal said, and the file it kept."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    kept: Path
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder = tmp_path_factory.mktemp("demo")
+    kept = folder / "kept.db"
+    ran = run(folder, "--keep", str(kept))
+    return Told(ran.stdout, ran.stderr, ran.returncode, kept)
+
+
+def run(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *options],
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+class TestPlain:
+    def test_every_check_holds_and_the_exit_code_says_so(self, told: Told) -> None:
+        assert told.exit_code == 0, told.stdout + told.stderr
+        assert told.stderr == ""
+        assert "WRONG" not in told.stdout
+
+    def test_the_lines_tell_of_the_kill_and_the_takeover_in_order(self, told: Told) -> None:
+        killed = re.search(r"(worker \d) killed with SIGKILL holding (\S+) \(epoch (\d+)", told.stdout)
+        assert killed is not None
+        worker, job, epoch = killed[1], killed[2], int(killed[3])
+        rest = told.stdout[killed.end() :]
+        lapsed = rest.index(f"lease of {worker} on {job} lapsed")
+        taken = re.search(rf"{job} taken over by (worker \d) at epoch {epoch + 1}", rest)
+        assert taken is not None
+        assert lapsed < taken.start()
+        assert taken[1] != worker
+        assert re.search(rf"{job} finished by worker \d", rest[taken.end() :])
+
+    def test_the_revived_worker_is_refused_after_another_has_finished_its_job(self, told: Told) -> None:
+        frozen = re.search(r"(worker \d) frozen with SIGSTOP holding (\S+) \(epoch (\d+)", told.stdout)
+        assert frozen is not None
+        worker, job, epoch = frozen.groups()
+        rest = told.stdout[frozen.end() :]
+        finished = rest.index(f"{job} finished by ")
+        revived = rest.index(f"{worker} revived with SIGCONT")
+        refused = rest.index(f"{worker} tried to settle {job} at epoch {epoch}: refused, lease_lost")
+        assert finished < revived < refused
+
+    def test_the_numbers_of_the_summary_agree(self, told: Told) -> None:
+        [line] = re.findall(r"^acknowledged \d.*$", told.stdout, re.MULTILINE)
+        numbers = {name.strip(): int(value) for name, value in re.findall(r"([a-z ]+) (\d+)", line)}
+        assert numbers["acknowledged"] == numbers["finished"] == numbers["settled once"]
+        assert numbers["lapses"] >= 2
+        assert numbers["refusals"] >= 1
+        assert numbers["retries"] >= 1
+
+    def test_the_kept_file_tells_the_same_story(self, told: Told) -> None:
+        frozen = re.search(r"(worker \d) frozen with SIGSTOP holding (\S+) \(epoch (\d+)", told.stdout)
+        assert frozen is not None
+        with holdfast.connect(str(told.kept)) as queue:
+            job, attempts = queue.get(frozen[2]), queue.attempts(frozen[2])
+            counts = queue.counts()
+        stale = attempts[int(frozen[3]) - 1]
+        assert (stale.worker, stale.outcome) == (frozen[1], "lapsed")
+        assert (job.state, job.epoch) == ("done", attempts[-1].epoch)
+        assert f"finished {sum(counts.values())} ({counts['done']} done, {counts['failed']} failed)" in told.stdout
+
+    def test_nothing_but_the_kept_file_is_left_behind(self, told: Told) -> None:
+        assert {path.name for path in told.kept.parent.iterdir()} <= {"kept.db", "kept.db-wal", "kept.db-shm"}
+
+    def test_a_file_that_exists_is_refused_and_left_as_it_is(self, tmp_path: Path) -> None:
+        precious = tmp_path / "precious.db"
+        precious.write_text("not yours")
+        ran = run(tmp_path, "--keep", str(precious))
+        assert ran.returncode == 2
+        assert "exists" in ran.stderr
+        assert precious.read_text() == "not yours"
+
+    def test_json_is_one_document_with_every_check(self, place: Path) -> None:
+        ran = run(place, "--json")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        answer = json.loads(ran.stdout)
+        assert answer["acknowledged"] == answer["finished"]
+        assert [check["claim"] for check in answer["checks"] if not check["holds"]] == []
+        assert list(place.iterdir()) == []
+
+
+class TestTerminal:
+    def test_it_draws_on_a_screen_of_its_own_and_gives_the_terminal_back(self, place: Path) -> None:
+        drawn, exit_code = run_in_terminal(place)
+        assert exit_code == 0, drawn
+        assert drawn.index(ENTER_SCREEN) < drawn.index("worker processes") < drawn.rindex(LEAVE_SCREEN)
+        assert drawn.rindex(SHOW_CURSOR) > drawn.rindex(HIDE_CURSOR)
+        assert drawn.index("What to try next") > drawn.rindex(LEAVE_SCREEN)
+        assert list(place.iterdir()) == []
+
+
+class TestInterrupted:
+    """However the demo ends, its workers end with it."""
+
+    def test_an_interrupt_leaves_no_process_and_no_file(self, place: Path) -> None:
+        running, workers = start_until_frozen(place)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(PATIENCE_SECONDS) == 130
+        assert_gone(workers)
+        assert list(place.iterdir()) == []
+
+    def test_a_killed_parent_leaves_no_process_not_even_a_frozen_one(self, place: Path) -> None:
+        running, workers = start_until_frozen(place)
+        running.kill()
+        running.wait(PATIENCE_SECONDS)
+        assert_gone(workers)
+
+
+def run_in_terminal(place: Path) -> tuple[str, int]:
+    """Run the demo in a pseudo terminal and return all that it wrote, and its exit code."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(COMMAND, env=environment(place), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        drawn = b"".join(read_all(ours))
+    os.close(ours)
+    return drawn.decode(), process.returncode
+
+
+def read_all(terminal: int) -> Iterator[bytes]:
+    while select.select([terminal], [], [], PATIENCE_SECONDS)[0]:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError as error:
+            # Linux says so when the other end of a pseudo terminal is closed.
+            if error.errno == errno.EIO:
+                return
+            raise
+        if not chunk:
+            return
+        yield chunk
+
+
+def start_until_frozen(place: Path) -> tuple[subprocess.Popen[str], set[int]]:
+    """Start the demo and return it, with the ids of its workers, once one of them is frozen."""
+    running = subprocess.Popen(
+        COMMAND, env={**environment(place), "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if "frozen with SIGSTOP" in line:
+            break
+    workers = children_of(running.pid)
+    assert len(workers) == 3
+    return running, workers
+
+
+def children_of(pid: int) -> set[int]:
+    return {child for child, (parent, state) in processes().items() if parent == pid and state != "Z"}
+
+
+def assert_gone(pids: set[int]) -> None:
+    wait_until(lambda: not any(processes().get(pid, (0, "Z"))[1] != "Z" for pid in pids))
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Return the parent and the state of every process; one in state Z has ended and is only not yet noticed."""
+    if not Path("/proc/self/stat").exists():
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+        rows = [line.split() for line in listed.stdout.splitlines()]
+        return {int(pid): (int(parent), state[0]) for pid, parent, state in rows}
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name of the program stands in parentheses and may contain anything.
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            found[int(path.parent.name)] = (int(parent), state)
+    return found
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -1,0 +1,161 @@
+"""Affinity: a preference for jobs beside what a worker has loaded, with a bound, never a requirement."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Claim, Done, NewJob, Queue
+from tests.support.clock import ManualClock
+from tests.support.held import claim_one
+
+
+def enqueue_beside(queue: Queue, affinities: str) -> None:
+    """Enqueue one job for each letter: the letter is its affinity, a dash means none."""
+    queue.enqueue_many([NewJob("run", affinity=None if letter == "-" else letter) for letter in affinities])
+
+
+def letters(claims: list[Claim]) -> str:
+    return "".join(claim.job.affinity or "-" for claim in claims)
+
+
+class TestThePreference:
+    def test_jobs_beside_what_is_loaded_go_first(self, queue: Queue) -> None:
+        enqueue_beside(queue, "AB-AB-")
+        assert letters(queue.claim_many(affinity="B")) == "BBA-A-"
+
+    def test_a_worker_with_nothing_loaded_takes_all_in_order(self, queue: Queue) -> None:
+        enqueue_beside(queue, "AB-BA-")
+        assert letters(queue.claim_many()) == "AB-BA-"
+
+    def test_an_affinity_nobody_waits_for_changes_nothing(self, queue: Queue) -> None:
+        enqueue_beside(queue, "AB-BA-")
+        assert letters(queue.claim_many(affinity="X")) == "AB-BA-"
+
+    def test_several_loaded_affinities_are_favoured_alike(self, queue: Queue) -> None:
+        enqueue_beside(queue, "C-ABCBA")
+        assert letters(queue.claim_many(affinity=["A", "B"])) == "ABBAC-C"
+
+    def test_it_is_a_preference_and_no_requirement(self, queue: Queue) -> None:
+        enqueue_beside(queue, "B-")
+        assert letters(queue.claim_many(affinity="A")) == "B-"
+
+    def test_a_higher_priority_goes_before_it(self, queue: Queue) -> None:
+        enqueue_beside(queue, "AA")
+        queue.enqueue("run", affinity="B", priority=1)
+        assert letters(queue.claim_many(affinity="A")) == "BAA"
+
+    def test_it_holds_across_kinds_and_lanes(self, queue: Queue) -> None:
+        queue.enqueue("other", lane="side", affinity="B")
+        queue.enqueue("run", lane="default", affinity="A")
+        queue.enqueue("other", lane="default", affinity="B")
+        assert letters(queue.claim_many(lanes=["default", "side"], affinity="B")) == "BBA"
+
+    def test_many_jobs_with_other_affinities_do_not_hide_the_one_beside(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("run", affinity=f"model-{number % 40}") for number in range(2000)])
+        beside = queue.enqueue("run", affinity="mine")
+        assert claim_one(queue, affinity="mine").job.id == beside.id
+
+    def test_one_is_drained_before_the_next(self, queue: Queue) -> None:
+        enqueue_beside(queue, "ABCABCABC")
+        loaded: str | None = None
+        taken = ""
+        while claim := queue.claim(affinity=loaded):
+            loaded = claim.job.affinity
+            taken += loaded or "-"
+        assert taken == "AAABBBCCC"
+
+
+class TestItsBound:
+    @pytest.mark.parametrize("left", [None, 0.001, 60, timedelta(seconds=1)])
+    def test_within_the_bound_the_loaded_affinity_is_favoured(
+        self, queue: Queue, left: float | timedelta | None
+    ) -> None:
+        enqueue_beside(queue, "BABA")
+        assert letters(queue.claim_many(limit=2, affinity="A", residence_left=left)) == "AA"
+
+    @pytest.mark.parametrize("left", [0, 0.0, timedelta(0)])
+    def test_past_the_bound_the_loaded_affinity_goes_last(self, queue: Queue, left: float | timedelta) -> None:
+        enqueue_beside(queue, "ACABA")
+        assert letters(queue.claim_many(limit=1, affinity="A", residence_left=left)) == "C"
+
+    def test_past_the_bound_the_oldest_head_is_switched_to_and_drained(self, queue: Queue, clock: ManualClock) -> None:
+        enqueue_beside(queue, "AAA")
+        clock.advance(1)
+        enqueue_beside(queue, "CBCB")
+        batch = queue.claim_many(affinity="A", residence_left=0)
+        assert letters(batch) == "CCAAABB"
+
+    def test_past_the_bound_a_job_without_affinity_is_taken_and_switches_nothing(self, queue: Queue) -> None:
+        enqueue_beside(queue, "A-A-BAB")
+        assert letters(queue.claim_many(affinity="A", residence_left=0)) == "--BBAAA"
+
+    def test_past_the_bound_with_nothing_else_waiting_the_loaded_one_is_taken(self, queue: Queue) -> None:
+        enqueue_beside(queue, "AAA")
+        assert letters(queue.claim_many(affinity="A", residence_left=0)) == "AAA"
+
+    def test_past_the_bound_priority_still_goes_first(self, queue: Queue) -> None:
+        enqueue_beside(queue, "B")
+        queue.enqueue("run", affinity="A", priority=1)
+        assert letters(queue.claim_many(affinity="A", residence_left=0)) == "AB"
+
+    def test_a_bound_without_an_affinity_means_nothing(self, queue: Queue) -> None:
+        enqueue_beside(queue, "AB-")
+        assert letters(queue.claim_many(residence_left=0)) == "AB-"
+
+
+class Resident:
+    """A worker that favours what it has loaded for up to *bound* seconds; each job takes it one second."""
+
+    def __init__(self, queue: Queue, clock: ManualClock, bound: int) -> None:
+        self._queue, self._clock, self._bound = queue, clock, bound
+        self._loaded: str | None = None
+        self._left = bound
+
+    def work(self) -> str:
+        """Run one job and return its affinity."""
+        claim = claim_one(self._queue, affinity=self._loaded, residence_left=self._left)
+        if claim.job.affinity not in {None, self._loaded}:
+            self._loaded, self._left = claim.job.affinity, self._bound
+        self._queue.settle(claim, Done())
+        self._clock.advance(1)
+        self._left = max(self._left - 1, 0)
+        return claim.job.affinity or "-"
+
+
+class TestNobodyStarves:
+    def test_a_stream_of_the_loaded_affinity_holds_others_up_for_one_bound_at_most(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        bound = 5
+        worker = Resident(queue, clock, bound)
+        enqueue_beside(queue, "A" * 10)
+        assert worker.work() == "A"
+        enqueue_beside(queue, "B")
+        taken = ""
+        for _ in range(bound + 1):
+            enqueue_beside(queue, "A")
+            taken += worker.work()
+        assert "B" in taken
+
+    def test_jobs_without_affinity_are_not_starved_by_those_with_one(self, queue: Queue, clock: ManualClock) -> None:
+        worker = Resident(queue, clock, bound=4)
+        enqueue_beside(queue, "AAAAAA")
+        assert worker.work() == "A"
+        enqueue_beside(queue, "---")
+        taken = ""
+        for _ in range(8):
+            enqueue_beside(queue, "A")
+            taken += worker.work()
+        assert taken.count("-") == 3
+
+    def test_three_models_in_demand_all_are_served(self, queue: Queue, clock: ManualClock) -> None:
+        worker = Resident(queue, clock, bound=3)
+        taken = ""
+        for _ in range(30):
+            enqueue_beside(queue, "ABC")
+            taken += worker.work()
+        assert min(taken.count(letter) for letter in "ABC") >= 6
+        switches = sum(one != other for one, other in zip(taken, taken[1:], strict=False))
+        assert switches <= 10

@@ -1,0 +1,413 @@
+"""Claiming: which jobs a claim may take, what it returns, and what sending it again returns."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from holdfast import ClaimOptions, Deferred, Done, Failed, InvalidInput, LaneDraining, NewJob, Queue, Released
+from tests.support.clock import ManualClock
+from tests.support.held import claim_all, claim_ids, claim_one
+from tests.support.stores import Harness
+
+
+class TestWhatAClaimReturns:
+    def test_an_empty_queue_has_nothing_to_claim(self, queue: Queue) -> None:
+        assert queue.claim() is None
+        assert queue.claim_many() == []
+
+    def test_a_claim_carries_the_job_as_it_now_runs(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("mail", {"to": "ada"})
+        claim = claim_one(queue, worker="w1", incarnation="w1-a", lease=45)
+        job = claim.job
+        assert (job.id, job.state, job.payload) == (made.id, "running", {"to": "ada"})
+        assert (job.worker, job.incarnation, job.attempt, job.epoch) == ("w1", "w1-a", 1, 1)
+        assert (claim.epoch, claim.lease_ms) == (1, 45_000)
+        assert job.started_at_ms == clock.now().wall_ms
+        assert job.lease_until_ms == clock.now().lease_ms + 45_000
+        assert queue.get(made.id) == job
+
+    def test_a_lease_lasts_thirty_seconds_unless_told(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue("mail")
+        assert claim_one(queue).job.lease_until_ms == clock.now().lease_ms + 30_000
+
+    def test_a_lease_may_be_given_as_a_timedelta(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue("mail")
+        claim = claim_one(queue, lease=timedelta(minutes=2))
+        assert claim.job.lease_until_ms == clock.now().lease_ms + 120_000
+
+    def test_every_claim_gets_a_token_of_its_own_unless_told(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail"), NewJob("mail"), NewJob("mail")])
+        first, second = claim_one(queue), claim_one(queue)
+        assert first.lease_token
+        assert first.lease_token != second.lease_token
+        assert claim_one(queue, lease_token="mine").lease_token == "mine"
+
+    def test_a_queue_that_is_not_told_who_claims_names_itself(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail"), NewJob("mail")])
+        first, second = claim_one(queue).job, claim_one(queue).job
+        assert first.worker
+        assert first.incarnation
+        assert (first.worker, first.incarnation) == (second.worker, second.incarnation)
+
+    def test_a_running_job_is_not_claimed_again(self, queue: Queue) -> None:
+        queue.enqueue("mail")
+        claim_one(queue)
+        assert queue.claim() is None
+
+    @pytest.mark.parametrize(("limit", "taken"), [(1, 1), (3, 3), (5, 5), (1000, 5)])
+    def test_a_batch_takes_no_more_than_its_limit(self, queue: Queue, limit: int, taken: int) -> None:
+        queue.enqueue_many([NewJob("mail") for _ in range(5)])
+        assert len(queue.claim_many(limit=limit)) == taken
+        assert queue.counts().get("ready", 0) == 5 - taken
+
+    def test_a_batch_of_a_thousand_is_claimed_in_one_call(self, queue: Queue) -> None:
+        made = [made.id for made in queue.enqueue_many([NewJob("mail") for _ in range(1500)])]
+        assert claim_ids(queue, 1000) == made[:1000]
+        assert claim_ids(queue, 1000) == made[1000:]
+
+    @pytest.mark.parametrize(
+        ("field", "words"),
+        [
+            ("lease", {"lease": 0}),
+            ("lease", {"lease": 86_401}),
+            ("drain", {"drain": "listed"}),
+            ("drain", {"drain": "newest"}),
+            ("kinds", {"kinds": "mail"}),
+            ("lanes[0]", {"lanes": [""]}),
+            ("residence_left", {"affinity": "llama", "residence_left": -1}),
+            ("worker", {"worker": ""}),
+            ("lease_token", {"lease_token": ""}),
+            ("queue", {"queue": "default"}),
+        ],
+    )
+    def test_a_word_that_is_wrong_is_named_and_nothing_is_claimed(
+        self, queue: Queue, field: str, words: ClaimOptions
+    ) -> None:
+        made = queue.enqueue("mail")
+        with pytest.raises(InvalidInput) as refused:
+            queue.claim(**words)
+        assert refused.value.field == field
+        assert queue.get(made.id).state == "ready"
+
+    @pytest.mark.parametrize("limit", [0, -1, 1001])
+    def test_a_limit_out_of_bounds_is_refused(self, queue: Queue, limit: int) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            queue.claim_many(limit=limit)
+        assert refused.value.field == "limit"
+
+
+class TestFilters:
+    def test_no_kinds_means_any_kind(self, queue: Queue) -> None:
+        made = [queue.enqueue(kind).id for kind in ("mail", "scan")]
+        assert claim_ids(queue, kinds=None) == made
+
+    def test_an_empty_list_of_kinds_means_none(self, queue: Queue) -> None:
+        queue.enqueue("mail")
+        assert claim_ids(queue, kinds=[]) == []
+
+    def test_listed_kinds_are_taken_and_unknown_ones_stay_queued(self, queue: Queue) -> None:
+        unknown = queue.enqueue("odd")
+        scan, mail = queue.enqueue("scan"), queue.enqueue("mail")
+        assert claim_ids(queue, kinds=["mail", "scan", "never"]) == [scan.id, mail.id]
+        assert queue.get(unknown.id).state == "ready"
+        assert claim_ids(queue, kinds=["odd"]) == [unknown.id]
+
+    def test_many_jobs_of_another_kind_in_front_do_not_hide_one(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("other", priority=5) for _ in range(2000)])
+        mine = queue.enqueue("mail")
+        assert claim_ids(queue, kinds=["mail"]) == [mine.id]
+
+    def test_only_the_default_lane_is_taken_from_unless_told(self, queue: Queue) -> None:
+        queue.enqueue("mail", lane="side")
+        mine = queue.enqueue("mail")
+        assert claim_ids(queue) == [mine.id]
+
+    def test_named_lanes_are_taken_from_and_no_others(self, queue: Queue) -> None:
+        made = {lane: queue.enqueue("mail", lane=lane).id for lane in ("one", "two", "three")}
+        assert claim_ids(queue, lanes=["three", "one", "unused"]) == [made["one"], made["three"]]
+        assert claim_ids(queue, lanes=["default"]) == []
+
+    def test_a_tenants_claim_takes_only_that_tenants_jobs(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail", tenant="ada", priority=9) for _ in range(300)])
+        mine = queue.enqueue("mail", tenant="zoe")
+        assert claim_ids(queue, tenant="zoe") == [mine.id]
+        assert claim_ids(queue, tenant="nobody") == []
+
+    def test_a_tenants_claim_keeps_the_order_of_its_own_jobs(self, queue: Queue) -> None:
+        made = [queue.enqueue("mail", tenant="zoe", priority=priority).id for priority in (0, 5, 0)]
+        queue.enqueue("mail", tenant="ada")
+        assert claim_ids(queue, tenant="zoe") == [made[1], made[0], made[2]]
+
+    @pytest.mark.parametrize(
+        ("requires", "capabilities", "fits"),
+        [
+            ([], [], True),
+            ([], ["gpu"], True),
+            (["gpu"], [], False),
+            (["gpu"], ["gpu"], True),
+            (["gpu"], ["net"], False),
+            (["gpu", "net"], ["gpu"], False),
+            (["gpu", "net"], ["net", "disk", "gpu"], True),
+        ],
+    )
+    def test_a_worker_needs_every_capability_that_a_job_requires(
+        self, queue: Queue, requires: list[str], capabilities: list[str], fits: bool
+    ) -> None:
+        made = queue.enqueue("mail", requires=requires)
+        assert claim_ids(queue, capabilities=capabilities) == ([made.id] if fits else [])
+
+    def test_jobs_beyond_a_workers_means_do_not_stand_in_its_way(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail", requires=["gpu"], priority=5) for _ in range(500)])
+        mine = queue.enqueue("mail")
+        assert claim_ids(queue) == [mine.id]
+
+    def test_filters_hold_together(self, queue: Queue) -> None:
+        fitting = queue.enqueue("mail", lane="side", tenant="zoe", requires=["gpu"])
+        queue.enqueue("scan", lane="side", tenant="zoe", requires=["gpu"])
+        queue.enqueue("mail", lane="default", tenant="zoe", requires=["gpu"])
+        queue.enqueue("mail", lane="side", tenant="ada", requires=["gpu"])
+        queue.enqueue("mail", lane="side", tenant="zoe", requires=["net"])
+        words: ClaimOptions = {"kinds": ["mail"], "lanes": ["side"], "tenant": "zoe", "capabilities": ["gpu"]}
+        assert claim_ids(queue, **words) == [fitting.id]
+
+
+class TestWhatIsNotClaimed:
+    def test_a_scheduled_job_is_not_claimed_before_its_moment(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("mail", delay=10)
+        clock.advance(9.999)
+        assert queue.claim() is None
+        clock.advance(0.001)
+        assert claim_one(queue).job.id == made.id
+
+    def test_a_blocked_job_is_not_claimed_before_its_predecessor_has_ended(self, queue: Queue) -> None:
+        queue.enqueue("mail", dedupe_key="k")
+        first = claim_one(queue)
+        successor = queue.enqueue("mail", dedupe_key="k", on_duplicate="run_again")
+        assert queue.get(successor.id).state == "blocked"
+        assert queue.claim() is None
+        queue.settle(first, Done())
+        assert claim_one(queue).job.id == successor.id
+
+    def test_finished_jobs_are_not_claimed(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail") for _ in range(3)])
+        done, failed, cancelled = queue.claim_many()
+        queue.settle(done, Done())
+        queue.settle(failed, Failed("no", permanent=True))
+        queue.cancel(cancelled.job.id, force=True)
+        assert queue.claim() is None
+
+
+class TestLanes:
+    def test_nothing_is_claimed_from_a_paused_lane_until_it_is_active(self, queue: Queue) -> None:
+        made = queue.enqueue("mail")
+        queue.set_lane("default", state="paused")
+        assert queue.claim() is None
+        queue.set_lane("default", state="active")
+        assert claim_one(queue).job.id == made.id
+
+    def test_a_paused_lane_takes_in_jobs_and_holds_up_no_other_lane(self, queue: Queue) -> None:
+        queue.set_lane("default", state="paused")
+        queue.enqueue("mail", priority=9)
+        other = queue.enqueue("mail", lane="side")
+        assert claim_ids(queue, lanes=["default", "side"]) == [other.id]
+
+    def test_what_runs_when_its_lane_is_paused_may_still_settle(self, queue: Queue) -> None:
+        queue.enqueue("mail")
+        claim = claim_one(queue)
+        queue.set_lane("default", state="paused")
+        queue.heartbeat(claim)
+        assert queue.settle(claim, Done()).state == "done"
+
+    def test_a_draining_lane_is_worked_off_and_takes_nothing_in(self, queue: Queue) -> None:
+        made = queue.enqueue("mail")
+        queue.set_lane("default", state="draining")
+        with pytest.raises(LaneDraining):
+            queue.enqueue("mail")
+        claim = claim_one(queue)
+        assert claim.job.id == made.id
+        queue.settle(claim, Failed("again", retry_after=0))
+        assert claim_one(queue).job.id == made.id
+
+    def test_another_client_sees_a_lane_paused_at_once(self, harness: Harness) -> None:
+        queue, other = harness.open(), harness.open()
+        queue.enqueue_many([NewJob("mail"), NewJob("mail")])
+        claim_one(other)
+        queue.set_lane("default", state="paused")
+        assert other.claim() is None
+
+
+class TestRetiredKinds:
+    def test_waiting_jobs_of_a_retired_kind_are_never_claimed(self, queue: Queue, clock: ManualClock) -> None:
+        ready, later = queue.enqueue("odd"), queue.enqueue("odd", delay=5)
+        queue.retire("odd")
+        clock.advance(10)
+        assert claim_ids(queue) == []
+        assert claim_ids(queue, kinds=["odd"]) == []
+        queue.restore("odd")
+        assert claim_ids(queue) == []
+        assert {queue.get(ready.id).state, queue.get(later.id).state} == {"retired"}
+
+    @pytest.mark.parametrize("outcome", [Released(), Failed("again", retry_after=0), Deferred(after=0)])
+    def test_a_running_job_of_a_retired_kind_does_not_come_back(
+        self, queue: Queue, outcome: Released | Failed | Deferred
+    ) -> None:
+        queue.enqueue("odd")
+        claim = claim_one(queue)
+        queue.retire("odd")
+        queue.settle(claim, outcome)
+        assert queue.claim() is None
+        assert queue.get(claim.job.id).state == "retired"
+
+    def test_a_lapsed_job_of_a_retired_kind_does_not_come_back(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue("odd")
+        claim = claim_one(queue, lease=1)
+        queue.retire("odd")
+        clock.advance(2)
+        assert queue.claim() is None
+        assert queue.get(claim.job.id).state == "retired"
+
+    def test_a_running_job_of_a_retired_kind_may_finish(self, queue: Queue) -> None:
+        queue.enqueue("odd")
+        claim = claim_one(queue)
+        queue.retire("odd")
+        assert queue.settle(claim, Done()).state == "done"
+
+
+class TestAClaimSentAgain:
+    """The answer to a claim may be lost; its token finds what it took."""
+
+    def test_the_same_token_returns_the_same_claims_and_takes_no_more(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in "abcab"])
+        first = queue.claim_many(limit=3, lease_token="t1")
+        again = queue.claim_many(limit=3, lease_token="t1")
+        assert again == first
+        assert queue.counts() == {"running": 3, "ready": 2}
+
+    def test_a_single_claim_sent_again_is_the_same_claim(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail"), NewJob("mail")])
+        first = claim_one(queue, lease_token="t1")
+        assert claim_one(queue, lease_token="t1") == first
+        assert claim_one(queue, lease_token="t2").job.id != first.job.id
+
+    def test_the_claims_come_back_in_their_order(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail", priority=priority, tenant=t) for priority in (0, 9, 3) for t in "ba"])
+        first = claim_ids(queue, 6, lease_token="t1")
+        assert claim_ids(queue, 6, lease_token="t1") == first
+
+    def test_another_client_finds_them_too(self, harness: Harness) -> None:
+        queue, other = harness.open(), harness.open()
+        queue.enqueue("mail")
+        first = claim_one(queue, lease_token="t1")
+        assert claim_one(other, lease_token="t1").job.id == first.job.id
+
+    def test_after_a_heartbeat_the_claim_returned_shows_the_longer_lease(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        queue.enqueue("mail")
+        first = claim_one(queue, lease_token="t1", lease=30)
+        clock.advance(20)
+        renewal = queue.heartbeat(first)
+        clock.advance(20)
+        again = claim_one(queue, lease_token="t1", lease=30)
+        assert (again.job.id, again.epoch, again.job.attempt) == (first.job.id, first.epoch, 1)
+        assert again.lease_until == renewal.lease_until
+
+    def test_after_a_lapse_it_is_a_fresh_claim(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue("mail")
+        first = claim_one(queue, lease_token="t1", lease=10)
+        clock.advance(10)
+        again = claim_one(queue, lease_token="t1", lease=10)
+        assert (again.job.id, again.epoch, again.job.attempt) == (first.job.id, first.epoch + 1, 2)
+
+    def test_of_a_batch_partly_settled_the_rest_comes_back(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail") for _ in range(4)])
+        first = queue.claim_many(limit=3, lease_token="t1")
+        queue.settle(first[1], Done())
+        assert queue.claim_many(limit=3, lease_token="t1") == [first[0], first[2]]
+
+    def test_of_a_batch_partly_released_the_rest_comes_back(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail") for _ in range(3)])
+        first = queue.claim_many(limit=3, lease_token="t1")
+        queue.settle(first[0], Released())
+        assert queue.claim_many(limit=3, lease_token="t1") == first[1:]
+
+    def test_a_paused_lane_does_not_hide_claims_already_held(self, queue: Queue) -> None:
+        queue.enqueue("mail")
+        first = claim_one(queue, lease_token="t1")
+        queue.set_lane("default", state="paused")
+        assert claim_one(queue, lease_token="t1") == first
+
+    def test_sending_again_moves_no_turn(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in "abcabc"])
+        claim_one(queue, lease_token="t1")
+        for _ in range(3):
+            claim_one(queue, lease_token="t1")
+        assert claim_one(queue).job.tenant == "b"
+
+    def test_tokens_of_others_are_not_found_by_accident(self, queue: Queue) -> None:
+        queue.enqueue("mail")
+        claim_one(queue, lease_token="t1")
+        assert queue.claim(lease_token="t") is None
+        assert queue.claim(lease_token="T1") is None
+
+
+class TestManyAtOnce:
+    def test_threads_that_claim_together_never_share_a_job(self, harness: Harness) -> None:
+        threads, jobs = 6, 300
+        queues = [harness.open() for _ in range(threads)]
+        made = {made.id for made in queues[0].enqueue_many([NewJob("mail", tenant=f"t{n % 3}") for n in range(jobs)])}
+        start = threading.Barrier(threads)
+
+        def claim_in_small_bites(queue: Queue) -> list[str]:
+            start.wait()
+            taken: list[str] = []
+            while bite := claim_ids(queue, 7):
+                taken += bite
+            return taken
+
+        with ThreadPoolExecutor(threads) as pool:
+            taken = Counter(job_id for ids in pool.map(claim_in_small_bites, queues) for job_id in ids)
+        assert set(taken) == made
+        assert set(taken.values()) == {1}
+
+    def test_threads_that_share_one_queue_never_share_a_job(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("mail") for _ in range(100)])
+
+        with ThreadPoolExecutor(4) as pool:
+            singles = list(pool.map(lambda _: queue.claim(), range(120)))
+        taken = [claim.job.id for claim in singles if claim is not None]
+        assert len(taken) == len(set(taken)) == 100
+
+    def test_the_same_token_sent_from_two_threads_takes_once(self, harness: Harness) -> None:
+        queues = [harness.open(), harness.open()]
+        queues[0].enqueue_many([NewJob("mail") for _ in range(10)])
+        start = threading.Barrier(2)
+
+        def send(queue: Queue) -> list[str]:
+            start.wait()
+            return claim_ids(queue, 4, lease_token="t1")
+
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(send, queues)
+        assert first == second
+        assert queues[0].counts() == {"running": 4, "ready": 6}
+
+    def test_jobs_claimed_and_settled_by_threads_all_end_once(self, harness: Harness) -> None:
+        queues = [harness.open() for _ in range(4)]
+        queues[0].enqueue_many([NewJob("mail") for _ in range(120)])
+
+        def work(queue: Queue) -> int:
+            done = 0
+            while claims := queue.claim_many(limit=5):
+                done += sum(settled.ok for settled in queue.settle_many([(claim, Done()) for claim in claims]))
+            return done
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(work, queues)) == 120
+        assert queues[0].counts() == {"done": 120}
+        assert claim_all(queues[0]) == []

@@ -1,0 +1,324 @@
+"""Enqueue: every word is kept, one and many, all or none.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    Claim,
+    Conflict,
+    Done,
+    InvalidInput,
+    JobNotFound,
+    KindRetired,
+    LaneDraining,
+    NewJob,
+    Queue,
+)
+from tests.support.clock import ManualClock
+from tests.support.stores import Harness
+
+
+def moment(clock: ManualClock, seconds: float = 0) -> datetime:
+    """Return the store's wall clock, so many seconds from now."""
+    return datetime.fromtimestamp(clock.now().wall_ms / 1000, UTC) + timedelta(seconds=seconds)
+
+
+def stored(queue: Queue) -> int:
+    return sum(queue.counts().values())
+
+
+def must_claim(queue: Queue, **words: Any) -> Claim:
+    claim = queue.claim(**words)
+    assert claim is not None
+    return claim
+
+
+WORDS: list[tuple[dict[str, Any], str, Any]] = [
+    ({"lane": "mail"}, "lane", "mail"),
+    ({"tenant": "acme"}, "tenant", "acme"),
+    ({"priority": 1_000}, "priority", 1_000),
+    ({"priority": -1_000}, "priority", -1_000),
+    ({"requires": ["gpu"]}, "requires", ("gpu",)),
+    ({"affinity": "llama3"}, "affinity", "llama3"),
+    ({"affinity": None}, "affinity", None),
+    ({"headers": {"traceparent": "00-ab-cd-01"}}, "headers", {"traceparent": "00-ab-cd-01"}),
+    ({"tags": {"order": "42", "who": "Zoë 👩‍🚀"}}, "tags", {"order": "42", "who": "Zoë 👩‍🚀"}),
+    ({"max_attempts": 1}, "max_attempts", 1),
+    ({"max_attempts": 1_000}, "max_attempts", 1_000),
+    ({"backoff": Backoff(1.5, 3.0, 9.0, 0.25)}, "backoff", Backoff(1.5, 3.0, 9.0, 0.25)),
+    ({"backoff": None}, "backoff", Backoff()),
+    ({"job_id": "order-42"}, "id", "order-42"),
+    ({"dedupe_key": "k"}, "dedupe_key", "k"),
+]
+PAYLOADS: list[Any] = [
+    None,
+    False,
+    0,
+    -0.5,
+    "",
+    "text",
+    [],
+    {},
+    {"to": "ada@example.org", "deep": [{"a": [None, True, 1.5]}]},
+    2**63,
+    -(2**70),
+    10**999,
+    1e308,
+    5e-324,
+    "‮right to left‬ 👩‍👩‍👧 'quoted'; -- drop",
+    "\\u0000 is text here",
+    "line\nbreak\ttab \x01",
+]
+NAMES = ["'; drop table holdfast_job; --", "שלום", "‮abc", "👩‍👩‍👧‍👦", "a b", "%", "_", "x" * 200, "😀" * 200]
+
+
+class TestOne:
+    def test_a_bare_job_is_ready_and_has_the_documented_defaults(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("email.send")
+        job = queue.get(made.id)
+        assert made.created
+        assert job == made.job
+        assert (job.kind, job.lane, job.tenant, job.state) == ("email.send", "default", "default", "ready")
+        assert (job.payload, job.headers, job.tags, job.requires, job.affinity) == (None, {}, {}, (), None)
+        assert (job.priority, job.attempt, job.max_attempts, job.epoch) == (0, 0, 5, 0)
+        assert (job.enqueued_at, job.due_at, job.deadline_at) == (moment(clock), moment(clock), None)
+        assert (job.started_at, job.finished_at, job.result, job.failure) == (None, None, None, None)
+
+    @pytest.mark.parametrize(("words", "attribute", "expected"), WORDS, ids=lambda value: repr(value)[:40])
+    def test_every_word_comes_back(self, queue: Queue, words: dict[str, Any], attribute: str, expected: Any) -> None:
+        made = queue.enqueue("work", **words)
+        assert getattr(made.job, attribute) == expected
+        assert queue.get(made.id) == made.job
+
+    @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda value: repr(value)[:20])
+    def test_every_payload_comes_back_exactly(self, queue: Queue, payload: Any) -> None:
+        made = queue.enqueue("work", payload)
+        assert repr(queue.get(made.id).payload) == repr(payload)
+        assert repr(must_claim(queue).job.payload) == repr(payload)
+
+    @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+    def test_any_sound_name_serves_everywhere(self, queue: Queue, name: str) -> None:
+        words: dict[str, Any] = {"tags": {name: name}, "headers": {name: name}, "job_id": name, "dedupe_key": name}
+        made = queue.enqueue(name, lane=name, tenant=name, affinity=name, requires=[name], **words)
+        claim = must_claim(queue, lanes=[name], kinds=[name], tenant=name, capabilities=[name], worker=name)
+        assert claim.job.id == made.id == name
+        assert (claim.job.kind, claim.job.tags, claim.job.headers) == (name, {name: name}, {name: name})
+        assert queue.counts(by="tenant") == {name: 1}
+
+    def test_requirements_are_a_set(self, queue: Queue) -> None:
+        made = queue.enqueue("work", requires=["gpu", "avx", "gpu"])
+        assert sorted(queue.get(made.id).requires) == ["avx", "gpu"]
+
+    def test_another_client_of_the_store_sees_it(self, harness: Harness) -> None:
+        made = harness.open().enqueue("work", {"n": 1})
+        assert harness.open().get(made.id) == made.job
+
+    def test_the_largest_payload_is_kept(self, queue: Queue) -> None:
+        text = "x" * ((1 << 20) - 2)
+        assert queue.get(queue.enqueue("work", text).id).payload == text
+
+    def test_another_tenant_does_not_find_it(self, queue: Queue) -> None:
+        made = queue.enqueue("work", tenant="acme")
+        with pytest.raises(JobNotFound):
+            queue.get(made.id, tenant="other")
+        assert queue.get(made.id, tenant="acme") == made.job
+
+
+class TestWhatTheWordsDo:
+    def test_a_higher_priority_goes_first(self, queue: Queue) -> None:
+        queue.enqueue_many([{"kind": "work", "job_id": str(level), "priority": level} for level in (0, -5, 7)])
+        assert [claim.job.id for claim in queue.claim_many()] == ["7", "0", "-5"]
+
+    def test_a_lane_is_claimed_only_by_name(self, queue: Queue) -> None:
+        queue.enqueue("work", lane="mail")
+        assert queue.claim() is None
+        assert queue.claim(lanes=["mail"]) is not None
+
+    def test_a_worker_needs_every_capability_required(self, queue: Queue) -> None:
+        queue.enqueue("work", requires=["gpu", "avx"])
+        assert queue.claim(capabilities=["gpu"]) is None
+        assert queue.claim(capabilities=["gpu", "avx", "more"]) is not None
+
+    def test_an_affinity_is_preferred_but_not_required(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="first")
+        queue.enqueue("work", job_id="beside", affinity="llama3")
+        assert must_claim(queue, affinity="llama3").job.id == "beside"
+        assert must_claim(queue, affinity="llama3").job.id == "first"
+
+    def test_a_job_that_asks_for_all_events_is_recorded_from_its_enqueue(self, queue: Queue) -> None:
+        queue.enqueue("quiet")
+        made = queue.enqueue("told", events="all", tags={"order": "42"})
+        assert [(event.name, event.job_id, event.tags) for event in queue.events()] == [
+            ("enqueued", made.id, {"order": "42"})
+        ]
+
+
+class TestTimes:
+    @pytest.mark.parametrize("delay", [60, 60.0, timedelta(minutes=1)])
+    def test_a_delayed_job_is_scheduled_until_its_moment(
+        self, queue: Queue, clock: ManualClock, delay: float | timedelta
+    ) -> None:
+        made = queue.enqueue("work", delay=delay)
+        assert (made.job.state, made.job.due_at) == ("scheduled", moment(clock, 60))
+        clock.advance(59.999)
+        assert queue.claim() is None
+        clock.advance(0.001)
+        assert must_claim(queue).job.id == made.id
+
+    def test_no_delay_is_too_short_to_count(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", delay=0.0001)
+        assert queue.claim() is None
+        clock.advance(0.001)
+        assert must_claim(queue).job.id == made.id
+
+    def test_a_delay_of_nothing_is_ready_at_once(self, queue: Queue) -> None:
+        assert queue.enqueue("work", delay=0).job.state == "ready"
+
+    def test_a_job_for_a_moment_waits_for_it(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", run_at=moment(clock, 5))
+        assert (made.job.state, made.job.due_at) == ("scheduled", moment(clock, 5))
+        clock.advance(4.999)
+        assert queue.claim() is None
+        clock.advance(0.001)
+        assert must_claim(queue).job.id == made.id
+
+    def test_a_moment_in_the_past_means_now(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", run_at=moment(clock, -3_600))
+        assert (made.job.state, made.job.due_at) == ("ready", moment(clock))
+
+    def test_the_latest_moment_is_kept(self, queue: Queue) -> None:
+        latest = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+        assert queue.get(queue.enqueue("work", run_at=latest).id).due_at == latest
+
+    def test_a_job_not_started_by_its_deadline_fails(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", deadline=10)
+        assert queue.get(made.id).deadline_at == moment(clock, 10)
+        clock.advance(10)
+        assert queue.claim() is None
+        job = queue.get(made.id)
+        assert job.failure is not None
+        assert (job.state, job.failure.failure_class, job.failure.reason) == ("failed", "permanent", "deadline_passed")
+
+    def test_a_job_started_by_its_deadline_may_end_after_it(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue("work", deadline=moment(clock, 10))
+        clock.advance(9.999)
+        claim = must_claim(queue)
+        clock.advance(10)
+        assert queue.settle(claim, Done()).state == "done"
+
+    def test_a_deadline_before_the_delay_is_over_is_still_kept(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", delay=60, deadline=30)
+        clock.advance(30)
+        assert queue.claim() is None
+        assert queue.get(made.id).state == "failed"
+
+
+class TestMany:
+    def test_answers_and_claims_keep_the_order_of_the_call(self, queue: Queue) -> None:
+        made = queue.enqueue_many([{"kind": "work", "payload": number} for number in range(500)])
+        assert [answer.job.payload for answer in made] == list(range(500))
+        assert all(answer.created for answer in made)
+        assert [claim.job.payload for claim in queue.claim_many(limit=500)] == list(range(500))
+
+    def test_they_may_be_dicts_or_new_jobs_with_all_the_words(self, queue: Queue) -> None:
+        made = queue.enqueue_many([
+            NewJob("a", [1], priority=2, tags={"t": "1"}),
+            {"kind": "b", "payload": {"x": 1}, "lane": "mail", "tenant": "acme", "delay": 5, "job_id": "b-1"},
+        ])
+        first, second = (queue.get(answer.id) for answer in made)
+        assert [first, second] == [answer.job for answer in made]
+        assert (first.kind, first.payload, first.priority, first.tags) == ("a", [1], 2, {"t": "1"})
+        assert (second.id, second.lane, second.tenant, second.state) == ("b-1", "mail", "acme", "scheduled")
+
+    def test_none_at_all_is_fine(self, queue: Queue) -> None:
+        assert queue.enqueue_many([]) == []
+        assert stored(queue) == 0
+
+    def test_a_tuple_will_do(self, queue: Queue) -> None:
+        assert len(queue.enqueue_many((NewJob("a"), NewJob("b")))) == 2
+
+    def test_as_many_as_the_limit_are_taken_at_once(self, queue: Queue) -> None:
+        assert len(queue.enqueue_many([NewJob("work")] * 10_000)) == 10_000
+        assert stored(queue) == 10_000
+
+    def test_one_bad_item_refuses_all_and_is_named(self, queue: Queue) -> None:
+        jobs: list[dict[str, Any]] = [{"kind": "work", "payload": number} for number in range(5)]
+        jobs[3]["payload"] = {"a": [float("nan")]}
+        with pytest.raises(InvalidInput) as caught:
+            queue.enqueue_many(jobs)
+        assert caught.value.field == "jobs[3].payload.a[0]"
+        assert stored(queue) == 0
+
+    def test_one_for_a_draining_lane_refuses_all(self, queue: Queue) -> None:
+        queue.set_lane("mail", state="draining")
+        with pytest.raises(LaneDraining):
+            queue.enqueue_many([NewJob("work", events="all"), NewJob("work", lane="mail"), NewJob("work")])
+        assert stored(queue) == 0
+        assert len(queue.events()) == 0
+
+    def test_one_of_a_retired_kind_refuses_all(self, queue: Queue) -> None:
+        queue.retire("old")
+        with pytest.raises(KindRetired):
+            queue.enqueue_many([NewJob("work"), NewJob("old")])
+        assert stored(queue) == 0
+
+    def test_one_conflict_refuses_all(self, queue: Queue) -> None:
+        queue.enqueue("work", 1, job_id="taken")
+        with pytest.raises(Conflict):
+            queue.enqueue_many([NewJob("work", job_id="free"), NewJob("work", 2, job_id="taken")])
+        assert stored(queue) == 1
+        assert queue.get("taken").payload == 1
+
+
+class TestDrainingAndRetired:
+    def test_a_draining_lane_takes_nothing_in_and_names_itself(self, queue: Queue) -> None:
+        queue.set_lane("mail", state="draining")
+        with pytest.raises(LaneDraining) as caught:
+            queue.enqueue("work", lane="mail")
+        assert caught.value.lane == "mail"
+        assert stored(queue) == 0
+
+    def test_other_lanes_go_on(self, queue: Queue) -> None:
+        queue.set_lane("mail", state="draining")
+        assert queue.enqueue("work").created
+
+    def test_what_is_in_a_draining_lane_is_worked_off(self, queue: Queue) -> None:
+        made = queue.enqueue("work", lane="mail")
+        queue.set_lane("mail", state="draining")
+        claim = must_claim(queue, lanes=["mail"])
+        assert queue.settle(claim, Done()).state == "done"
+        assert claim.job.id == made.id
+
+    def test_a_lane_set_active_again_takes_jobs_again(self, queue: Queue) -> None:
+        queue.set_lane("mail", state="draining")
+        queue.set_lane("mail", state="active")
+        assert queue.enqueue("work", lane="mail").created
+
+    def test_a_paused_lane_takes_jobs_and_hands_out_none(self, queue: Queue) -> None:
+        queue.set_lane("mail", state="paused")
+        assert queue.enqueue("work", lane="mail").created
+        assert queue.claim(lanes=["mail"]) is None
+
+    def test_another_client_minds_the_lane_at_once(self, harness: Harness) -> None:
+        operator, producer = harness.open(), harness.open()
+        producer.enqueue("work", lane="mail")
+        operator.set_lane("mail", state="draining")
+        with pytest.raises(LaneDraining):
+            producer.enqueue("work", lane="mail")
+
+    def test_a_retired_kind_is_refused_until_it_is_restored(self, queue: Queue) -> None:
+        queue.retire("old")
+        with pytest.raises(KindRetired) as caught:
+            queue.enqueue("old")
+        assert caught.value.kind == "old"
+        assert stored(queue) == 0
+        queue.restore("old")
+        assert queue.enqueue("old").created

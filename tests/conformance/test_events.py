@@ -1,0 +1,353 @@
+"""The event log: what is recorded, in which order, and how a reader walks it without missing or repeating any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import Deferred, Done, EventsPruned, Failed, InvalidInput, NewJob, Queue, Released
+from tests.support.clock import ManualClock
+from tests.support.lives import (
+    FINISHED,
+    UNFINISHED,
+    State,
+    all_events,
+    blocked_pair,
+    claimed,
+    enqueue_and_run,
+    event_names,
+    job_in,
+    rolled_back,
+    run,
+    start,
+)
+
+
+class TestWhatIsRecorded:
+    @pytest.mark.parametrize("state", FINISHED)
+    def test_by_default_only_the_end_is(self, queue: Queue, state: State) -> None:
+        job = job_in(queue, state)
+
+        assert event_names(queue, job.id) == [state]
+
+    @pytest.mark.parametrize("state", UNFINISHED)
+    def test_an_unfinished_job_tells_nothing_by_default(self, queue: Queue, state: State) -> None:
+        job_in(queue, state)
+
+        assert all_events(queue) == []
+
+    def test_a_whole_life_is_told_where_the_job_asks(self, queue: Queue, clock: ManualClock) -> None:
+        job = queue.enqueue("a", events="all", delay=5, max_attempts=3).job
+        queue.reprioritize(job.id, 1)
+        clock.advance(5)
+        run(queue, job, Released())
+        run(queue, job, Deferred(after=5))
+        clock.advance(5)
+        run(queue, job, Failed("x", retry_after=5))
+        clock.advance(5)
+        start(queue, job)
+        clock.advance(31)
+        claim = start(queue, job)
+        queue.cancel(job.id)
+        queue.settle(claim, Failed("x", retry_after=5))
+        queue.requeue(job.id)
+        run(queue, job, Done())
+
+        assert event_names(queue, job.id) == [
+            "enqueued",
+            "reprioritized",
+            "promoted",
+            "claimed",
+            "released",
+            "claimed",
+            "deferred",
+            "promoted",
+            "claimed",
+            "retrying",
+            "promoted",
+            "claimed",
+            "lapsed",
+            "claimed",
+            "cancel_requested",
+            "cancelled",
+            "requeued",
+            "claimed",
+            "done",
+        ]
+
+    def test_duplicates_and_successors_are_told(self, queue: Queue) -> None:
+        def again(payload: int, policy: Any) -> str:
+            return queue.enqueue("a", payload, dedupe_key="k", on_duplicate=policy, events="all").id
+
+        first = again(1, "keep")
+        assert again(2, "replace") == again(3, "keep") == first
+        claim = claimed(queue)
+        second = again(4, "run_again")
+        assert again(5, "run_again") == second
+        queue.settle(claim, Done())
+
+        assert event_names(queue, first) == ["enqueued", "replaced", "claimed", "done"]
+        assert event_names(queue, second) == ["enqueued", "replaced", "unblocked"]
+
+    def test_an_exclusive_workers_take_back_is_told(self, queue: Queue) -> None:
+        job = queue.enqueue("a", events="all").job
+        claimed(queue, worker="w", incarnation="one", exclusive=True)
+        claimed(queue, worker="w", incarnation="two", exclusive=True)
+
+        assert event_names(queue, job.id) == ["enqueued", "claimed", "taken_back", "claimed"]
+
+    def test_a_lane_may_ask_for_all_and_stop_asking(self, queue: Queue) -> None:
+        queue.set_lane("loud", events="all")
+        first = run(queue, queue.enqueue("a", lane="loud").job, Done())
+        quiet = run(queue, queue.enqueue("a", lane="quiet").job, Done())
+        queue.set_lane("loud", events="terminal")
+        last = run(queue, queue.enqueue("a", lane="loud").job, Done())
+
+        assert event_names(queue, first.id) == ["enqueued", "claimed", "done"]
+        assert event_names(queue, quiet.id) == ["done"]
+        assert event_names(queue, last.id) == ["done"]
+
+    def test_a_settle_sent_again_is_told_once(self, queue: Queue) -> None:
+        claim = start(queue, queue.enqueue("a").job)
+        for _ in range(3):
+            queue.settle(claim, Done())
+
+        assert event_names(queue, claim.job.id) == ["done"]
+
+    def test_heartbeats_and_progress_are_no_transitions(self, queue: Queue) -> None:
+        claim = start(queue, queue.enqueue("a", events="all").job)
+        queue.heartbeat(claim)
+        queue.progress(claim, phase="working", percent=50)
+
+        assert event_names(queue, claim.job.id) == ["enqueued", "claimed"]
+
+
+class TestWhatAnEventTells:
+    def test_it_names_its_job_and_copies_the_tags(self, queue: Queue, clock: ManualClock) -> None:
+        job = queue.enqueue("a", lane="l", tenant="t", tags={"order": "42", "ünïcode": "🙂"}).job
+        clock.advance(3)
+        run(queue, job, Done())
+
+        [event] = all_events(queue)
+
+        assert (event.name, event.job_id, event.number) == ("done", job.id, 1)
+        assert (event.kind, event.lane, event.tenant) == ("a", "l", "t")
+        assert event.tags == {"order": "42", "ünïcode": "🙂"}
+        assert event.at_ms == clock.now().wall_ms
+
+    def test_its_details_tell_attempt_epoch_worker_and_failure(self, queue: Queue) -> None:
+        queue.enqueue("a")
+        queue.settle(claimed(queue, worker="w1"), Failed("no", reason="smtp", permanent=True))
+
+        [event] = all_events(queue)
+
+        wanted = {"epoch": 1, "attempt": 1, "worker": "w1", "failure_class": "permanent", "failure_reason": "smtp"}
+        assert event.details.items() >= wanted.items()
+
+    def test_a_retry_tells_when_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
+        enqueue_and_run(queue, "a", Failed("x", retry_after=9), events="all")
+
+        retrying = all_events(queue)[-1]
+
+        assert retrying.details["due_at_ms"] == clock.now().wall_ms + 9_000
+
+    def test_replaced_tags_are_those_told_from_then_on(self, queue: Queue) -> None:
+        queue.enqueue("a", dedupe_key="k", tags={"v": "1"}, events="all")
+        queue.enqueue("a", dedupe_key="k", tags={"v": "2"}, on_duplicate="replace")
+
+        assert [event.tags for event in all_events(queue)] == [{"v": "1"}, {"v": "2"}]
+
+    def test_each_jobs_own_numbers_count_from_one_without_a_gap(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue_many([NewJob("a", events="all") for _ in range(3)])
+        for _ in range(2):
+            queue.settle_many([(claim, Failed("x", retry_after=0)) for claim in queue.claim_many()])
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many()])
+
+        numbers: dict[str, list[int]] = {}
+        for event in all_events(queue):
+            numbers.setdefault(event.job_id, []).append(event.number)
+
+        assert list(numbers.values()) == [[1, 2, 3, 4, 5, 6, 7]] * 3
+
+    def test_numbers_go_on_after_a_requeue(self, queue: Queue) -> None:
+        job = job_in(queue, "failed")
+        queue.requeue(job.id)
+        run(queue, job, Done())
+
+        assert [event.number for event in all_events(queue)] == [1, 2]
+
+
+class TestAtomicity:
+    def test_what_is_rolled_back_was_never_told(self, queue: Queue) -> None:
+        claim = start(queue, queue.enqueue("a").job)
+
+        with rolled_back(queue) as transaction:
+            transaction.enqueue("b", events="all")
+            transaction.settle(claim, Done())
+
+        assert all_events(queue) == []
+        queue.settle(claim, Done())
+        assert [event.number for event in all_events(queue)] == [1]
+
+    def test_what_is_committed_together_is_told_together(self, queue: Queue) -> None:
+        claim = start(queue, queue.enqueue("a").job)
+
+        with queue.transaction() as transaction:
+            follow = transaction.enqueue("b", events="all")
+            transaction.settle(claim, Done())
+
+        assert [(event.job_id, event.name) for event in all_events(queue)] == [
+            (follow.id, "enqueued"),
+            (claim.job.id, "done"),
+        ]
+
+    def test_a_refused_call_tells_nothing(self, queue: Queue, clock: ManualClock) -> None:
+        claim = start(queue, queue.enqueue("a", events="all").job)
+        clock.advance(31)
+        before = all_events(queue)
+
+        [settlement] = queue.settle_many([(claim, Done(follow_ups=[NewJob("b", events="all")]))])
+
+        assert not settlement.ok
+        assert all_events(queue) == before
+
+    def test_the_end_of_a_first_and_the_freeing_of_its_successor_are_told_in_that_order(self, queue: Queue) -> None:
+        first, second = blocked_pair(queue, events="all")
+        after = queue.events(limit=1000).cursor
+
+        queue.settle(first, Done())
+
+        assert [(event.job_id, event.name) for event in queue.events(after=after)] == [
+            (first.job.id, "done"),
+            (second.id, "unblocked"),
+        ]
+
+
+class TestReading:
+    @pytest.mark.parametrize("limit", [1, 2, 3, 7, 1_000])
+    def test_a_walk_meets_every_event_once_in_order(self, queue: Queue, limit: int) -> None:
+        jobs = [job_in(queue, "done", kind=f"k{number}") for number in range(7)]
+
+        found = all_events(queue, limit=limit)
+
+        assert [event.job_id for event in found] == [job.id for job in jobs]
+        assert len({event.cursor for event in found}) == 7
+
+    def test_a_walk_that_waits_at_the_end_meets_what_comes_later(self, queue: Queue) -> None:
+        seen: list[str] = []
+        made: list[str] = []
+        cursor = None
+        for number in range(12):
+            made.extend(job_in(queue, "done", kind=f"k{number}.{part}").id for part in range(number % 4))
+            page = queue.events(after=cursor, limit=2)
+            seen += [event.job_id for event in page]
+            cursor = page.cursor
+        seen += [event.job_id for event in all_events(queue, after=cursor)]
+
+        assert seen == made
+
+    def test_every_events_own_cursor_reads_on_after_it(self, queue: Queue) -> None:
+        jobs = [job_in(queue, "done", kind=f"k{number}").id for number in range(4)]
+
+        for place, event in enumerate(all_events(queue)):
+            assert [later.job_id for later in all_events(queue, after=event.cursor)] == jobs[place + 1 :]
+
+    def test_an_empty_log_gives_a_cursor_to_go_on_from(self, queue: Queue) -> None:
+        page = queue.events()
+        assert len(page) == 0
+
+        job = job_in(queue, "done")
+
+        assert [event.job_id for event in queue.events(after=page.cursor)] == [job.id]
+
+    def test_the_end_of_the_log_gives_the_same_cursor_again(self, queue: Queue) -> None:
+        job_in(queue, "done")
+        end = queue.events().cursor
+
+        assert queue.events(after=end).cursor == end
+
+    def test_one_tenants_reader_sees_its_own_and_gets_past_the_others(self, queue: Queue) -> None:
+        jobs = [job_in(queue, "done", kind=f"k{number}", tenant="ab"[number % 3 == 0]) for number in range(9)]
+        seen: list[str] = []
+        cursor = None
+        for _ in range(9):
+            page = queue.events(after=cursor, limit=1, tenant="b")
+            seen += [event.job_id for event in page]
+            cursor = page.cursor
+
+        assert seen == [job.id for job in jobs if job.tenant == "b"]
+        assert len(queue.events(after=cursor, tenant="b")) == 0
+
+    def test_a_tenant_nobody_has_moves_on_to_the_end(self, queue: Queue) -> None:
+        for number in range(3):
+            job_in(queue, "done", kind=f"k{number}", tenant="a")
+        page = queue.events(tenant="nobody")
+
+        assert len(page) == 0
+        assert len(queue.events(after=page.cursor)) == 0
+
+    @pytest.mark.parametrize(
+        "cursor", ["", "nonsense", "1", "-1", "e1-", "e1--1", "9" * 400, "' or 1=1", "é", 7, b"x"]
+    )
+    def test_a_cursor_that_no_log_gave_is_refused(self, queue: Queue, cursor: Any) -> None:
+        with pytest.raises(InvalidInput) as refusal:
+            queue.events(after=cursor)
+        assert refusal.value.field == "after"
+
+    @pytest.mark.parametrize("limit", [0, -1, 1_001, 1.5, True])
+    def test_a_limit_out_of_range_is_refused(self, queue: Queue, limit: Any) -> None:
+        with pytest.raises(InvalidInput) as refusal:
+            queue.events(limit=limit)
+        assert refusal.value.field == "limit"
+
+
+class TestPruned:
+    """Five ends ten seconds apart; the log keeps the last two."""
+
+    @pytest.fixture
+    def kept(self, queue: Queue, clock: ManualClock) -> list[str]:
+        jobs = []
+        for number in range(5):
+            clock.advance(10)
+            jobs.append(job_in(queue, "done", kind=f"k{number}").id)
+        return jobs[3:]
+
+    def test_a_reader_behind_the_horizon_is_told_and_goes_on_from_it(self, queue: Queue, kept: list[str]) -> None:
+        behind = queue.events(limit=2).cursor
+        queue.prune(older_than=15)
+
+        with pytest.raises(EventsPruned) as refusal:
+            queue.events(after=behind)
+
+        assert [event.job_id for event in all_events(queue, after=refusal.value.horizon)] == kept
+
+    def test_a_reader_exactly_at_the_horizon_missed_nothing(self, queue: Queue, kept: list[str]) -> None:
+        at_horizon = queue.events(limit=3).cursor
+        assert queue.prune(older_than=15).events == 3
+
+        assert [event.job_id for event in queue.events(after=at_horizon)] == kept
+
+    def test_a_reader_beyond_it_notices_nothing(self, queue: Queue, kept: list[str]) -> None:
+        beyond = queue.events(limit=4).cursor
+        queue.prune(older_than=15)
+
+        assert [event.job_id for event in queue.events(after=beyond)] == kept[1:]
+
+    def test_without_a_cursor_reading_starts_at_the_oldest_kept(self, queue: Queue, kept: list[str]) -> None:
+        queue.prune(older_than=15)
+
+        assert [event.job_id for event in queue.events()] == kept
+
+    def test_a_log_pruned_whole_still_tells_old_readers_and_goes_on(
+        self, queue: Queue, clock: ManualClock, kept: list[str]
+    ) -> None:
+        behind, end = queue.events(limit=1).cursor, queue.events().cursor
+        clock.advance(100)
+        assert queue.prune(older_than=15).events == 5
+
+        with pytest.raises(EventsPruned):
+            queue.events(after=behind)
+        assert len(queue.events()) == len(queue.events(after=end)) == 0
+        fresh = job_in(queue, "done")
+        assert [event.job_id for event in queue.events(after=end)] == [fresh.id]

@@ -1,0 +1,157 @@
+"""Exclusive workers: one start at a time; a new one takes back what the one before held."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Claim, ClaimOptions, Conflict, Done, HoldfastError, LeaseLost, NewJob, Queue, Released
+from tests.support.clock import ManualClock
+from tests.support.held import claim_all, claim_ids, claim_one
+from tests.support.stores import Harness
+
+
+def start(number: int) -> ClaimOptions:
+    """Return the words with which the worker's start of this number claims."""
+    return {"worker": "printer", "incarnation": f"start-{number}", "exclusive": True}
+
+
+class TestTakingBack:
+    def test_a_new_start_takes_back_at_once_without_spending_the_attempt(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("print") for _ in range(3)])
+        before = queue.claim_many(lease=3600, **start(1))
+        after = queue.claim_many(lease=3600, **start(2))
+        assert [claim.job.id for claim in after] == [claim.job.id for claim in before]
+        assert {(claim.epoch, claim.job.attempt, claim.job.incarnation) for claim in after} == {(2, 1, "start-2")}
+
+    def test_a_job_with_one_attempt_survives_any_number_of_restarts(self, queue: Queue) -> None:
+        queue.enqueue("print", max_attempts=1)
+        for number in range(1, 6):
+            claim = claim_one(queue, **start(number))
+            assert (claim.epoch, claim.job.attempt) == (number, 1)
+        assert queue.settle(claim, Done()).state == "done"
+
+    def test_what_was_taken_back_is_history_with_its_own_start(self, queue: Queue) -> None:
+        made = queue.enqueue("print")
+        claim_one(queue, **start(1))
+        claim_one(queue, **start(2))
+        first, second = queue.attempts(made.id)
+        assert (first.incarnation, first.outcome, first.failure) == ("start-1", "released", None)
+        assert (second.incarnation, second.outcome) == ("start-2", None)
+
+    def test_it_is_not_suspect(self, queue: Queue) -> None:
+        queue.enqueue("print")
+        claim_one(queue, **start(1))
+        assert claim_one(queue, **start(2)).job.suspect == 0
+
+    def test_a_claim_that_finds_no_work_of_its_own_takes_back_too(self, queue: Queue) -> None:
+        made = queue.enqueue("print")
+        claim_one(queue, lease=3600, **start(1))
+        assert queue.claim(kinds=[], **start(2)) is None
+        assert queue.get(made.id).state == "ready"
+        assert claim_one(queue, worker="another").job.id == made.id
+
+    def test_claims_in_other_lanes_are_taken_back_too(self, queue: Queue) -> None:
+        made = queue.enqueue("print", lane="side")
+        claim_one(queue, lanes=["side"], lease=3600, **start(1))
+        assert queue.claim(**start(2)) is None
+        assert queue.get(made.id).state == "ready"
+
+    def test_everything_is_taken_back_however_much_it_was(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("print") for _ in range(1_007)])
+        held = claim_all(queue, lease=3600, **start(1))
+        assert len(held) == 1_007
+        first = queue.claim_many(limit=1, **start(2))
+        again = first + claim_all(queue, **start(2))
+        assert {claim.job.id for claim in again} == {claim.job.id for claim in held}
+        assert {(claim.epoch, claim.job.attempt) for claim in again} == {(2, 1)}
+
+    def test_a_requested_cancel_turns_it_into_cancelled(self, queue: Queue) -> None:
+        made = queue.enqueue("print")
+        claim_one(queue, **start(1))
+        queue.cancel(made.id)
+        assert queue.claim(**start(2)) is None
+        assert queue.get(made.id).state == "cancelled"
+
+    def test_all_lanes_that_record_everything_tell_of_it(self, queue: Queue) -> None:
+        queue.enqueue("print", events="all")
+        claim_one(queue, **start(1))
+        claim_one(queue, **start(2))
+        assert [event.name for event in queue.events()] == ["enqueued", "claimed", "taken_back", "claimed"]
+
+
+class TestThePredecessor:
+    def test_an_earlier_start_is_refused_from_then_on(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("print") for _ in range(3)])
+        claim_one(queue, **start(1))
+        claim_one(queue, **start(2))
+        for _ in range(2):
+            with pytest.raises(Conflict):
+                queue.claim(**start(1))
+        assert queue.counts() == {"running": 1, "ready": 2}
+
+    def test_an_earlier_start_stays_refused_after_a_third(self, harness: Harness) -> None:
+        queue, other = harness.open(), harness.open()
+        for number in (1, 2, 3):
+            queue.claim(**start(number))
+        for number in (1, 2):
+            with pytest.raises(Conflict):
+                other.claim(**start(number))
+        assert other.claim(**start(3)) is None
+
+    def test_its_writes_are_refused_before_anybody_claims_the_job_again(self, queue: Queue) -> None:
+        queue.enqueue("print")
+        held = claim_one(queue, lease=3600, **start(1))
+        assert queue.claim(kinds=[], **start(2)) is None
+        with pytest.raises(LeaseLost):
+            queue.heartbeat(held)
+        with pytest.raises(LeaseLost):
+            queue.settle(held, Done())
+        assert queue.get(held.job.id).state == "ready"
+
+    def test_a_claim_sent_again_by_an_earlier_start_is_refused(self, queue: Queue) -> None:
+        queue.enqueue("print")
+        claim_one(queue, lease_token="t1", **start(1))
+        claim_one(queue, **start(2))
+        with pytest.raises(Conflict):
+            queue.claim(lease_token="t1", **start(1))
+
+    def test_a_settle_fused_with_a_claim_of_an_earlier_start_changes_nothing(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("print"), NewJob("print")])
+        held = claim_one(queue, **start(1))
+        queue.claim_many(limit=2, **start(2))
+        with pytest.raises(HoldfastError):
+            queue.settle_and_claim([(held, Done())], **start(1))
+        assert queue.counts() == {"running": 2}
+
+
+class TestEverybodyElse:
+    def test_the_same_start_keeps_what_it_holds(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("print"), NewJob("print")])
+        first = claim_one(queue, **start(1))
+        second = claim_one(queue, **start(1))
+        queue.heartbeat(first)
+        queue.heartbeat(second)
+
+    def test_other_workers_are_untouched(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("print") for _ in range(3)])
+        plain = claim_one(queue, worker="scanner", incarnation="start-1")
+        exclusive = claim_one(queue, worker="plotter", incarnation="start-1", exclusive=True)
+        claim_one(queue, **start(1))
+        claim_one(queue, **start(2))
+        for claim in (plain, exclusive):
+            queue.heartbeat(claim)
+        assert claim_ids(queue, worker="plotter", incarnation="start-1", exclusive=True) == []
+
+    def test_two_starts_that_are_not_exclusive_do_not_disturb_each_other(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("print"), NewJob("print")])
+        claims: list[Claim] = [claim_one(queue, worker="printer", incarnation=f"start-{n}") for n in (1, 2)]
+        for claim in claims:
+            assert queue.settle(claim, Done()).state == "done"
+
+    def test_claims_it_settled_before_stay_settled(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue_many([NewJob("print"), NewJob("print")])
+        done, released = queue.claim_many(limit=2, **start(1))
+        queue.settle(done, Done())
+        queue.settle(released, Released())
+        assert claim_ids(queue, **start(2)) == [released.job.id]
+        assert queue.get(done.job.id).state == "done"

@@ -1,0 +1,216 @@
+"""Ids and replays: an enqueue sent again with its own id is harmless, and an id never names two things.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Backoff, Claim, Conflict, Done, Failed, JobNotFound, NewJob, Queue
+from tests.support.clock import ManualClock
+from tests.support.stores import Harness
+
+
+def stored(queue: Queue) -> int:
+    return sum(queue.counts().values())
+
+
+def must_claim(queue: Queue, **words: Any) -> Claim:
+    claim = queue.claim(**words)
+    assert claim is not None
+    return claim
+
+
+RICH: dict[str, Any] = {
+    "payload": {"a": 1, "b": {"c": [1, 2], "d": None}},
+    "tenant": "acme",
+    "lane": "mail",
+    "priority": 3,
+    "delay": 60,
+    "deadline": 600,
+    "requires": ["gpu", "avx"],
+    "affinity": "llama3",
+    "headers": {"h": "1", "i": "2"},
+    "tags": {"t": "1", "u": "2"},
+    "max_attempts": 7,
+    "backoff": Backoff(1.0, 2.0, 30.0, 0.5),
+    "dedupe_key": "k",
+    "events": "all",
+}
+CHANGES: list[dict[str, Any]] = [
+    {"payload": {"a": 1}},
+    {"payload": {"a": 1.0, "b": {"c": [1, 2], "d": None}}},
+    {"payload": {"a": True, "b": {"c": [1, 2], "d": None}}},
+    {"payload": {"a": 1, "b": {"c": [2, 1], "d": None}}},
+    {"tenant": "other"},
+    {"lane": "other"},
+    {"priority": 4},
+    {"delay": 61},
+    {"deadline": 601},
+    {"requires": ["gpu"]},
+    {"affinity": None},
+    {"headers": {"h": "1"}},
+    {"tags": {"t": "2", "u": "2"}},
+    {"max_attempts": 8},
+    {"backoff": None},
+    {"dedupe_key": "l"},
+    {"events": "terminal"},
+]
+
+
+class TestFreshIds:
+    def test_an_id_not_chosen_is_a_uuid_of_version_7(self, queue: Queue) -> None:
+        assert uuid.UUID(queue.enqueue("work").id).version == 7
+
+    def test_equal_requests_without_an_id_are_different_jobs(self, queue: Queue) -> None:
+        made = queue.enqueue_many([NewJob("work", 1)] * 200)
+        assert len({answer.id for answer in made}) == 200
+
+    def test_an_unknown_id_is_not_found(self, queue: Queue) -> None:
+        with pytest.raises(JobNotFound) as caught:
+            queue.get("nobody")
+        assert caught.value.job_id == "nobody"
+
+
+class TestReplay:
+    def test_the_same_request_returns_the_original(self, queue: Queue, clock: ManualClock) -> None:
+        first = queue.enqueue("work", job_id="a", **RICH)
+        # Relative times count from the first call: the digest is of what the caller said.
+        clock.advance(5)
+        again = queue.enqueue("work", job_id="a", **RICH)
+        assert (first.created, again.created) == (True, False)
+        assert again.job == first.job
+        assert stored(queue) == 1
+        assert [event.name for event in queue.events()] == ["enqueued"]
+
+    @pytest.mark.parametrize("change", CHANGES, ids=lambda change: "-".join(change))
+    def test_other_content_is_a_conflict_and_changes_nothing(self, queue: Queue, change: dict[str, Any]) -> None:
+        first = queue.enqueue("work", job_id="a", **RICH)
+        with pytest.raises(Conflict) as caught:
+            queue.enqueue("work", job_id="a", **{**RICH, **change})
+        assert caught.value.job_id == "a"
+        assert queue.get("a") == first.job
+        assert stored(queue) == 1
+
+    def test_another_kind_is_a_conflict(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="a")
+        with pytest.raises(Conflict):
+            queue.enqueue("other", job_id="a")
+        assert queue.get("a").kind == "work"
+
+    def test_the_order_of_keys_does_not_matter(self, queue: Queue) -> None:
+        queue.enqueue("work", {"a": 1, "b": {"c": 2, "d": 3}}, job_id="a", tags={"t": "1", "u": "2"})
+        again = queue.enqueue("work", {"b": {"d": 3, "c": 2}, "a": 1}, job_id="a", tags={"u": "2", "t": "1"})
+        assert not again.created
+
+    def test_a_default_spelled_out_is_the_same_request(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="a")
+        spelled = queue.enqueue("work", None, job_id="a", lane="default", tenant="default", priority=0, delay=0)
+        assert not spelled.created
+
+    def test_the_same_time_written_in_another_way_is_the_same_request(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="a", delay=60, backoff=Backoff(60, 2, 3600))
+        again = queue.enqueue("work", job_id="a", delay=timedelta(minutes=1), backoff=Backoff(60.0, 2.0, 3600.0))
+        assert not again.created
+
+    def test_it_is_taken_from_another_client_too(self, harness: Harness) -> None:
+        first = harness.open().enqueue("work", [1], job_id="a")
+        assert harness.open().enqueue("work", [1], job_id="a") == (first.job, False)
+
+    def test_it_returns_the_job_as_it_stands_now(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="a")
+        claim = must_claim(queue)
+        assert queue.enqueue("work", job_id="a").job.state == "running"
+        queue.settle(claim, Done({"ok": True}))
+        again = queue.enqueue("work", job_id="a")
+        assert (again.created, again.job.state, again.job.result) == (False, "done", {"ok": True})
+
+    def test_it_starts_no_failed_job_again(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="a")
+        queue.settle(must_claim(queue), Failed("no", permanent=True))
+        assert queue.enqueue("work", job_id="a").job.state == "failed"
+        assert queue.claim() is None
+
+    def test_it_works_while_the_lane_is_draining(self, queue: Queue) -> None:
+        first = queue.enqueue("work", job_id="a", lane="mail")
+        queue.set_lane("mail", state="draining")
+        assert queue.enqueue("work", job_id="a", lane="mail") == (first.job, False)
+
+    def test_it_works_after_the_kind_was_retired(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="a")
+        queue.retire("work")
+        again = queue.enqueue("work", job_id="a")
+        assert (again.created, again.job.state) == (False, "retired")
+
+    def test_an_id_is_one_thing_across_tenants(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="a", tenant="acme")
+        with pytest.raises(Conflict):
+            queue.enqueue("work", job_id="a", tenant="other")
+        assert stored(queue) == 1
+
+
+class TestIdBeforeDedupeKey:
+    def test_a_replay_is_known_by_its_id_though_another_job_holds_its_key_now(self, queue: Queue) -> None:
+        queue.enqueue("work", 1, job_id="first", dedupe_key="k")
+        queue.settle(must_claim(queue), Done())
+        queue.enqueue("work", 2, job_id="second", dedupe_key="k")
+        again = queue.enqueue("work", 1, job_id="first", dedupe_key="k")
+        assert (again.id, again.created, again.job.state) == ("first", False, "done")
+
+    def test_a_replay_replaces_nothing(self, queue: Queue) -> None:
+        queue.enqueue("work", 1, job_id="first", dedupe_key="k", on_duplicate="replace")
+        queue.settle(must_claim(queue), Done())
+        queue.enqueue("work", 2, job_id="second", dedupe_key="k")
+        queue.enqueue("work", 1, job_id="first", dedupe_key="k", on_duplicate="replace")
+        assert queue.get("second").payload == 2
+
+    def test_other_content_is_a_conflict_though_the_key_would_keep(self, queue: Queue) -> None:
+        queue.enqueue("work", 1, job_id="first", dedupe_key="k")
+        with pytest.raises(Conflict):
+            queue.enqueue("work", 2, job_id="first", dedupe_key="k")
+        assert queue.get("first").payload == 1
+
+    def test_a_new_id_with_a_held_key_adds_no_job(self, queue: Queue) -> None:
+        queue.enqueue("work", 1, job_id="first", dedupe_key="k")
+        again = queue.enqueue("work", 2, job_id="second", dedupe_key="k")
+        assert (again.id, again.created) == ("first", False)
+        with pytest.raises(JobNotFound):
+            queue.get("second")
+
+    def test_a_replayed_successor_returns_the_successor(self, queue: Queue) -> None:
+        queue.enqueue("work", 1, job_id="first", dedupe_key="k")
+        must_claim(queue)
+        asked: dict[str, Any] = {"job_id": "second", "dedupe_key": "k", "on_duplicate": "run_again"}
+        made = queue.enqueue("work", 2, **asked)
+        again = queue.enqueue("work", 2, **asked)
+        assert (made.created, again.created, again.id, again.job.state) == (True, False, "second", "blocked")
+
+
+class TestManyIds:
+    def test_a_replay_of_many_returns_the_originals_in_order(self, queue: Queue) -> None:
+        jobs = [NewJob("work", number, job_id=f"job-{number}") for number in range(20)]
+        first = queue.enqueue_many(jobs)
+        again = queue.enqueue_many(jobs[::-1])
+        assert [answer.id for answer in again] == [answer.id for answer in first][::-1]
+        assert not any(answer.created for answer in again)
+        assert stored(queue) == 20
+
+    def test_old_and_new_may_stand_side_by_side(self, queue: Queue) -> None:
+        queue.enqueue("work", job_id="b")
+        made = queue.enqueue_many([NewJob("work", job_id=name) for name in "abc"])
+        assert [(answer.id, answer.created) for answer in made] == [("a", True), ("b", False), ("c", True)]
+
+    def test_the_same_job_twice_in_one_call_is_one_job(self, queue: Queue) -> None:
+        made = queue.enqueue_many([NewJob("work", 1, job_id="a"), NewJob("work", 1, job_id="a")])
+        assert [(answer.id, answer.created) for answer in made] == [("a", True), ("a", False)]
+        assert stored(queue) == 1
+
+    def test_one_id_for_two_things_in_one_call_is_a_conflict_and_stores_neither(self, queue: Queue) -> None:
+        with pytest.raises(Conflict):
+            queue.enqueue_many([NewJob("work", 1, job_id="a"), NewJob("work", 2, job_id="a")])
+        assert stored(queue) == 0

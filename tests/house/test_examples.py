@@ -1,0 +1,43 @@
+"""Every example runs by itself and prints what it is meant to show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.sources import ROOT
+
+SHOWN = {
+    "hello.py": ["enqueued greet, it is ready", "it is done: Hello, Ada!"],
+    "transactional_outbox.py": [
+        "order 2 was rolled back, and its job with it",
+        "jobs stored: ['invoice-1']",
+        "orders: [(1, 'invoiced')]",
+    ],
+    "takeover.py": [
+        "first holds the job at epoch 1",
+        "second holds the job at epoch 2",
+        "first is refused: it was claimed again, now at epoch 2",
+        "first is refused: it was claimed again, now at epoch 2",
+        "the result is 'by the second'",
+        "attempt 1 by first: lapsed",
+        "attempt 2 by second: done",
+    ],
+}
+
+
+def test_every_example_is_known_here() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == SHOWN.keys()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines() == SHOWN[name]
+    assert list(tmp_path.iterdir()) == []

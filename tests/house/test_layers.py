@@ -1,0 +1,117 @@
+"""Imports go one way, the rules are pure, and only stores speak SQL."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.house.sources import Module, imports, modules, texts
+
+LAYERS = ["domain", "stores", "client", "cli"]
+MODULES = modules()
+# What would make a rule depend on when, where or by chance it is asked.
+IMPURE = {
+    "asyncio",
+    "io",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "threading",
+    "time",
+}
+SQL = re.compile(
+    r"\bselect\b.+\bfrom\b|\binsert (or \w+ )?into\b|\bupdate \w+ set\b|\bdelete from\b|\bpragma \w+"
+    r"|\b(create|drop|alter) (table|index|view)\b|\bbegin (immediate|deferred|exclusive)\b|\bvacuum\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+# The demo plays an application with a table of its own beside Holdfast's.
+PLAYS_A_USER = ("holdfast.cli.demo_worker", "holdfast.cli.demo_checks")
+
+
+def _within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def _layer_of(imported: str) -> str:
+    parts = imported.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.layer], ids=lambda module: module.name)
+def test_a_module_imports_only_its_own_layer_and_those_below(module: Module) -> None:
+    above = LAYERS[LAYERS.index(module.layer) + 1 :]
+    ours = [name for name in imports(module) if name.split(".")[0] == "holdfast"]
+
+    wrong = [name for name in ours if _layer_of(name) in above]
+    if module.layer != "cli":
+        # The package itself imports the client, so whoever is below that must not import from it.
+        wrong += [name for name in ours if _layer_of(name) not in [*LAYERS, "version"]]
+
+    assert wrong == []
+
+
+def test_every_layer_is_known_and_has_modules() -> None:
+    assert {module.layer for module in MODULES} == {"", *LAYERS}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.layer == "domain"], ids=lambda module: module.name)
+def test_the_rules_use_the_standard_library_only_and_nothing_impure(module: Module) -> None:
+    foreign = {name.split(".")[0] for name in imports(module)} - {"holdfast"}
+
+    assert foreign <= sys.stdlib_module_names
+    assert foreign & IMPURE == set()
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m.layer in {"stores", "client"}], ids=lambda module: module.name
+)
+def test_the_library_needs_nothing_but_the_standard_library(module: Module) -> None:
+    foreign = {name.split(".")[0] for name in imports(module)} - {"holdfast"}
+
+    assert foreign <= sys.stdlib_module_names
+
+
+def test_the_shared_scripts_know_no_engine() -> None:
+    scripts = [module for module in MODULES if module.name.startswith("holdfast.stores.scripts")]
+
+    assert scripts
+    for module in scripts:
+        assert [name for name in imports(module) if _within(name, ("holdfast.stores.sqlite", "sqlite3"))] == []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_only_stores_speak_sql(module: Module) -> None:
+    if module.layer != "stores":
+        spoken = [text for _, text in texts(module) if SQL.search(text)]
+        assert [text for text in spoken if not _within(module.name, PLAYS_A_USER) or "holdfast_" in text] == []
+    if not _within(module.name, ("holdfast.stores.sqlite",)):
+        assert [name for name in imports(module) if name.split(".")[0] == "sqlite3"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select seq\n  from holdfast_job",
+        "INSERT INTO holdfast_job (id) values (?)",
+        "insert or ignore into holdfast_lane values (1)",
+        "update holdfast_job set state = 'ready'",
+        "delete from holdfast_event",
+        "PRAGMA synchronous",
+        "create table t (x)",
+        "begin immediate",
+    ],
+)
+def test_sql_is_recognised(text: str) -> None:
+    assert SQL.search(text)
+
+
+@pytest.mark.parametrize("text", ["select a job", "update the job", "begin", "deleted from disk"])
+def test_prose_is_not_taken_for_sql(text: str) -> None:
+    assert not SQL.search(text)

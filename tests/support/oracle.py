@@ -1,0 +1,81 @@
+"""What a claim ought to return, found by brute force: look at every ready job, take the smallest key, repeat.
+
+Of the order itself it knows only `claim_key`, which a table test checks. Filters, turns and the switch of affinity
+are written here a second time, as plainly as possible.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from holdfast import ClaimOptions, Job
+from holdfast.domain.ordering import Candidate, Preference, claim_key
+
+Subscription: TypeAlias = tuple[tuple[str, ...], tuple[str, ...] | None, frozenset[str]]
+
+
+class Oracle:
+    """The ready jobs of a store, and the tenant served last under each subscription."""
+
+    def __init__(self, *, strict_lanes: frozenset[str] = frozenset()) -> None:
+        self._strict_lanes = strict_lanes
+        self._ready: list[Job] = []
+        self._last_turns: dict[Subscription, str] = {}
+
+    def add(self, job: Job) -> None:
+        """Let *job* be ready."""
+        self._ready.append(job)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no job is ready any more."""
+        return not self._ready
+
+    def claim(self, limit: int, words: ClaimOptions) -> list[str]:
+        """Take up to *limit* jobs, as a claim with these words must, and return their ids."""
+        subscription = _subscription(words)
+        last_turn = None if words.get("tenant") else self._last_turns.get(subscription)
+        preference = _preference(words)
+        chosen: list[str] = []
+        while len(chosen) < limit and (fitting := [job for job in self._ready if _fits(job, words)]):
+            best = min(fitting, key=lambda job: claim_key(self._candidate(job, words), preference, last_turn))  # noqa: B023
+            self._ready.remove(best)
+            chosen.append(best.id)
+            last_turn = self._turn(best)
+            preference = preference.after(best.affinity)
+        if chosen and last_turn is not None and not words.get("tenant"):
+            self._last_turns[subscription] = last_turn
+        return chosen
+
+    def _turn(self, job: Job) -> str:
+        return "" if job.lane in self._strict_lanes else job.tenant
+
+    def _candidate(self, job: Job, words: ClaimOptions) -> Candidate:
+        kinds = words.get("kinds")
+        listed = list(kinds).index(job.kind) if kinds and words.get("drain") == "listed" else 0
+        return Candidate(listed, job.priority, job.affinity, self._turn(job), job.due_at_ms, job.seq)
+
+
+def _subscription(words: ClaimOptions) -> Subscription:
+    kinds = words.get("kinds")
+    return (
+        tuple(words.get("lanes", ("default",))),
+        None if kinds is None else tuple(kinds),
+        frozenset(words.get("capabilities", ())),
+    )
+
+
+def _preference(words: ClaimOptions) -> Preference:
+    affinity = words.get("affinity")
+    resident = (affinity,) if isinstance(affinity, str) else tuple(affinity or ())
+    return Preference(frozenset(resident), expired=bool(resident) and words.get("residence_left") == 0)
+
+
+def _fits(job: Job, words: ClaimOptions) -> bool:
+    kinds, tenant = words.get("kinds"), words.get("tenant")
+    return (
+        job.lane in words.get("lanes", ("default",))
+        and (kinds is None or job.kind in kinds)
+        and (tenant is None or job.tenant == tenant)
+        and set(job.requires) <= set(words.get("capabilities", ()))
+    )
