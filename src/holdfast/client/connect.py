@@ -9,7 +9,7 @@ from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
 from holdfast.client.operations import Operations
 from holdfast.client.queue import Queue
-from holdfast.domain import checks
+from holdfast.domain import checks, limits
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput
 from holdfast.stores.engine import Store
@@ -24,20 +24,27 @@ def connect(url: str, *, durability: Durability = "full", clock: Clock | None = 
     With `durability="relaxed"` a power cut may lose the last moments of acknowledged work; a killed process loses
     nothing either way. *clock* replaces the store's clock, for tests.
     """
-    store = _store(url, durability, clock)
-    return Queue(store, _operations(store))
+    return queue_on(_store(url, durability, clock))
 
 
 def connect_async(url: str, *, durability: Durability = "full", clock: Clock | None = None) -> AsyncQueue:
     """Return the queue at *url* with the same methods as `connect` gives, to be awaited."""
-    store = _store(url, durability, clock)
+    return async_queue_on(_store(url, durability, clock))
+
+
+def queue_on(store: Store) -> Queue:
+    """Return a queue on a store made by hand."""
+    return Queue(store, _operations(store))
+
+
+def async_queue_on(store: Store) -> AsyncQueue:
+    """Return an awaited queue on a store made by hand."""
     return AsyncQueue(store, _operations(store))
 
 
 def _store(url: str, durability: Durability, clock: Clock | None) -> Store:
     checks.one_of(durability, "durability", ("full", "relaxed"))
-    if not isinstance(url, str) or not url or "\0" in url:
-        raise InvalidInput("url", "must be the path of a SQLite file, or ':memory:'")
+    checks.name(url, "url", limits.URL_CHARS_MAX)
     scheme, separator, rest = url.partition("://")
     if not separator:
         return SqliteStore(url, relaxed=durability == "relaxed", clock=clock)

@@ -120,9 +120,7 @@ class Operations:
         """Extend many leases in one commit; each gets its `Renewal` or its `LeaseLost`, in order."""
         _check_count(claims, "claims", limits.SETTLE_MANY_MAX)
         given_ms = None if lease is None else lease_ms(lease)
-        held = [
-            (claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(_check_held, claims)
-        ]
+        held = [(claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(_check_held, claims)]
         return (yield from write(partial(lease_scripts.heartbeat, held)))
 
     def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Procedure[Job]:
@@ -218,6 +216,7 @@ class Operations:
             failure_class=_failure_class(failure_class),
         )
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
+        after = checks.optional_name(after, "after")
         return (yield from read(partial(inspect_scripts.jobs, wanted, after, limit)))
 
     def attempts(self, job_id: str, *, tenant: str | None = None) -> Procedure[list[Attempt]]:
@@ -246,6 +245,7 @@ class Operations:
         Raises `EventsPruned` if events after this cursor were pruned before they were read.
         """
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
+        after = checks.optional_name(after, "after")
         return (yield from read(partial(event_scripts.page, after, limit, _tenant(tenant))))
 
     def report(self) -> Procedure[StoreReport]:
@@ -274,7 +274,12 @@ class Operations:
         return (yield from write(partial(operate_scripts.requeue_many, self._engine, asked, _tenant(tenant))))
 
     def requeue_failed(
-        self, *, transient_only: bool = False, kind: str | None = None, lane: str | None = None, tenant: str | None = None
+        self,
+        *,
+        transient_only: bool = False,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
     ) -> Procedure[Requeued]:
         """Requeue every failed job that matches, in bounded bites; those that cannot be are reported."""
         wanted = JobFilter(

@@ -157,9 +157,7 @@ def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant:
             affinity is not None,
         ),
         tenant=checks.name(options.get("tenant", tenant), "tenant"),
-        priority=checks.integer(
-            options.get("priority", 0), "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX
-        ),
+        priority=checks.integer(options.get("priority", 0), "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX),
         affinity=affinity,
         payload_json=strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX),
         headers_json=_strings(options, "headers", limits.HEADERS_MAX, limits.HEADER_VALUE_CHARS_MAX),

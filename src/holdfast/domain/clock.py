@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 
-
 class Now(NamedTuple):
     """One reading of the store's clock.
 

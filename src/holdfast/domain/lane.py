@@ -17,6 +17,7 @@ LANE_STATES: Final[tuple[LaneState, ...]] = ("active", "paused", "draining")
 LANE_ORDERS: Final[tuple[LaneOrder, ...]] = ("fair", "strict")
 EVENT_SCOPES: Final[tuple[EventScope, ...]] = ("terminal", "all")
 DEFAULT_NAME: Final = "default"
+_SUBSCRIPTIONS_REMEMBERED: Final = 1_000
 
 
 class Lane(NamedTuple):
@@ -53,9 +54,7 @@ class Route(NamedTuple):
 class Catalog:
     """Lanes, routes and retired kinds as of one version. Immutable; a change makes another version."""
 
-    def __init__(
-        self, version: int, lanes: Iterable[Lane], routes: Iterable[Route], retired: Iterable[str]
-    ) -> None:
+    def __init__(self, version: int, lanes: Iterable[Lane], routes: Iterable[Route], retired: Iterable[str]) -> None:
         self.version = version
         self.lanes = {lane.name: lane for lane in lanes}
         self.routes = {route.key: route for route in routes}
@@ -70,13 +69,13 @@ class Catalog:
         """Whether *lane* asks for every transition to be recorded."""
         return self.lane(lane).events == "all"
 
-    def serving(
-        self, lanes: Sequence[str], kinds: Sequence[str] | None, capabilities: frozenset[str]
-    ) -> list[Route]:
+    def serving(self, lanes: Sequence[str], kinds: Sequence[str] | None, capabilities: frozenset[str]) -> list[Route]:
         """Return the routes a worker may claim from now: no paused lane, no retired kind, nothing beyond its means."""
         asked = (tuple(lanes), None if kinds is None else tuple(kinds), capabilities)
         found = self._serving.get(asked)
         if found is None:
+            if len(self._serving) >= _SUBSCRIPTIONS_REMEMBERED:
+                self._serving.clear()
             open_lanes = {lane for lane in lanes if self.lane(lane).state != "paused"}
             wanted = None if kinds is None else frozenset(kinds)
             found = self._serving[asked] = [

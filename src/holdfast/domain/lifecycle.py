@@ -105,7 +105,9 @@ def progress(job: Job, held: Lease, phase: str | None, percent: float | None, no
 # --- the end of an attempt -----------------------------------------------------------------------------------------
 
 
-def settled_before(job: Job, past: tuple[str | None, bytes | None] | None, held: Lease, checked: CheckedOutcome) -> bool:
+def settled_before(
+    job: Job, past: tuple[str | None, bytes | None] | None, held: Lease, checked: CheckedOutcome
+) -> bool:
     """Whether this very settlement was accepted already, so that sending it again is harmless.
 
     *past* is the token and digest of the attempt *held* names, where that is history by now.
@@ -341,9 +343,7 @@ def _new_row_of_others(job: Job) -> Job:
 
 def _with_failure(job: Job, failure: Failure | None) -> Job:
     if failure is None:
-        return job._replace(
-            failure_class=None, failure_reason=None, failure_message=None, failure_traceback=None
-        )
+        return job._replace(failure_class=None, failure_reason=None, failure_message=None, failure_traceback=None)
     return job._replace(
         failure_class=failure.failure_class,
         failure_reason=failure.reason,
@@ -354,4 +354,6 @@ def _with_failure(job: Job, failure: Failure | None) -> Job:
 
 def _deadline_failure(job: Job) -> Failure:
     last = f"; the last failure was {job.failure_reason}: {job.failure_message}" if job.failure_class else ""
-    return Failure("permanent", DEADLINE_PASSED, f"not started by its deadline{last}"[: limits.FAILURE_MESSAGE_CHARS_MAX])
+    return Failure(
+        "permanent", DEADLINE_PASSED, f"not started by its deadline{last}"[: limits.FAILURE_MESSAGE_CHARS_MAX]
+    )

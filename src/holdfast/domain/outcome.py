@@ -168,9 +168,7 @@ def _check_deferred(deferred: Deferred) -> CheckedOutcome:
         raise InvalidInput("after", "give either after or until")
     pause_ms = None if deferred.after is None else checks.duration_ms(deferred.after, "after")
     until_ms = None if deferred.until is None else checks.moment_ms(deferred.until, "until")
-    return CheckedOutcome(
-        deferred, _digest("deferred", pause_ms, until_ms), pause_ms=pause_ms, until_ms=until_ms
-    )
+    return CheckedOutcome(deferred, _digest("deferred", pause_ms, until_ms), pause_ms=pause_ms, until_ms=until_ms)
 
 
 def _shortened(text: str, chars_max: int) -> str:

@@ -50,7 +50,8 @@ def drive(procedure: Procedure[T], runner: Runner) -> T:
                     answer = runner.run(step)
                 case Listen():
                     topics.append(step.topic)
-                    answer = runner.hub.add(step.topic, listener)
+                    runner.hub.add(step.topic, listener)
+                    answer = None
                 case Pause():
                     answer = listener.wait(step.seconds)
     except StopIteration as stop:
@@ -74,7 +75,8 @@ async def drive_async(procedure: Procedure[T], runner: AsyncRunner) -> T:
                     answer = await runner.run_async(step)
                 case Listen():
                     topics.append(step.topic)
-                    answer = runner.hub.add(step.topic, listener)
+                    runner.hub.add(step.topic, listener)
+                    answer = None
                 case Pause():
                     answer = await listener.wait(step.seconds)
     except StopIteration as stop:

@@ -15,17 +15,19 @@ def load_catalog(engine: Engine) -> Script[Catalog]:
     """Return the catalog as it stands in this transaction, from memory if its version is known."""
     [[text]] = yield Statement("catalog_version")
     version = int(text)
-    if engine.catalog is None or engine.catalog.version != version:
+    known = engine.catalog
+    if known is None or known.version != version:
         lanes = yield Statement("catalog_lanes")
         routes = yield Statement("catalog_routes")
         retired = yield Statement("catalog_retired")
-        engine.catalog = Catalog(
+        # Other threads may read another version at the same time, so that only the local name is to be trusted.
+        engine.catalog = known = Catalog(
             version,
             (Lane(*row) for row in lanes),
             (_route(*row) for row in routes),
             (kind for (kind,) in retired),
         )
-    return engine.catalog
+    return known
 
 
 def _route(number: int, lane: str, kind: str, requires_json: str, placed: int) -> Route:

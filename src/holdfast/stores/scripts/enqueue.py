@@ -151,9 +151,7 @@ def _meet_duplicate(intake: _Intake, new: Admission, seq: int) -> Script[Enqueue
 
 def _by_key(statement: str, new: Admission) -> Script[Job | None]:
     tenant, dedupe_kind, dedupe_key = _key(new)
-    rows = yield Statement(
-        statement, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key}
-    )
+    rows = yield Statement(statement, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key})
     return Job._make(rows[0]) if rows else None
 
 

@@ -26,7 +26,7 @@ def _cursor(position: int) -> str:
 
 
 def _position(cursor: str) -> int:
-    digits = cursor[len(_SCHEME) :] if isinstance(cursor, str) and cursor.startswith(_SCHEME) else ""
+    digits = cursor.removeprefix(_SCHEME) if cursor.startswith(_SCHEME) else ""
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
         raise InvalidInput("after", f"{cursor!r} is not a cursor that this log gave")
     return int(digits)

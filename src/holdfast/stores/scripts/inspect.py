@@ -82,7 +82,7 @@ def _position(after: str | None, by_finish: bool) -> tuple[int, int]:
     """Return where a page starts: the end and number of the last job of the page before."""
     if after is None:
         return _BEYOND, _BEYOND
-    scheme, *numbers = after.split("-") if isinstance(after, str) else ("",)
+    scheme, *numbers = after.split("-")
     usable = all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers)
     if usable and by_finish and scheme == "f1" and len(numbers) == 2:
         return int(numbers[0]), int(numbers[1])
@@ -101,8 +101,12 @@ def report(engine: Engine) -> Script[StoreReport]:
         [
             *findings,
             _trouble(lapsed, "lapsed leases", "lapsed and not yet taken back", "is a worker claiming in their lane?"),
-            _trouble(suspect, "suspect jobs", "lost their worker in the last attempt", "run them isolated, or look at"
-                     " `holdfast jobs show`"),
+            _trouble(
+                suspect,
+                "suspect jobs",
+                "lost their worker in the last attempt",
+                "run them isolated, or look at `holdfast jobs show`",
+            ),
             _trouble(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
         ]
     )

@@ -58,9 +58,7 @@ def progress(lease: Lease, phase: str | None, percent: float | None) -> Script[J
     jobs = yield from lock_held([lease])
     now = yield from script.now()
     job = lifecycle.progress(held_job(jobs, lease), lease, phase, percent, now)
-    yield Statement(
-        "job_progress", {"phase": job.phase, "percent": job.percent, "seq": job.seq, "epoch": job.epoch}
-    )
+    yield Statement("job_progress", {"phase": job.phase, "percent": job.percent, "seq": job.seq, "epoch": job.epoch})
     return job
 
 
@@ -80,7 +78,9 @@ def write_artifacts(job: Job, artifacts: Sequence[Artifact], now: Now) -> Script
     stored = yield Statement("artifacts_of_job", {"seq": job.seq})
     together = {row[0] for row in stored} | {artifact.name for artifact in artifacts}
     if len(together) > limits.ARTIFACTS_MAX:
-        raise InvalidInput("artifacts", f"would make {len(together)} for this job; the limit is {limits.ARTIFACTS_MAX}")
+        raise InvalidInput(
+            "artifacts", f"would make {len(together)} for this job; the limit is {limits.ARTIFACTS_MAX}"
+        )
     yield from write_rows(
         "artifact_write",
         [

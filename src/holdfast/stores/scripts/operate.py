@@ -81,9 +81,7 @@ def reprioritize(engine: Engine, job_id: str, priority: int, tenant: str | None)
     _, after, event = lifecycle.reprioritize(job, priority)
     if records(catalog, after, event):
         after = after._replace(event_count=after.event_count + 1)
-    yield Statement(
-        "job_priority", {"seq": after.seq, "priority": after.priority, "event_count": after.event_count}
-    )
+    yield Statement("job_priority", {"seq": after.seq, "priority": after.priority, "event_count": after.event_count})
     yield from record(catalog, [(after, event)], now)
     return after
 

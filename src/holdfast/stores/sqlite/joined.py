@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
+from holdfast.domain.errors import InvalidInput
 from holdfast.stores.drivers import run_script, run_script_async
 from holdfast.stores.script import Read, Write
 from holdfast.stores.signals import Hub
 from holdfast.stores.sqlite.answers import Answers, Observer
 from holdfast.stores.sqlite.errors import translated
+from holdfast.stores.sqlite.threads import in_thread
 
 T = TypeVar("T")
 
 _OPEN = "savepoint holdfast_join"
 _KEEP = "release holdfast_join"
 _UNDO = "rollback to holdfast_join"
+_FILES = "pragma database_list"
 
 
 class BlockingJoined:
@@ -33,6 +35,11 @@ class BlockingJoined:
     def signals(self) -> set[str]:
         """What to tell the others once the transaction has committed."""
         return self._answers.signals
+
+    def check_file(self, path: str) -> None:
+        """Refuse a connection that is not open on the queue's own file."""
+        with translated():
+            _refuse_other_file(self.connection.execute(_FILES).fetchall(), path)
 
     def run(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint."""
@@ -51,7 +58,7 @@ class BlockingJoined:
 
     async def run_async(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint, in another thread."""
-        return await _in_thread(lambda: self.run(step))
+        return await in_thread(lambda: self.run(step))
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
@@ -60,14 +67,15 @@ class BlockingJoined:
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL in another thread."""
-        return await _in_thread(lambda: self.execute(sql, values))
+        return await in_thread(lambda: self.execute(sql, values))
 
 
 class AwaitingJoined:
     """Joins a transaction on an `aiosqlite.Connection`, awaiting each statement."""
 
-    def __init__(self, connection: Any, clock: Clock, observe: Observer, hub: Hub) -> None:
+    def __init__(self, connection: Any, path: str, clock: Clock, observe: Observer, hub: Hub) -> None:
         self.hub = hub
+        self._unchecked_path: str | None = path
         self.connection = connection
         self._answers = Answers(connection, clock, observe)
 
@@ -78,6 +86,7 @@ class AwaitingJoined:
     async def run_async(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint."""
         with translated():
+            await self._check_file()
             await self.connection.execute(_OPEN)
             try:
                 result = await run_script_async(step.script(), self._answers.awaiting)
@@ -89,6 +98,11 @@ class AwaitingJoined:
             await self.connection.execute(_KEEP)
             return result
 
+    async def _check_file(self) -> None:
+        if self._unchecked_path is not None:
+            _refuse_other_file(list(await self.connection.execute_fetchall(_FILES)), self._unchecked_path)
+            self._unchecked_path = None
+
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Refuse: this connection can only be awaited."""
         raise TypeError("an awaited connection needs an AsyncQueue")
@@ -99,12 +113,7 @@ class AwaitingJoined:
             return list(await self.connection.execute_fetchall(sql, values))
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run *work* in another thread to its end, also if the task is cancelled meanwhile."""
-    running = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        # The connection must not be touched by anybody else while the thread still uses it.
-        await asyncio.wait([running])
-        raise
+def _refuse_other_file(databases: list[Any], path: str) -> None:
+    opened = next((row[2] for row in databases if row[1] == "main"), "")
+    if not opened or path == ":memory:" or not Path(opened).samefile(path):
+        raise InvalidInput("connection", f"is open on {opened or ':memory:'!r}, not on this queue's {path!r}")

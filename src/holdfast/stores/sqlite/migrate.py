@@ -14,6 +14,7 @@ from holdfast.domain.errors import SchemaMismatch
 from holdfast.stores.sqlite.statements import statements
 from holdfast.version import __version__
 
+
 class Migration(NamedTuple):
     """One numbered change of the schema."""
 

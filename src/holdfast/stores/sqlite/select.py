@@ -6,7 +6,7 @@ the number of seeks depends on routes, turns and the limit, never on how many jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.domain.claim import ClaimRequest
@@ -157,13 +157,13 @@ def _heads_beside(level: _Level, affinities: list[str]) -> Script[_Found]:
     triples = [(route, tenant, affinity) for route in level.placed for affinity in affinities]
     values = {"triples": [list(triple) for triple in triples]}
     fair = yield from _fetch(level, "ready_heads_beside", triples, values, streams=2)
-    values = {"routes": level.placed, "affinities": affinities, "tenant": tenant}
-    strict = yield from _fetch(level, "ready_heads_of_tenant_beside", triples, values, streams=2)
+    named = {"routes": level.placed, "affinities": affinities, "tenant": tenant}
+    strict = yield from _fetch(level, "ready_heads_of_tenant_beside", triples, named, streams=2)
     return _Found([*fair.rows, *strict.rows], fair.window)
 
 
 def _fetch(
-    level: _Level, statement: str, places: Sequence[object], values: dict[str, object], streams: int = 1
+    level: _Level, statement: str, places: Sequence[object], values: Mapping[str, object], streams: int = 1
 ) -> Script[_Found]:
     """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
     count = max(len(places) * streams, 1)

@@ -11,14 +11,14 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown, SchemaMismatch, UnsupportedStore
+from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown, UnsupportedStore
 from holdfast.stores.drivers import run_script
 from holdfast.stores.engine import Engine, Joined
-from holdfast.stores.script import Read, Write
+from holdfast.stores.script import Read, Script, Write
 from holdfast.stores.signals import Hub
 from holdfast.stores.sqlite import migrate as migrations
 from holdfast.stores.sqlite.answers import Answers, Observer, unobserved
@@ -28,7 +28,7 @@ from holdfast.stores.sqlite.errors import translate, translated
 from holdfast.stores.sqlite.gate import Gate
 from holdfast.stores.sqlite.joined import AwaitingJoined, BlockingJoined
 from holdfast.stores.sqlite.select import select_ready
-from holdfast.stores.sqlite.statements import statements
+from holdfast.stores.sqlite.threads import in_thread
 
 T = TypeVar("T")
 
@@ -169,18 +169,17 @@ class SqliteStore:
         gate = self._gate_for(Write(_nothing))
         gate.acquire()
         try:
-            with translated():
-                joined = self._open_joined()
+            joined = self._open_joined()
             self._holder = _self()
             try:
                 yield joined
-            except BaseException:
+            finally:
                 self._holder = None
-                self._roll_back(joined.connection)
-                raise
-            self._holder = None
             self._finish_joined(joined)
         finally:
+            # Whatever cut the block short, the next one must find no transaction open.
+            if self._writer is not None:
+                self._roll_back(self._writer)
             gate.release()
 
     @asynccontextmanager
@@ -189,17 +188,17 @@ class SqliteStore:
         gate = self._gate_for(Write(_nothing))
         await gate.acquire_async()
         try:
-            joined = await asyncio.to_thread(self._open_joined)
+            joined = await in_thread(self._open_joined)
             self._holder = _self()
             try:
                 yield joined
-            except BaseException:
+            finally:
                 self._holder = None
-                await asyncio.shield(asyncio.to_thread(self._roll_back, joined.connection))
-                raise
-            self._holder = None
-            await asyncio.shield(asyncio.to_thread(self._finish_joined, joined))
+            await in_thread(partial(self._finish_joined, joined))
         finally:
+            # Whatever cut the block short, the next one must find no transaction open.
+            if self._writer is not None:
+                self._roll_back(self._writer)
             gate.release()
 
     def _open_joined(self) -> BlockingJoined:
@@ -221,19 +220,14 @@ class SqliteStore:
         if not getattr(connection, "in_transaction", False):
             raise InvalidInput("connection", "has no open transaction; begin one, preferably with BEGIN IMMEDIATE")
         if isinstance(connection, sqlite3.Connection):
-            self._check_same_file(connection)
-            return BlockingJoined(connection, self._open_clock(), self._observe, self.hub)
+            joined = BlockingJoined(connection, self._open_clock(), self._observe, self.hub)
+            joined.check_file(self._path)
+            return joined
         if hasattr(connection, "execute_fetchall"):
-            return AwaitingJoined(connection, self._open_clock(), self._observe, self.hub)
-        raise InvalidInput("connection", f"must be a sqlite3 or aiosqlite connection, not {type(connection).__name__}")
-
-    def _check_same_file(self, connection: sqlite3.Connection) -> None:
-        rows = connection.execute("pragma database_list").fetchall()
-        path = next((row[2] for row in rows if row[1] == "main"), "")
-        if self._path == _MEMORY or not path or not Path(path).samefile(self._path):
-            raise InvalidInput("connection", f"is open on {path or _MEMORY!r}, not on this queue's {self._path!r}")
-        if connection.execute(statements()["schema_ledger_exists"]).fetchone() is None:
-            raise SchemaMismatch("this database has no Holdfast schema yet; call queue.migrate() before you begin")
+            return AwaitingJoined(connection, self._path, self._open_clock(), self._observe, self.hub)
+        raise InvalidInput(
+            "connection", f"must be a sqlite3 or aiosqlite connection, not {type(connection).__name__}"
+        )
 
     def _open_clock(self) -> Clock:
         if self._clock is None:
@@ -252,9 +246,10 @@ class SqliteStore:
         """Close the connections once nobody uses them."""
         if os.getpid() != self._process:
             return
-        for gate, connection in ((self._reading, self._reader), (self._writing, self._writer)):
+        for gate in dict.fromkeys((self._reading, self._writing)):
             gate.acquire()
             try:
+                connection = self._reader if gate is not self._writing else self._writer
                 if connection is not None:
                     self._drop(connection)
             finally:
@@ -284,10 +279,8 @@ class SqliteStore:
         return connection
 
     def _open_reader(self) -> sqlite3.Connection:
-        if self._clock is None or not Path(self._path).exists():
+        if self._writer is None:
             # The writer creates and migrates; whoever comes to read first brings it about.
-            self.migrate()
-        elif self._writer is None:
             self.migrate()
         connection = self._new_connection()
         connection.execute("pragma query_only = 1")
@@ -320,10 +313,9 @@ def _self() -> object:
         return threading.get_ident()
 
 
-def _nothing() -> Iterator[Any]:
+def _nothing() -> Script[None]:
     """Do nothing in a transaction."""
-    return
-    yield
+    yield from ()
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,47 @@
+"""Faults on demand: a crash before any statement, and an answer lost after its commit."""
+
+from __future__ import annotations
+
+
+class Crashed(BaseException):
+    """The process died here. Not an Exception, so that no code of ours mistakes it for an error to handle."""
+
+
+class AnswerLost(BaseException):
+    """The commit succeeded, and the caller never heard of it."""
+
+
+class Faults:
+    """Passed to a store as its observer; idle until a test asks for a fault."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._statements_left: int | None = None
+        self._lose = False
+
+    def crash_before(self, statement: int) -> None:
+        """Crash before the *statement*-th statement from now, counted from 1; begin and commit count too."""
+        self._statements_left = statement
+
+    def lose_answer(self) -> None:
+        """Let the next commit succeed and its answer be lost."""
+        self._lose = True
+
+    def calm(self) -> None:
+        """Forget about faults that have not struck."""
+        self._statements_left = None
+        self._lose = False
+        self.seen.clear()
+
+    def __call__(self, name: str) -> None:
+        if name == "committed":
+            if self._lose:
+                self._lose = False
+                raise AnswerLost
+            return
+        self.seen.append(name)
+        if self._statements_left is not None:
+            self._statements_left -= 1
+            if self._statements_left == 0:
+                self._statements_left = None
+                raise Crashed
