@@ -393,7 +393,7 @@ def _check_jobs(jobs: Sequence[JobLike]) -> list[Admission]:
     size = 0
     for index, new in enumerate(jobs):
         admission = check_job(new, fresh_id=identity.uuid7(), field=f"jobs[{index}]")
-        size += len(admission.payload_json)
+        size += len(admission.payload_json.encode())
         if size > limits.ENQUEUE_MANY_BYTES_MAX:
             raise InvalidInput(
                 f"jobs[{index}].payload",
@@ -406,7 +406,11 @@ def _check_jobs(jobs: Sequence[JobLike]) -> list[Admission]:
 def _check_settlements(settlements: Sequence[Held]) -> list[tuple[Claim, CheckedOutcome]]:
     _check_count(settlements, "settlements", limits.SETTLE_MANY_MAX)
     checked = []
-    for index, (claim, outcome) in enumerate(settlements):
+    pair: Any
+    for index, pair in enumerate(settlements):
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InvalidInput(f"settlements[{index}]", "must be a pair of a claim and an outcome")
+        claim, outcome = pair
         tenant = _check_held(claim).job.tenant
         try:
             checked.append((claim, check_outcome(outcome, tenant=tenant, fresh_id=identity.uuid7)))

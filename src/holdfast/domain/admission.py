@@ -185,10 +185,9 @@ def _requires(tokens: Sequence[str]) -> str:
 
 
 def _strings(options: JobOptions, field: Literal["headers", "tags"], count_max: int, chars_max: int) -> str:
-    value = options.get(field)
-    if not value:
+    if field not in options:
         return _NO_TEXT
-    strings = checks.string_map(value, field, count_max, chars_max)
+    strings = checks.string_map(options[field], field, count_max, chars_max)
     return strict_json.encode(strings, field, limits.PAYLOAD_BYTES_MAX)
 
 

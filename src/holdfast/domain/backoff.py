@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
-from datetime import timedelta
 
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
@@ -32,14 +32,13 @@ class Backoff:
     def pause_ms(self, attempt: int, chance: float) -> int:
         """Return the wait after the failed *attempt* (from 1); *chance* from 0 to 1 places it within the jitter."""
         base_ms, cap_ms = _millis(self.base), _millis(self.cap)
-        # The exponent is bounded because a float overflows long before a job runs out of attempts.
-        raised = base_ms * self.factor ** min(attempt - 1, 64)
+        raised = min(base_ms * _power(self.factor, attempt - 1), cap_ms)
         spread = 1.0 + self.jitter * (2.0 * chance - 1.0)
-        return min(round(min(raised, cap_ms) * spread), limits.PAUSE_MS_MAX)
+        return min(round(raised * spread), limits.PAUSE_MS_MAX)
 
     def to_json(self) -> str:
         """Return the stored form."""
-        return json.dumps([_millis(self.base), self.factor, _millis(self.cap), self.jitter])
+        return json.dumps([_millis(self.base), float(self.factor), _millis(self.cap), float(self.jitter)])
 
     @classmethod
     def from_json(cls, text: str) -> Backoff:
@@ -51,6 +50,12 @@ class Backoff:
 DEFAULT = Backoff()
 
 
+def _power(factor: float, exponent: int) -> float:
+    try:
+        return factor**exponent
+    except OverflowError:
+        return math.inf
+
+
 def _millis(value: Duration) -> int:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    return round(seconds * 1000)
+    return checks.duration_ms(value, "backoff")

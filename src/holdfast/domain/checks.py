@@ -40,6 +40,8 @@ def names(values: Iterable[str], field: str, count_max: int) -> tuple[str, ...]:
     """Return *values* without repetitions, in their order, each checked as a name."""
     if isinstance(values, str):
         raise InvalidInput(field, "must be a list of strings, not one string")
+    if not isinstance(values, Iterable):
+        raise InvalidInput(field, f"must be a list of strings, not {type(values).__name__}")
     found = dict.fromkeys(name(value, f"{field}[{index}]") for index, value in enumerate(values))
     if len(found) > count_max:
         raise InvalidInput(field, f"has {len(found)} entries; the limit is {count_max}")
@@ -78,16 +80,18 @@ def integer(value: object, field: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(field, f"must be an integer, not {type(value).__name__}")
     if not low <= value <= high:
-        raise InvalidInput(field, f"is {value}; it must be from {low} to {high}")
+        raise InvalidInput(field, f"is out of range; it must be from {low} to {high}")
     return value
 
 
 def number(value: object, field: str, low: float, high: float) -> float:
     """Return *value* if it is a finite number from *low* to *high*."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInput(field, f"must be a finite number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124  # NaN
+        raise InvalidInput(
+            field, f"must be a number, not {value if isinstance(value, float) else type(value).__name__}"
+        )
     if not low <= value <= high:
-        raise InvalidInput(field, f"is {value:g}; it must be from {low:g} to {high:g}")
+        raise InvalidInput(field, f"is out of range; it must be from {low:g} to {high:g}")
     return float(value)
 
 
@@ -116,10 +120,11 @@ def moment_ms(value: object, field: str) -> int:
     """Return *value*, an aware datetime, as milliseconds since 1970."""
     if not isinstance(value, datetime):
         raise InvalidInput(field, f"must be a datetime, not {type(value).__name__}")
-    if value.tzinfo is None:
+    if value.utcoffset() is None:
         raise InvalidInput(field, "is a datetime without a time zone; say which, for example datetime.now(UTC)")
     since = value - datetime(1970, 1, 1, tzinfo=UTC)
-    milliseconds = since // timedelta(milliseconds=1)
+    # Rounded up, so that nothing happens before its moment.
+    milliseconds = -(-since // timedelta(milliseconds=1))
     if not 0 <= milliseconds <= limits.MOMENT_MS_MAX:
         raise InvalidInput(field, "must lie between the years 1970 and 9999")
     return milliseconds

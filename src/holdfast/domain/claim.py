@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
 
-from holdfast.domain import checks, limits
+from holdfast.domain import checks, limits, strict_json
 from holdfast.domain.checks import Duration
 from holdfast.domain.errors import HoldfastError, InvalidInput
 from holdfast.domain.job import Job
@@ -92,6 +93,16 @@ class ClaimRequest(NamedTuple):
     """Whether the claimer chose the token, so that this may be a claim sent again."""
     lease_ms: int
     limit: int
+
+    def turn_scope(self, listed: int, priority: int, preference: Preference, rank: int) -> str:
+        """Name the round in which tenants take turns: that of all claims which can see the same work on this level.
+
+        Workers with other lanes, kinds or capabilities, and those that favour another affinity, see other tenants;
+        sharing a round with them would set it back time and again.
+        """
+        favoured = [preference.expired, *sorted(preference.affinities)] if preference.affinities and not rank else []
+        seen = [sorted(self.lanes), self.kinds, sorted(self.capabilities), listed, priority, favoured]
+        return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest()
 
     def rank_of(self, kind: str) -> int:
         """Return the place of *kind* in the caller's list where that decides the order, else 0."""

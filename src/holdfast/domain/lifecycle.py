@@ -20,7 +20,7 @@ from holdfast.domain.failure import (
     RELEASED_TOO_OFTEN,
     Failure,
 )
-from holdfast.domain.job import Attempt, AttemptOutcome, Job, State
+from holdfast.domain.job import WAITING, Attempt, AttemptOutcome, Job, State
 from holdfast.domain.outcome import CheckedOutcome, Deferred, Done, Failed, Released
 
 
@@ -170,14 +170,14 @@ def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Step:
     return _wait(deferred, due_at_ms, "deferred", "deferred", now)
 
 
-def _settle_released(job: Job, now: Now, chance: float) -> Step:
+def _settle_released(job: Job, now: Now, chance: float, event: EventName = "released") -> Step:
     if job.cancel_requested:
         return _finish(job, "cancelled", "released", now)
     if job.releases >= limits.RELEASES_MAX:
         failure = Failure("transient", RELEASED_TOO_OFTEN, f"released {job.releases} times in a row, never settled")
         failed = _with_failure(_new_row_of_others(job), failure)
         return _retry(failed, now.wall_ms + job.backoff.pause_ms(job.attempt, chance), "released", now)
-    return _wait(_give_back(job), now.wall_ms, "released", "released", now)
+    return _wait(_give_back(job), now.wall_ms, "released", event, now)
 
 
 def lapse(job: Job, now: Now) -> Step:
@@ -187,11 +187,13 @@ def lapse(job: Job, now: Now) -> Step:
     return _retry(lapsed, now.wall_ms, "lapsed", now)._replace(before=job)
 
 
-def take_back(job: Job, now: Now) -> Step:
-    """Return *job* taken from an earlier start of an exclusive worker, without spending the attempt."""
-    if job.cancel_requested:
-        return _finish(job, "cancelled", "released", now)
-    return _wait(_give_back(job), now.wall_ms, "released", "taken_back", now)._replace(before=job)
+def take_back(job: Job, now: Now, chance: float) -> Step:
+    """Return *job* taken from an earlier start of an exclusive worker, without spending the attempt.
+
+    That start ended without letting go of it, perhaps because of it: the job is suspect, and the bound on releases
+    in a row holds for it too.
+    """
+    return _settle_released(job._replace(suspect=1), now, chance, "taken_back")._replace(before=job)
 
 
 # --- while it waits ------------------------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ def unblock(job: Job, now: Now) -> Step:
 
 def overdue(job: Job, now: Now) -> bool:
     """Whether *job* waits past its deadline, so that it must not be started any more."""
-    return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state != "running"
+    return job.state in WAITING and job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms
 
 
 def expire(job: Job, now: Now) -> Step:

@@ -4,13 +4,15 @@ Among all ready jobs a claim may take: the listed kind (only if the claim drains
 affinity within its bound, then the tenant's turn, then the due moment, then enqueue order. `claim_key` says so for
 one choice; `choose` makes many choices in a row, the turn moving on with each.
 
-Turns go round: after the tenant served last comes the next one by name, and after the last name the first.
+The first three make a *level*. Turns go round within each level by itself: after the tenant served last there comes
+the next one by name, and after the last name the first. One round for all levels would let a tenant with urgent work
+set the ordinary round back to its start time and again, and those behind would never be reached.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -50,28 +52,20 @@ class Candidate(NamedTuple):
     turn: str
     due_at_ms: int
     seq: int
-    route: int = 0
-
-    @property
-    def stream(self) -> Stream:
-        """The run of jobs it stands in, within which the due moment alone decides."""
-        return (self.route, self.priority, self.affinity, self.turn)
+    stream: Hashable = None
+    """Names the run of jobs it was offered from, in their order."""
 
 
-Stream: TypeAlias = tuple[int, int, str | None, str]
-ClaimKey: TypeAlias = tuple[int, int, int, tuple[bool, str], int, int]
+Level: TypeAlias = tuple[int, int, int]
+"""Listed kind, inverted priority, affinity rank: the smallest goes first."""
+Turns: TypeAlias = Mapping[Level, str]
+"""The turn served last, by level."""
+ClaimKey: TypeAlias = tuple[Level, tuple[bool, str], int, int]
 
 
-def claim_key(candidate: Candidate, preference: Preference, last_turn: str | None) -> ClaimKey:
-    """Return the sort key of *candidate*: the smallest is claimed first."""
-    return (
-        candidate.listed,
-        -candidate.priority,
-        preference.rank(candidate.affinity),
-        turn_key(candidate.turn, last_turn),
-        candidate.due_at_ms,
-        candidate.seq,
-    )
+def level_of(candidate: Candidate, preference: Preference) -> Level:
+    """Return the level on which *candidate* takes its turn."""
+    return (candidate.listed, -candidate.priority, preference.rank(candidate.affinity))
 
 
 def turn_key(turn: str, last_turn: str | None) -> tuple[bool, str]:
@@ -79,36 +73,46 @@ def turn_key(turn: str, last_turn: str | None) -> tuple[bool, str]:
     return (last_turn is not None and turn <= last_turn, turn)
 
 
+def claim_key(candidate: Candidate, preference: Preference, turns: Turns) -> ClaimKey:
+    """Return the sort key of *candidate*: the smallest is claimed first."""
+    level = level_of(candidate, preference)
+    return (level, turn_key(candidate.turn, turns.get(level)), candidate.due_at_ms, candidate.seq)
+
+
 def choose(
     candidates: Iterable[Candidate],
     limit: int,
     preference: Preference,
-    last_turn: str | None,
-    unfinished: Collection[Stream] = (),
+    turns: Turns,
+    unfinished: Collection[Hashable] = (),
 ) -> list[Candidate]:
     """Return up to *limit* candidates, each the smallest by `claim_key` at its moment.
 
     *unfinished* names streams that hold more jobs than were offered. The choice stops when it has used up such a
     stream, because the next job of it may come before all that is left.
     """
-    chosen: list[Candidate] = []
-    offered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, None))
-    left: dict[Stream, int] = defaultdict(int)
+    offered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, turns))
+    left: dict[Hashable, int] = defaultdict(int)
     for candidate in offered:
         left[candidate.stream] += 1
-    for _, level in groupby(offered, key=lambda candidate: claim_key(candidate, preference, None)[:3]):
-        turns: dict[str, deque[Candidate]] = defaultdict(deque)
-        for candidate in level:
-            turns[candidate.turn].append(candidate)
-        round_ = deque(sorted(turns, key=lambda turn: turn_key(turn, last_turn)))
-        while round_:
-            turn = round_.popleft()
-            candidate = turns[turn].popleft()
+    chosen: list[Candidate] = []
+    for _, level in groupby(offered, key=lambda candidate: level_of(candidate, preference)):
+        for candidate in _round_robin(level):
             chosen.append(candidate)
-            last_turn = turn
             left[candidate.stream] -= 1
-            if turns[turn]:
-                round_.append(turn)
             if len(chosen) == limit or (not left[candidate.stream] and candidate.stream in unfinished):
                 return chosen
     return chosen
+
+
+def _round_robin(level: Iterable[Candidate]) -> Iterable[Candidate]:
+    """Yield the candidates of one level, sorted by turn, one of each turn at a time."""
+    queues: dict[str, deque[Candidate]] = defaultdict(deque)
+    for candidate in level:
+        queues[candidate.turn].append(candidate)
+    waiting = deque(queues.values())
+    while waiting:
+        queue = waiting.popleft()
+        yield queue.popleft()
+        if queue:
+            waiting.append(queue)

@@ -97,6 +97,7 @@ def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str])
 
 def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
     result_json = strict_json.encode(done.result, "result", limits.RESULT_BYTES_MAX)
+    _check_list(done.follow_ups, "follow_ups")
     if len(done.follow_ups) > limits.FOLLOW_UPS_MAX:
         raise InvalidInput("follow_ups", f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}")
     follow_ups = tuple(
@@ -119,6 +120,7 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
 
 def check_artifacts(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
     """Return *artifacts* if each has a usable name, type and size and no two share a name."""
+    _check_list(artifacts, "artifacts")
     if len(artifacts) > limits.ARTIFACTS_MAX:
         raise InvalidInput("artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}")
     seen: set[str] = set()
@@ -131,6 +133,11 @@ def check_artifacts(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
             raise InvalidInput(f"{place}.name", f"{artifact.name!r} is given twice")
         seen.add(artifact.name)
     return tuple(artifacts)
+
+
+def _check_list(values: object, field: str) -> None:
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
 
 
 def _check_artifact(artifact: Artifact, place: str) -> None:
@@ -149,6 +156,8 @@ def _check_artifact(artifact: Artifact, place: str) -> None:
 def _check_failed(failed: Failed) -> CheckedOutcome:
     if not isinstance(failed.message, str):
         raise InvalidInput("message", f"must be a string, not {type(failed.message).__name__}")
+    if failed.traceback is not None and not isinstance(failed.traceback, str):
+        raise InvalidInput("traceback", f"must be a string, not {type(failed.traceback).__name__}")
     permanent = checks.flag(failed.permanent, "permanent")
     failure = Failure(
         "permanent" if permanent else "transient",

@@ -20,6 +20,7 @@ Json: TypeAlias = Any
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _loads = json.JSONDecoder().decode
+_LONG_NUMBER = re.compile(rf"\d{{{limits.INTEGER_DIGITS_MAX + 1}}}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -34,7 +35,7 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
         raise InvalidInput(field, "cannot be written as JSON") from None
     if size > bytes_max:
         raise InvalidInput(field, f"is {size} bytes of JSON; the limit is {bytes_max}")
-    if not exact or "\\u0000" in text:
+    if not exact or "\\u0000" in text or (size > limits.INTEGER_DIGITS_MAX and _LONG_NUMBER.search(text)):
         _refuse(value, field)
         if _NUL.search(text):
             raise InvalidInput(field, "contains the character U+0000, which cannot be stored")
@@ -53,7 +54,7 @@ def canonical(value: Json) -> bytes:
 
 def _refuse(value: object, field: str, depth: int = 0) -> None:
     """Walk *value* and raise `InvalidInput` at the first thing that is not strict JSON."""
-    if depth > limits.JSON_DEPTH_MAX:
+    if depth >= limits.JSON_DEPTH_MAX and isinstance(value, list | tuple | dict):
         raise InvalidInput(_top(field), f"is nested deeper than {limits.JSON_DEPTH_MAX} levels")
     match value:
         case None | bool():

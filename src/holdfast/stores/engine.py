@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.lane import Catalog, Route
@@ -17,12 +17,21 @@ from holdfast.stores.signals import Hub
 T = TypeVar("T")
 
 
+class Selection(NamedTuple):
+    """Jobs chosen to be claimed, and the round in which they took their turn."""
+
+    seqs: list[int]
+    turn_scope: str | None
+    """None where a single tenant was asked for, so that there is no turn to take."""
+    last_turn: str | None
+
+
 @dataclass(slots=True)
 class Engine:
     """The engine's own way of doing what has no best way in common, and a memory of the catalog."""
 
-    select_ready: Callable[[ClaimRequest, Preference, list[Route], str | None, int], Script[list[int]]]
-    """Return the `seq` of up to so many ready jobs on these routes, in the order of claiming, locked."""
+    select_ready: Callable[[ClaimRequest, Preference, list[Route], int], Script[Selection | None]]
+    """Choose up to so many ready jobs on these routes, in the order of claiming, and lock them; None if there is none."""
     examine: Callable[[], Script[list[Finding]]]
     """Return what the doctor finds of the engine itself."""
     catalog: Catalog | None = field(default=None)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 
-from holdfast.domain import lifecycle, limits, strict_json
+from holdfast.domain import lifecycle, limits
 from holdfast.domain.claim import Claim, ClaimRequest, Settlement
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict
@@ -19,6 +18,7 @@ from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import load_catalog
 from holdfast.stores.scripts.moves import apply_steps
 from holdfast.stores.scripts.settle import settle_jobs
+from holdfast.stores.scripts.turns import move_turn
 
 _INCARNATIONS_KEPT = 100
 
@@ -57,36 +57,19 @@ def _held_already(request: ClaimRequest) -> Script[list[Claim]]:
 
 def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[list[Job]]:
     routes = catalog.serving(request.lanes, request.kinds, request.capabilities)
-    subscription = _subscription(request)
-    first_turn = last_turn = yield from _last_turn(request, subscription)
     preference, taken = request.preference, list[Job]()
     while routes and len(taken) < request.limit:
         # Past its bound an affinity gives way to one job at a time, until that brings another affinity.
         limit = 1 if preference.expired else request.limit - len(taken)
-        seqs = yield from engine.select_ready(request, preference, routes, last_turn, limit)
-        if seqs:
-            jobs = yield from _lease(catalog, request, seqs)
+        selection = yield from engine.select_ready(request, preference, routes, limit)
+        if selection is not None:
+            jobs = yield from _lease(catalog, request, selection.seqs)
+            yield from move_turn(selection, jobs)
             taken += jobs
-            if jobs:
-                last_turn, preference = jobs[-1].turn, preference.after(jobs[-1].affinity)
+            preference = preference.after(jobs[-1].affinity) if jobs else preference
         elif not (yield from tidy(catalog)):
             break
-    if request.tenant is None and last_turn is not None and last_turn != first_turn:
-        yield Statement("turn_write", {"subscription": subscription, "turn": last_turn})
     return taken
-
-
-def _subscription(request: ClaimRequest) -> str:
-    """Name what a worker subscribes to: turns go round among those who can see the same work."""
-    seen = [sorted(request.lanes), request.kinds, sorted(request.capabilities)]
-    return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest()
-
-
-def _last_turn(request: ClaimRequest, subscription: str) -> Script[str | None]:
-    if request.tenant is not None:
-        return None
-    rows = yield Statement("turn_read", {"subscription": subscription})
-    return rows[0][0] if rows else None
 
 
 def _lease(catalog: Catalog, request: ClaimRequest, seqs: list[int]) -> Script[list[Job]]:
@@ -146,5 +129,6 @@ def _supersede(catalog: Catalog, request: ClaimRequest) -> Script[None]:
     yield Statement("incarnation_supersede", {"worker": request.worker})
     yield Statement("incarnation_insert", {**who, "now": now.wall_ms})
     yield Statement("incarnation_forget", {"worker": request.worker, "keep": _INCARNATIONS_KEPT})
+    chance = yield from script.chance()
     while held := (yield Statement("jobs_held_by_others", {**who, "limit": limits.BITE})):
-        yield from apply_steps(catalog, [lifecycle.take_back(Job._make(row), now) for row in held], now)
+        yield from apply_steps(catalog, [lifecycle.take_back(Job._make(row), now, chance) for row in held], now)

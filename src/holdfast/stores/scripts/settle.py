@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from holdfast.domain import lifecycle
 from holdfast.domain.claim import Claim, Lease, Settlement
@@ -24,35 +25,43 @@ from holdfast.stores.scripts.moves import apply_steps
 def settle_jobs(engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]]) -> Script[list[Settlement]]:
     """Settle each claim by itself and return each one's answer, in order.
 
-    Plain outcomes are written together. One that brings follow-ups or artifacts stands in a savepoint of its own,
-    because those may be refused, and then nothing of it must stay.
+    Plain outcomes are written together. One that brings follow-ups or artifacts comes after all before it are
+    written, in a savepoint of its own, because those may be refused, and then nothing of it must stay.
     """
     if not wanted:
         return []
     catalog = yield from load_catalog(engine)
     jobs = yield from lock_held([claim.lease for claim, _ in wanted])
     now = yield from script.now()
-    answers: list[Settlement | None] = []
-    plain: list[tuple[int, Step]] = []
+    batch = _Batch(catalog, now, jobs, [], [])
     for claim, checked in wanted:
         try:
             step = yield from _decide(jobs, claim.lease, checked, now)
         except Refused as refusal:
-            answers.append(Settlement(claim, error=refusal))
+            batch.answers.append(Settlement(claim, error=refusal))
             continue
         if step is None:
-            answers.append(Settlement(claim, job=jobs[claim.job.seq]))
-            continue
-        # What was decided counts for the rest of the batch: a claim named twice is settled once.
-        jobs[claim.job.seq] = step.after
-        if checked.follow_ups or checked.artifacts:
-            answers.append((yield from _settle_with_extras(engine, claim, checked, step, now)))
-            if answers[-1] is not None and not answers[-1].ok:
-                jobs[claim.job.seq] = step.before
+            batch.answers.append(Settlement(claim, job=jobs[claim.job.seq]))
+        elif checked.follow_ups or checked.artifacts:
+            yield from _write_plain(batch)
+            batch.answers.append((yield from _settle_with_extras(engine, batch, claim, checked, step)))
         else:
-            plain.append((len(answers), step))
-            answers.append(None)
-    return (yield from _write_plain(catalog, wanted, answers, plain, now))
+            batch.plain.append((len(batch.answers), step))
+            # What was decided counts for the rest of the batch: a claim named twice is settled once.
+            jobs[step.after.seq] = step.after
+            batch.answers.append(Settlement(claim))
+    yield from _write_plain(batch)
+    return batch.answers
+
+
+class _Batch(NamedTuple):
+    """One call's settlements: what they act on, what was answered, and what is decided but not yet written."""
+
+    catalog: Catalog
+    now: Now
+    jobs: dict[int, Job]
+    answers: list[Settlement]
+    plain: list[tuple[int, Step]]
 
 
 def _decide(jobs: dict[int, Job], lease: Lease, checked: CheckedOutcome, now: Now) -> Script[Step | None]:
@@ -71,29 +80,27 @@ def _decide(jobs: dict[int, Job], lease: Lease, checked: CheckedOutcome, now: No
 
 
 def _settle_with_extras(
-    engine: Engine, claim: Claim, checked: CheckedOutcome, step: Step, now: Now
+    engine: Engine, batch: _Batch, claim: Claim, checked: CheckedOutcome, step: Step
 ) -> Script[Settlement]:
     yield Statement("savepoint")
     try:
+        # The job has ended when its follow-ups come: one of them may carry on its dedupe key.
+        [job] = yield from apply_steps(batch.catalog, [step], batch.now)
         yield from enqueue_jobs(engine, checked.follow_ups)
-        yield from write_artifacts(step.before, checked.artifacts, now)
-        catalog = yield from load_catalog(engine)
-        [job] = yield from apply_steps(catalog, [step], now)
+        yield from write_artifacts(job, checked.artifacts, batch.now)
     except (Refused, Misconfigured) as refusal:
         yield Statement("savepoint_undo")
+        yield Statement("savepoint_keep")
         return Settlement(claim, error=refusal)
     yield Statement("savepoint_keep")
+    batch.jobs[job.seq] = job
     return Settlement(claim, job=job)
 
 
-def _write_plain(
-    catalog: Catalog,
-    wanted: Sequence[tuple[Claim, CheckedOutcome]],
-    answers: list[Settlement | None],
-    plain: list[tuple[int, Step]],
-    now: Now,
-) -> Script[list[Settlement]]:
-    jobs = yield from apply_steps(catalog, [step for _, step in plain], now)
-    for (place, _), job in zip(plain, jobs, strict=True):
-        answers[place] = Settlement(wanted[place][0], job=job)
-    return [answer for answer in answers if answer is not None]
+def _write_plain(batch: _Batch) -> Script[None]:
+    """Write what was decided since the last time, and complete the answers."""
+    jobs = yield from apply_steps(batch.catalog, [step for _, step in batch.plain], batch.now)
+    for (place, _), job in zip(batch.plain, jobs, strict=True):
+        batch.answers[place] = Settlement(batch.answers[place].claim, job=job)
+        batch.jobs[job.seq] = job
+    batch.plain.clear()

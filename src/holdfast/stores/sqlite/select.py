@@ -6,16 +6,22 @@ the number of seeks depends on routes, turns and the limit, never on how many jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.lane import Route
-from holdfast.domain.ordering import Candidate, Preference, choose, turn_key
+from holdfast.domain.ordering import Candidate, Preference, choose, level_of, turn_key
+from holdfast.stores.engine import Selection
 from holdfast.stores.script import Row, Script, Statement
+from holdfast.stores.scripts.turns import read_turn
 
 # How many other affinities a claim looks at when its own has used up its time.
 _AFFINITIES_LOOKED_AT = 256
+
+Place: TypeAlias = tuple[Any, ...]
+"""Where jobs stand in a row: (route, turn) or (route, turn, affinity)."""
 
 
 class _Level(NamedTuple):
@@ -24,74 +30,70 @@ class _Level(NamedTuple):
     request: ClaimRequest
     listed: int
     priority: int
+    routes: list[int]
     plain: list[int]
-    """Routes whose jobs name no affinity."""
+    """Those of the routes whose jobs name no affinity."""
     placed: list[int]
-    """Routes whose jobs name one."""
+    """Those whose jobs name one."""
     only_turn: str | None
     """The one turn there is, if there is but one."""
-    last_turn: str | None
     limit: int
 
-    @property
-    def routes(self) -> list[int]:
-        return self.plain + self.placed
+
+class _Round(NamedTuple):
+    """Whose turn it is among the jobs of one affinity rank."""
+
+    scope: str | None
+    last_turn: str | None
+
+
+class _Offer(NamedTuple):
+    """Jobs to choose from, and the streams that have more of them."""
+
+    heads: list[Candidate]
+    unfinished: set[Place]
+    round: _Round
 
 
 def select_ready(
-    request: ClaimRequest, preference: Preference, routes: list[Route], last_turn: str | None, limit: int
-) -> Script[list[int]]:
-    """Return up to *limit* ready jobs of the first level that has any, in the order of claiming."""
-    level = yield from _first_level(request, routes, last_turn, limit)
+    request: ClaimRequest, preference: Preference, routes: list[Route], limit: int
+) -> Script[Selection | None]:
+    """Choose up to *limit* ready jobs of the first level that has any, in the order of claiming."""
+    level = yield from _first_level(request, routes, limit)
     if level is None:
-        return []
-    found = yield from _candidates(level, preference)
-    heads = [_candidate(level, row) for row in found.rows]
-    streams = _full_streams(heads, found.window)
-    return [candidate.seq for candidate in choose(heads, limit, preference, last_turn, streams)]
+        return None
+    offer = yield from _offer(level, preference)
+    chosen = _choose(offer, limit, preference)
+    return Selection([candidate.seq for candidate in chosen], *offer.round)
 
 
-class _Found(NamedTuple):
-    rows: list[Row]
-    window: int
-    """How many jobs of each stream were asked for; one that has as many may have more."""
-
-
-def _candidate(level: _Level, row: Row) -> Candidate:
-    seq, route, affinity, turn, due_at_ms = row
-    return Candidate(level.listed, level.priority, affinity, turn, due_at_ms, seq, route)
-
-
-def _full_streams(heads: list[Candidate], window: int) -> set[tuple[int, int, str | None, str]]:
-    counted: dict[tuple[int, int, str | None, str], int] = {}
-    for head in heads:
-        counted[head.stream] = counted.get(head.stream, 0) + 1
-    return {stream for stream, number in counted.items() if number >= window}
+def _choose(offer: _Offer, limit: int, preference: Preference) -> list[Candidate]:
+    last_turn = offer.round.last_turn
+    turns = {} if last_turn is None else {level_of(head, preference): last_turn for head in offer.heads}
+    return choose(offer.heads, limit, preference, turns, offer.unfinished)
 
 
 # --- the level -----------------------------------------------------------------------------------------------------
 
 
-def _first_level(
-    request: ClaimRequest, routes: list[Route], last_turn: str | None, limit: int
-) -> Script[_Level | None]:
+def _first_level(request: ClaimRequest, routes: list[Route], limit: int) -> Script[_Level | None]:
     tops = yield from _tops(request, [route.number for route in routes])
     if not tops:
         return None
-    by_number = {route.number: route for route in routes}
-    ranked = [((request.rank_of(by_number[row[0]].key.kind), -row[1]), row) for row in tops]
-    first = min(key for key, _ in ranked)
-    there = [row for key, row in ranked if key == first]
+    keys = {route.number: route.key for route in routes}
+    ranked = [((request.rank_of(keys[row[0]].kind), -row[1]), row) for row in tops]
+    first = min(rank for rank, _ in ranked)
+    there = [row for rank, row in ranked if rank == first]
     numbers = list(dict.fromkeys(row[0] for row in there))
     turns = {turn for row in there for turn in row[2:]}
     return _Level(
         request=request,
         listed=first[0],
         priority=-first[1],
-        plain=[number for number in numbers if not by_number[number].key.placed],
-        placed=[number for number in numbers if by_number[number].key.placed],
+        routes=numbers,
+        plain=[number for number in numbers if not keys[number].placed],
+        placed=[number for number in numbers if keys[number].placed],
         only_turn=turns.pop() if len(turns) == 1 else None,
-        last_turn=last_turn,
         limit=limit,
     )
 
@@ -106,94 +108,113 @@ def _tops(request: ClaimRequest, routes: list[int]) -> Script[list[Row]]:
     return [*fair, *strict]
 
 
-# --- the candidates ------------------------------------------------------------------------------------------------
+# --- what to choose from -------------------------------------------------------------------------------------------
 
 
-def _candidates(level: _Level, preference: Preference) -> Script[_Found]:
-    """Return enough of the level's jobs to choose from, those of the better affinity rank if there are any."""
-    favoured = sorted(preference.affinities)
-    if not favoured or not level.placed:
-        return (yield from _heads(level, level.routes))
-    if not preference.expired:
-        beside = yield from _heads_beside(level, favoured)
-        return beside if beside.rows else (yield from _heads(level, level.routes))
-    waiting = yield from _kept_waiting(level, favoured)
-    return waiting if waiting.rows else (yield from _heads(level, level.routes))
+def _offer(level: _Level, preference: Preference) -> Script[_Offer]:
+    """Return enough of the level's jobs to choose from: those of the better affinity rank if there are any."""
+    if preference.affinities and level.placed:
+        favoured = yield from _round(level, preference, 0)
+        if preference.expired:
+            offer = yield from _kept_waiting(level, preference, favoured)
+        else:
+            offer = yield from _heads_beside(level, sorted(preference.affinities), favoured)
+        if offer.heads:
+            return offer
+    rank = preference.rank(None) if level.plain else 1
+    ordinary = yield from _round(level, preference, rank)
+    return (yield from _heads(level, level.routes, ordinary))
 
 
-def _kept_waiting(level: _Level, favoured: list[str]) -> Script[_Found]:
+def _round(level: _Level, preference: Preference, rank: int) -> Script[_Round]:
+    if level.request.tenant is not None:
+        return _Round(None, None)
+    scope = level.request.turn_scope(level.listed, level.priority, preference, rank)
+    return _Round(scope, (yield from read_turn(scope)))
+
+
+def _kept_waiting(level: _Level, preference: Preference, turn: _Round) -> Script[_Offer]:
     """Return jobs with another affinity or none, for a worker that has favoured its own for long enough."""
-    unplaced = (yield from _heads(level, level.plain)) if level.plain else _Found([], level.limit)
-    placed = yield from _heads(level, level.placed)
-    others = [row for row in placed.rows if row[2] not in favoured]
-    if not others:
-        named = yield Statement("ready_affinities", {"after": favoured[0], "limit": _AFFINITIES_LOOKED_AT})
-        rest = [affinity for (affinity,) in named if affinity not in favoured]
-        others = (yield from _heads_beside(level, rest)).rows if rest else []
-    # One job is asked for at a time here, so that windows need not match.
-    return _Found([*unplaced.rows, *others], level.limit)
+    first = yield from _heads(level, level.routes, turn)
+    [head] = _choose(first, 1, Preference())
+    if head.affinity not in preference.affinities:
+        return first
+    named = yield Statement("ready_affinities", {"after": head.affinity, "limit": _AFFINITIES_LOOKED_AT})
+    others = [affinity for (affinity,) in named if affinity not in preference.affinities]
+    beside = yield from _heads_beside(level, others, turn)
+    plain = yield from _heads(level, level.plain, turn)
+    return _Offer([*beside.heads, *plain.heads], beside.unfinished | plain.unfinished, turn)
 
 
-def _heads(level: _Level, routes: Sequence[int]) -> Script[_Found]:
+def _heads(level: _Level, routes: Sequence[int], turn: _Round) -> Script[_Offer]:
     tenant = level.request.tenant
     if tenant is None:
-        turns = yield from _turns(level, routes)
-        pairs = _next_in_turn(turns, level)
-        return (yield from _fetch(level, "ready_heads", pairs, {"pairs": [list(pair) for pair in pairs]}))
-    pairs = [(route, tenant) for route in routes]
-    fair = yield from _fetch(level, "ready_heads", pairs, {"pairs": [list(pair) for pair in pairs]}, streams=2)
-    values = {"routes": list(routes), "tenant": tenant}
-    strict = yield from _fetch(level, "ready_heads_of_tenant", pairs, values, streams=2)
-    return _Found([*fair.rows, *strict.rows], fair.window)
+        places = yield from _turns(level, routes, turn)
+        return (yield from _fetch(level, "ready_heads", places, turn))
+    places = [(route, turn_of) for route in routes for turn_of in (tenant, "")]
+    fair = yield from _fetch(level, "ready_heads", places[::2], turn)
+    strict = yield from _fetch(level, "ready_heads_of_tenant", places[1::2], turn)
+    return _Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
 
 
-def _heads_beside(level: _Level, affinities: list[str]) -> Script[_Found]:
+def _heads_beside(level: _Level, affinities: list[str], turn: _Round) -> Script[_Offer]:
     tenant = level.request.tenant
     if tenant is None:
-        turns = yield from _turns_beside(level, affinities)
-        triples = _next_in_turn(turns, level)
-        values = {"triples": [list(triple) for triple in triples]}
-        return (yield from _fetch(level, "ready_heads_beside", triples, values))
-    triples = [(route, tenant, affinity) for route in level.placed for affinity in affinities]
-    values = {"triples": [list(triple) for triple in triples]}
-    fair = yield from _fetch(level, "ready_heads_beside", triples, values, streams=2)
-    named = {"routes": level.placed, "affinities": affinities, "tenant": tenant}
-    strict = yield from _fetch(level, "ready_heads_of_tenant_beside", triples, named, streams=2)
-    return _Found([*fair.rows, *strict.rows], fair.window)
+        places = yield from _turns_beside(level, affinities, turn)
+        return (yield from _fetch(level, "ready_heads_beside", places, turn))
+    beside = [(route, affinity) for route in level.placed for affinity in affinities]
+    fair_places = [(route, tenant, affinity) for route, affinity in beside]
+    strict_places = [(route, "", affinity) for route, affinity in beside]
+    fair = yield from _fetch(level, "ready_heads_beside", fair_places, turn)
+    strict = yield from _fetch(level, "ready_heads_of_tenant_beside", strict_places, turn)
+    return _Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
 
 
-def _fetch(
-    level: _Level, statement: str, places: Sequence[object], values: Mapping[str, object], streams: int = 1
-) -> Script[_Found]:
+def _fetch(level: _Level, statement: str, places: Sequence[Place], turn: _Round) -> Script[_Offer]:
     """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
-    count = max(len(places) * streams, 1)
-    window = min(level.limit, max(4, -(-2 * level.limit // count)))
-    rows = yield Statement(statement, {**values, "priority": level.priority, "limit": window})
-    return _Found(rows, window)
+    if not places:
+        return _Offer([], set(), turn)
+    window = min(level.limit, max(4, -(-2 * level.limit // len(places))))
+    values = {"places": [list(place) for place in places], "priority": level.priority, "limit": window}
+    if statement.startswith("ready_heads_of_tenant"):
+        values["tenant"] = level.request.tenant
+    rows = yield Statement(statement, values)
+    width = len(places[0])
+    heads = [_candidate(level, row, width) for row in rows]
+    counted = Counter(head.stream for head in heads)
+    return _Offer(heads, {place for place in places if counted[place] >= window}, turn)
 
 
-def _turns(level: _Level, routes: Sequence[int]) -> Script[list[tuple[int, str]]]:
+def _candidate(level: _Level, row: Row, width: int) -> Candidate:
+    seq, route, affinity, turn, due_at_ms = row
+    return Candidate(level.listed, level.priority, affinity, turn, due_at_ms, seq, (route, turn, affinity)[:width])
+
+
+# --- the turns that come next --------------------------------------------------------------------------------------
+
+
+def _turns(level: _Level, routes: Sequence[int], turn: _Round) -> Script[list[Place]]:
     if level.only_turn is not None:
         return [(route, level.only_turn) for route in routes]
-    rows = yield Statement("ready_turns", {"routes": list(routes), **_round(level)})
-    return [(route, turn) for route, turn in rows]
+    rows = yield Statement("ready_turns", {"routes": list(routes), **_next(level, turn)})
+    return _within_reach(rows, level, turn)
 
 
-def _turns_beside(level: _Level, affinities: list[str]) -> Script[list[tuple[int, str, str]]]:
+def _turns_beside(level: _Level, affinities: list[str], turn: _Round) -> Script[list[Place]]:
     if level.only_turn is not None:
         return [(route, level.only_turn, affinity) for route in level.placed for affinity in affinities]
-    values = {"routes": level.placed, "affinities": affinities, **_round(level)}
+    values = {"routes": level.placed, "affinities": affinities, **_next(level, turn)}
     rows = yield Statement("ready_turns_beside", values)
-    return [(route, turn, affinity) for route, affinity, turn in rows]
+    return _within_reach(rows, level, turn)
 
 
-def _round(level: _Level) -> dict[str, object]:
-    return {"priority": level.priority, "last_turn": level.last_turn or "", "limit": level.limit}
+def _next(level: _Level, turn: _Round) -> dict[str, object]:
+    return {"priority": level.priority, "last_turn": turn.last_turn or "", "limit": level.limit}
 
 
-def _next_in_turn(places: Iterable[tuple[int, str, *tuple[str, ...]]], level: _Level) -> list[tuple[object, ...]]:
-    """Keep the places of those turns that can be reached within the limit."""
+def _within_reach(places: Iterable[Place], level: _Level, turn: _Round) -> list[Place]:
+    """Keep the places of those turns that the limit can reach."""
     found = list(dict.fromkeys(places))
-    turns = sorted({place[1] for place in found}, key=lambda turn: turn_key(turn, level.last_turn))
+    turns = sorted({place[1] for place in found}, key=lambda name: turn_key(name, turn.last_turn))
     reached = set(turns[: level.limit])
     return [place for place in found if place[1] in reached]

@@ -35,10 +35,11 @@ create table holdfast_route (
     unique (lane, kind, requires, placed)
 ) strict;
 
--- Which turn each subscription (lanes, kinds, capabilities) served last. A hint for fairness, nothing more.
+-- Which turn was served last in each round of tenants. A hint for fairness, nothing more.
 create table holdfast_turn (
-    subscription text primary key,
-    turn         text not null
+    scope      text primary key,
+    turn       text not null,
+    used_at_ms integer not null
 ) strict, without rowid;
 
 -- The starts of exclusive workers; the newest holds, the others are refused.

@@ -29,6 +29,6 @@ earlier (route, affinity, turn, place) as (
                                   order by turn limit 1), e.place + 1
       from earlier e where e.turn <= :last_turn and e.place < :limit
 )
-select route, affinity, turn from later where turn is not null
+select route, turn, affinity from later where turn is not null
 union all
-select route, affinity, turn from earlier where turn <= :last_turn
+select route, turn, affinity from earlier where turn <= :last_turn

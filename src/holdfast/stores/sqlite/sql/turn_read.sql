@@ -1,2 +1,2 @@
--- Read which turn a subscription served last.
-select turn from holdfast_turn where subscription = :subscription
+-- Read which turn was served last in a round.
+select turn from holdfast_turn where scope = :scope
