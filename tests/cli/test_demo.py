@@ -8,18 +8,24 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from rich.console import Console
 
 import holdfast
+from holdfast.cli.demo_checks import Receipt, Record, collect, examine
+from holdfast.cli.demo_crew import Tale
+from holdfast.cli.demo_picture import can_draw
+from holdfast.cli.demo_story import Victim
 
 COMMAND = [sys.executable, "-m", "holdfast.cli", "demo", "--fast"]
 PATIENCE_SECONDS = 150
@@ -75,10 +81,8 @@ class TestPlain:
         assert "WRONG" not in told.stdout
 
     def test_the_lines_tell_of_the_kill_and_the_takeover_in_order(self, told: Told) -> None:
-        killed = re.search(r"(worker \d) killed with SIGKILL holding (\S+) \(epoch (\d+)", told.stdout)
-        assert killed is not None
-        worker, job, epoch = killed[1], killed[2], int(killed[3])
-        rest = told.stdout[killed.end() :]
+        worker, job, epoch = victim(told, "killed with SIGKILL")
+        rest = told.stdout.partition("killed with SIGKILL holding")[2]
         lapsed = rest.index(f"lease of {worker} on {job} lapsed")
         taken = re.search(rf"{job} taken over by (worker \d) at epoch {epoch + 1}", rest)
         assert taken is not None
@@ -87,10 +91,8 @@ class TestPlain:
         assert re.search(rf"{job} finished by worker \d", rest[taken.end() :])
 
     def test_the_revived_worker_is_refused_after_another_has_finished_its_job(self, told: Told) -> None:
-        frozen = re.search(r"(worker \d) frozen with SIGSTOP holding (\S+) \(epoch (\d+)", told.stdout)
-        assert frozen is not None
-        worker, job, epoch = frozen.groups()
-        rest = told.stdout[frozen.end() :]
+        worker, job, epoch = victim(told, "frozen with SIGSTOP")
+        rest = told.stdout.partition("frozen with SIGSTOP holding")[2]
         finished = rest.index(f"{job} finished by ")
         revived = rest.index(f"{worker} revived with SIGCONT")
         refused = rest.index(f"{worker} tried to settle {job} at epoch {epoch}: refused, lease_lost")
@@ -105,13 +107,11 @@ class TestPlain:
         assert numbers["retries"] >= 1
 
     def test_the_kept_file_tells_the_same_story(self, told: Told) -> None:
-        frozen = re.search(r"(worker \d) frozen with SIGSTOP holding (\S+) \(epoch (\d+)", told.stdout)
-        assert frozen is not None
+        worker, job_id, epoch = victim(told, "frozen with SIGSTOP")
         with holdfast.connect(str(told.kept)) as queue:
-            job, attempts = queue.get(frozen[2]), queue.attempts(frozen[2])
-            counts = queue.counts()
-        stale = attempts[int(frozen[3]) - 1]
-        assert (stale.worker, stale.outcome) == (frozen[1], "lapsed")
+            job, attempts, counts = queue.get(job_id), queue.attempts(job_id), queue.counts()
+        stale = attempts[epoch - 1]
+        assert (stale.worker, stale.outcome) == (worker, "lapsed")
         assert (job.state, job.epoch) == ("done", attempts[-1].epoch)
         assert f"finished {sum(counts.values())} ({counts['done']} done, {counts['failed']} failed)" in told.stdout
 
@@ -134,32 +134,105 @@ class TestPlain:
         assert [check["claim"] for check in answer["checks"] if not check["holds"]] == []
         assert list(place.iterdir()) == []
 
+    def test_every_command_it_suggests_works_on_the_kept_file(self, told: Told) -> None:
+        suggested = re.findall(rf" (--url {re.escape(str(told.kept))} .*)$", told.stdout, re.MULTILINE)
+        assert len(suggested) >= 3
+        for words in suggested:
+            command = [sys.executable, "-m", "holdfast.cli", *shlex.split(words)]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+            assert ran.returncode == 0, ran.stderr
+            assert ran.stdout
+
+
+class TestChecks:
+    """What the demo says at its end is judged, not recited: a record that was tampered with is found out."""
+
+    @pytest.fixture
+    def record(self, told: Told) -> Record:
+        killed, frozen = (victim(told, word) for word in ("killed with SIGKILL", "frozen with SIGSTOP"))
+        refusal = Tale(frozen.worker, "settle_refused", frozen.job_id, frozen.epoch, "lease_lost", "")
+        with holdfast.connect(str(told.kept)) as queue:
+            acknowledged = [job.id for job in queue.jobs(limit=1000)]
+            return collect(queue, acknowledged=acknowledged, refusals=[refusal], killed=killed, frozen=frozen)
+
+    def test_an_honest_record_passes(self, record: Record) -> None:
+        assert wrong(record) == []
+
+    def test_a_lost_job_is_found(self, record: Record) -> None:
+        counts = {**record.counts, "done": record.counts["done"] - 1}
+        assert wrong(record._replace(counts=counts)) == ["nothing lost"]
+
+    def test_a_job_that_ended_twice_is_found(self, record: Record) -> None:
+        again = next(event for event in record.events if event.name == "done")
+        assert wrong(record._replace(events=[*record.events, again])) == ["settled once"]
+
+    def test_an_effect_of_a_refused_settle_is_found(self, record: Record) -> None:
+        assert record.frozen is not None
+        stale = Receipt(record.frozen.job_id, record.frozen.epoch, record.frozen.worker)
+        assert wrong(record._replace(receipts=[*record.receipts, stale])) == ["effects once", "stale refused"]
+
+    def test_a_missing_effect_is_found(self, record: Record) -> None:
+        assert wrong(record._replace(receipts=record.receipts[1:])) == ["effects once"]
+
+    def test_a_stale_settle_that_nobody_refused_is_found(self, record: Record) -> None:
+        assert wrong(record._replace(refusals=[])) == ["stale refused"]
+
+    def test_a_killed_worker_that_finished_its_own_job_is_found(self, record: Record) -> None:
+        assert record.killed is not None
+        alone = record.attempts[record.killed.job_id][-1]
+        assert wrong(record._replace(killed=record.killed._replace(epoch=alone.epoch))) == ["killed, taken over"]
+
+
+def wrong(record: Record) -> list[str]:
+    return [check.claim for check in examine(record) if not check.holds]
+
+
+def victim(told: Told, struck: str) -> Victim:
+    found = re.search(rf"(worker \d) {struck} holding (\S+) \(epoch (\d+)", told.stdout)
+    assert found is not None
+    return Victim(found[1], found[2], int(found[3]))
+
 
 class TestTerminal:
     def test_it_draws_on_a_screen_of_its_own_and_gives_the_terminal_back(self, place: Path) -> None:
         drawn, exit_code = run_in_terminal(place)
         assert exit_code == 0, drawn
         assert drawn.index(ENTER_SCREEN) < drawn.index("worker processes") < drawn.rindex(LEAVE_SCREEN)
+        assert "does not know it yet" in drawn
         assert drawn.rindex(SHOW_CURSOR) > drawn.rindex(HIDE_CURSOR)
         assert drawn.index("What to try next") > drawn.rindex(LEAVE_SCREEN)
         assert list(place.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("width", "height", "kind", "drawable"),
+        [
+            (80, 24, "xterm", True),
+            (60, 24, "xterm", False),
+            (80, 15, "xterm", False),
+            (80, 24, "dumb", False),
+        ],
+    )
+    def test_a_terminal_that_would_cut_the_picture_gets_lines(
+        self, width: int, height: int, kind: str, drawable: bool
+    ) -> None:
+        console = Console(width=width, height=height, force_terminal=True, _environ={"TERM": kind})
+        assert can_draw(console) is drawable
 
 
 class TestInterrupted:
     """However the demo ends, its workers end with it."""
 
     def test_an_interrupt_leaves_no_process_and_no_file(self, place: Path) -> None:
-        running, workers = start_until_frozen(place)
-        running.send_signal(signal.SIGINT)
-        assert running.wait(PATIENCE_SECONDS) == 130
-        assert_gone(workers)
+        with frozen_in_the_middle(place) as (running, workers):
+            running.send_signal(signal.SIGINT)
+            assert running.wait(PATIENCE_SECONDS) == 130
+            assert_gone(workers)
         assert list(place.iterdir()) == []
 
     def test_a_killed_parent_leaves_no_process_not_even_a_frozen_one(self, place: Path) -> None:
-        running, workers = start_until_frozen(place)
-        running.kill()
-        running.wait(PATIENCE_SECONDS)
-        assert_gone(workers)
+        with frozen_in_the_middle(place) as (running, workers):
+            running.kill()
+            assert_gone(workers)
 
 
 def run_in_terminal(place: Path) -> tuple[str, int]:
@@ -186,18 +259,19 @@ def read_all(terminal: int) -> Iterator[bytes]:
         yield chunk
 
 
-def start_until_frozen(place: Path) -> tuple[subprocess.Popen[str], set[int]]:
-    """Start the demo and return it, with the ids of its workers, once one of them is frozen."""
-    running = subprocess.Popen(
-        COMMAND, env={**environment(place), "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True
-    )
-    assert running.stdout is not None
-    for line in running.stdout:
-        if "frozen with SIGSTOP" in line:
-            break
-    workers = children_of(running.pid)
-    assert len(workers) == 3
-    return running, workers
+@contextmanager
+def frozen_in_the_middle(place: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+    """Run the demo until one of its workers is frozen; yield it, and the ids of its workers."""
+    unbuffered = {**environment(place), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(COMMAND, env=unbuffered, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            assert any("frozen with SIGSTOP" in line for line in running.stdout)
+            workers = children_of(running.pid)
+            assert len(workers) == 3
+            yield running, workers
+        finally:
+            running.kill()
 
 
 def children_of(pid: int) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -80,7 +81,9 @@ class TestItsBound:
         enqueue_beside(queue, "ACABA")
         assert letters(queue.claim_many(limit=1, affinity="A", residence_left=left)) == "C"
 
-    def test_past_the_bound_the_oldest_head_is_switched_to_and_drained(self, queue: Queue, clock: ManualClock) -> None:
+    def test_past_the_bound_the_oldest_head_is_switched_to_and_drained(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
         enqueue_beside(queue, "AAA")
         clock.advance(1)
         enqueue_beside(queue, "CBCB")
@@ -99,6 +102,27 @@ class TestItsBound:
         enqueue_beside(queue, "B")
         queue.enqueue("run", affinity="A", priority=1)
         assert letters(queue.claim_many(affinity="A", residence_left=0)) == "AB"
+
+    def test_past_the_bound_turns_hold_among_the_others_behind_it(self, queue: Queue) -> None:
+        for tenant, affinity in (("ada", "A"), ("ada", "B"), ("zoe", "B")):
+            queue.enqueue("run", tenant=tenant, affinity=affinity)
+        assert claim_one(queue, affinity="A", residence_left=0).job.tenant == "ada"
+
+    def test_past_the_bound_due_moments_hold_among_the_others_behind_it(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        queue.enqueue("one", affinity="A")
+        clock.advance(1)
+        behind = queue.enqueue("one", affinity="B")
+        clock.advance(1)
+        queue.enqueue("two", affinity="C")
+        assert claim_one(queue, affinity="A", residence_left=0).job.id == behind.id
+
+    def test_past_the_bound_the_one_job_behind_thousands_of_the_loaded_one_is_found(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("run", affinity="M") for _ in range(2000)])
+        for affinity in "AZ":
+            enqueue_beside(queue, affinity)
+            assert claim_one(queue, affinity="M", residence_left=0).job.affinity == affinity
 
     def test_a_bound_without_an_affinity_means_nothing(self, queue: Queue) -> None:
         enqueue_beside(queue, "AB-")
@@ -157,5 +181,5 @@ class TestNobodyStarves:
             enqueue_beside(queue, "ABC")
             taken += worker.work()
         assert min(taken.count(letter) for letter in "ABC") >= 6
-        switches = sum(one != other for one, other in zip(taken, taken[1:], strict=False))
+        switches = sum(one != other for one, other in pairwise(taken))
         assert switches <= 10

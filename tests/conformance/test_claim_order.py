@@ -1,4 +1,4 @@
-"""The total order of claiming, end to end: random ready jobs, claimed one by one and in batches, against an oracle."""
+"""The total order of claiming, end to end: random jobs, claimed one by one and in batches, against an oracle."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def random_options(chance: random.Random) -> JobOptions:
 def random_words(chance: random.Random) -> ClaimOptions:
     """Return the words of a claim with any mixture of filters and preferences."""
     words: ClaimOptions = {
+        # Long enough for nothing to come back while the test goes on.
+        "lease": 86_400,
         # The sets of lanes stay few, so that the same subscription comes again and its turn goes on.
         "lanes": chance.choice([["default"], ["default", "side"], ["strict"], ["strict", "default", "side"]]),
         "capabilities": chance.choice(CAPABILITIES),
@@ -82,7 +84,12 @@ def test_one_subscription_that_changes_its_batch_size_takes_everything_in_the_to
     queue: Queue, clock: ManualClock, oracle: Oracle, seed: int
 ) -> None:
     chance = random.Random(seed)
-    words: ClaimOptions = {"lanes": LANES, "capabilities": ["gpu"], "affinity": chance.choice(AFFINITIES)}
+    words: ClaimOptions = {
+        "lanes": LANES,
+        "capabilities": ["gpu"],
+        "affinity": chance.choice(AFFINITIES),
+        "lease": 600,
+    }
     fill(queue, clock, oracle, chance, 120)
     while not oracle.empty:
         limit = chance.choice([1, 1, 2, 3, 10])
@@ -100,6 +107,25 @@ def test_a_thousand_jobs_of_few_tenants_come_in_the_total_order(
         oracle.add(made.job)
     words: ClaimOptions = {"kinds": KINDS, "drain": "listed"}
     for _ in range(60):
+        assert claim_ids(queue, limit, **words) == oracle.claim(limit, words)
+
+
+@pytest.mark.parametrize("affinity", [None, "llama", "other"])
+@pytest.mark.parametrize("limit", [7, 25, 40])
+def test_a_crowd_of_tenants_with_uneven_queues_is_served_in_the_total_order(
+    queue: Queue, oracle: Oracle, limit: int, affinity: str | None
+) -> None:
+    chance = random.Random(f"{limit} {affinity}")
+    crowd = [f"tenant-{number:02}" for number in range(20)] + ["ada"] * 60 + ["zoe"] * 60
+    jobs = [
+        # Tenants with long queues mix affinities on one kind, or spread over several kinds.
+        NewJob("load" if tenant == "ada" else chance.choice(KINDS), tenant=tenant, affinity=chance.choice(AFFINITIES))
+        for tenant in chance.sample(crowd, len(crowd))
+    ]
+    for made in queue.enqueue_many(jobs):
+        oracle.add(made.job)
+    words: ClaimOptions = {"affinity": affinity}
+    while not oracle.empty:
         assert claim_ids(queue, limit, **words) == oracle.claim(limit, words)
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from holdfast import (
     Backoff,
-    Claim,
     Conflict,
     Done,
     InvalidInput,
@@ -23,6 +22,7 @@ from holdfast import (
     Queue,
 )
 from tests.support.clock import ManualClock
+from tests.support.held import claim_one
 from tests.support.stores import Harness
 
 
@@ -33,12 +33,6 @@ def moment(clock: ManualClock, seconds: float = 0) -> datetime:
 
 def stored(queue: Queue) -> int:
     return sum(queue.counts().values())
-
-
-def must_claim(queue: Queue, **words: Any) -> Claim:
-    claim = queue.claim(**words)
-    assert claim is not None
-    return claim
 
 
 WORDS: list[tuple[dict[str, Any], str, Any]] = [
@@ -73,11 +67,11 @@ PAYLOADS: list[Any] = [
     10**999,
     1e308,
     5e-324,
-    "‮right to left‬ 👩‍👩‍👧 'quoted'; -- drop",
+    "\u202eright to left\u202c 👩‍👩‍👧 'quoted'; -- drop",
     "\\u0000 is text here",
     "line\nbreak\ttab \x01",
 ]
-NAMES = ["'; drop table holdfast_job; --", "שלום", "‮abc", "👩‍👩‍👧‍👦", "a b", "%", "_", "x" * 200, "😀" * 200]
+NAMES = ["'; drop table holdfast_job; --", "שלום", "\u202eabc", "👩‍👩‍👧‍👦", "a b", "%", "_", "x" * 200, "😀" * 200]
 
 
 class TestOne:
@@ -102,13 +96,13 @@ class TestOne:
     def test_every_payload_comes_back_exactly(self, queue: Queue, payload: Any) -> None:
         made = queue.enqueue("work", payload)
         assert repr(queue.get(made.id).payload) == repr(payload)
-        assert repr(must_claim(queue).job.payload) == repr(payload)
+        assert repr(claim_one(queue).job.payload) == repr(payload)
 
     @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
     def test_any_sound_name_serves_everywhere(self, queue: Queue, name: str) -> None:
         words: dict[str, Any] = {"tags": {name: name}, "headers": {name: name}, "job_id": name, "dedupe_key": name}
         made = queue.enqueue(name, lane=name, tenant=name, affinity=name, requires=[name], **words)
-        claim = must_claim(queue, lanes=[name], kinds=[name], tenant=name, capabilities=[name], worker=name)
+        claim = claim_one(queue, lanes=[name], kinds=[name], tenant=name, capabilities=[name], worker=name)
         assert claim.job.id == made.id == name
         assert (claim.job.kind, claim.job.tags, claim.job.headers) == (name, {name: name}, {name: name})
         assert queue.counts(by="tenant") == {name: 1}
@@ -150,8 +144,8 @@ class TestWhatTheWordsDo:
     def test_an_affinity_is_preferred_but_not_required(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="first")
         queue.enqueue("work", job_id="beside", affinity="llama3")
-        assert must_claim(queue, affinity="llama3").job.id == "beside"
-        assert must_claim(queue, affinity="llama3").job.id == "first"
+        assert claim_one(queue, affinity="llama3").job.id == "beside"
+        assert claim_one(queue, affinity="llama3").job.id == "first"
 
     def test_a_job_that_asks_for_all_events_is_recorded_from_its_enqueue(self, queue: Queue) -> None:
         queue.enqueue("quiet")
@@ -171,13 +165,13 @@ class TestTimes:
         clock.advance(59.999)
         assert queue.claim() is None
         clock.advance(0.001)
-        assert must_claim(queue).job.id == made.id
+        assert claim_one(queue).job.id == made.id
 
     def test_no_delay_is_too_short_to_count(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", delay=0.0001)
         assert queue.claim() is None
         clock.advance(0.001)
-        assert must_claim(queue).job.id == made.id
+        assert claim_one(queue).job.id == made.id
 
     def test_a_delay_of_nothing_is_ready_at_once(self, queue: Queue) -> None:
         assert queue.enqueue("work", delay=0).job.state == "ready"
@@ -188,7 +182,7 @@ class TestTimes:
         clock.advance(4.999)
         assert queue.claim() is None
         clock.advance(0.001)
-        assert must_claim(queue).job.id == made.id
+        assert claim_one(queue).job.id == made.id
 
     def test_a_moment_in_the_past_means_now(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", run_at=moment(clock, -3_600))
@@ -205,12 +199,16 @@ class TestTimes:
         assert queue.claim() is None
         job = queue.get(made.id)
         assert job.failure is not None
-        assert (job.state, job.failure.failure_class, job.failure.reason) == ("failed", "permanent", "deadline_passed")
+        assert (job.state, job.failure.failure_class, job.failure.reason) == (
+            "failed",
+            "permanent",
+            "deadline_passed",
+        )
 
     def test_a_job_started_by_its_deadline_may_end_after_it(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("work", deadline=moment(clock, 10))
         clock.advance(9.999)
-        claim = must_claim(queue)
+        claim = claim_one(queue)
         clock.advance(10)
         assert queue.settle(claim, Done()).state == "done"
 
@@ -229,10 +227,12 @@ class TestMany:
         assert [claim.job.payload for claim in queue.claim_many(limit=500)] == list(range(500))
 
     def test_they_may_be_dicts_or_new_jobs_with_all_the_words(self, queue: Queue) -> None:
-        made = queue.enqueue_many([
-            NewJob("a", [1], priority=2, tags={"t": "1"}),
-            {"kind": "b", "payload": {"x": 1}, "lane": "mail", "tenant": "acme", "delay": 5, "job_id": "b-1"},
-        ])
+        made = queue.enqueue_many(
+            [
+                NewJob("a", [1], priority=2, tags={"t": "1"}),
+                {"kind": "b", "payload": {"x": 1}, "lane": "mail", "tenant": "acme", "delay": 5, "job_id": "b-1"},
+            ]
+        )
         first, second = (queue.get(answer.id) for answer in made)
         assert [first, second] == [answer.job for answer in made]
         assert (first.kind, first.payload, first.priority, first.tags) == ("a", [1], 2, {"t": "1"})
@@ -293,7 +293,7 @@ class TestDrainingAndRetired:
     def test_what_is_in_a_draining_lane_is_worked_off(self, queue: Queue) -> None:
         made = queue.enqueue("work", lane="mail")
         queue.set_lane("mail", state="draining")
-        claim = must_claim(queue, lanes=["mail"])
+        claim = claim_one(queue, lanes=["mail"])
         assert queue.settle(claim, Done()).state == "done"
         assert claim.job.id == made.id
 
@@ -322,3 +322,21 @@ class TestDrainingAndRetired:
         assert stored(queue) == 0
         queue.restore("old")
         assert queue.enqueue("old").created
+
+
+class TestLife:
+    def test_a_queue_that_was_closed_is_opened_again_by_its_next_use(self, queue: Queue) -> None:
+        queue.enqueue("work")
+        queue.close()
+        made = queue.enqueue("work", {"n": 1}, job_id="after")
+        assert queue.get("after") == made.job
+
+    def test_closing_twice_or_before_the_first_use_is_harmless(self, queue: Queue) -> None:
+        queue.close()
+        queue.close()
+        assert queue.enqueue("work").created
+
+    def test_a_block_closes_the_queue_at_its_end(self, harness: Harness) -> None:
+        with harness.open() as queue:
+            assert queue.enqueue("work").created
+        assert queue.enqueue("work").created

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import pytest
 
 from holdfast import Claim, ClaimOptions, Conflict, Done, HoldfastError, LeaseLost, NewJob, Queue, Released
@@ -10,16 +12,16 @@ from tests.support.held import claim_all, claim_ids, claim_one
 from tests.support.stores import Harness
 
 
-def start(number: int) -> ClaimOptions:
-    """Return the words with which the worker's start of this number claims."""
-    return {"worker": "printer", "incarnation": f"start-{number}", "exclusive": True}
+def start(number: int, **words: Unpack[ClaimOptions]) -> ClaimOptions:
+    """Return the words with which the worker's start of this number claims, and further *words*."""
+    return {**words, "worker": "printer", "incarnation": f"start-{number}", "exclusive": True}
 
 
 class TestTakingBack:
     def test_a_new_start_takes_back_at_once_without_spending_the_attempt(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("print") for _ in range(3)])
-        before = queue.claim_many(lease=3600, **start(1))
-        after = queue.claim_many(lease=3600, **start(2))
+        before = queue.claim_many(**start(1, lease=3600))
+        after = queue.claim_many(**start(2, lease=3600))
         assert [claim.job.id for claim in after] == [claim.job.id for claim in before]
         assert {(claim.epoch, claim.job.attempt, claim.job.incarnation) for claim in after} == {(2, 1, "start-2")}
 
@@ -38,27 +40,39 @@ class TestTakingBack:
         assert (first.incarnation, first.outcome, first.failure) == ("start-1", "released", None)
         assert (second.incarnation, second.outcome) == ("start-2", None)
 
-    def test_it_is_not_suspect(self, queue: Queue) -> None:
+    def test_it_is_suspect_since_its_holder_may_have_died_of_it(self, queue: Queue) -> None:
         queue.enqueue("print")
         claim_one(queue, **start(1))
+        claim = claim_one(queue, **start(2))
+        assert claim.job.suspect == 1
+        queue.settle(claim, Released())
         assert claim_one(queue, **start(2)).job.suspect == 0
+
+    def test_a_job_that_kills_every_start_ends_as_failed(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("print", max_attempts=2)
+        for number in range(300):
+            if queue.claim(**start(number)) is None and queue.get(made.id).finished:
+                break
+            clock.advance(5)
+        job = queue.get(made.id)
+        assert (job.state, job.attempt, job.failure_reason) == ("failed", 2, "released_too_often")
 
     def test_a_claim_that_finds_no_work_of_its_own_takes_back_too(self, queue: Queue) -> None:
         made = queue.enqueue("print")
-        claim_one(queue, lease=3600, **start(1))
-        assert queue.claim(kinds=[], **start(2)) is None
+        claim_one(queue, **start(1, lease=3600))
+        assert queue.claim(**start(2, kinds=[])) is None
         assert queue.get(made.id).state == "ready"
         assert claim_one(queue, worker="another").job.id == made.id
 
     def test_claims_in_other_lanes_are_taken_back_too(self, queue: Queue) -> None:
         made = queue.enqueue("print", lane="side")
-        claim_one(queue, lanes=["side"], lease=3600, **start(1))
+        claim_one(queue, **start(1, lanes=["side"], lease=3600))
         assert queue.claim(**start(2)) is None
         assert queue.get(made.id).state == "ready"
 
     def test_everything_is_taken_back_however_much_it_was(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("print") for _ in range(1_007)])
-        held = claim_all(queue, lease=3600, **start(1))
+        held = claim_all(queue, **start(1, lease=3600))
         assert len(held) == 1_007
         first = queue.claim_many(limit=1, **start(2))
         again = first + claim_all(queue, **start(2))
@@ -100,8 +114,8 @@ class TestThePredecessor:
 
     def test_its_writes_are_refused_before_anybody_claims_the_job_again(self, queue: Queue) -> None:
         queue.enqueue("print")
-        held = claim_one(queue, lease=3600, **start(1))
-        assert queue.claim(kinds=[], **start(2)) is None
+        held = claim_one(queue, **start(1, lease=3600))
+        assert queue.claim(**start(2, kinds=[])) is None
         with pytest.raises(LeaseLost):
             queue.heartbeat(held)
         with pytest.raises(LeaseLost):
@@ -110,10 +124,10 @@ class TestThePredecessor:
 
     def test_a_claim_sent_again_by_an_earlier_start_is_refused(self, queue: Queue) -> None:
         queue.enqueue("print")
-        claim_one(queue, lease_token="t1", **start(1))
+        claim_one(queue, **start(1, lease_token="t1"))
         claim_one(queue, **start(2))
         with pytest.raises(Conflict):
-            queue.claim(lease_token="t1", **start(1))
+            queue.claim(**start(1, lease_token="t1"))
 
     def test_a_settle_fused_with_a_claim_of_an_earlier_start_changes_nothing(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("print"), NewJob("print")])

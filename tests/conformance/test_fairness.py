@@ -150,11 +150,21 @@ class TestWhoseTurnIsRemembered:
         enqueue_for(queue, "ac")
         assert served(queue, 3) == "bca"
 
-    def test_an_affinity_moves_the_turn_like_any_claim(self, queue: Queue) -> None:
+    def test_jobs_that_an_affinity_puts_first_go_round_among_themselves(self, queue: Queue) -> None:
+        enqueue_for(queue, "abc")
+        queue.enqueue_many([NewJob("mail", tenant=tenant, affinity="llama") for tenant in "ccba"])
+        assert served(queue, 1) == "a"
+        favoured = [claim_one(queue, affinity="llama").job.tenant for _ in range(3)]
+        assert favoured == ["a", "b", "c"]
+        assert served(queue, 2) == "bc"
+
+    def test_each_priority_has_a_round_of_its_own(self, queue: Queue) -> None:
         enqueue_for(queue, "abc" * 2)
-        queue.enqueue("mail", tenant="b", affinity="llama")
-        assert claim_one(queue, affinity="llama").job.tenant == "b"
-        assert served(queue, 3) == "cab"
+        tenants = ""
+        for _ in range(6):
+            queue.enqueue("mail", tenant="a", priority=5)
+            tenants += served(queue, 2)[1]
+        assert tenants == "abcabc"
 
     def test_a_settle_fused_with_the_next_claim_keeps_the_turn(self, queue: Queue) -> None:
         enqueue_for(queue, "abc" * 2)
@@ -211,3 +221,14 @@ class TestStrictLanes:
             claims = queue.claim_many(limit=2, lanes=["urgent", "default"])
             tenants += claims[1].job.tenant
         assert tenants == "abc"
+
+    def test_a_tenants_claim_over_strict_and_fair_lanes_goes_by_due_moment(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        queue.set_lane("strict", order="strict")
+        made = []
+        for lane in ("default", "strict", "default", "strict"):
+            made += enqueue_for(queue, "a", lane=lane)
+            clock.advance(1)
+        lanes = ["strict", "default"]
+        assert [claim_one(queue, lanes=lanes, tenant="a").job.id for _ in range(4)] == made

@@ -11,19 +11,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Claim, Conflict, Done, Failed, JobNotFound, NewJob, Queue
+from holdfast import Backoff, Conflict, Done, Failed, JobNotFound, NewJob, Queue
 from tests.support.clock import ManualClock
+from tests.support.held import claim_one
 from tests.support.stores import Harness
 
 
 def stored(queue: Queue) -> int:
     return sum(queue.counts().values())
-
-
-def must_claim(queue: Queue, **words: Any) -> Claim:
-    claim = queue.claim(**words)
-    assert claim is not None
-    return claim
 
 
 RICH: dict[str, Any] = {
@@ -71,6 +66,12 @@ class TestFreshIds:
         made = queue.enqueue_many([NewJob("work", 1)] * 200)
         assert len({answer.id for answer in made}) == 200
 
+    def test_ids_are_text_and_never_numbers(self, queue: Queue) -> None:
+        names = ["1", "01", "1.0", "1e0", "0x1", "null", "true", "A", "a", "a ", "é", "e\u0301"]
+        made = [queue.enqueue("work", name, job_id=name) for name in names]
+        assert all(answer.created for answer in made)
+        assert [queue.get(name).payload for name in names] == names
+
     def test_an_unknown_id_is_not_found(self, queue: Queue) -> None:
         with pytest.raises(JobNotFound) as caught:
             queue.get("nobody")
@@ -88,7 +89,7 @@ class TestReplay:
         assert stored(queue) == 1
         assert [event.name for event in queue.events()] == ["enqueued"]
 
-    @pytest.mark.parametrize("change", CHANGES, ids=lambda change: "-".join(change))
+    @pytest.mark.parametrize("change", CHANGES, ids="-".join)
     def test_other_content_is_a_conflict_and_changes_nothing(self, queue: Queue, change: dict[str, Any]) -> None:
         first = queue.enqueue("work", job_id="a", **RICH)
         with pytest.raises(Conflict) as caught:
@@ -124,7 +125,7 @@ class TestReplay:
 
     def test_it_returns_the_job_as_it_stands_now(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="a")
-        claim = must_claim(queue)
+        claim = claim_one(queue)
         assert queue.enqueue("work", job_id="a").job.state == "running"
         queue.settle(claim, Done({"ok": True}))
         again = queue.enqueue("work", job_id="a")
@@ -132,7 +133,7 @@ class TestReplay:
 
     def test_it_starts_no_failed_job_again(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="a")
-        queue.settle(must_claim(queue), Failed("no", permanent=True))
+        queue.settle(claim_one(queue), Failed("no", permanent=True))
         assert queue.enqueue("work", job_id="a").job.state == "failed"
         assert queue.claim() is None
 
@@ -157,14 +158,14 @@ class TestReplay:
 class TestIdBeforeDedupeKey:
     def test_a_replay_is_known_by_its_id_though_another_job_holds_its_key_now(self, queue: Queue) -> None:
         queue.enqueue("work", 1, job_id="first", dedupe_key="k")
-        queue.settle(must_claim(queue), Done())
+        queue.settle(claim_one(queue), Done())
         queue.enqueue("work", 2, job_id="second", dedupe_key="k")
         again = queue.enqueue("work", 1, job_id="first", dedupe_key="k")
         assert (again.id, again.created, again.job.state) == ("first", False, "done")
 
     def test_a_replay_replaces_nothing(self, queue: Queue) -> None:
         queue.enqueue("work", 1, job_id="first", dedupe_key="k", on_duplicate="replace")
-        queue.settle(must_claim(queue), Done())
+        queue.settle(claim_one(queue), Done())
         queue.enqueue("work", 2, job_id="second", dedupe_key="k")
         queue.enqueue("work", 1, job_id="first", dedupe_key="k", on_duplicate="replace")
         assert queue.get("second").payload == 2
@@ -184,7 +185,7 @@ class TestIdBeforeDedupeKey:
 
     def test_a_replayed_successor_returns_the_successor(self, queue: Queue) -> None:
         queue.enqueue("work", 1, job_id="first", dedupe_key="k")
-        must_claim(queue)
+        claim_one(queue)
         asked: dict[str, Any] = {"job_id": "second", "dedupe_key": "k", "on_duplicate": "run_again"}
         made = queue.enqueue("work", 2, **asked)
         again = queue.enqueue("work", 2, **asked)

@@ -37,6 +37,12 @@ def raise_error(answer: object) -> None:
 
 FULL = Done(1, follow_ups=[NewJob("next")], artifacts=[Artifact("log", b"late")])
 
+
+def settle_in_transaction(queue: Queue, claim: Claim) -> None:
+    with queue.transaction() as transaction:
+        transaction.settle(claim, FULL)
+
+
 WRITES: dict[str, Callable[[Queue, Claim], object]] = {
     "heartbeat": lambda queue, claim: queue.heartbeat(claim),
     "heartbeat_many": lambda queue, claim: raise_error(queue.heartbeat_many([claim])[0]),
@@ -49,13 +55,8 @@ WRITES: dict[str, Callable[[Queue, Claim], object]] = {
     "settle deferred": lambda queue, claim: queue.settle(claim, Deferred(after=5)),
     "settle released": lambda queue, claim: queue.settle(claim, Released()),
     "settle_many": lambda queue, claim: raise_error(queue.settle_many([(claim, FULL)])[0].error),
-    "settle in a transaction": lambda queue, claim: settle_in_transaction(queue, claim),
+    "settle in a transaction": settle_in_transaction,
 }
-
-
-def settle_in_transaction(queue: Queue, claim: Claim) -> None:
-    with queue.transaction() as transaction:
-        transaction.settle(claim, FULL)
 
 
 def with_job(claim: Claim, **changes: object) -> Claim:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Conflict, Done, InvalidInput, JobNotFound, Queue, Released
+from holdfast import Conflict, Done, InvalidInput, JobNotFound, NewJob, Queue, Released
 from tests.support.clock import ManualClock
 from tests.support.lives import FINISHED, UNFINISHED, State, blocked_pair, event_names, job_in, rolled_back, start
 
@@ -94,3 +94,11 @@ class TestReprioritize:
             transaction.reprioritize(job.id, 9)
 
         assert queue.get(job.id) == job
+
+    def test_a_claim_sent_again_keeps_the_order_of_its_first_answer(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("a", priority=priority) for priority in (0, 2, 1)])
+
+        first, again = (queue.claim_many(limit=3, worker="w", lease_token="t") for _ in range(2))
+
+        assert [claim.job.priority for claim in first] == [2, 1, 0]
+        assert again == first

@@ -18,7 +18,7 @@ ENOUGH = 20
 class TestPromotion:
     def test_a_scheduled_job_is_claimed_from_its_moment_on(self, queue: Queue, clock: ManualClock) -> None:
         moment = queue.enqueue("mail").job.enqueued_at + timedelta(seconds=30)
-        claim_one(queue)
+        queue.settle(claim_one(queue), Done())
         made = queue.enqueue("mail", run_at=moment)
         assert queue.get(made.id).state == "scheduled"
         clock.advance(29.999)
@@ -170,7 +170,12 @@ class TestTakeBack:
 class TestReturns:
     @pytest.mark.parametrize(
         ("outcome", "passes"),
-        [(Failed("no", retry_after=5), 10), (Deferred(after=5), 10), (Released(), 0), (Failed("no", retry_after=0), 0)],
+        [
+            (Failed("no", retry_after=5), 10),
+            (Deferred(after=5), 10),
+            (Released(), 0),
+            (Failed("no", retry_after=0), 0),
+        ],
     )
     def test_a_returned_job_takes_its_place_by_its_new_due_moment(
         self, queue: Queue, clock: ManualClock, outcome: Failed | Deferred | Released, passes: float
@@ -298,8 +303,7 @@ class TestDeadlines:
         fine = queue.enqueue("mail")
         clock.advance(10)
         bites = [claim_ids(queue, 1000) for _ in range(ENOUGH)]
-        assert [fine.id] in bites
-        assert sum(bites, []) == [fine.id]
+        assert [bite for bite in bites if bite] == [[fine.id]]
         assert queue.counts() == {"failed": 3 * MANY, "running": 1}
 
     def test_jobs_promoted_past_their_deadline_are_not_started(self, queue: Queue, clock: ManualClock) -> None:
@@ -352,6 +356,17 @@ class TestWallClockJumps:
         assert queue.claim() is None
         clock.advance(0.001)
         assert queue.claim() is not None
+
+    @pytest.mark.parametrize("hours", [5, -5])
+    def test_a_lease_taken_after_a_jump_lasts_its_length(self, queue: Queue, clock: ManualClock, hours: int) -> None:
+        queue.enqueue("mail")
+        clock.set_wall_clock(hours * 3600)
+        claim = claim_one(queue, lease=30)
+        clock.advance(29.999)
+        queue.progress(claim, percent=99)
+        assert queue.claim() is None
+        clock.advance(0.001)
+        assert claim_one(queue).epoch == claim.epoch + 1
 
     def test_a_ready_job_stays_claimable_when_the_wall_clock_is_set_back(
         self, queue: Queue, clock: ManualClock

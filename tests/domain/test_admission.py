@@ -107,10 +107,17 @@ class TestDigest:
         assert admit(**turned).digest == admit(**BASE).digest
 
     def test_saying_a_default_is_saying_nothing(self) -> None:
-        spelled = {"lane": "default", "tenant": "default", "priority": 0, "delay": 0, "headers": {}, "max_attempts": 5}
+        spelled = {
+            "lane": "default",
+            "tenant": "default",
+            "priority": 0,
+            "delay": 0,
+            "headers": {},
+            "max_attempts": 5,
+        }
         assert admit(**BASE, **spelled).digest == admit(**BASE).digest
 
-    @pytest.mark.parametrize("other", OTHERS, ids=lambda other: "-".join(other))
+    @pytest.mark.parametrize("other", OTHERS, ids="-".join)
     def test_any_other_word_makes_another_request(self, other: dict[str, Any]) -> None:
         assert admit(**{**BASE, **other}).digest != admit(**BASE).digest
 

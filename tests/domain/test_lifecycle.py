@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast.domain import lifecycle, limits
+from holdfast.domain.admission import NewJob, check_job, new_job
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claim import ClaimRequest, Lease
 from holdfast.domain.clock import Now
@@ -47,54 +48,7 @@ REQUEST = ClaimRequest(
 
 # --- jobs in every state -------------------------------------------------------------------------------------------
 
-BLANK = Job(
-    seq=7,
-    id="job",
-    state="ready",
-    kind="kind",
-    lane="default",
-    tenant="default",
-    turn="default",
-    priority=0,
-    affinity=None,
-    requires_json="[]",
-    payload_json="null",
-    headers_json="{}",
-    tags_json="{}",
-    result_json=None,
-    enqueued_at_ms=NOW.wall_ms - 1_000,
-    due_at_ms=NOW.wall_ms - 1_000,
-    deadline_at_ms=None,
-    finished_at_ms=None,
-    attempt=0,
-    max_attempts=5,
-    backoff_json=None,
-    epoch=0,
-    worker=None,
-    incarnation=None,
-    lease_token=None,
-    lease_until_ms=None,
-    started_at_ms=None,
-    outcome=None,
-    settle_digest=None,
-    phase=None,
-    percent=None,
-    cancel_requested=0,
-    suspect=0,
-    deferrals=0,
-    deferred_since_ms=None,
-    releases=0,
-    failure_class=None,
-    failure_reason=None,
-    failure_message=None,
-    failure_traceback=None,
-    dedupe_key=None,
-    dedupe_kind=None,
-    predecessor=None,
-    digest=None,
-    record_all=0,
-    event_count=0,
-)
+BLANK = new_job(check_job(NewJob("kind"), fresh_id="job"), seq=7, turn="default", now=NOW)
 
 
 @st.composite
@@ -184,7 +138,7 @@ SENT: dict[str, Operation] = {
 OWN: dict[str, tuple[tuple[State, ...], Operation]] = {
     "claim": (("ready",), lambda job, _outcome, _chance: lifecycle.claim(job, REQUEST, NOW)),
     "lapse": (("running",), lambda job, _outcome, _chance: lifecycle.lapse(job, NOW)),
-    "take_back": (("running",), lambda job, _outcome, _chance: lifecycle.take_back(job, NOW)),
+    "take_back": (("running",), lambda job, _outcome, chance: lifecycle.take_back(job, NOW, chance)),
     "promote": (("scheduled",), lambda job, _outcome, _chance: lifecycle.promote(job)),
     "unblock": (("blocked",), lambda job, _outcome, _chance: lifecycle.unblock(job, NOW)),
     "expire": (WAITING, lambda job, _outcome, _chance: lifecycle.expire(job, NOW)),
@@ -318,7 +272,11 @@ FENCED: dict[str, Callable[[Job, Lease], object]] = {
 
 
 @pytest.mark.parametrize("name", FENCED)
-@given(job=jobs(), epoch_shift=st.integers(-1, 1), token=st.sampled_from(["old-token", "other"]))
+@given(
+    job=live_jobs() | jobs(),
+    epoch_shift=st.sampled_from([0, 0, 1, -1]),
+    token=st.sampled_from(["old-token", "other"]),
+)
 def test_a_write_passes_only_with_state_epoch_token_and_time_all_right(
     name: str, job: Job, epoch_shift: int, token: str
 ) -> None:
@@ -330,6 +288,15 @@ def test_a_write_passes_only_with_state_epoch_token_and_time_all_right(
     with pytest.raises(LeaseLost) as lost:
         FENCED[name](job, held)
     assert (lost.value.job_id, lost.value.epoch) == (job.id, held.epoch)
+
+
+@given(jobs(("ready",)))
+def test_a_claim_starts_a_new_attempt_under_a_new_epoch_and_a_lease_by_the_lease_clock(job: Job) -> None:
+    after = lifecycle.claim(job, REQUEST, NOW).after
+    assert (after.state, after.epoch, after.attempt) == ("running", job.epoch + 1, job.attempt + 1)
+    assert (after.lease_until_ms, after.started_at_ms) == (NOW.lease_ms + 30_000, NOW.wall_ms)
+    assert (after.worker, after.incarnation, after.lease_token) == ("new", "new-1", "new-token")
+    assert (after.outcome, after.settle_digest, after.phase, after.percent) == (None, None, None, None)
 
 
 @given(jobs(("running",)), st.integers(10, 60_000))
@@ -382,7 +349,7 @@ def test_a_requested_cancel_leaves_no_way_back_to_waiting(job: Job, outcome: Che
     for step in (
         lifecycle.settle(asked, lease_of(asked), outcome, NOW, 0.5),
         lifecycle.lapse(asked, NOW),
-        lifecycle.take_back(asked, NOW),
+        lifecycle.take_back(asked, NOW, 0.5),
     ):
         assert step.after.state == "cancelled"
 
@@ -406,6 +373,15 @@ def test_a_lapse_spends_the_attempt_and_makes_the_job_suspect(job: Job) -> None:
         assert (step.after.state, step.after.failure_reason) == ("failed", "lease_lapsed")
 
 
+@given(live_jobs(), CHANCES)
+def test_taking_back_gives_the_attempt_back_as_often_as_a_release_may(job: Job, chance: float) -> None:
+    step = lifecycle.take_back(job, NOW, chance)
+    too_often = job.releases >= limits.RELEASES_MAX
+    if not job.cancel_requested:
+        assert step.after.attempt == job.attempt - (not too_often)
+        assert step.after.suspect == 1
+
+
 @given(steps())
 def test_the_attempt_that_ended_keeps_the_number_it_ran_under(named: tuple[str, Step]) -> None:
     _, step = named
@@ -416,12 +392,11 @@ def test_the_attempt_that_ended_keeps_the_number_it_ran_under(named: tuple[str, 
 
 
 @given(steps())
-def test_an_attempt_goes_into_history_exactly_when_its_job_leaves_running_and_goes_on(
-    named: tuple[str, Step],
-) -> None:
-    _, step = named
+def test_an_attempt_goes_into_history_exactly_when_its_job_goes_on_without_it(named: tuple[str, Step]) -> None:
+    name, step = named
     leaves = step.before.state == "running" and step.after.state in WAITING
-    assert (lifecycle.attempt_ended(step, NOW) is not None) == leaves
+    runs_again = name == "requeue" and step.before.epoch > 0
+    assert (lifecycle.attempt_ended(step, NOW) is not None) == (leaves or runs_again)
 
 
 # --- what operators do ---------------------------------------------------------------------------------------------

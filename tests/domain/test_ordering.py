@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from itertools import permutations, product
 from random import Random
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.ordering import Candidate, Preference, Stream, choose, claim_key
+from holdfast.domain.ordering import Candidate, Level, Preference, Turns, choose, claim_key, level_of
 
 WITHIN = Preference(frozenset(("warm",)))
 EXPIRED = Preference(frozenset(("warm",)), expired=True)
@@ -68,19 +69,35 @@ def goes_first(one: Candidate, other: Candidate, case: Case) -> bool:
     return one.seq < other.seq
 
 
+def turns_everywhere(preference: Preference, last_turn: str | None) -> Turns:
+    """Return the same last turn for every level there is."""
+    levels = {level_of(candidate, preference) for candidate in CANDIDATES}
+    return {} if last_turn is None else dict.fromkeys(levels, last_turn)
+
+
 @pytest.mark.parametrize("last_turn", ROUNDS)
 @pytest.mark.parametrize("preference", AFFINITY_RANKS, ids=["within", "expired", "no preference"])
 def test_every_pair_of_candidates_is_claimed_in_the_order_of_the_rules(
     preference: Preference, last_turn: str | None
 ) -> None:
     case = Case(preference, last_turn)
-    keys = {candidate: claim_key(candidate, preference, last_turn) for candidate in CANDIDATES}
+    turns = turns_everywhere(preference, last_turn)
+    keys = {candidate: claim_key(candidate, preference, turns) for candidate in CANDIDATES}
     wrong = [
         (one, other)
         for one, other in permutations(CANDIDATES, 2)
         if (keys[one] < keys[other]) != goes_first(one, other, case)
     ]
     assert not wrong
+
+
+def test_each_level_has_a_round_of_its_own() -> None:
+    urgent, ordinary = [
+        [Candidate(0, priority, None, turn, 1_000, 1) for turn in ("ada", "max", "zoe")] for priority in (5, 0)
+    ]
+    turns: dict[Level, str] = {level_of(urgent[0], WITHIN): "ada", level_of(ordinary[0], WITHIN): "max"}
+    chosen = choose([*urgent, *ordinary], 6, WITHIN, turns)
+    assert [candidate.turn for candidate in chosen] == ["max", "zoe", "ada", "zoe", "ada", "max"]
 
 
 def test_the_table_holds_every_combination_once() -> None:
@@ -110,7 +127,8 @@ def test_only_a_switch_past_the_bound_changes_what_is_favoured(
 # --- many choices in a row -----------------------------------------------------------------------------------------
 
 PREFERENCES = st.sampled_from([WITHIN, EXPIRED, NO_PREFERENCE])
-TURNS = st.sampled_from([None, "", "ada", "max", "zoe"])
+LEVELS = st.tuples(st.integers(0, 1), st.integers(-1, 0), st.integers(0, 1))
+TURNS = st.dictionaries(LEVELS, st.sampled_from(["", "ada", "max", "zoe"]))
 
 
 @st.composite
@@ -124,60 +142,60 @@ def candidate_lists(draw: st.DrawFn) -> list[Candidate]:
         st.integers(0, 2),
     )
     drawn = draw(st.lists(properties, max_size=24))
-    # A kind has one place in the list, so the route decides it.
+    by_affinity = draw(st.booleans())
+    # Jobs are offered from streams that are sorted by due moment: of one kind, priority and turn, perhaps affinity.
     return [
-        Candidate(route, priority, affinity, turn, due_at_ms, seq, route)
+        Candidate(
+            route, priority, affinity, turn, due_at_ms, seq, (route, priority, turn, affinity if by_affinity else "")
+        )
         for seq, (route, priority, affinity, turn, due_at_ms) in enumerate(drawn)
     ]
 
 
-def one_by_one(
-    candidates: list[Candidate], limit: int, preference: Preference, last_turn: str | None
-) -> list[Candidate]:
-    left, chosen = list(candidates), list[Candidate]()
+def one_by_one(candidates: list[Candidate], limit: int, preference: Preference, turns: Turns) -> list[Candidate]:
+    left, chosen, moved = list(candidates), list[Candidate](), dict(turns)
     while left and len(chosen) < limit:
         best = left[0]
         for candidate in left[1:]:
-            if claim_key(candidate, preference, last_turn) < claim_key(best, preference, last_turn):
+            if claim_key(candidate, preference, moved) < claim_key(best, preference, moved):
                 best = candidate
         left.remove(best)
         chosen.append(best)
-        last_turn = best.turn
+        moved[level_of(best, preference)] = best.turn
     return chosen
 
 
 @given(candidate_lists(), st.integers(1, 26), PREFERENCES, TURNS)
 def test_a_batch_is_what_single_choices_give_one_after_the_other(
-    candidates: list[Candidate], limit: int, preference: Preference, last_turn: str | None
+    candidates: list[Candidate], limit: int, preference: Preference, turns: Turns
 ) -> None:
-    expected = one_by_one(candidates, limit, preference, last_turn)
-    assert choose(candidates, limit, preference, last_turn) == expected
+    assert choose(candidates, limit, preference, turns) == one_by_one(candidates, limit, preference, turns)
 
 
 @given(candidate_lists(), st.randoms(use_true_random=False), PREFERENCES, TURNS)
 def test_the_order_in_which_candidates_are_offered_does_not_matter(
-    candidates: list[Candidate], random: Random, preference: Preference, last_turn: str | None
+    candidates: list[Candidate], random: Random, preference: Preference, turns: Turns
 ) -> None:
     shuffled = list(candidates)
     random.shuffle(shuffled)
-    assert choose(shuffled, 30, preference, last_turn) == choose(candidates, 30, preference, last_turn)
+    assert choose(shuffled, 30, preference, turns) == choose(candidates, 30, preference, turns)
 
 
-@given(candidate_lists(), st.integers(1, 4), st.integers(1, 26), PREFERENCES, TURNS)
+@given(candidate_lists(), st.integers(1, 4), st.integers(1, 26), TURNS)
 def test_with_unfinished_streams_the_choice_is_a_prefix_of_the_full_one(
-    candidates: list[Candidate], depth: int, limit: int, preference: Preference, last_turn: str | None
+    candidates: list[Candidate], depth: int, limit: int, turns: Turns
 ) -> None:
+    # Without a preference due moments alone order a stream, so what is offered of it are its first.
     offered, unfinished = first_of_each_stream(candidates, depth)
-    chosen = choose(offered, limit, preference, last_turn, unfinished)
-    full = choose(candidates, limit, preference, last_turn)
+    chosen = choose(offered, limit, NO_PREFERENCE, turns, unfinished)
+    full = choose(candidates, limit, NO_PREFERENCE, turns)
     assert chosen == full[: len(chosen)]
-    assert bool(chosen) == bool(candidates)
     assert len(chosen) >= min(depth, len(full))
 
 
-def first_of_each_stream(candidates: list[Candidate], depth: int) -> tuple[list[Candidate], set[Stream]]:
+def first_of_each_stream(candidates: list[Candidate], depth: int) -> tuple[list[Candidate], set[Hashable]]:
     """Return the first *depth* candidates of each stream, and the streams that hold more."""
-    streams: dict[Stream, list[Candidate]] = defaultdict(list)
+    streams: dict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in sorted(candidates, key=lambda candidate: (candidate.due_at_ms, candidate.seq)):
         streams[candidate.stream].append(candidate)
     offered = [candidate for stream in streams.values() for candidate in stream[:depth]]

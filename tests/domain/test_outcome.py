@@ -71,7 +71,9 @@ class TestDigest:
 
 
 class TestDone:
-    @given(st.none() | st.booleans() | st.integers() | st.lists(st.integers()) | st.dictionaries(st.just("k"), st.none()))
+    @given(
+        st.none() | st.booleans() | st.integers() | st.lists(st.integers()) | st.dictionaries(st.just("k"), st.none())
+    )
     def test_the_result_is_stored_as_json(self, result: Any) -> None:
         stored = check(Done(result)).result_json
         assert stored is not None
@@ -110,7 +112,8 @@ class TestArtifacts:
         assert check_artifacts([Artifact(name, b"")])[0].name == name
 
     @pytest.mark.parametrize(
-        "name", ["../x", "/etc/passwd", "a/b", "a\\b", "C:\\x", ".", "..", "", " ", "a\0", "a\n", "\ud800", "n" * 201, None]
+        "name",
+        ["../x", "/etc/passwd", "a/b", "a\\b", "C:\\x", ".", "..", "", " ", "a\0", "a\n", "\ud800", "n" * 201, None],
     )
     def test_a_path_or_unsound_name_is_refused(self, name: Any) -> None:
         with pytest.raises(InvalidInput) as caught:
@@ -195,7 +198,7 @@ class TestDeferred:
             (Deferred(after=-1), "after"),
             (Deferred(after=True), "after"),
             (Deferred(after=367 * 86_400), "after"),
-            (Deferred(until=datetime(2024, 1, 1)), "until"),  # noqa: DTZ001  # the naive datetime is the point
+            (Deferred(until=datetime(2024, 1, 1)), "until"),  # without a time zone, which is the point
             (Deferred(until=5), "until"),  # type: ignore[arg-type]
         ],
     )

@@ -58,7 +58,7 @@ class TestRoundTrip:
     def test_integers_beyond_64_bits_come_back_exactly(self, value: int) -> None:
         assert strict_json.decode(encode({"n": value})) == {"n": value}
 
-    @pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "a\\", "\u2028", "\x01", "\x7f", "‮", "👩‍👩‍👧"])
+    @pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "a\\", "\u2028", "\x01", "\x7f", "\u202e", "👩‍👩‍👧"])
     def test_strange_but_sound_text_comes_back_exactly(self, text: str) -> None:
         assert strict_json.decode(encode({text: [text]})) == {text: [text]}
 

@@ -83,7 +83,7 @@ def _run_commands(page: Path, block: Block) -> None:
         words = shlex.split(found["words"])
         assert words[0] == "holdfast", f"{page.name}, line {block.line}: only holdfast is run here"
         command = [sys.executable, "-m", "holdfast.cli", *words[1:]]
-        settings = {**os.environ, "COLUMNS": "118"}
+        settings = {**os.environ, "COLUMNS": "118", "PYTHONUTF8": "1"}
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=settings)
         assert (ran.returncode, ran.stderr) == (0, ""), found["words"]
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

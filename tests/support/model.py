@@ -1,7 +1,7 @@
 """A simple model of the queue, to compare stores with.
 
-Written from the rules in words, with plain dicts and without a line of `holdfast`: two ways to the same answer. It has
-no notion of statements, indexes or bites; whatever a rule says happens at once. Time is given to it.
+Written from the rules in words, with plain dicts and without a line of `holdfast`: two ways to the same answer. It
+has no notion of statements, indexes or bites; whatever a rule says happens at once. Time is given to it.
 
 Which of several ready jobs a claim takes is left to the store where tenants take turns; the model only says which
 answers would have been right.
@@ -89,7 +89,9 @@ class Model:
         due = self.wall_ms + request["delay_ms"]
         deadline = None if request["deadline_ms"] is None else self.wall_ms + request["deadline_ms"]
         job: ModelJob = {
-            **{word: request[word] for word in ("id", "kind", "lane", "tenant", "key", "payload", "priority", "loud")},
+            **{
+                word: request[word] for word in ("id", "kind", "lane", "tenant", "key", "payload", "priority", "loud")
+            },
             "request": request,
             "serial": self._made,
             "state": "blocked" if after else "scheduled" if due > self.wall_ms else "ready",
@@ -134,9 +136,7 @@ class Model:
         ready = [job for job in self._those(["ready"]) if job["lane"] in open_lanes]
         ready = [job for job in ready if tenant in {None, job["tenant"]}]
         top = max((job["priority"] for job in ready), default=None)
-        return sorted(
-            (job for job in ready if job["priority"] == top), key=lambda job: (job["due"], job["serial"])
-        )
+        return sorted((job for job in ready if job["priority"] == top), key=lambda job: (job["due"], job["serial"]))
 
     def allowed_next(self, lanes: Iterable[str], tenant: str | None) -> set[str]:
         """Return the ids of which one must be claimed next: the first of each tenant."""
@@ -160,6 +160,11 @@ class Model:
     def held_under(self, token: str) -> set[str]:
         """Return the ids of the jobs under a live lease with this token."""
         return {job["id"] for job in self._those(["running"]) if job["token"] == token and self._alive(job)}
+
+    def is_held(self, job_id: str, serial: int, epoch: int, token: str) -> bool:
+        """Whether a claim is still good."""
+        job = self.jobs.get(job_id)
+        return job is not None and job["serial"] == serial and self._passes(job, epoch, token)
 
     def heartbeat(self, job_id: str, serial: int, epoch: int, token: str, lease_ms: int) -> tuple[int, bool]:
         """Return the lease's new end and whether the job was asked to stop."""
@@ -291,6 +296,11 @@ class Model:
             raise RefusalError("UnknownKind")
         self.retired.remove(kind)
 
+    def set_lane(self, lane: str, state: str) -> str:
+        """Return the lane's new state."""
+        self.lanes[lane] = state
+        return state
+
     def prune(self, age_ms: int) -> int:
         """Return how many jobs were deleted."""
         old = [job["id"] for job in self._those(ENDED) if job["ended"] < self.wall_ms - age_ms]
@@ -325,9 +335,12 @@ class Model:
         return bool(job["lease_until"] > self.lease_ms)
 
     def _check_fence(self, job: ModelJob, epoch: int, token: str) -> None:
-        held = job["state"] == "running" and (job["epoch"], job["token"]) == (epoch, token)
-        if not held or not self._alive(job):
+        if not self._passes(job, epoch, token):
             raise RefusalError("LeaseLost")
+
+    def _passes(self, job: ModelJob, epoch: int, token: str) -> bool:
+        held = job["state"] == "running" and (job["epoch"], job["token"]) == (epoch, token)
+        return held and self._alive(job)
 
     def _tell(self, job: ModelJob, event: str) -> None:
         if event in ENDED or job["loud"] or job["lane"] in self.loud_lanes:

@@ -9,18 +9,19 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from holdfast import ClaimOptions, Job
-from holdfast.domain.ordering import Candidate, Preference, claim_key
+from holdfast.domain.ordering import Candidate, Level, Preference, claim_key, level_of
 
 Subscription: TypeAlias = tuple[tuple[str, ...], tuple[str, ...] | None, frozenset[str]]
+Round: TypeAlias = tuple[Subscription, int, int, Preference]
 
 
 class Oracle:
-    """The ready jobs of a store, and the tenant served last under each subscription."""
+    """The ready jobs of a store, and the tenant served last in each round."""
 
     def __init__(self, *, strict_lanes: frozenset[str] = frozenset()) -> None:
         self._strict_lanes = strict_lanes
         self._ready: list[Job] = []
-        self._last_turns: dict[Subscription, str] = {}
+        self._last_turns: dict[Round, str] = {}
 
     def add(self, job: Job) -> None:
         """Let *job* be ready."""
@@ -33,19 +34,27 @@ class Oracle:
 
     def claim(self, limit: int, words: ClaimOptions) -> list[str]:
         """Take up to *limit* jobs, as a claim with these words must, and return their ids."""
-        subscription = _subscription(words)
-        last_turn = None if words.get("tenant") else self._last_turns.get(subscription)
         preference = _preference(words)
         chosen: list[str] = []
-        while len(chosen) < limit and (fitting := [job for job in self._ready if _fits(job, words)]):
-            best = min(fitting, key=lambda job: claim_key(self._candidate(job, words), preference, last_turn))  # noqa: B023
+        while len(chosen) < limit and (best := self._best(words, preference)):
             self._ready.remove(best)
             chosen.append(best.id)
-            last_turn = self._turn(best)
+            level = level_of(self._candidate(best, words), preference)
+            if not words.get("tenant"):
+                self._last_turns[_round(words, preference, level)] = self._turn(best)
             preference = preference.after(best.affinity)
-        if chosen and last_turn is not None and not words.get("tenant"):
-            self._last_turns[subscription] = last_turn
         return chosen
+
+    def _best(self, words: ClaimOptions, preference: Preference) -> Job | None:
+        fitting = {self._candidate(job, words): job for job in self._ready if _fits(job, words)}
+        if not fitting:
+            return None
+        turns: dict[Level, str] = {}
+        for level in {level_of(candidate, preference) for candidate in fitting}:
+            last_turn = self._last_turns.get(_round(words, preference, level))
+            if last_turn is not None and not words.get("tenant"):
+                turns[level] = last_turn
+        return fitting[min(fitting, key=lambda candidate: claim_key(candidate, preference, turns))]
 
     def _turn(self, job: Job) -> str:
         return "" if job.lane in self._strict_lanes else job.tenant
@@ -54,6 +63,12 @@ class Oracle:
         kinds = words.get("kinds")
         listed = list(kinds).index(job.kind) if kinds and words.get("drain") == "listed" else 0
         return Candidate(listed, job.priority, job.affinity, self._turn(job), job.due_at_ms, job.seq)
+
+
+def _round(words: ClaimOptions, preference: Preference, level: Level) -> Round:
+    """Name the round a level belongs to: jobs that a preference puts first have one of their own."""
+    listed, priority, rank = level
+    return (_subscription(words), listed, priority, Preference() if rank else preference)
 
 
 def _subscription(words: ClaimOptions) -> Subscription:

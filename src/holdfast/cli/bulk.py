@@ -48,7 +48,7 @@ class Tally:
         """How to go on after an error."""
         if not self.through:
             return "nothing was stored"
-        return f"every line up to {self.through} is stored; put this right and send the rest from line {self.through + 1}"
+        return f"every line up to {self.through} is stored; send the rest, put right, from line {self.through + 1}"
 
     def add(self, batch: list[Line], made: list[Enqueued]) -> None:
         """Count a batch that was stored."""
@@ -64,7 +64,7 @@ def enqueue_lines(terminal: Terminal, source: str, defaults: dict[str, Any]) -> 
     with ExitStack() as stack:
         stream, total = stack.enter_context(_opened(source))
         progress = stack.enter_context(_progress(terminal))
-        bar = progress.add_task("enqueueing", total=total)
+        bar = progress.add_task("enqueueing", total=total, jobs="")
         queue = stack.enter_context(terminal.queue(create=True))
         for batch in _batches(_lines(stream, defaults, tally)):
             _send(terminal, queue, batch, tally)

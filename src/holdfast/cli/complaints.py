@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from typing import Final, NamedTuple
 
 import click
+from rich.text import Text
 
 from holdfast import (
     ArtifactNotFound,
@@ -27,6 +29,7 @@ from holdfast import (
     Unavailable,
     WaitTimeout,
 )
+from holdfast.cli.console import console
 from holdfast.cli.text import clean
 
 OK = 0
@@ -35,6 +38,7 @@ MISUSED = 2
 UNAVAILABLE = 3
 TIMED_OUT = 4
 INTERRUPTED = 130
+CUT_OFF = 141
 
 
 # The gaps are filled with what the error knows.
@@ -81,12 +85,12 @@ def tell(error: Exception, *, as_json: bool) -> int:
     """Write *error* to standard error, for people or for programs, and return the exit code."""
     told = describe(error)
     if as_json:
-        body = {"code": told.code, "message": told.message}
-        click.echo(json.dumps({"error": body}), err=True)
+        click.echo(json.dumps({"error": {"code": told.code, "message": told.message}}), err=True)
         return told.exit_code
-    click.echo(f"{click.style('error:', fg='red')} {clean(told.message, keep='')}", err=True)
-    if told.hint:
-        click.echo(f"{click.style('hint:', fg='cyan')} {clean(told.hint, keep='')}", err=True)
+    screen = console(sys.stderr)
+    for label, style, said in (("error:", "bold red", told.message), ("hint:", "cyan", told.hint)):
+        if said:
+            screen.print(Text.assemble((label, style), " ", clean(said, keep="")), soft_wrap=True)
     return told.exit_code
 
 

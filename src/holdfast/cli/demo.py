@@ -7,7 +7,9 @@ its picture and its checks have files of their own.
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ import holdfast
 from holdfast.cli.complaints import REFUSED, Complaint
 from holdfast.cli.demo_checks import Check, Record, collect, examine
 from holdfast.cli.demo_crew import Crew
-from holdfast.cli.demo_picture import LiveStage, PlainStage, QuietStage, Stage
+from holdfast.cli.demo_picture import LiveStage, PlainStage, QuietStage, Stage, can_draw
 from holdfast.cli.demo_plan import Pace
 from holdfast.cli.demo_story import GaveUp, Story
 from holdfast.cli.shared import Command, pass_terminal
@@ -82,7 +84,7 @@ def demo(terminal: Terminal, seconds: float, fast: bool, keep: Path | None, plai
 def _stage(terminal: Terminal, *, plain: bool) -> Stage:
     if terminal.json:
         return QuietStage()
-    return LiveStage(terminal.out) if terminal.out.is_terminal and not plain else PlainStage()
+    return LiveStage(terminal.out) if not plain and can_draw(terminal.out) else PlainStage()
 
 
 def _play(url: str, folder: Path, pace: Pace, stage: Stage) -> Record:
@@ -94,7 +96,13 @@ def _play(url: str, folder: Path, pace: Pace, stage: Stage) -> Record:
                     stage.show(story.scene)
         except GaveUp as problem:
             raise Complaint(f"the demo cannot go on: {problem}", code="demo_failed", exit_code=REFUSED) from None
-        return collect(queue, story)
+        return collect(
+            queue,
+            acknowledged=story.acknowledged,
+            refusals=story.refusals,
+            killed=story.killed,
+            frozen=story.frozen,
+        )
 
 
 @contextmanager
@@ -143,12 +151,24 @@ def _summarize(terminal: Terminal, record: Record, checks: list[Check]) -> None:
 def _suggest(terminal: Terminal, record: Record, keep: Path | None) -> None:
     terminal.line()
     terminal.line("What to try next:", "bold")
+    program = _program()
     if keep is None:
-        commands = ["holdfast demo --keep demo.db", "holdfast --url demo.db stats", "holdfast --help"]
+        commands = [f"{program} demo --keep demo.db", f"{program} --url demo.db stats", f"{program} --help"]
     else:
-        url = f"holdfast --url {shlex.quote(str(keep))}"
+        url = f"{program} --url {shlex.quote(str(keep))}"
         struck = record.killed.job_id if record.killed else record.acknowledged[0]
         commands = [f"{url} stats", f"{url} jobs show {struck}", f"{url} jobs list --state failed", f"{url} events"]
     for command in commands:
         terminal.line(f"  {command}")
-    terminal.line("  README.md has a worker in 20 lines; docs/ tells how it works")
+    terminal.line("  The README has a worker in 20 lines; docs/ tells how it all works")
+
+
+def _program() -> str:
+    """Return how this command line can be started again from here, also where it is not on the path."""
+    if shutil.which("holdfast"):
+        return "holdfast"
+    started = Path(sys.argv[0]).absolute()
+    if started.name != "holdfast":
+        return "python -m holdfast.cli"
+    here = Path.cwd()
+    return shlex.quote(str(started.relative_to(here) if started.is_relative_to(here) else started))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast import Attempt, Event, Job, Queue
 from holdfast.cli.demo_crew import Tale
-from holdfast.cli.demo_story import Story, Victim
+from holdfast.cli.demo_story import Victim
 
 _TERMINAL_EVENTS = frozenset(("done", "failed", "cancelled", "retired"))
 
@@ -72,20 +72,27 @@ class Record(NamedTuple):
         )
 
 
-def collect(queue: Queue, story: Story) -> Record:
-    """Read everything back from the store."""
+def collect(
+    queue: Queue,
+    *,
+    acknowledged: list[str],
+    refusals: list[Tale],
+    killed: Victim | None,
+    frozen: Victim | None,
+) -> Record:
+    """Read everything back from the store, beside what the story knows from elsewhere."""
     with queue.transaction() as transaction:
         receipts = transaction.execute("select job_id, epoch, worker from demo_receipts")
     return Record(
-        acknowledged=story.acknowledged,
+        acknowledged=acknowledged,
         counts=queue.counts(),
-        jobs={job_id: queue.get(job_id) for job_id in story.acknowledged},
-        attempts={job_id: queue.attempts(job_id) for job_id in story.acknowledged},
+        jobs={job_id: queue.get(job_id) for job_id in acknowledged},
+        attempts={job_id: queue.attempts(job_id) for job_id in acknowledged},
         events=list(_all_events(queue)),
         receipts=[Receipt(*row) for row in receipts],
-        refusals=story.refusals,
-        killed=story.killed,
-        frozen=story.frozen,
+        refusals=refusals,
+        killed=killed,
+        frozen=frozen,
     )
 
 
@@ -122,7 +129,7 @@ def _settled_once(record: Record) -> Check:
     return Check(
         "settled once",
         record.settled_once == len(record.acknowledged),
-        f"{record.settled_once} of {len(record.acknowledged)} jobs have one final attempt and one final event",
+        f"{record.settled_once} of {len(record.acknowledged)}: one final attempt, one final event each",
     )
 
 
@@ -132,41 +139,44 @@ def _effects_once(record: Record) -> Check:
     return Check(
         "effects once",
         set(written) == wanted and written.total() == len(wanted),
-        f"{written.total()} receipts for {len(wanted)} done jobs, each in its settle's transaction",
+        f"{written.total()} receipts for {len(wanted)} done jobs, atomic with settle",
     )
 
 
 def _killed_taken_over(record: Record) -> Check:
-    return _taken_over("killed, taken over", record, record.killed)
-
-
-def _taken_over(claim: str, record: Record, victim: Victim | None) -> Check:
-    if victim is None:
-        return Check(claim, False, "no worker was struck")
-    job = record.jobs[victim.job_id]
-    struck = next(attempt for attempt in record.attempts[victim.job_id] if attempt.epoch == victim.epoch)
-    last = record.attempts[victim.job_id][-1]
-    holds = struck.outcome == "lapsed" and job.state == "done" and last.incarnation != struck.incarnation
+    claim, killed = "killed, taken over", record.killed
+    if killed is None:
+        return Check(claim, False, "no worker was killed")
+    struck, last = _struck_and_last(record, killed)
     return Check(
         claim,
-        holds,
-        f"{job.id}: epoch {struck.epoch} {struck.worker} {struck.outcome}, "
-        f"epoch {last.epoch} {last.worker} {last.outcome}",
+        _taken_over(struck, last),
+        f"{killed.job_id}: {struck.worker} {struck.outcome}, {last.worker} {last.outcome} at epoch {last.epoch}",
     )
 
 
 def _stale_refused(record: Record) -> Check:
-    taken_over = _taken_over("stale settle refused", record, record.frozen)
-    refusal = next(
-        (tale for tale in record.refusals if record.frozen == (tale.worker, tale.job_id, tale.epoch)), None
+    claim, frozen = "stale refused", record.frozen
+    refusal = next((tale for tale in record.refusals if frozen == (tale.worker, tale.job_id, tale.epoch)), None)
+    if frozen is None or refusal is None:
+        return Check(claim, False, "no settle was refused")
+    struck, last = _struck_and_last(record, frozen)
+    refused = {(tale.job_id, tale.epoch) for tale in record.refusals}
+    left = [receipt for receipt in record.receipts if (receipt.job_id, receipt.epoch) in refused]
+    return Check(
+        claim,
+        _taken_over(struck, last) and refusal.code == "lease_lost" and not left,
+        f"{frozen.job_id}: {struck.worker} {refusal.code}, {last.worker} {last.outcome} at epoch {last.epoch}",
     )
-    if refusal is None:
-        return taken_over._replace(holds=False, evidence=f"{taken_over.evidence}; but nothing was refused")
-    left = [r for r in record.receipts if (r.job_id, r.epoch) in {(t.job_id, t.epoch) for t in record.refusals}]
-    return taken_over._replace(
-        holds=taken_over.holds and refusal.code == "lease_lost" and not left,
-        evidence=f"{taken_over.evidence}; the first was told {refusal.code}",
-    )
+
+
+def _struck_and_last(record: Record, victim: Victim) -> tuple[Attempt, Attempt]:
+    attempts = record.attempts[victim.job_id]
+    return next(attempt for attempt in attempts if attempt.epoch == victim.epoch), attempts[-1]
+
+
+def _taken_over(struck: Attempt, last: Attempt) -> bool:
+    return struck.outcome == "lapsed" and last.outcome == "done" and last.incarnation != struck.incarnation
 
 
 def _failures_handled(record: Record) -> Check:
@@ -174,5 +184,5 @@ def _failures_handled(record: Record) -> Check:
     return Check(
         "failures handled",
         record.retries > 0 and len(failed) == 1 and failed[0].failure_class == "permanent",
-        f"{record.retries} transient failures tried again, {len(failed)} permanent one kept",
+        f"{record.retries} transient ones tried again, {len(failed)} permanent one kept",
     )

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from holdfast import Job, Queue
+from holdfast import Job, Queue, Unavailable
 from holdfast.cli.demo_plan import WORKERS, Pace
 from holdfast.cli.demo_worker import Settings
 
@@ -152,7 +152,7 @@ def still_holds(queue: Queue, held: Job) -> bool:
 
 
 def _write_nothing(queue: Queue) -> None:
-    with queue.transaction():
+    with suppress(Unavailable), queue.transaction():
         pass
 
 

@@ -33,10 +33,13 @@ _STATES: Final = (
     ("done", "done", "green"),
     ("failed", "failed", "red"),
 )
+_ROW_STYLES: Final = {"up": "default", "killed": "red", "frozen": "yellow"}
 _CONDITION_STYLES: Final = {"working": "green", "idle": "dim", "killed": "bold red", "frozen": "bold yellow"}
 # Fixed, so that nothing jumps while the numbers change.
 _COLUMNS: Final = {"worker": 8, "process": 7, "job": 7, "kind": 16, "epoch": 5, "lease": 6, "progress": 20}
 _WIDE: Final = 100
+_WIDTH_MIN: Final = 76
+_HEIGHT_MIN: Final = 20
 
 
 class Stage(Protocol):
@@ -95,6 +98,12 @@ class LiveStage:
         self._live.update(Picture(self._console, scene).draw(), refresh=True)
 
 
+def can_draw(console: Console) -> bool:
+    """Whether the picture can be shown there; lines are better than a picture that is cut."""
+    width, height = console.size
+    return console.is_terminal and not console.is_dumb_terminal and width >= _WIDTH_MIN and height >= _HEIGHT_MIN
+
+
 class Picture:
     """One drawing of a scene, made to fit the console."""
 
@@ -110,7 +119,10 @@ class Picture:
         jobs_height, workers_height = len(_STATES) + 2, len(self._scene.crew.members) + 3
         layout.split_column(
             Layout(self._title(), size=3),
-            Layout(Panel(self._jobs(), title="jobs", title_align="left"), size=jobs_height),
+            Layout(
+                Panel(self._jobs(), title=f"jobs: {self._scene.acknowledged} acknowledged", title_align="left"),
+                size=jobs_height,
+            ),
             Layout(Panel(self._workers(), title="worker processes", title_align="left"), size=workers_height),
             Layout(self._log(self._height - 5 - jobs_height - workers_height)),
         )
@@ -143,7 +155,7 @@ class Picture:
             right = name in {"epoch", "lease"}
             table.add_column(name, no_wrap=True, min_width=width, justify="right" if right else "left")
         for worker, member in self._scene.crew.members.items():
-            table.add_row(*self._worker(worker, member))
+            table.add_row(*self._worker(worker, member), style=_ROW_STYLES[member.condition])
         return table
 
     def _worker(self, worker: str, member: Member) -> Iterable[RenderableType]:
@@ -153,7 +165,8 @@ class Picture:
         if self._width >= _WIDE:
             process.append(f" (pid {member.pid})", "dim")
         if held is not None:
-            return (worker, process, held.id, held.kind, str(held.epoch), self._lease(held), self._progress(held))
+            epoch = Text(str(held.epoch), "bold green" if held.epoch > 1 else "")
+            return (worker, process, held.id, held.kind, epoch, self._lease(held), self._progress(held))
         if member.believes is not None:
             believed = member.believes
             lost = Text("lost", "bold red")
@@ -164,7 +177,7 @@ class Picture:
         left = self._scene.lease_left.get(held.id, 0.0)
         if left <= 0:
             return Text("lapsed", "bold red")
-        return Text(f"{left:.1f} s", "yellow" if left < self._scene.pace.lease / 2 else "default")
+        return Text(f"{left:.1f} s", "yellow" if left < self._scene.pace.lease / 2 else "")
 
     def _progress(self, held: Job) -> Text:
         percent = held.percent or 0.0

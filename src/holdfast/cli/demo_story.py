@@ -7,6 +7,7 @@ the store's own event log and from the workers; nothing is told that was not see
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -19,8 +20,8 @@ from holdfast.cli.demo_worker import RECEIPTS_TABLE
 Tone = Literal["plain", "good", "warning", "bad", "fence", "act"]
 
 # A victim is caught well inside its job: late enough to have done something, early enough not to be settling.
-_PERCENT_FROM: Final = 25
-_PERCENT_TO: Final = 63
+_PERCENT_FROM: Final = 35
+_PERCENT_TO: Final = 65
 
 
 class Act(NamedTuple):
@@ -33,7 +34,7 @@ class Act(NamedTuple):
 ACTS: Final = (
     Act(
         "Jobs flow: three worker processes claim, heartbeat and settle",
-        "A claim is a lease: it ends unless heartbeats extend it. Each claim has an epoch.",
+        "A claim is a lease that ends unless heartbeats extend it; each has an epoch.",
     ),
     Act(
         "A worker is killed with SIGKILL in the middle of a job",
@@ -96,7 +97,10 @@ class Story:
         self._plan = Plan(pace)
         self._started = time.monotonic()
         self._cursor: str | None = None
-        self._lapsed: dict[str, str] = {}
+        # What has been told, so that no act runs ahead of its telling.
+        self._epochs: Counter[str] = Counter()
+        self._lapsed: set[str] = set()
+        self._done: set[str] = set()
         self._lease_seen: dict[str, tuple[int, float]] = {}
         self.scene = Scene(crew, pace)
         self.acknowledged: list[str] = []
@@ -183,10 +187,10 @@ class Story:
         return Victim(held.worker or "", held.id, held.epoch)
 
     def _taken_over(self, victim: Victim) -> Iterator[None]:
-        return self._until(lambda: self._queue.get(victim.job_id).epoch > victim.epoch)
+        return self._until(lambda: self._epochs[victim.job_id] > victim.epoch)
 
     def _finished(self, victim: Victim) -> Iterator[None]:
-        return self._until(lambda: self._queue.get(victim.job_id).finished)
+        return self._until(lambda: victim.job_id in self._done)
 
     def _refused(self) -> bool:
         return any(
@@ -218,6 +222,7 @@ class Story:
         scene.lease_left = {job.id: self._lease_left(job) for job in scene.running.values()}
         for event in self._new_events():
             self._tell_event(event)
+            self._remember(event)
         for tale in self._crew.tales():
             self._tell_refusal(tale)
         yield
@@ -243,6 +248,12 @@ class Story:
         self._cursor = page.cursor
         return list(page)
 
+    def _remember(self, event: Event) -> None:
+        if event.name == "claimed":
+            self._epochs[event.job_id] = int(event.details["epoch"])
+        elif event.name == "done":
+            self._done.add(event.job_id)
+
     # --- telling ---------------------------------------------------------------------------------------------------
 
     def _tell(self, text: str, tone: Tone) -> None:
@@ -255,11 +266,11 @@ class Story:
         details, named = event.details, event.job_id
         match event.name:
             case "lapsed":
-                self._lapsed[event.job_id] = str(details["worker"])
+                self._lapsed.add(named)
                 self._tell(f"lease of {details['worker']} on {named} lapsed: no heartbeat came", "warning")
-            case "claimed" if event.job_id in self._lapsed:
+            case "claimed" if named in self._lapsed:
                 self._tell(f"{named} taken over by {details['worker']} at epoch {details['epoch']}", "good")
-            case "done" if event.job_id in self._lapsed:
+            case "done" if named in self._lapsed:
                 self._tell(f"{named} finished by {details['worker']} at epoch {details['epoch']}", "good")
             case "retrying":
                 self._tell(

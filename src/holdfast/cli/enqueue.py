@@ -15,13 +15,13 @@ from holdfast.cli.terminal import Terminal
 
 EPILOG = """
 PAYLOAD is JSON; @FILE reads it from a file, - from standard input.
-Each line of --many is an object with the words of enqueue, for example
-  {"kind": "email.send", "payload": {"to": "ada@example.org"}, "job_id": "order-42"}
-and the options given beside it count for every line that does not say otherwise.
+Each line of --many is an object with the words of enqueue, such as
+  {"kind": "email.send", "payload": {"to": "ada"}, "job_id": "order-42"}
+and the options given beside it count for every line that says nothing else.
 
 Examples:
   holdfast enqueue email.send '{"to": "ada@example.org"}'
-  holdfast enqueue report.build @report.json --delay 5m --priority 10 --tag customer=acme
+  holdfast enqueue report.build @report.json --delay 5m --tag customer=acme
   date +'"%F"' | holdfast enqueue day.close - --dedupe-key day
   holdfast enqueue --many jobs.jsonl --lane bulk
 """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from holdfast import Event, EventPage, Queue
@@ -59,7 +61,8 @@ class Reader:
 @click.command(
     cls=Command,
     epilog="""
-    Each event has a cursor; --after CURSOR shows what came later. With --json every event is one line.
+    Each event has a cursor, shown by --json; --after CURSOR shows what came later.
+    With --json every event is one line.
 
     Examples:
       holdfast events --limit 20
@@ -93,11 +96,25 @@ def _tell(terminal: Terminal, event: Event) -> None:
     if terminal.json:
         terminal.emit(wire.event(event))
         return
-    name = Text(f"{event.name:<9}", STATE_STYLES.get(event.name, ""))
-    details = "  ".join(f"{key}={value}" for key, value in event.details.items() if value is not None)
-    about = Text(text.clean(f"{event.job_id}  {event.kind}  ", keep=""))
-    line = Text.assemble(f"{text.moment(event.at_ms)}  ", name, "  ", about, (text.clean(details, keep=""), "dim"))
-    terminal.out.print(line, soft_wrap=True)
+    # A grid of its own for each event: what is too long for the terminal goes on below the job's id.
+    line = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    line.add_column(no_wrap=True)
+    line.add_column(no_wrap=True)
+    about = Text(text.clean(f"{event.job_id}  {event.kind}", keep=""))
+    about.append(f"  {text.clean(_details(event.details), keep='')}".rstrip(), "dim")
+    line.add_row(text.moment(event.at_ms), Text(f"{event.name:<9}", STATE_STYLES.get(event.name, "")), about)
+    terminal.show(line)
+
+
+def _details(details: dict[str, Any]) -> str:
+    """Return in short what an event knows beside its name, which tells the state already."""
+    known = {key: value for key, value in details.items() if value is not None and key != "state"}
+    failure_class, due_at_ms = known.pop("failure_class", None), known.pop("due_at_ms", None)
+    if failure_class is not None:
+        known["failure"] = f"{known.pop('failure_reason', '')} ({failure_class})"
+    if due_at_ms is not None:
+        known["due"] = text.moment(due_at_ms)
+    return "  ".join(f"{key}={value}" for key, value in known.items())
 
 
 def _tell_end(terminal: Terminal, cursor: str | None, shown: int, wanted: int | None) -> None:

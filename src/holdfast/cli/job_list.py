@@ -49,14 +49,13 @@ def note(job: Job, now_ms: int) -> str:
 
 
 def _running(job: Job, now_ms: int) -> str:
-    parts = ["cancel requested"] if job.cancel_requested else []
-    parts.append(job.worker or "")
-    if job.phase:
-        parts.append(job.phase)
-    if job.percent is not None:
-        parts.append(f"{job.percent:g} %")
-    if job.started_at_ms is not None:
-        parts.append(f"for {text.age(job.started_at_ms, now_ms)}")
+    parts = (
+        "cancel requested" if job.cancel_requested else None,
+        job.phase,
+        None if job.percent is None else f"{job.percent:g} %",
+        job.worker,
+        None if job.started_at_ms is None else f"started {text.relative(job.started_at_ms, now_ms)}",
+    )
     return ", ".join(filter(None, parts))
 
 
@@ -66,4 +65,4 @@ def _after_failure(job: Job, start: str) -> str:
 
 def _finished(job: Job, now_ms: int) -> str:
     ended = "" if job.finished_at_ms is None else text.relative(job.finished_at_ms, now_ms)
-    return _after_failure(job, ended) if job.state == "failed" else ended
+    return f"{text.failure(job.failure)} ({ended})" if job.state == "failed" and job.failure else ended

@@ -125,7 +125,8 @@ def _pretty(value: Any) -> str:
 
 def _body(terminal: Terminal, title: str, body: str, style: str = "") -> None:
     _heading(terminal, title)
-    terminal.show(_indented(Text(text.clean(body), style)))
+    for line in body.splitlines():
+        terminal.show(_indented(Text(text.clean(line, keep="\t"), style)))
 
 
 def _heading(terminal: Terminal, title: str) -> None:

@@ -35,7 +35,7 @@ def jobs() -> None:
 @jobs.command(
     "list",
     epilog="""
-    Finished states are listed by their end, the others by enqueue order; newest first.
+    With --state, finished jobs are listed by their end; all else by enqueue order.
 
     Examples:
       holdfast jobs list --state failed --failure-class transient
@@ -213,7 +213,7 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
 
 @jobs.command(
     epilog="""
-    Exits with 0 if the job ended as done, 1 if it ended in another way, 4 if the time ran out.
+    Exits with 0 if the job is done, 1 if it ended otherwise, 4 if the time ran out.
 
     Examples:
       holdfast jobs wait order-42 --timeout 5m
@@ -237,7 +237,7 @@ def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
 
 @jobs.command(
     epilog="""
-    With --json the bytes come as base64 in data_base64, unless -o names a file for them.
+    With --json the bytes come as base64 in data_base64, unless -o names a file.
 
     Examples:
       holdfast jobs artifact order-42 invoice.pdf -o invoice.pdf

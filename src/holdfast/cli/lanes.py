@@ -50,8 +50,8 @@ def list_(terminal: Terminal) -> None:
 @lanes.command(
     "set",
     epilog="""
-    active: jobs come and go. paused: nothing is claimed. draining: nothing is enqueued.
-    fair: tenants take turns. strict: priority, then due time, then enqueue order, whoever owns the job.
+    active: jobs come and go. paused: none is claimed. draining: none is added.
+    fair: tenants take turns. strict: priority, due time and enqueue order alone.
 
     Examples:
       holdfast lanes set bulk --state paused

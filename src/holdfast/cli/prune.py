@@ -56,9 +56,9 @@ def _confirm(
 ) -> None:
     jobs_age = text.duration(older_than * 1000)
     events_age = jobs_age if events_older_than is None else text.duration(events_older_than * 1000)
-    question = (
-        f"Delete {', '.join(states)} jobs finished more than {jobs_age} ago, "
-        f"and events older than {events_age}, from {terminal.url}?"
+    terminal.note(
+        f"this deletes {', '.join(states)} jobs finished more than {jobs_age} ago, with attempts and artifacts, "
+        f"and events older than {events_age}"
     )
-    if not click.confirm(text.clean(question, keep=""), err=True):
+    if not click.confirm(f"Delete them from {text.clean(terminal.url, keep='')}?", err=True):
         raise Complaint("nothing was deleted", code="refused", exit_code=complaints.REFUSED)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from holdfast import HoldfastError
-from holdfast.cli.complaints import INTERRUPTED, OK, Complaint, tell
+from holdfast.cli.complaints import CUT_OFF, INTERRUPTED, OK, Complaint, tell
 from holdfast.cli.shared import Group
 from holdfast.version import __version__
 
@@ -38,12 +38,13 @@ Examples:
 
 Exit codes:
   0    it worked
-  1    refused: the store holds something that forbids it (no such job, wrong state),
-       or the answer is no (doctor found a problem, the awaited job did not end as done)
+  1    refused: what the store holds forbids it (no such job, wrong state);
+       or the answer is no (doctor found a problem, the awaited job is not done)
   2    wrong usage, input or configuration; also a queue that does not exist
   3    the store could not answer now: try again
   4    'jobs wait' ran out of time
   130  interrupted
+  141  whoever read the output went away before its end
 """
 
 
@@ -82,7 +83,7 @@ class Root(Group):
         except BrokenPipeError:
             # The reader has had enough, as `head` does. What is still buffered must not fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return OK
+            return CUT_OFF
 
 
 @click.command(cls=Root, epilog=EPILOG)

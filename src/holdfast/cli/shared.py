@@ -74,6 +74,10 @@ class Group(click.Group):
         super().__init__(*args, **kwargs)
         self.params.extend(_common())
 
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands in the order in which they are written."""
+        return list(self.commands)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Show help where nothing at all is asked for."""
         return super().parse_args(ctx, args or ["--help"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,9 +54,14 @@ class Column:
     justify: Literal["left", "right"] = "left"
 
     @property
+    def shown(self) -> list[str]:
+        """The cells, safe to show."""
+        return [clean(cell, keep="") for cell in self.cells]
+
+    @property
     def natural(self) -> int:
         """The width at which nothing is shortened."""
-        return max(map(cell_len, (self.title, *self.cells)))
+        return max(map(cell_len, (self.title, *self.shown)))
 
     @property
     def narrowest(self) -> int:
@@ -67,17 +72,20 @@ class Column:
 def table(columns: Sequence[Column], width: int) -> Table:
     """Return *columns* as a table for a terminal of *width* columns."""
     chosen = fitting(columns, width)
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
-    for column in chosen:
+    # The line of the head takes one column of each gap.
+    drawn = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0), pad_edge=False, header_style="bold"
+    )
+    for column, cells_wide in zip(chosen, widths(chosen, width), strict=True):
         drawn.add_column(
             column.title,
             style=column.style,
             justify=column.justify,
             no_wrap=not column.wrap,
             overflow="fold" if column.wrap else "ellipsis",
-            min_width=column.narrowest,
+            width=cells_wide,
         )
-    for row in zip(*(map(clean, column.cells) for column in chosen), strict=True):
+    for row in zip(*(column.shown for column in chosen), strict=True):
         drawn.add_row(*(_cell(column, value) for column, value in zip(chosen, row, strict=True)))
     return drawn
 
@@ -85,12 +93,29 @@ def table(columns: Sequence[Column], width: int) -> Table:
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
     """Return the columns that are worth showing and fit into *width*."""
     chosen = [column for column in columns if not _says_nothing(column)]
-    while sum(column.narrowest + _GAP for column in chosen) - _GAP > width:
+    while _total(column.narrowest for column in chosen) > width:
         dispensable = max(chosen, key=lambda column: column.rank)
         if dispensable.rank == 0:
             break
         chosen.remove(dispensable)
     return chosen
+
+
+def widths(columns: Sequence[Column], width: int) -> list[int]:
+    """Return how wide each column is: as wide as its cells, or the widest of them cut until all fit into *width*."""
+    found = [column.natural for column in columns]
+    least = [column.narrowest for column in columns]
+    for _ in range(_total(found) - width):
+        spare = [index for index, narrowest in enumerate(least) if found[index] > narrowest]
+        if not spare:
+            break
+        found[max(spare, key=found.__getitem__)] -= 1
+    return found
+
+
+def _total(cells_wide: Iterable[int]) -> int:
+    parts = list(cells_wide)
+    return sum(parts) + _GAP * (len(parts) - 1)
 
 
 def _says_nothing(column: Column) -> bool:

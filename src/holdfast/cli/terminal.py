@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 from rich.console import Console, RenderableType
@@ -22,12 +22,11 @@ from rich.text import Text
 
 import holdfast
 from holdfast.cli.complaints import Complaint
+from holdfast.cli.console import console
 from holdfast.cli.text import clean
 
 DEFAULT_URL = "holdfast.db"
 URL_VARIABLE = "HOLDFAST_URL"
-# Output that no terminal shows is not cut to a width: whoever reads it wants all of it.
-_WIDTH_UNBOUNDED = 10_000
 
 
 class Terminal:
@@ -41,17 +40,19 @@ class Terminal:
     @property
     def url(self) -> str:
         """Which queue is meant: the option, else the environment, else a file in this folder."""
-        return self.given_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        if self.given_url is not None:
+            return self.given_url
+        return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @cached_property
     def out(self) -> Console:
         """Where answers go."""
-        return _console(sys.stdout)
+        return console(sys.stdout)
 
     @cached_property
     def err(self) -> Console:
         """Where notes and progress go."""
-        return _console(sys.stderr)
+        return console(sys.stderr)
 
     @contextmanager
     def queue(self, *, create: bool = False) -> Iterator[holdfast.Queue]:
@@ -78,7 +79,7 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """Say something beside the answer."""
-        self.err.print(Text(clean(text), "dim"), soft_wrap=True)
+        self.err.print(Text(clean(text), "dim"))
 
     @property
     def watched(self) -> bool:
@@ -107,9 +108,3 @@ def path_of(url: str) -> Path | None:
     if not separator:
         return Path(url)
     return Path(rest[1:]) if scheme == "sqlite" else None
-
-
-def _console(stream: TextIO) -> Console:
-    width = None if stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_UNBOUNDED
-    # Markup, highlighting and emoji codes are off: what a job carries is shown as it is.
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)

@@ -109,7 +109,7 @@ def enqueued(one: Enqueued) -> Document:
 
 def lane(one: Lane) -> Document:
     """Return a lane and how it is set."""
-    return {"lane": one.name, "state": one.state, "order": one.order, "events": one.events}
+    return {"name": one.name, "state": one.state, "order": one.order, "events": one.events}
 
 
 def requeued(one: Requeued) -> Document:

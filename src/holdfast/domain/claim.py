@@ -152,7 +152,7 @@ def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRe
         raise InvalidInput("drain", "'listed' needs a list of kinds")
     left = words.get("residence_left")
     expired = left is not None and checks.duration_ms(left, "residence_left") == 0
-    resident = (affinity,) if isinstance(affinity, str) else tuple(affinity or ())
+    resident = (affinity,) if isinstance(affinity, str) else () if affinity is None else affinity
     return ClaimRequest(
         lanes=checks.names(words.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
         kinds=None if kinds is None else checks.names(kinds, "kinds", limits.CLAIM_KINDS_MAX),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.stores.drivers import run_script, run_script_async
 from holdfast.stores.script import Read, Write
 from holdfast.stores.signals import Hub
@@ -30,6 +30,7 @@ class BlockingJoined:
         self.hub = hub
         self.connection = connection
         self._answers = Answers(connection, clock, observe)
+        self._ended = False
 
     @property
     def signals(self) -> set[str]:
@@ -39,10 +40,17 @@ class BlockingJoined:
     def check_file(self, path: str) -> None:
         """Refuse a connection that is not open on the queue's own file."""
         with translated():
-            _refuse_other_file(self.connection.execute(_FILES).fetchall(), path)
+            cursor = self.connection.cursor()
+            cursor.row_factory = None
+            _refuse_other_file(cursor.execute(_FILES).fetchall(), path)
+
+    def end(self) -> None:
+        """Refuse whatever comes after the transaction's end."""
+        self._ended = True
 
     def run(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint."""
+        _refuse_ended(self._ended or not self.connection.in_transaction)
         with translated():
             self.connection.execute(_OPEN)
             try:
@@ -62,6 +70,7 @@ class BlockingJoined:
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
+        _refuse_ended(self._ended)
         with translated():
             return self.connection.execute(sql, values).fetchall()
 
@@ -85,6 +94,7 @@ class AwaitingJoined:
 
     async def run_async(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint."""
+        _refuse_ended(not self.connection.in_transaction)
         with translated():
             await self._check_file()
             await self.connection.execute(_OPEN)
@@ -100,7 +110,10 @@ class AwaitingJoined:
 
     async def _check_file(self) -> None:
         if self._unchecked_path is not None:
-            _refuse_other_file(list(await self.connection.execute_fetchall(_FILES)), self._unchecked_path)
+            cursor = await self.connection.cursor()
+            cursor.row_factory = None
+            await cursor.execute(_FILES)
+            _refuse_other_file(list(await cursor.fetchall()), self._unchecked_path)
             self._unchecked_path = None
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
@@ -111,6 +124,11 @@ class AwaitingJoined:
         """Run the caller's own SQL."""
         with translated():
             return list(await self.connection.execute_fetchall(sql, values))
+
+
+def _refuse_ended(ended: bool) -> None:
+    if ended:
+        raise Misconfigured("the transaction that this would join has ended")
 
 
 def _refuse_other_file(databases: list[Any], path: str) -> None:

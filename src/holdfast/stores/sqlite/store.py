@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown, UnsupportedStore
+from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown, SchemaMismatch, UnsupportedStore
 from holdfast.stores.drivers import run_script
 from holdfast.stores.engine import Engine, Joined
 from holdfast.stores.script import Read, Script, Write
@@ -95,16 +95,27 @@ class SqliteStore:
             finally:
                 gate.release()
 
-        return await asyncio.get_running_loop().run_in_executor(None, run)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(None, run)
+        except BaseException:
+            gate.release()
+            raise
+        # Shielded, because a cancelled task must not keep work from starting that is to open the gate.
+        return await asyncio.shield(running)
 
     def _gate_for(self, step: Read[Any] | Write[Any]) -> Gate:
         if os.getpid() != self._process:
             _orphans.extend(filter(None, (self._writer, self._reader)))
             self._reset()
         gate = self._writing if isinstance(step, Write) else self._reading
-        if gate is self._writing and self._holder is not None and self._holder == _self():
-            raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
+        if gate is self._writing:
+            self._refuse_holder()
         return gate
+
+    def _refuse_holder(self) -> None:
+        """Refuse to wait for oneself for ever."""
+        if self._holder is not None and self._holder == _self():
+            raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
 
     def _transact(self, step: Read[T] | Write[T]) -> T:
         with translated():
@@ -175,6 +186,7 @@ class SqliteStore:
                 yield joined
             finally:
                 self._holder = None
+                joined.end()
             self._finish_joined(joined)
         finally:
             # Whatever cut the block short, the next one must find no transaction open.
@@ -194,6 +206,7 @@ class SqliteStore:
                 yield joined
             finally:
                 self._holder = None
+                joined.end()
             await in_thread(partial(self._finish_joined, joined))
         finally:
             # Whatever cut the block short, the next one must find no transaction open.
@@ -230,15 +243,26 @@ class SqliteStore:
         )
 
     def _open_clock(self) -> Clock:
+        """Return the clock without writing: the caller's transaction may hold up every other writer."""
         if self._clock is None:
-            self.migrate()
-        assert self._clock is not None  # noqa: S101  # opening sets it
+            connection = self._new_connection()
+            try:
+                if migrations.pending(connection):
+                    raise SchemaMismatch("this database has no current schema; call queue.migrate() before you begin")
+                self._clock = known_clock(connection)
+            finally:
+                connection.close()
+        if self._clock is None:
+            raise Misconfigured(
+                "the file was not used since this machine started; call queue.migrate() before you begin"
+            )
         return self._clock
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 
     def migrate(self) -> list[str]:
         """Open the file, bring its schema up to date and return the migrations that this store applied."""
+        self._applied = []
         self.run(Write(_nothing))
         return self._applied
 
@@ -246,6 +270,7 @@ class SqliteStore:
         """Close the connections once nobody uses them."""
         if os.getpid() != self._process:
             return
+        self._refuse_holder()
         for gate in dict.fromkeys((self._reading, self._writing)):
             gate.acquire()
             try:
@@ -271,7 +296,7 @@ class SqliteStore:
         connection = self._new_connection()
         try:
             _use_wal(connection)
-            self._applied = self._applied or migrations.migrate(connection)
+            self._applied = migrations.migrate(connection)
             self._clock = self._given_clock or _file_clock(connection)
         except BaseException:
             connection.close()
@@ -279,11 +304,16 @@ class SqliteStore:
         return connection
 
     def _open_reader(self) -> sqlite3.Connection:
-        if self._writer is None:
-            # The writer creates and migrates; whoever comes to read first brings it about.
-            self.migrate()
         connection = self._new_connection()
-        connection.execute("pragma query_only = 1")
+        try:
+            self._clock = self._clock or (None if migrations.pending(connection) else known_clock(connection))
+            if self._clock is None or migrations.pending(connection):
+                # The writer creates and migrates; whoever comes to read first brings it about.
+                self.migrate()
+            connection.execute("pragma query_only = 1")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _new_connection(self) -> sqlite3.Connection:

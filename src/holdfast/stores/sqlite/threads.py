@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -18,5 +19,8 @@ async def in_thread(work: Callable[[], T]) -> T:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
+        while not running.done():
+            # A further cancellation changes nothing: the thread has to come to its end.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
         raise

@@ -1,0 +1,41 @@
+# The commands of this project. Each sets up what it needs and does so again only when pyproject.toml or
+# constraints.txt change. PYTHON=/path/to/python chooses the interpreter; otherwise the first CPython from 3.11 up
+# that really starts is taken.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-long check test-pythons clean
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := -m pytest -n auto
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: ## Watch jobs being leased, killed, taken over and finished, in under a minute
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	@$(BIN)/holdfast demo
+
+test: ## Run every test but the long ones, in under ten minutes
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	$(BIN)/python $(PYTEST) -m "not long"
+
+test-long: ## Run every test, the long ones too, in up to an hour
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	$(BIN)/python $(PYTEST)
+
+check: ## Check style, types and the direction of imports
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-pythons: ## Run the tests on every CPython from 3.11 up that really starts here
+	@scripts/test-pythons
+
+clean: ## Remove the environments and all that the tools left behind
+	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

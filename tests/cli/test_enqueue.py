@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+
+def test_enqueue_stores_the_job_and_says_its_id(cli: Cli) -> None:
+    said = cli.text("enqueue", "email.send", '{"to": "ada@example.org"}', "--id", "first")
+
+    assert said == "enqueued first (email.send, ready)\n"
+    assert cli.queue.get("first").payload == {"to": "ada@example.org"}
+
+
+def test_enqueue_answers_in_json_with_the_decoded_job(cli: Cli) -> None:
+    answer = cli.json("enqueue", "email.send", "[1, 2]")
+
+    assert answer["created"] is True
+    assert answer["job"]["payload"] == [1, 2]
+    assert cli.queue.get(answer["job"]["id"]).payload == [1, 2]
+
+
+def test_enqueue_without_a_payload_stores_null(cli: Cli) -> None:
+    assert cli.json("enqueue", "tick")["job"]["payload"] is None
+
+
+def test_every_word_of_enqueue_reaches_the_job(cli: Cli) -> None:
+    words = {
+        "--lane": "bulk",
+        "--tenant": "acme",
+        "--priority": "-7",
+        "--delay": "5m",
+        "--deadline": "2h",
+        "--affinity": "llama3",
+        "--max-attempts": "9",
+        "--id": "chosen",
+        "--dedupe-key": "once",
+        "--dedupe-scope": "tenant",
+        "--on-duplicate": "keep",
+        "--events": "all",
+    }
+    repeated = ["--require", "gpu", "--require", "disk", "--header", "trace=a=b", "--tag", "order=42", "--tag", "x="]
+    job = cli.json("enqueue", "report", "1", *(word for pair in words.items() for word in pair), *repeated)["job"]
+
+    assert (job["lane"], job["tenant"], job["priority"], job["affinity"]) == ("bulk", "acme", -7, "llama3")
+    assert job["due_at_ms"] - job["enqueued_at_ms"] == 300_000
+    assert job["deadline_at_ms"] - job["enqueued_at_ms"] == 7_200_000
+    assert (job["id"], job["max_attempts"], job["state"]) == ("chosen", 9, "scheduled")
+    assert (job["dedupe_key"], job["dedupe_scope"], job["events"]) == ("once", "tenant", "all")
+    assert job["requires"] == ["disk", "gpu"]
+    assert (job["headers"], job["tags"]) == ({"trace": "a=b"}, {"order": "42", "x": ""})
+
+
+def test_a_moment_keeps_its_time_zone(cli: Cli) -> None:
+    job = cli.json("enqueue", "later", "--run-at", "2100-01-01T02:00:00+02:00")["job"]
+
+    assert job["due_at_ms"] == 4_102_444_800_000
+
+
+def test_a_later_job_is_said_to_be_due(cli: Cli) -> None:
+    assert "scheduled, due 2100-01-01T00:00:00Z" in cli.text("enqueue", "later", "--run-at", "2100-01-01T00:00:00Z")
+
+
+def test_a_deadline_may_be_a_moment(cli: Cli) -> None:
+    job = cli.json("enqueue", "later", "--deadline", "2100-01-01T00:00:00Z")["job"]
+
+    assert job["deadline_at_ms"] == 4_102_444_800_000
+
+
+@pytest.mark.parametrize("content", ['{"a": "ü"}', "17", '"text"', "null"])
+def test_the_payload_may_come_from_standard_input_or_a_file(cli: Cli, tmp_path: Path, content: str) -> None:
+    (tmp_path / "payload.json").write_text(content)
+
+    from_stdin = cli.json("enqueue", "a", "-", stdin=content)["job"]["payload"]
+    from_file = cli.json("enqueue", "a", f"@{tmp_path}/payload.json")["job"]["payload"]
+
+    assert from_stdin == from_file == json.loads(content)
+
+
+@pytest.mark.parametrize("typed", ["{to: ada}", "hello", "", "{'to': 'ada'}", "[" * 100_000, '{"a": 1, "a": 2}'])
+def test_a_payload_that_is_not_json_is_refused_and_says_how_to_quote_it(cli: Cli, typed: str) -> None:
+    said = cli.refusal("enqueue", "a", typed, code=2)
+
+    assert said.startswith("error: the payload is not JSON: ")
+    assert """hint: quote it for the shell: '{"to": "ada@example.org"}'""" in said
+    assert not cli.path.exists()
+
+
+def test_a_payload_with_a_number_that_is_not_json_is_refused(cli: Cli) -> None:
+    assert "payload: nan is not JSON" in cli.refusal("enqueue", "a", "NaN", code=2)
+
+
+def test_a_payload_file_that_cannot_be_read_is_named(cli: Cli) -> None:
+    assert "cannot read 'nowhere.json': No such file" in cli.refusal("enqueue", "a", "@nowhere.json", code=2)
+
+
+def test_a_payload_that_is_not_text_is_refused(cli: Cli) -> None:
+    assert "standard input is not UTF-8 text" in cli.refusal("enqueue", "a", "-", code=2, stdin=b"\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--delay", "soon"], "'soon' is not a duration; write 30, 30s, 5m, 2h or 7d"),
+        (["--run-at", "tomorrow"], "'tomorrow' is not a moment"),
+        (["--run-at", "2030-01-31T09:00"], "names no time zone"),
+        (["--deadline", "never"], "or a duration such as 5m"),
+        (["--tag", "plain"], "'plain' is not a pair; write NAME=VALUE"),
+        (["--tag", "a=1", "--tag", "a=2"], "--tag names the same key twice"),
+        (["--priority", "high"], "'high' is not a valid integer"),
+        (["--priority", "5000"], "it must be from -1000 to 1000"),
+        (["--delay", "1s", "--run-at", "2030-01-31T09:00Z"], "cannot be given together with delay"),
+        (["--on-duplicate", "replace"], "means nothing without a dedupe_key"),
+        (["--id", "a\tb"], "contains a control character"),
+    ],
+)
+def test_a_wrong_word_is_named_and_nothing_is_stored(cli: Cli, words: list[str], problem: str) -> None:
+    assert problem in cli.refusal("enqueue", "a", *words, code=2)
+    assert cli.queue.counts() == {}
+
+
+def test_enqueue_without_a_kind_says_what_is_missing(cli: Cli) -> None:
+    assert "KIND is missing" in cli.refusal("enqueue", code=2)
+
+
+def test_the_same_id_and_content_is_reported_as_existing(cli: Cli) -> None:
+    cli.text("enqueue", "a", "1", "--id", "one")
+
+    assert cli.text("enqueue", "a", "1", "--id", "one") == "exists already: one (a, ready)\n"
+    assert cli.json("enqueue", "a", "1", "--id", "one")["created"] is False
+
+
+def test_the_same_id_with_other_content_is_refused_with_the_job_to_look_at(cli: Cli) -> None:
+    cli.text("enqueue", "a", "1", "--id", "one")
+
+    assert "hint: holdfast jobs show one" in cli.refusal("enqueue", "a", "2", "--id", "one", code=1)
+
+
+def write_lines(path: Path, *lines: Any) -> str:
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def test_many_enqueues_every_line_and_counts_them(cli: Cli, tmp_path: Path) -> None:
+    source = write_lines(
+        tmp_path / "jobs.jsonl", {"kind": "a", "payload": 1}, "\n", {"kind": "b", "tags": {"x": "y"}}
+    )
+
+    assert cli.text("enqueue", "--many", source) == "enqueued 2 jobs\n"
+    assert cli.queue.counts(by="kind") == {"a": 1, "b": 1}
+
+
+def test_many_in_json_tells_the_line_and_id_of_each_job(cli: Cli, tmp_path: Path) -> None:
+    source = write_lines(
+        tmp_path / "jobs.jsonl", {"kind": "a", "job_id": "one"}, "\n", {"kind": "a", "job_id": "two"}
+    )
+
+    assert cli.lines("enqueue", "--many", source) == [
+        {"line": 1, "id": "one", "created": True},
+        {"line": 3, "id": "two", "created": True},
+    ]
+
+
+def test_many_reads_standard_input_and_takes_defaults_from_the_options(cli: Cli) -> None:
+    lines = '{"job_id": "one"}\n{"job_id": "two", "kind": "other", "lane": "own"}\n'
+    cli.text("enqueue", "standard", "--many", "-", "--lane", "bulk", stdin=lines)
+
+    one, two = cli.queue.get("one"), cli.queue.get("two")
+    assert [(one.kind, one.lane), (two.kind, two.lane)] == [("standard", "bulk"), ("other", "own")]
+
+
+def test_many_reads_what_json_cannot_say_from_text(cli: Cli) -> None:
+    words = {
+        "kind": "a",
+        "job_id": "one",
+        "run_at": "2100-01-01T00:00:00Z",
+        "deadline": "2h",
+        "backoff": {"base": 1, "factor": 3.0, "cap": 60, "jitter": 0.5},
+    }
+    cli.text("enqueue", "--many", "-", stdin=json.dumps(words))
+
+    job = cli.queue.get("one")
+    assert job.due_at_ms == 4_102_444_800_000
+    assert job.deadline_at_ms == job.enqueued_at_ms + 7_200_000
+    assert (job.backoff.factor, job.backoff.jitter) == (3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"kind": "a"', "line 2: not JSON: "),
+        ("[1]", "line 2: not an object with the words of enqueue"),
+        ('{"kind": ""}', "line 2: kind: must not be empty"),
+        ('{"payload": 1}', "line 2: kind: is missing"),
+        ('{"kind": "a", "colour": "red"}', "line 2: colour: is not a word of enqueue"),
+        ('{"kind": "a", "delay": "soon"}', "line 2: delay: 'soon' is not a duration"),
+        ('{"kind": "a", "backoff": {"first": 1}}', "line 2: backoff: its words are base, factor, cap and jitter"),
+        ('{"kind": "a", "backoff": {"base": -1}}', "line 2: backoff.base: "),
+    ],
+)
+def test_a_refused_line_is_named_and_its_batch_is_not_stored(cli: Cli, line: str, problem: str) -> None:
+    said = cli.refusal("enqueue", "--many", "-", code=2, stdin=f'{{"kind": "good"}}\n{line}\n')
+
+    assert problem in said
+    assert "hint: nothing was stored" in said
+    assert cli.queue.counts() == {}
+
+
+def test_many_is_sent_in_batches_and_says_where_to_go_on(cli: Cli) -> None:
+    lines = ['{"kind": "good"}\n'] * 1_000 + ['{"kind": ""}\n']
+
+    said = cli.refusal("enqueue", "--many", "-", code=2, stdin="".join(lines))
+
+    assert "line 1001: kind: must not be empty" in said
+    assert "every line up to 1000 is stored" in said
+    assert "from line 1001" in said
+    assert cli.queue.counts() == {"ready": 1_000}
+
+
+def test_many_refused_by_the_store_keeps_the_code_of_the_refusal(cli: Cli) -> None:
+    cli.queue.enqueue("old")
+    cli.queue.retire("old")
+
+    result = cli.run("enqueue", "--many", "-", "--json", stdin='{"kind": "old"}\n')
+
+    assert result.exit_code == 1
+    assert json.loads(result.stderr)["error"]["code"] == "kind_retired"
+
+
+def test_many_excludes_what_only_one_job_can_have(cli: Cli) -> None:
+    assert "exclude each other" in cli.refusal("enqueue", "a", "1", "--many", "-", code=2)
+    assert "exclude each other" in cli.refusal("enqueue", "a", "--many", "-", "--id", "x", code=2)
+
+
+def test_many_names_a_file_that_cannot_be_read(cli: Cli) -> None:
+    assert "cannot read 'nowhere.jsonl'" in cli.refusal("enqueue", "--many", "nowhere.jsonl", code=2)

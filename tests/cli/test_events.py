@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+
+import holdfast
+from tests.cli.conftest import Cli
+
+
+def finish(cli: Cli, job_id: str, tenant: str = "default") -> None:
+    cli.queue.enqueue("email.send", job_id=job_id, tenant=tenant, tags={"order": job_id})
+    claim = cli.queue.claim(worker="w1")
+    assert claim is not None
+    cli.queue.settle(claim, holdfast.Done())
+
+
+def test_events_prints_one_line_per_event_in_order(cli: Cli) -> None:
+    finish(cli, "one")
+    finish(cli, "two")
+
+    lines = cli.text("events").splitlines()
+
+    assert [line.split()[1:4] for line in lines] == [["done", "one", "email.send"], ["done", "two", "email.send"]]
+
+
+def test_events_in_json_are_lines_with_a_cursor_to_go_on_from(cli: Cli) -> None:
+    finish(cli, "one")
+    finish(cli, "two")
+
+    first, second = cli.lines("events")
+
+    assert (first["name"], first["job_id"], first["tags"]) == ("done", "one", {"order": "one"})
+    assert cli.lines("events", "--after", first["cursor"]) == [second]
+
+
+def test_limit_stops_and_says_where_to_go_on(cli: Cli) -> None:
+    finish(cli, "one")
+    finish(cli, "two")
+
+    result = cli.run("events", "--limit", "1")
+
+    cursor = result.stderr.strip().removeprefix("there may be more: --after ")
+    assert [event["job_id"] for event in cli.lines("events", "--after", cursor)] == ["two"]
+
+
+def test_events_of_one_tenant_are_found_behind_those_of_others(cli: Cli) -> None:
+    for number in range(3):
+        finish(cli, f"theirs-{number}", tenant="them")
+    finish(cli, "ours", tenant="us")
+
+    assert [event["job_id"] for event in cli.lines("events", "--tenant", "us", "--limit", "1")] == ["ours"]
+
+
+def test_follow_goes_on_until_it_has_as_many_as_asked_for(cli: Cli) -> None:
+    finish(cli, "one")
+    finish(cli, "two")
+
+    assert [event["job_id"] for event in cli.lines("events", "--follow", "--limit", "2")] == ["one", "two"]
+
+
+def test_no_events_are_said_beside_the_answer(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    result = cli.run("events")
+
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no events\n")
+
+
+def test_a_cursor_that_was_never_given_is_refused(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    result = cli.run("events", "--after", "nonsense", "--json")
+
+    assert (result.exit_code, json.loads(result.stderr)["error"]["code"]) == (2, "invalid_input")
+
+
+def test_a_cursor_behind_the_horizon_is_refused_with_the_one_to_go_on_from(cli: Cli) -> None:
+    finish(cli, "one")
+    finish(cli, "two")
+    first, second = cli.lines("events")
+    cli.text("prune", "--older-than", "0")
+
+    said = cli.refusal("events", "--after", first["cursor"], code=1)
+
+    assert f"hint: go on with --after {second['cursor']}, knowing of the gap" in said

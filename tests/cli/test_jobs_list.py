@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import holdfast
+from tests.cli.conftest import Cli
+
+
+def test_a_store_without_jobs_says_so_beside_the_answer(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    result = cli.run("jobs", "list")
+
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no jobs match\n")
+
+
+def test_the_table_shows_newest_first_with_ids_whole(cli: Cli) -> None:
+    first = cli.queue.enqueue("email.send").id
+    second = cli.queue.enqueue("report.build", priority=3).id
+
+    head, _, *rows = cli.text("jobs", "list", columns=120).splitlines()
+
+    assert head.split() == ["ID", "STATE", "KIND", "PRIO", "TRY", "AGE"]
+    assert [row.split()[:5] for row in rows] == [
+        [second, "ready", "report.build", "3", "0/5"],
+        [first, "ready", "email.send", "0", "0/5"],
+    ]
+
+
+def test_columns_that_say_nothing_are_left_out_and_appear_when_they_do(cli: Cli) -> None:
+    cli.queue.enqueue("a")
+    assert "LANE" not in cli.text("jobs", "list")
+
+    cli.queue.enqueue("a", lane="bulk", tenant="acme")
+    assert {"LANE", "TENANT"} <= set(cli.text("jobs", "list").split())
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_keeps_within_the_terminal_and_ids_stay_whole(cli: Cli, failed_job: str, columns: int) -> None:
+    job_id = cli.queue.enqueue("a.kind.with.a.rather.long.name", lane="some-lane", tenant="some-tenant").id
+
+    said = cli.text("jobs", "list", columns=columns)
+
+    assert max(map(len, said.splitlines())) <= columns
+    assert said.split()[:3] == ["ID", "STATE", "KIND"]
+    assert job_id in said
+
+
+def test_the_note_says_what_matters_in_each_state(cli: Cli, failed_job: str) -> None:
+    cli.queue.enqueue("later", delay=3600)
+    cli.queue.enqueue("busy")
+    claim = cli.queue.claim(worker="w7", kinds=["busy"])
+    assert claim is not None
+    cli.queue.progress(claim, phase="loading", percent=40)
+
+    said = cli.text("jobs", "list")
+
+    assert "smtp: smtp refused (" in said
+    assert "due in 1h" in said or "due in 59m" in said
+    assert "loading, 40 %, w7, started " in said
+
+
+def test_a_cancel_request_is_noted(cli: Cli) -> None:
+    cli.queue.enqueue("busy", job_id="one")
+    cli.queue.claim(worker="w7")
+    cli.queue.cancel("one")
+
+    assert "cancel requested, w7" in cli.text("jobs", "list")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--state", "failed"], ["broken"]),
+        (["--kind", "tick"], ["bulk-job", "acme-job"]),
+        (["--lane", "bulk"], ["bulk-job"]),
+        (["--tenant", "acme"], ["acme-job"]),
+        (["--failure-class", "permanent"], ["broken"]),
+        (["--failure-class", "transient"], []),
+        (["--limit", "1"], ["bulk-job"]),
+    ],
+)
+def test_filters_choose_jobs(cli: Cli, failed_job: str, words: list[str], expected: list[str]) -> None:
+    cli.queue.enqueue("tick", tenant="acme", job_id="acme-job")
+    cli.queue.enqueue("tick", lane="bulk", job_id="bulk-job")
+
+    assert [job["id"] for job in cli.json("jobs", "list", *words)["jobs"]] == expected
+
+
+def test_the_cursor_leads_through_all_pages(cli: Cli) -> None:
+    made = [cli.queue.enqueue("a").id for _ in range(5)]
+
+    found: list[str] = []
+    page = cli.json("jobs", "list", "--limit", "2")
+    while True:
+        found.extend(job["id"] for job in page["jobs"])
+        if page["cursor"] is None:
+            break
+        page = cli.json("jobs", "list", "--limit", "2", "--after", page["cursor"])
+
+    assert found == made[::-1]
+
+
+def test_people_are_told_how_to_get_the_next_page(cli: Cli) -> None:
+    cli.queue.enqueue_many([{"kind": "a"}, {"kind": "a"}])
+
+    assert "there are more: --after " in cli.run("jobs", "list", "--limit", "1").stderr
+
+
+def test_no_secret_of_a_lease_is_listed(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+    cli.queue.claim(worker="w1", lease_token="open-sesame")
+
+    assert "open-sesame" not in cli.text("jobs", "list", "--json") + cli.text("jobs", "show", "one", "--json")
+
+
+def test_text_from_outside_cannot_steer_the_terminal(cli: Cli) -> None:
+    cli.queue.enqueue("a", {"evil": "\x1b[2J \x9b2J"}, tags={"t": "\x1b]0;owned\x07"}, job_id="one")
+    claim = cli.queue.claim(worker="w1")
+    assert claim is not None
+    trace = "\x1b[31mred"
+    cli.queue.settle(claim, holdfast.Failed("[bold]\x1b[2J\x1b]0;owned\x07", permanent=True, traceback=trace))
+
+    said = cli.text("jobs", "list") + cli.text("jobs", "show", "one")
+
+    assert not set(said) & {"\x1b", "\x07", "\x9b"}
+    assert "[bold]" in said
+
+
+@pytest.mark.parametrize(
+    "words", [["--state", "lost"], ["--limit", "0"], ["--limit", "5000"], ["--after", "nonsense"], ["--kind", ""]]
+)
+def test_a_wrong_filter_is_refused(cli: Cli, words: list[str]) -> None:
+    cli.queue.migrate()
+
+    result = cli.run("jobs", "list", *words, "--json")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert json.loads(result.stderr)["error"]["code"] == "invalid_input"

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+
+import holdfast
+from tests.cli.conftest import Cli
+
+
+def fail(cli: Cli, job_id: str, *, permanent: bool, kind: str = "a") -> None:
+    cli.queue.enqueue(kind, job_id=job_id, max_attempts=1)
+    claim = cli.queue.claim(kinds=[kind])
+    assert claim is not None
+    cli.queue.settle(claim, holdfast.Failed("no", permanent=permanent))
+
+
+def states(cli: Cli) -> dict[str, str]:
+    return {job.id: job.state for job in cli.queue.jobs()}
+
+
+def test_cancel_ends_waiting_jobs(cli: Cli) -> None:
+    cli.queue.enqueue_many([{"kind": "a", "job_id": "one"}, {"kind": "a", "job_id": "two"}])
+
+    assert cli.text("jobs", "cancel", "one", "two") == "cancelled one\ncancelled two\n"
+    assert states(cli) == {"one": "cancelled", "two": "cancelled"}
+
+
+def test_cancel_asks_a_running_job_to_stop_unless_forced(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+    cli.queue.claim(worker="w1")
+
+    assert "asked one to stop; w1 is running it" in cli.text("jobs", "cancel", "one")
+    assert states(cli) == {"one": "running"}
+    assert cli.text("jobs", "cancel", "one", "--force") == "cancelled one\n"
+
+
+def test_cancel_in_json_has_the_jobs(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+
+    answer = cli.json("jobs", "cancel", "one")
+
+    assert [(job["id"], job["state"]) for job in answer["jobs"]] == [("one", "cancelled")]
+    assert answer["refused"] == []
+
+
+def test_cancel_of_a_finished_job_is_refused(cli: Cli, failed_job: str) -> None:
+    assert "hint: holdfast jobs show broken" in cli.refusal("jobs", "cancel", failed_job, code=1)
+
+
+def test_one_refused_cancel_stops_no_other_and_exits_with_1(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+
+    result = cli.run("jobs", "cancel", "nobody", "one")
+
+    assert result.exit_code == 1
+    assert result.stdout == "cancelled one\nnot cancelled: nobody: no job 'nobody'\n"
+    assert result.stderr == "error: 1 of 2 jobs could not be cancelled\n"
+
+
+def test_cancel_in_json_tells_which_were_refused(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+
+    result = cli.run("jobs", "cancel", "nobody", "one", "--json")
+
+    assert result.exit_code == 1
+    [refused] = json.loads(result.stdout)["refused"]
+    assert (refused["job_id"], refused["code"]) == ("nobody", "job_not_found")
+
+
+def test_requeue_makes_a_failed_job_ready(cli: Cli, failed_job: str) -> None:
+    assert cli.text("jobs", "requeue", failed_job) == "requeued broken\n"
+    assert states(cli) == {"broken": "ready"}
+
+
+def test_requeue_of_a_job_that_waits_is_refused(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+
+    result = cli.run("jobs", "requeue", "one", "--json")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert json.loads(result.stderr)["error"]["code"] == "conflict"
+
+
+def test_requeue_of_several_reports_those_skipped_and_exits_with_1(cli: Cli, failed_job: str) -> None:
+    result = cli.run("jobs", "requeue", failed_job, "nobody")
+
+    assert result.exit_code == 1
+    requeued, skipped = result.stdout.splitlines()
+    assert requeued == "requeued broken"
+    assert skipped.startswith("skipped nobody: ")
+
+
+def test_requeue_failed_takes_all_that_match(cli: Cli) -> None:
+    fail(cli, "lasting", permanent=True)
+    fail(cli, "passing", permanent=False)
+
+    assert cli.text("jobs", "requeue", "--failed", "--transient-only") == "requeued 1 failed job\n"
+    assert states(cli) == {"lasting": "failed", "passing": "ready"}
+
+
+def test_requeue_failed_in_json_names_the_jobs(cli: Cli) -> None:
+    fail(cli, "one", permanent=True)
+    fail(cli, "two", permanent=True, kind="b")
+
+    assert cli.json("jobs", "requeue", "--failed", "--kind", "b") == {"requeued": ["two"], "skipped": []}
+
+
+def test_requeue_refuses_words_that_do_not_go_together(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    assert "name the jobs to requeue, or --failed" in cli.refusal("jobs", "requeue", code=2)
+    assert "not both" in cli.refusal("jobs", "requeue", "one", "--failed", code=2)
+    assert "go with --failed" in cli.refusal("jobs", "requeue", "one", "--kind", "a", code=2)
+
+
+def test_priority_takes_negative_numbers(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+
+    assert cli.text("jobs", "priority", "one", "-5") == "one now has priority -5\n"
+    assert cli.json("jobs", "priority", "one", "7")["job"]["priority"] == 7
+
+
+def test_priority_of_a_finished_job_is_refused(cli: Cli, failed_job: str) -> None:
+    cli.refusal("jobs", "priority", failed_job, "1", code=1)
+
+
+def test_priority_beyond_its_limit_is_refused(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+
+    assert "it must be from -1000 to 1000" in cli.refusal("jobs", "priority", "one", "1001", code=2)

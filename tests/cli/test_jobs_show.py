@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def done_job(cli: Cli) -> str:
+    """The id of a job that was deferred once and then done, with artifacts."""
+    words = {"tags": {"order": "42"}, "headers": {"trace": "t1"}, "requires": ["gpu"], "dedupe_key": "once"}
+    cli.queue.enqueue("report.build", {"rows": [1, 2]}, job_id="report-1", **words)  # type: ignore[arg-type]
+    first = cli.queue.claim(worker="w1", capabilities=["gpu"])
+    assert first is not None
+    cli.queue.settle(first, holdfast.Deferred(after=0))
+    second = cli.queue.claim(worker="w2", capabilities=["gpu"])
+    assert second is not None
+    artifacts = [holdfast.Artifact("log.txt", b"all well\n", "text/plain"), holdfast.Artifact("raw.bin", b"\x00\xff")]
+    cli.queue.settle(second, holdfast.Done({"pages": 7}, artifacts=artifacts))
+    return "report-1"
+
+
+def test_show_tells_everything_about_a_done_job(cli: Cli, done_job: str) -> None:
+    said = cli.text("jobs", "show", done_job)
+
+    for expected in (
+        "report-1",
+        "done",
+        "order=42",
+        "trace=t1",
+        "gpu",
+        "once (within the kind)",
+        '"rows": [',
+        '"pages": 7',
+    ):
+        assert expected in said
+    attempts = [line.split() for line in said.splitlines() if line.split()[2:3] in (["deferred"], ["done"])]
+    assert [(row[0], row[2], row[3]) for row in attempts] == [("1", "deferred", "w1"), ("2", "done", "w2")]
+    assert "log.txt" in said
+    assert "9 B" in said
+
+
+def test_show_tells_the_failure_with_its_traceback(cli: Cli, failed_job: str) -> None:
+    said = cli.text("jobs", "show", failed_job)
+
+    assert "smtp (permanent): smtp refused" in said
+    assert '    File "send.py", line 3, in send\n' in said
+
+
+def test_show_in_json_has_job_attempts_and_artifacts(cli: Cli, done_job: str) -> None:
+    answer = cli.json("jobs", "show", done_job)
+
+    assert (answer["job"]["state"], answer["job"]["result"]) == ("done", {"pages": 7})
+    assert [(one["epoch"], one["outcome"]) for one in answer["attempts"]] == [(1, "deferred"), (2, "done")]
+    assert [(one["name"], one["media_type"], one["size"]) for one in answer["artifacts"]] == [
+        ("log.txt", "text/plain", 9),
+        ("raw.bin", "application/octet-stream", 2),
+    ]
+
+
+def test_show_in_json_has_the_failure(cli: Cli, failed_job: str) -> None:
+    failure = cli.json("jobs", "show", failed_job)["job"]["failure"]
+
+    assert (failure["class"], failure["reason"], failure["message"]) == ("permanent", "smtp", "smtp refused")
+    assert failure["traceback"].endswith("OSError: refused")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_show_keeps_within_the_terminal(cli: Cli, done_job: str, columns: int) -> None:
+    assert max(map(len, cli.text("jobs", "show", done_job, columns=columns).splitlines())) <= columns
+
+
+def test_a_job_that_does_not_exist_is_refused_with_a_hint(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    said = cli.refusal("jobs", "show", "nobody", code=1)
+
+    assert said.startswith("error: no job 'nobody'\nhint: 'holdfast jobs list'")
+
+
+def test_an_artifact_goes_to_standard_output_byte_for_byte(cli: Cli, done_job: str) -> None:
+    result = cli.run("jobs", "artifact", done_job, "raw.bin")
+
+    assert (result.exit_code, result.stdout_bytes) == (0, b"\x00\xff")
+
+
+def test_an_artifact_goes_to_a_file(cli: Cli, done_job: str, tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+
+    said = cli.text("jobs", "artifact", done_job, "log.txt", "-o", str(target))
+
+    assert target.read_bytes() == b"all well\n"
+    assert said == f"wrote 9 B (text/plain) to {target}\n"
+
+
+def test_an_artifact_in_json_is_base64_unless_a_file_takes_it(cli: Cli, done_job: str, tmp_path: Path) -> None:
+    target = tmp_path / "out.bin"
+
+    inline = cli.json("jobs", "artifact", done_job, "raw.bin")
+    beside = cli.json("jobs", "artifact", done_job, "raw.bin", "-o", str(target))
+
+    assert base64.b64decode(inline["data_base64"]) == target.read_bytes() == b"\x00\xff"
+    assert beside == {"name": "raw.bin", "media_type": "application/octet-stream", "size": 2, "path": str(target)}
+
+
+def test_an_artifact_that_does_not_exist_is_refused(cli: Cli, done_job: str) -> None:
+    said = cli.refusal("jobs", "artifact", done_job, "nothing", code=1)
+
+    assert "has no artifact 'nothing'" in said
+    assert "hint: holdfast jobs show report-1" in said
+
+
+def test_an_artifact_that_cannot_be_written_is_told(cli: Cli, done_job: str, tmp_path: Path) -> None:
+    said = cli.refusal("jobs", "artifact", done_job, "log.txt", "-o", str(tmp_path / "no" / "folder"), code=2)
+
+    assert "cannot write" in said
+
+
+def test_wait_returns_a_job_that_is_done(cli: Cli, done_job: str) -> None:
+    assert cli.text("jobs", "wait", done_job, "--timeout", "1s") == "report-1 is done\n"
+    assert cli.json("jobs", "wait", done_job)["job"]["result"] == {"pages": 7}
+
+
+def test_wait_exits_with_1_when_the_job_ended_otherwise(cli: Cli, failed_job: str) -> None:
+    result = cli.run("jobs", "wait", failed_job)
+
+    assert (result.exit_code, result.stdout) == (1, "broken is failed: smtp: smtp refused\n")
+
+
+def test_wait_exits_with_4_when_the_time_runs_out(cli: Cli) -> None:
+    cli.queue.enqueue("slow", job_id="one")
+
+    assert "hint: the job goes on unharmed" in cli.refusal("jobs", "wait", "one", "--timeout", "0", code=4)
+    answered = cli.run("jobs", "wait", "one", "--timeout", "10ms", "--json")
+    assert (answered.exit_code, json.loads(answered.stderr)["error"]["code"]) == (4, "wait_timeout")

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+
+def test_lanes_lists_those_that_were_used(cli: Cli) -> None:
+    cli.queue.enqueue("a", lane="bulk")
+
+    head, _, *rows = cli.text("lanes", "list").splitlines()
+
+    assert head.split() == ["LANE", "STATE", "ORDER", "EVENTS"]
+    assert ["bulk", "active", "fair", "terminal"] in [row.split() for row in rows]
+
+
+def test_lanes_in_json(cli: Cli) -> None:
+    cli.queue.set_lane("bulk", state="paused")
+
+    listed = cli.json("lanes", "list")["lanes"]
+
+    assert {"name": "bulk", "state": "paused", "order": "fair", "events": "terminal"} in listed
+
+
+def test_set_changes_what_is_named_and_nothing_else(cli: Cli) -> None:
+    cli.queue.set_lane("bulk", order="strict")
+
+    assert "paused" in cli.text("lanes", "set", "bulk", "--state", "paused")
+    answer = cli.json("lanes", "set", "bulk", "--events", "all")
+    assert answer == {"name": "bulk", "state": "paused", "order": "strict", "events": "all"}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "nothing to change"),
+        (["--state", "asleep"], "'asleep' is not one of"),
+        (["--order", "any"], "is not one of"),
+    ],
+)
+def test_a_wrong_setting_is_refused(cli: Cli, words: list[str], problem: str) -> None:
+    cli.queue.migrate()
+
+    assert problem in cli.refusal("lanes", "set", "bulk", *words, code=2)
+
+
+def test_a_draining_lane_refuses_jobs_and_says_how_to_open_it(cli: Cli) -> None:
+    cli.queue.set_lane("my lane", state="draining")
+
+    said = cli.refusal("enqueue", "a", "--lane", "my lane", code=1)
+
+    assert "hint: holdfast lanes set 'my lane' --state active" in said
+
+
+def test_retire_sets_waiting_jobs_aside_and_restore_takes_new_ones(cli: Cli) -> None:
+    cli.queue.enqueue_many([{"kind": "old"}, {"kind": "old"}])
+
+    assert cli.text("kinds", "retire", "old") == "kind old is retired; 2 waiting jobs set aside\n"
+    assert "hint: holdfast kinds restore old" in cli.refusal("enqueue", "old", code=1)
+    assert cli.text("kinds", "restore", "old") == "kind old takes new jobs again\n"
+    cli.text("enqueue", "old")
+
+
+def test_retire_and_restore_in_json(cli: Cli) -> None:
+    cli.queue.enqueue("old")
+
+    assert cli.json("kinds", "retire", "old") == {"kind": "old", "retired": True, "jobs": 1}
+    assert cli.json("kinds", "restore", "old") == {"kind": "old", "retired": False}
+
+
+def test_a_kind_that_is_not_retired_cannot_be_restored(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    result = cli.run("kinds", "restore", "new", "--json")
+
+    assert (result.exit_code, json.loads(result.stderr)["error"]["code"]) == (2, "unknown_kind")

@@ -1,0 +1,248 @@
+"""The command line as a process of its own: entry point, streams, signals, and a terminal where one is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__).parents[1]
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG"}}
+    return {**inherited, "PYTHONPATH": str(SOURCE), "HOLDFAST_URL": str(folder / "jobs.db"), **more}
+
+
+def run(folder: Path, *words: str, module: str = "holdfast.cli", **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *words]
+    given = environment(folder, **more)
+    return subprocess.run(command, env=given, capture_output=True, text=True, cwd=folder, check=False)
+
+
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.cli"])
+def test_both_modules_run_the_command_line(tmp_path: Path, module: str) -> None:
+    ran = run(tmp_path, "--version", module=module)
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"holdfast {holdfast.__version__}\n", "")
+
+
+def test_jobs_go_through_processes_of_their_own(tmp_path: Path) -> None:
+    made = json.loads(run(tmp_path, "enqueue", "a", '{"n": 1}', "--json").stdout)
+    listed = json.loads(run(tmp_path, "jobs", "list", "--json").stdout)
+
+    assert [job["id"] for job in listed["jobs"]] == [made["job"]["id"]]
+
+
+def test_without_a_url_the_queue_is_a_file_in_this_folder(tmp_path: Path) -> None:
+    ran = run(tmp_path, "enqueue", "a", HOLDFAST_URL="")
+
+    assert ran.returncode == 0
+    assert (tmp_path / "holdfast.db").exists()
+
+
+def test_errors_go_to_standard_error_with_the_documented_code(tmp_path: Path) -> None:
+    missing = run(tmp_path, "stats")
+    run(tmp_path, "migrate")
+    refused = run(tmp_path, "jobs", "show", "nobody")
+
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("error: no job 'nobody'\nhint: ")
+
+
+@pytest.mark.parametrize("package", ["click", "rich"])
+def test_without_the_optional_packages_one_line_says_what_to_install(tmp_path: Path, package: str) -> None:
+    hidden = f"import sys; sys.modules[{package!r}] = None; from holdfast.cli.entry import main; main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", hidden], env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.count("\n") == 1
+    assert "pip install 'holdfast[cli]'" in ran.stderr
+
+
+def test_a_pipe_gets_no_colours_and_nothing_cut(tmp_path: Path) -> None:
+    kind = "a.kind." + "with.a.long.name." * 10
+    run(tmp_path, "enqueue", kind)
+
+    listed = run(tmp_path, "jobs", "list").stdout
+
+    assert kind in listed
+    assert "\x1b" not in listed
+
+
+def test_a_reader_that_has_had_enough_ends_it_quietly(tmp_path: Path) -> None:
+    lines = "".join('{"kind": "a"}\n' for _ in range(500))
+    command = [sys.executable, "-m", "holdfast.cli"]
+    given = environment(tmp_path)
+    subprocess.run([*command, "enqueue", "--many", "-"], input=lines, env=given, check=True, text=True, cwd=tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    ran = subprocess.run(
+        [*command, "jobs", "list", "--json", "--limit", "500"],
+        env=given,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    os.close(writer)
+
+    assert (ran.returncode, ran.stderr) == (141, "")
+
+
+def test_a_terminal_of_ascii_is_no_reason_to_crash(tmp_path: Path) -> None:
+    run(tmp_path, "enqueue", "k\N{LATIN SMALL LETTER U WITH DIAERESIS}")
+
+    ran = run(tmp_path, "stats", "--by", "kind", PYTHONIOENCODING="ascii")
+
+    assert ran.returncode == 0
+    assert "k?" in ran.stdout
+    assert "#" in ran.stdout
+
+
+def test_following_ends_with_130_when_interrupted(tmp_path: Path) -> None:
+    run(tmp_path, "enqueue", "a", "--events", "all")
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "events", "--follow", "--json"],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert follower.stdout is not None
+    with follower:
+        first = json.loads(follower.stdout.readline())
+        run(tmp_path, "enqueue", "b", "--events", "all")
+        second = json.loads(follower.stdout.readline())
+        follower.send_signal(signal.SIGINT)
+        code = follower.wait(timeout=30)
+
+    assert [(event["name"], event["kind"]) for event in (first, second)] == [("enqueued", "a"), ("enqueued", "b")]
+    assert code == 130
+
+
+class OnTerminal:
+    """The command line on a pseudo-terminal, its answers read as they come."""
+
+    def __init__(self, folder: Path, *words: str, **more: str) -> None:
+        self._screen, inner = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", *words],
+            env=environment(folder, TERM="xterm", COLUMNS="100", **more),
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            cwd=folder,
+        )
+        os.close(inner)
+        self.seen = ""
+
+    def read_until(self, expected: str) -> None:
+        while expected not in self.seen and (part := self._part()):
+            self.seen += part
+
+    def type(self, answer: str) -> None:
+        os.write(self._screen, answer.encode())
+
+    def finish(self) -> int:
+        while part := self._part():
+            self.seen += part
+        os.close(self._screen)
+        return self._process.wait()
+
+    def _part(self) -> str:
+        ready, _, _ = select.select([self._screen], [], [], 60)
+        assert ready, f"nothing more came after {self.seen!r}"
+        try:
+            return os.read(self._screen, 4096).decode()
+        except OSError:  # Linux's way to say that the other end was closed
+            return ""
+
+
+def test_a_terminal_gets_colours_unless_they_are_unwanted(tmp_path: Path) -> None:
+    run(tmp_path, "enqueue", "a")
+
+    coloured, plain = OnTerminal(tmp_path, "stats"), OnTerminal(tmp_path, "stats", NO_COLOR="1")
+
+    assert (coloured.finish(), plain.finish()) == (0, 0)
+    assert "\x1b[36mready" in coloured.seen
+    assert "\x1b[36m" not in plain.seen
+
+
+def test_errors_are_coloured_on_a_terminal_unless_colours_are_unwanted(tmp_path: Path) -> None:
+    coloured, plain = OnTerminal(tmp_path, "stats"), OnTerminal(tmp_path, "stats", NO_COLOR="1")
+
+    assert (coloured.finish(), plain.finish()) == (2, 2)
+    assert "\x1b[1;31merror:" in coloured.seen
+    assert "31m" not in plain.seen
+
+
+def test_prune_on_a_terminal_asks_first_and_no_deletes_nothing(tmp_path: Path) -> None:
+    run(tmp_path, "enqueue", "a", "--id", "one")
+    run(tmp_path, "jobs", "cancel", "one")
+
+    asked = OnTerminal(tmp_path, "prune", "--older-than", "0")
+    asked.read_until("[y/N]")
+    asked.type("n\n")
+
+    assert asked.finish() == 1
+    assert "nothing was deleted" in asked.seen
+    assert json.loads(run(tmp_path, "stats", "--json").stdout)["total"] == 1
+
+
+@pytest.mark.parametrize("words", [[], ["--yes"]])
+def test_prune_on_a_terminal_deletes_when_told_to(tmp_path: Path, words: list[str]) -> None:
+    run(tmp_path, "enqueue", "a", "--id", "one")
+    run(tmp_path, "jobs", "cancel", "one")
+
+    asked = OnTerminal(tmp_path, "prune", "--older-than", "0", *words)
+    if not words:
+        asked.read_until("[y/N]")
+        asked.type("y\n")
+
+    assert asked.finish() == 0
+    assert "deleted 1 job and 1 event" in asked.seen
+
+
+def test_an_artifact_that_would_upset_the_terminal_is_not_written_to_it(tmp_path: Path) -> None:
+    with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
+        queue.enqueue("a", job_id="one")
+        claim = queue.claim()
+        assert claim is not None
+        artifacts = [holdfast.Artifact("raw", b"\x1b[2J"), holdfast.Artifact("log", b"all well\n")]
+        queue.settle(claim, holdfast.Done(artifacts=artifacts))
+
+    raw, log = (
+        OnTerminal(tmp_path, "jobs", "artifact", "one", "raw"),
+        OnTerminal(tmp_path, "jobs", "artifact", "one", "log"),
+    )
+
+    assert (raw.finish(), log.finish()) == (2, 0)
+    assert "\x1b[2J" not in raw.seen
+    assert "-o FILE" in raw.seen
+    assert "all well" in log.seen
+
+
+def test_many_on_a_terminal_draws_progress_beside_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "jobs.jsonl").write_text('{"kind": "a"}\n' * 3_000)
+
+    drawn = OnTerminal(tmp_path, "enqueue", "--many", "jobs.jsonl")
+
+    assert drawn.finish() == 0
+    assert "enqueueing" in drawn.seen
+    assert "enqueued 3,000 jobs" in drawn.seen

@@ -1,0 +1,246 @@
+"""Bad arguments of every other call: each is refused by name, and nothing changes.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import pytest
+
+from holdfast import Artifact, Claim, Deferred, Done, Failed, InvalidInput, NewJob, Queue, Released
+from tests.support.held import claim_one
+from tests.support.refusals import label, refused, snapshot
+
+MEBIBYTE = 1 << 20
+NAIVE = datetime(2030, 1, 1)  # without a time zone, which is the point
+AWARE = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def held(queue: Queue) -> Claim:
+    queue.enqueue("held", job_id="held", events="all")
+    return claim_one(queue)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+BAD_OUTCOMES: list[tuple[Any, str]] = [
+    (None, "outcome"),
+    ("done", "outcome"),
+    (Done, "outcome"),
+    ({"result": 1}, "outcome"),
+    (Done(float("nan")), "result"),
+    (Done({"a": "\0"}), "result.a"),
+    (Done({1: 2}), "result"),
+    (Done(nested(65)), "result"),
+    (Done("x" * (MEBIBYTE - 1)), "result"),
+    (Done(follow_ups=[NewJob("")]), "follow_ups[0].kind"),
+    (Done(follow_ups=[NewJob("a"), NewJob("a", b"x")]), "follow_ups[1].payload"),
+    (Done(follow_ups=[NewJob("a")] * 1_001), "follow_ups"),
+    (Done(follow_ups=None), "follow_ups"),  # type: ignore[arg-type]
+    (Failed(5), "message"),  # type: ignore[arg-type]
+    (Failed("x", reason="Two Words"), "reason"),
+    (Failed("x", reason="x" * 65), "reason"),
+    (Failed("x", permanent="yes"), "permanent"),  # type: ignore[arg-type]
+    (Failed("x", retry_after=-1), "retry_after"),
+    (Failed("x", retry_after=float("inf")), "retry_after"),
+    (Failed("x", backoff=2), "backoff"),  # type: ignore[arg-type]
+    (Failed("x", traceback=5), "traceback"),  # type: ignore[arg-type]
+    (Deferred(), "after"),
+    (Deferred(after=1, until=AWARE), "after"),
+    (Deferred(after=-1), "after"),
+    (Deferred(until=NAIVE), "until"),
+]
+BAD_ARTIFACTS: dict[str, tuple[Any, str]] = {
+    "parent": ([Artifact("../x", b"")], "artifacts[0].name"),
+    "absolute": ([Artifact("/etc/passwd", b"")], "artifacts[0].name"),
+    "folder": ([Artifact("a/b", b"")], "artifacts[0].name"),
+    "backslash": ([Artifact("..\\x", b"")], "artifacts[0].name"),
+    "drive": ([Artifact("C:\\x", b"")], "artifacts[0].name"),
+    "dot": ([Artifact(".", b"")], "artifacts[0].name"),
+    "dot-dot": ([Artifact("..", b"")], "artifacts[0].name"),
+    "nul": ([Artifact("a\0.txt", b"")], "artifacts[0].name"),
+    "newline": ([Artifact("a\r\nb", b"")], "artifacts[0].name"),
+    "empty": ([Artifact("", b"")], "artifacts[0].name"),
+    "too-long": ([Artifact("x" * 201, b"")], "artifacts[0].name"),
+    "surrogate": ([Artifact("\ud800", b"")], "artifacts[0].name"),
+    "twice": ([Artifact("a", b"1"), Artifact("a", b"2")], "artifacts[1].name"),
+    "too-large": ([Artifact("a", bytes(16 * MEBIBYTE + 1))], "artifacts[0].data"),
+    "text": ([Artifact("a", "text")], "artifacts[0].data"),  # type: ignore[arg-type]
+    "bytearray": ([Artifact("a", bytearray(1))], "artifacts[0].data"),  # type: ignore[arg-type]
+    "media-type": ([Artifact("a", b"", "text/html\nx")], "artifacts[0].media_type"),
+    "too-many": ([Artifact(str(number), b"") for number in range(101)], "artifacts"),
+    "no-artifact": ([b"x"], "artifacts[0]"),
+    "none": (None, "artifacts"),
+}
+
+
+class TestAttempts:
+    @pytest.mark.parametrize(("outcome", "field"), BAD_OUTCOMES, ids=range(len(BAD_OUTCOMES)))
+    def test_a_bad_outcome_is_refused_and_the_job_still_runs(self, queue: Queue, outcome: Any, field: str) -> None:
+        claim = held(queue)
+        with refused(queue, field):
+            queue.settle(claim, outcome)
+        assert queue.settle(claim, Released()).state == "ready"
+
+    @pytest.mark.parametrize(("outcome", "field"), BAD_OUTCOMES, ids=range(len(BAD_OUTCOMES)))
+    def test_in_a_batch_it_refuses_the_call_and_is_named(self, queue: Queue, outcome: Any, field: str) -> None:
+        claim = held(queue)
+        queue.enqueue("other")
+        other = claim_one(queue)
+        with refused(queue, f"settlements[1].{field}"):
+            queue.settle_many([(other, Done()), (claim, outcome)])
+
+    @pytest.mark.parametrize("name", BAD_ARTIFACTS)
+    def test_a_bad_artifact_is_refused_at_settle_and_at_attach(self, queue: Queue, name: str) -> None:
+        artifacts, field = BAD_ARTIFACTS[name]
+        claim = held(queue)
+        with refused(queue, field):
+            queue.settle(claim, Done(artifacts=artifacts))
+        with refused(queue, field):
+            queue.attach(claim, artifacts)
+        assert queue.artifacts("held") == []
+
+    def test_the_largest_artifact_is_kept(self, queue: Queue) -> None:
+        data = bytes(16 * MEBIBYTE)
+        queue.settle(held(queue), Done(artifacts=[Artifact("big", data)]))
+        assert queue.artifact("held", "big").data == data
+
+    @pytest.mark.parametrize("claim", [None, "held", 5, {"job": "held"}])
+    def test_what_is_no_claim_is_refused(self, queue: Queue, claim: Any) -> None:
+        held(queue)
+        for write in (
+            lambda: queue.settle(claim, Done()),
+            lambda: queue.heartbeat(claim),
+            lambda: queue.progress(claim, percent=5),
+            lambda: queue.attach(claim, []),
+        ):
+            with refused(queue, "claim"):
+                write()
+
+    @pytest.mark.parametrize("pair", [None, 5, (), "ab"])
+    def test_a_batch_of_what_are_no_pairs_is_refused(self, queue: Queue, pair: Any) -> None:
+        before = snapshot(queue)
+        with pytest.raises(InvalidInput):
+            queue.settle_many([pair])
+        assert snapshot(queue) == before
+
+    @pytest.mark.parametrize(
+        ("words", "field"),
+        [
+            ({"percent": -1}, "percent"),
+            ({"percent": 100.5}, "percent"),
+            ({"percent": float("nan")}, "percent"),
+            ({"percent": True}, "percent"),
+            ({"phase": ""}, "phase"),
+            ({"phase": "a\0"}, "phase"),
+            ({"phase": "x" * 201}, "phase"),
+        ],
+    )
+    def test_bad_progress_is_refused(self, queue: Queue, words: dict[str, Any], field: str) -> None:
+        claim = held(queue)
+        with refused(queue, field):
+            queue.progress(claim, **words)
+
+    @pytest.mark.parametrize("lease", [0, -1, 0.009, 86_401, float("nan"), True, "30"])
+    def test_a_bad_lease_is_refused(self, queue: Queue, lease: Any) -> None:
+        claim = held(queue)
+        with refused(queue, "lease"):
+            queue.heartbeat(claim, lease=lease)
+        with refused(queue, "lease"):
+            queue.claim(lease=lease)
+
+
+BAD_CLAIMS: list[tuple[dict[str, Any], str]] = [
+    ({"limit": 0}, "limit"),
+    ({"limit": 1_001}, "limit"),
+    ({"limit": True}, "limit"),
+    ({"limit": 1.0}, "limit"),
+    ({"lanes": "default"}, "lanes"),
+    ({"lanes": [""]}, "lanes[0]"),
+    ({"lanes": None}, "lanes"),
+    ({"lanes": [str(number) for number in range(101)]}, "lanes"),
+    ({"kinds": "work"}, "kinds"),
+    ({"kinds": ["a", "\0"]}, "kinds[1]"),
+    ({"kinds": 5}, "kinds"),
+    ({"capabilities": "gpu"}, "capabilities"),
+    ({"capabilities": [1]}, "capabilities[0]"),
+    ({"tenant": ""}, "tenant"),
+    ({"affinity": ""}, "affinity[0]"),
+    ({"affinity": 5}, "affinity"),
+    ({"residence_left": -1}, "residence_left"),
+    ({"drain": "newest"}, "drain"),
+    ({"drain": "listed"}, "drain"),
+    ({"worker": ""}, "worker"),
+    ({"worker": None}, "worker"),
+    ({"incarnation": "a\n"}, "incarnation"),
+    ({"exclusive": 1}, "exclusive"),
+    ({"lease_token": ""}, "lease_token"),
+    ({"lease_token": "x" * 201}, "lease_token"),
+    ({"kind": "work"}, "kind"),
+]
+
+
+class TestClaims:
+    @pytest.mark.parametrize(("words", "field"), BAD_CLAIMS, ids=label)
+    def test_a_bad_word_is_refused_and_nothing_is_leased(
+        self, queue: Queue, words: dict[str, Any], field: str
+    ) -> None:
+        queue.enqueue("work")
+        with refused(queue, field):
+            queue.claim_many(**words)
+
+
+Call: TypeAlias = Callable[[Queue], object]
+BAD_CALLS: dict[str, tuple[Call, str]] = {
+    "get-empty": (lambda queue: queue.get(""), "job_id"),
+    "get-none": (lambda queue: queue.get(None), "job_id"),  # type: ignore[arg-type]
+    "get-nul": (lambda queue: queue.get("a\0"), "job_id"),
+    "get-tenant": (lambda queue: queue.get("a", tenant=""), "tenant"),
+    "wait-timeout": (lambda queue: queue.wait("a", timeout=-1), "timeout"),
+    "wait-nan": (lambda queue: queue.wait("a", timeout=float("nan")), "timeout"),
+    "jobs-state": (lambda queue: queue.jobs(state="lost"), "state"),  # type: ignore[arg-type]
+    "jobs-limit": (lambda queue: queue.jobs(limit=0), "limit"),
+    "jobs-page": (lambda queue: queue.jobs(limit=1_001), "limit"),
+    "jobs-kind": (lambda queue: queue.jobs(kind=""), "kind"),
+    "jobs-failure": (lambda queue: queue.jobs(failure_class="odd"), "failure_class"),  # type: ignore[arg-type]
+    "jobs-cursor": (lambda queue: queue.jobs(after="no cursor"), "after"),
+    "jobs-cursor-type": (lambda queue: queue.jobs(after=5), "after"),  # type: ignore[arg-type]
+    "events-limit": (lambda queue: queue.events(limit=True), "limit"),
+    "events-cursor": (lambda queue: queue.events(after="no cursor"), "after"),
+    "events-cursor-nul": (lambda queue: queue.events(after="\0"), "after"),
+    "counts-by": (lambda queue: queue.counts(by="colour"), "by"),  # type: ignore[arg-type]
+    "cancel-force": (lambda queue: queue.cancel("a", force=1), "force"),  # type: ignore[arg-type]
+    "requeue-many": (lambda queue: queue.requeue_many("a"), "job_ids"),
+    "requeue-many-item": (lambda queue: queue.requeue_many(["a", ""]), "job_ids[1]"),
+    "requeue-failed": (lambda queue: queue.requeue_failed(transient_only=1), "transient_only"),  # type: ignore[arg-type]
+    "reprioritize": (lambda queue: queue.reprioritize("a", 1_001), "priority"),
+    "retire": (lambda queue: queue.retire(""), "kind"),
+    "restore": (lambda queue: queue.restore("\n"), "kind"),
+    "prune": (lambda queue: queue.prune(older_than=-1), "older_than"),
+    "prune-states": (lambda queue: queue.prune(older_than=1, states=["ready"]), "states[0]"),
+    "prune-events": (lambda queue: queue.prune(older_than=1, events_older_than=-1), "events_older_than"),
+    "lane-name": (lambda queue: queue.set_lane("", state="paused"), "lane"),
+    "lane-state": (lambda queue: queue.set_lane("a", state="closed"), "state"),  # type: ignore[arg-type]
+    "lane-order": (lambda queue: queue.set_lane("a", order="odd"), "order"),  # type: ignore[arg-type]
+    "lane-events": (lambda queue: queue.set_lane("a", events="none"), "events"),  # type: ignore[arg-type]
+    "artifact-name": (lambda queue: queue.artifact("a", ""), "name"),
+    "attempts-id": (lambda queue: queue.attempts("x" * 201), "job_id"),
+}
+
+
+class TestOtherCalls:
+    @pytest.mark.parametrize("name", BAD_CALLS)
+    def test_a_bad_argument_is_refused_by_name(self, queue: Queue, name: str) -> None:
+        call, field = BAD_CALLS[name]
+        queue.enqueue("work", job_id="a")
+        with refused(queue, field):
+            call(queue)

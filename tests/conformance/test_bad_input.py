@@ -1,0 +1,280 @@
+"""Bad jobs: each is refused with the same typed error on every engine, names its field and stores nothing.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import NewJob, Queue
+from tests.support.refusals import label, refused
+
+MEBIBYTE = 1 << 20
+NAIVE = datetime(2030, 1, 1)  # without a time zone, which is the point
+AWARE = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def circle() -> Any:
+    value: dict[str, Any] = {}
+    value["again"] = [value]
+    return value
+
+
+class Thing:
+    """Something JSON knows nothing of."""
+
+
+BAD_PAYLOADS: dict[str, tuple[Any, str]] = {
+    "nan": (float("nan"), "payload"),
+    "infinity": ({"a": float("inf")}, "payload.a"),
+    "minus-infinity": ([1, -float("inf")], "payload[1]"),
+    "surrogate-high": ("\ud83d", "payload"),
+    "surrogate-low-inside": ({"a": ["x\udc00y"]}, "payload.a[0]"),
+    "surrogate-in-key": ({"\ud800": 1}, "payload (a key)"),
+    "nul": ("a\0b", "payload"),
+    "nul-deep": ({"a": {"b": "\0"}}, "payload.a.b"),
+    "nul-in-key": ({"a\0": 1}, "payload (a key)"),
+    "bytes": (b"x", "payload"),
+    "bytearray": ({"a": bytearray(b"x")}, "payload.a"),
+    "set": ({1, 2}, "payload"),
+    "object": ({"a": [Thing()]}, "payload.a[0]"),
+    "exception": (ValueError("x"), "payload"),
+    "datetime": (AWARE, "payload"),
+    "timedelta": (timedelta(1), "payload"),
+    "complex": (1j, "payload"),
+    "class": (Thing, "payload"),
+    "function": (len, "payload"),
+    "iterator": (iter([1]), "payload"),
+    "integer-key": ({1: "a"}, "payload"),
+    "float-key": ({"a": {1.5: "a"}}, "payload.a"),
+    "none-key": ({None: "a"}, "payload"),
+    "bool-key": ({True: "a"}, "payload"),
+    "tuple-key": ({(1, 2): "a"}, "payload"),
+    "keys-that-collide": ({"1": "a", 1: "b"}, "payload"),
+    "depth-65": (nested(65), "payload"),
+    "depth-100000": (nested(100_000), "payload"),
+    "circular": (circle(), "payload"),
+    "one-byte-too-large": ("x" * (MEBIBYTE - 1), "payload"),
+    "too-large-in-bytes-only": ("é" * (MEBIBYTE // 2), "payload"),
+    "1001-digits": (10**1000, "payload"),
+    "minus-1001-digits": ({"a": -(10**1000)}, "payload.a"),
+    "5000-digits": (10**5000, "payload"),
+}
+GOOD_PAYLOADS: dict[str, Any] = {
+    "depth-64": nested(64),
+    "largest": "x" * (MEBIBYTE - 2),
+    "largest-in-bytes": "é" * (MEBIBYTE // 2 - 1),
+    "2^63": 2**63,
+    "-2^63-1": -(2**63) - 1,
+    "2^64": [2**64],
+    "1000-digits": {"a": 10**1000 - 1, "b": -(10**1000) + 1},
+    "surrogate-pair-as-one-character": "😀",
+}
+
+
+class TestPayload:
+    @pytest.mark.parametrize("name", BAD_PAYLOADS)
+    def test_what_is_not_strict_json_is_refused(self, queue: Queue, name: str) -> None:
+        payload, field = BAD_PAYLOADS[name]
+        with refused(queue, field):
+            queue.enqueue("work", payload, events="all")
+
+    @pytest.mark.parametrize("name", GOOD_PAYLOADS)
+    def test_what_lies_just_within_the_limits_comes_back_exactly(self, queue: Queue, name: str) -> None:
+        made = queue.enqueue("work", GOOD_PAYLOADS[name])
+        assert queue.get(made.id).payload == GOOD_PAYLOADS[name]
+
+
+BAD_NAMES: dict[str, Any] = {
+    "empty": "",
+    "blank": " \u2003",
+    "nul": "a\0",
+    "newline": "a\nb",
+    "escape": "\x1b[31mred",
+    "delete": "a\x7f",
+    "c1-control": "a\x85",
+    "surrogate": "a\ud800",
+    "10-kB": "x" * 10_000,
+    "integer": 5,
+    "bool": True,
+    "bytes": b"name",
+    "list": ["name"],
+}
+NAMED: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "kind": lambda name: {"kind": name},
+    "lane": lambda name: {"lane": name},
+    "tenant": lambda name: {"tenant": name},
+    "affinity": lambda name: {"affinity": name},
+    "job_id": lambda name: {"job_id": name},
+    "dedupe_key": lambda name: {"dedupe_key": name},
+    "requires[1]": lambda name: {"requires": ["fine", name]},
+}
+
+
+def words(field: str, value: Any) -> dict[str, Any]:
+    return {"kind": "work", field: value}
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", BAD_NAMES)
+    @pytest.mark.parametrize("field", NAMED)
+    def test_an_unsound_name_is_refused_wherever_it_stands(self, queue: Queue, field: str, name: str) -> None:
+        asked = {"kind": "work", "events": "all", **NAMED[field](BAD_NAMES[name])}
+        with refused(queue, field):
+            queue.enqueue(**asked)
+
+    @pytest.mark.parametrize(
+        ("field", "chars"), [("kind", 200), ("lane", 200), ("tenant", 200), ("job_id", 200), ("dedupe_key", 500)]
+    )
+    def test_a_name_is_taken_up_to_its_limit_and_no_further(self, queue: Queue, field: str, chars: int) -> None:
+        with refused(queue, field):
+            queue.enqueue(**words(field, "x" * (chars + 1)))
+        assert queue.enqueue(**words(field, "x" * chars)).created
+
+    @pytest.mark.parametrize("field", ["kind", "lane", "tenant"])
+    def test_none_is_no_name(self, queue: Queue, field: str) -> None:
+        with refused(queue, field):
+            queue.enqueue(**words(field, None))
+
+
+BAD_WORDS: list[tuple[dict[str, Any], str]] = [
+    ({"priority": 1_001}, "priority"),
+    ({"priority": -1_001}, "priority"),
+    ({"priority": True}, "priority"),
+    ({"priority": 1.0}, "priority"),
+    ({"priority": "1"}, "priority"),
+    ({"priority": None}, "priority"),
+    ({"priority": 2**63}, "priority"),
+    ({"max_attempts": 0}, "max_attempts"),
+    ({"max_attempts": 1_001}, "max_attempts"),
+    ({"max_attempts": True}, "max_attempts"),
+    ({"max_attempts": 2.5}, "max_attempts"),
+    ({"delay": -1}, "delay"),
+    ({"delay": -0.001}, "delay"),
+    ({"delay": timedelta(seconds=-1)}, "delay"),
+    ({"delay": float("nan")}, "delay"),
+    ({"delay": float("inf")}, "delay"),
+    ({"delay": True}, "delay"),
+    ({"delay": "5"}, "delay"),
+    ({"delay": None}, "delay"),
+    ({"delay": 366 * 86_400 + 1}, "delay"),
+    ({"delay": timedelta.max}, "delay"),
+    ({"delay": 10**400}, "delay"),
+    ({"delay": AWARE}, "delay"),
+    ({"run_at": NAIVE}, "run_at"),
+    ({"run_at": 1_900_000_000}, "run_at"),
+    ({"run_at": "2030-01-01T00:00:00Z"}, "run_at"),
+    ({"run_at": None}, "run_at"),
+    ({"run_at": AWARE.date()}, "run_at"),
+    ({"run_at": datetime(1969, 12, 31, tzinfo=UTC)}, "run_at"),
+    ({"run_at": AWARE, "delay": 5}, "run_at"),
+    ({"deadline": NAIVE}, "deadline"),
+    ({"deadline": -1}, "deadline"),
+    ({"deadline": True}, "deadline"),
+    ({"deadline": "5"}, "deadline"),
+    ({"deadline": float("nan")}, "deadline"),
+    ({"requires": "gpu"}, "requires"),
+    ({"requires": 5}, "requires"),
+    ({"requires": None}, "requires"),
+    ({"requires": [str(number) for number in range(17)]}, "requires"),
+    ({"headers": {str(number): "" for number in range(33)}}, "headers"),
+    ({"headers": [("a", "b")]}, "headers"),
+    ({"headers": []}, "headers"),
+    ({"headers": {"a": 1}}, "headers.a"),
+    ({"headers": {"a": None}}, "headers.a"),
+    ({"headers": {"a": "x" * 2_001}}, "headers.a"),
+    ({"headers": {"a": "\0"}}, "headers.a"),
+    ({"headers": {"a": "\ud800"}}, "headers.a"),
+    ({"headers": {"": "x"}}, "headers (a key)"),
+    ({"headers": {1: "x"}}, "headers (a key)"),
+    ({"headers": {"x" * 201: "x"}}, "headers (a key)"),
+    ({"tags": {str(number): "" for number in range(33)}}, "tags"),
+    ({"tags": "a=b"}, "tags"),
+    ({"tags": 0}, "tags"),
+    ({"tags": {"a": b"x"}}, "tags.a"),
+    ({"tags": {"a": ["x"]}}, "tags.a"),
+    ({"tags": {"a": "x" * 501}}, "tags.a"),
+    ({"tags": {"a\0": "x"}}, "tags (a key)"),
+    ({"tags": {"\udfff": "x"}}, "tags (a key)"),
+    ({"backoff": 5}, "backoff"),
+    ({"backoff": {"base": 1}}, "backoff"),
+    ({"on_duplicate": "replace"}, "on_duplicate"),
+    ({"on_duplicate": "keep"}, "on_duplicate"),
+    ({"on_duplicate": "ignore", "dedupe_key": "k"}, "on_duplicate"),
+    ({"on_duplicate": None, "dedupe_key": "k"}, "on_duplicate"),
+    ({"dedupe_scope": "tenant"}, "dedupe_scope"),
+    ({"dedupe_scope": "lane", "dedupe_key": "k"}, "dedupe_scope"),
+    ({"events": "some"}, "events"),
+    ({"events": True}, "events"),
+    ({"colour": "red"}, "colour"),
+    ({"job-id": "a"}, "job-id"),
+    ({"timeout": 5}, "timeout"),
+]
+MOST_WORDS: list[dict[str, Any]] = [
+    {"requires": [str(number) for number in range(16)]},
+    {"requires": ["same"] * 17},
+    {"headers": {str(number): "x" * 2_000 for number in range(32)}},
+    {"tags": {str(number): "é" * 500 for number in range(32)}},
+    {"delay": 366 * 86_400},
+    {"deadline": 366 * 86_400},
+]
+
+
+class TestWords:
+    @pytest.mark.parametrize(("words", "field"), BAD_WORDS, ids=label)
+    def test_a_bad_word_is_refused_by_name(self, queue: Queue, words: dict[str, Any], field: str) -> None:
+        with refused(queue, field):
+            queue.enqueue("work", **words)
+
+    @pytest.mark.parametrize(("words", "field"), BAD_WORDS, ids=label)
+    def test_in_a_call_of_many_the_item_is_named_too(self, queue: Queue, words: dict[str, Any], field: str) -> None:
+        with refused(queue, f"jobs[1].{field}"):
+            queue.enqueue_many([NewJob("work", events="all"), {"kind": "work", **words}])
+
+    @pytest.mark.parametrize("words", MOST_WORDS, ids=label)
+    def test_what_lies_just_within_the_limits_is_taken(self, queue: Queue, words: dict[str, Any]) -> None:
+        made = queue.enqueue("work", **words)
+        assert queue.get(made.id) == made.job
+
+
+class TestMany:
+    @pytest.mark.parametrize(
+        ("jobs", "field"),
+        [
+            ([NewJob("work")] * 10_001, "jobs"),
+            ("work", "jobs"),
+            ({"kind": "work"}, "jobs"),
+            (None, "jobs"),
+            (5, "jobs"),
+            ({NewJob}, "jobs"),
+            ((NewJob("work") for _ in range(2)), "jobs"),
+            ([NewJob("work"), "work"], "jobs[1].job"),
+            ([NewJob("work"), None], "jobs[1].job"),
+            ([NewJob("work"), ("work", 1)], "jobs[1].job"),
+            ([{"payload": 1}], "jobs[0].kind"),
+            ([{}], "jobs[0].kind"),
+            ([{"kind": "work", 5: 5}], "jobs[0].5"),
+            ([NewJob("work"), NewJob("work"), NewJob("work"), NewJob("work", b"x")], "jobs[3].payload"),
+        ],
+        ids=range(14),
+    )
+    def test_what_is_no_list_of_jobs_is_refused(self, queue: Queue, jobs: Any, field: str) -> None:
+        with refused(queue, field):
+            queue.enqueue_many(jobs)
+
+    def test_payloads_too_large_together_are_refused_counted_in_bytes(self, queue: Queue) -> None:
+        half_a_mebibyte_of_characters = "é" * (MEBIBYTE // 2 - 1)
+        with refused(queue, "jobs[64].payload"):
+            queue.enqueue_many([NewJob("work", half_a_mebibyte_of_characters)] * 65)

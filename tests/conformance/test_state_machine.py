@@ -1,0 +1,399 @@
+"""A store against the model: random calls, clock moves, crashes before any statement and answers lost after commit.
+
+After every step the store must hold what the model holds. A call that crashed must have left the state before it; one
+whose answer was lost the state after it, and sending it again must give the answer that was lost.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from holdfast import Claim, Queue
+from tests.support.calls import (
+    KINDS,
+    LANES,
+    LEASE_MS,
+    OUTCOMES,
+    Asked,
+    Fault,
+    Held,
+    answer_in,
+    answer_of,
+    asks,
+    expected,
+    faults,
+    ids,
+    places,
+    policies,
+    requests,
+    same,
+    shown,
+    tenants,
+    told_as,
+    words_of,
+)
+from tests.support.faults import AnswerLost, Crashed
+from tests.support.model import Model, RefusalError, Request
+from tests.support.stores import Harness
+
+
+class StoreAgainstModel(RuleBasedStateMachine):
+    """Every rule does the same to the store and to the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self.harness = Harness("sqlite-file", Path(self._folder.name))
+        self.queue = self.harness.open()
+        self.model = Model()
+        self.requests: list[Request] = []
+        self.asked: list[Asked] = []
+        self.held: list[Held] = []
+        self.settled: list[tuple[Held, tuple[Any, ...]]] = []
+        self.seen: dict[str, list[tuple[int, str]]] = {}
+        self.cursor = ""
+        self._tell_time()
+
+    @initialize(made=st.lists(requests, min_size=1, max_size=5))
+    def start_with_some_jobs(self, made: list[Request]) -> None:
+        self.cursor = self.queue.events().cursor
+        self.enqueue(made, Fault())
+
+    def teardown(self) -> None:
+        self.harness.close()
+        self._folder.cleanup()
+
+    # --- the same to both ------------------------------------------------------------------------------------------
+
+    def _act(self, call: Callable[[Queue], object], predict: Callable[[], object], fault: Fault) -> None:
+        """Make one call whose answer the model can foretell."""
+        answer, was_lost = self._send(call, fault)
+        if was_lost:
+            # The lost call took place, so the model makes it too; what comes back now is the second call's answer.
+            answer_of(predict)
+            self._check_agreement()
+            answer = answer_of(lambda: call(self.queue))
+        assert same(answer, answer_of(predict)), f"store: {answer!r}"
+
+    def _act_and_adopt(self, call: Callable[[Queue], Any], adopt: Callable[[Any], None], fault: Fault) -> None:
+        """Make one call in whose answer the store has a choice; sending it again must not make another."""
+        answer, was_lost = self._send(call, fault)
+        if was_lost:
+            before = self._everything()
+            answer = answer_of(lambda: call(self.queue))
+            assert self._everything() == before, "sending the call again changed something"
+        adopt(answer)
+
+    def _send(self, call: Callable[[Queue], object], fault: Fault) -> tuple[object, bool]:
+        """Return the answer, or that it was lost."""
+        if fault.crash_before:
+            self.harness.faults.crash_before(fault.crash_before)
+        if fault.lost:
+            self.harness.faults.lose_answer()
+        try:
+            return answer_of(lambda: call(self.queue)), False
+        except Crashed:
+            self.queue = self.harness.reopen()
+            self._check_agreement()
+            return answer_of(lambda: call(self.queue)), False
+        except AnswerLost:
+            self.queue = self.harness.reopen()
+            return None, True
+        finally:
+            self.harness.faults.calm()
+
+    # --- taking in and handing out ---------------------------------------------------------------------------------
+
+    @rule(made=st.lists(requests, min_size=1, max_size=3), fault=faults)
+    def enqueue(self, made: list[Request], fault: Fault) -> None:
+        for request in made:
+            self.requests.append(request)
+            self._enqueue(request, fault)
+
+    @rule(place=places, fault=faults)
+    def enqueue_again(self, place: int, fault: Fault) -> None:
+        self._enqueue(self.requests[place % len(self.requests)], fault)
+
+    @rule(place=places, job_id=ids, policy=policies, payload=st.integers(10, 19), fault=faults)
+    def enqueue_a_duplicate(self, place: int, job_id: str, policy: str, payload: int, fault: Fault) -> None:
+        keyed = [job for job in self.model.jobs.values() if job["key"] is not None and job["ended"] is None]
+        running = [job for job in keyed if job["state"] == "running"]
+        if found := running or keyed:
+            request = found[place % len(found)]["request"]
+            self.enqueue([{**request, "id": job_id, "policy": policy, "payload": payload}], fault)
+
+    def _enqueue(self, request: Request, fault: Fault) -> None:
+        words = words_of(request)
+
+        def call(queue: Queue) -> tuple[str, bool]:
+            made = queue.enqueue(request["kind"], request["payload"], **words)
+            return made.id, made.created
+
+        self._act(call, lambda: self.model.enqueue(request), fault)
+
+    @rule(ask=asks, fault=faults)
+    def claim(self, ask: Asked, fault: Fault) -> None:
+        self.asked.append(ask)
+        self._claim(ask, fault)
+
+    @precondition(lambda self: self.asked)
+    @rule(place=places, fault=faults)
+    def claim_again(self, place: int, fault: Fault) -> None:
+        self._claim(self.asked[-1 - place % len(self.asked)], fault)
+
+    def _claim(self, ask: Asked, fault: Fault) -> None:
+        self._act_and_adopt(ask.send, lambda claims: self._adopt(ask, claims, fault), fault)
+
+    def _adopt(self, ask: Asked, claims: list[Claim], fault: Fault) -> None:
+        """Check that each claim was a right choice at its turn, and let the model make it too."""
+        if held := self.model.held_under(ask.token):
+            assert {claim.job.id for claim in claims} == held
+            return
+        self.model.upkeep()
+        for claim in self._arranged(ask, claims) if fault.lost else claims:
+            assert claim.job.id in self.model.allowed_next(ask.lanes, ask.tenant)
+            self.model.take(claim.job.id, ask.token, LEASE_MS)
+            self.held.append(Held(claim, self.model.jobs[claim.job.id]["serial"]))
+        assert len(claims) == ask.limit or not self.model.claimable(ask.lanes, ask.tenant)
+
+    def _arranged(self, ask: Asked, claims: list[Claim]) -> Iterator[Claim]:
+        """Yield claims whose first answer was lost in an order they can have been chosen in, if there is one."""
+        left = {claim.job.id: claim for claim in claims}
+        while left:
+            right = left.keys() & self.model.allowed_next(ask.lanes, ask.tenant)
+            yield left.pop(min(right or left))
+
+    @precondition(lambda self: self.held)
+    @rule(place=places, lease_ms=st.sampled_from([1_000, 60_000]), fault=faults)
+    def heartbeat(self, place: int, lease_ms: int, fault: Fault) -> None:
+        held = self._pick(place)
+
+        def call(queue: Queue) -> tuple[int, bool]:
+            renewal = queue.heartbeat(held.claim, lease=lease_ms / 1000)
+            return round(renewal.lease_until.timestamp() * 1000), renewal.cancel_requested
+
+        self._act(call, lambda: self.model.heartbeat(*held.proof, lease_ms), fault)
+
+    # --- settling --------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.held)
+    @rule(place=places, outcome=st.sampled_from(list(OUTCOMES)), fault=faults)
+    def settle(self, place: int, outcome: tuple[Any, ...], fault: Fault) -> None:
+        held = self._pick(place)
+        self.settled.append((held, outcome))
+        self._settle(held, outcome, fault)
+
+    @precondition(lambda self: self.settled)
+    @rule(place=places, fault=faults)
+    def settle_again(self, place: int, fault: Fault) -> None:
+        self._settle(*self.settled[place % len(self.settled)], fault)
+
+    def _settle(self, held: Held, outcome: tuple[Any, ...], fault: Fault) -> None:
+        def call(queue: Queue) -> str:
+            return queue.settle(held.claim, OUTCOMES[outcome]).state
+
+        self._act(call, lambda: self.model.settle(*held.proof, outcome), fault)
+
+    @precondition(lambda self: self.held)
+    @rule(
+        places=st.tuples(st.integers(0, 9), st.integers(0, 9)), outcome=st.sampled_from(list(OUTCOMES)), fault=faults
+    )
+    def settle_many(self, places: tuple[int, int], outcome: tuple[Any, ...], fault: Fault) -> None:
+        both = list(dict.fromkeys(map(self._pick, places)))
+        self.settled += [(held, outcome) for held in both]
+
+        def call(queue: Queue) -> list[object]:
+            return list(map(answer_in, queue.settle_many([(held.claim, OUTCOMES[outcome]) for held in both])))
+
+        def predict() -> list[object]:
+            return [answer_of(partial(self.model.settle, *held.proof, outcome)) for held in both]
+
+        self._act(call, predict, fault)
+
+    @precondition(lambda self: self.held)
+    @rule(place=places, outcome=st.sampled_from(list(OUTCOMES)), ask=asks, fault=faults)
+    def settle_and_claim(self, place: int, outcome: tuple[Any, ...], ask: Asked, fault: Fault) -> None:
+        held = self._pick(place)
+        self.settled.append((held, outcome))
+        self.asked.append(ask)
+
+        def call(queue: Queue) -> tuple[object, list[Claim]]:
+            both = queue.settle_and_claim([(held.claim, OUTCOMES[outcome])], **ask.words)
+            return answer_in(both.settlements[0]), both.claims
+
+        def adopt(answer: tuple[object, list[Claim]]) -> None:
+            predicted = answer_of(lambda: self.model.settle(*held.proof, outcome))
+            if isinstance(predicted, RefusalError) or not fault.lost:
+                assert same(answer[0], predicted)
+            self._adopt(ask, answer[1], fault)
+
+        self._act_and_adopt(call, adopt, fault)
+
+    # --- what operators do -----------------------------------------------------------------------------------------
+
+    @rule(place=places, tenant=tenants, force=st.booleans(), fault=faults)
+    def cancel(self, place: int, tenant: str | None, force: bool, fault: Fault) -> None:
+        job_id = self._job_at(place)
+        self._act(
+            lambda queue: queue.cancel(job_id, force=force, tenant=tenant).state,
+            lambda: self.model.cancel(job_id, tenant, force=force),
+            fault,
+        )
+
+    @rule(place=places, tenant=tenants, fault=faults)
+    def requeue(self, place: int, tenant: str | None, fault: Fault) -> None:
+        job_id = self._job_at(place, "failed", "cancelled")
+        self._act(
+            lambda queue: queue.requeue(job_id, tenant=tenant).state,
+            lambda: self.model.requeue(job_id, tenant),
+            fault,
+        )
+
+    @rule(place=places, tenant=tenants, priority=st.integers(-1, 2), fault=faults)
+    def reprioritize(self, place: int, tenant: str | None, priority: int, fault: Fault) -> None:
+        job_id = self._job_at(place)
+        self._act(
+            lambda queue: queue.reprioritize(job_id, priority, tenant=tenant).priority,
+            lambda: self.model.reprioritize(job_id, priority, tenant),
+            fault,
+        )
+
+    @rule(
+        what=st.sampled_from(["retire", "paused", "draining", "all", "terminal", "prune"]),
+        kind=st.sampled_from(KINDS),
+        lane=st.sampled_from(LANES),
+        fault=faults,
+    )
+    def configure(self, what: str, kind: str, lane: str, fault: Fault) -> None:
+        """Change how the store works, or change back what was changed, so that most of the time work goes on."""
+        if self.model.retired:
+            kind = min(self.model.retired)
+            self._act(lambda queue: queue.restore(kind), lambda: self.model.restore(kind), fault)
+        elif closed := [lane for lane, state in self.model.lanes.items() if state != "active"]:
+            self._set_lane(closed[0], "active", fault)
+        elif what in {"paused", "draining"}:
+            self._set_lane(lane, what, fault)
+        elif what in {"all", "terminal"}:
+            self._set_events(lane, what)
+        elif what == "retire":
+            # It takes several transactions, so a crash may leave it half done: that is not this test's to judge.
+            self._act(lambda queue: queue.retire(kind), lambda: self.model.retire(kind), Fault())
+        else:
+            self._prune()
+
+    def _set_lane(self, lane: str, state: Any, fault: Fault) -> None:
+        self._act(
+            lambda queue: queue.set_lane(lane, state=state).state, lambda: self.model.set_lane(lane, state), fault
+        )
+
+    def _set_events(self, lane: str, scope: Any) -> None:
+        self.queue.set_lane(lane, events=scope)
+        (self.model.loud_lanes.add if scope == "all" else self.model.loud_lanes.discard)(lane)
+
+    def _prune(self) -> None:
+        # The half seconds keep the ages away from moments, which are whole ones.
+        pruned = self.queue.prune(older_than=20.5, events_older_than=50.5)
+        assert pruned.jobs == self.model.prune(20_500)
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    @rule(
+        seconds=st.sampled_from([1, 5, 5, 10, 29, 30, 31, 60, 3 * 86_400]),
+        jump=st.sampled_from([0, 0, -7_200, 7_200]),
+    )
+    def time_passes(self, seconds: int, jump: int) -> None:
+        self.harness.clock.advance(seconds)
+        self.harness.clock.set_wall_clock(jump)
+        self._tell_time()
+
+    def _tell_time(self) -> None:
+        self.model.wall_ms, self.model.lease_ms = self.harness.clock.now()
+
+    # --- what must hold --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def store_and_model_agree(self) -> None:
+        self._check_agreement()
+
+    @invariant()
+    def every_claim_is_one_attempt_and_tells_its_one_outcome(self) -> None:
+        for job_id, job in self.model.jobs.items():
+            history = self.queue.attempts(job_id)
+            assert [attempt.epoch for attempt in history] == list(range(1, job["epoch"] + 1))
+            settled = {attempt.epoch: attempt.outcome for attempt in history if attempt.epoch in job["settled"]}
+            assert settled == {epoch: told_as(outcome) for epoch, (_, outcome) in job["settled"].items()}
+
+    def _check_agreement(self) -> None:
+        jobs = list(self.queue.jobs(limit=1_000))
+        assert [job.id for job in jobs] == [
+            job["id"] for job in sorted(self.model.jobs.values(), key=lambda job: -job["serial"])
+        ]
+        for job in jobs:
+            assert shown(job) == expected(self.model.jobs[job.id])
+        assert self.queue.counts() == self.model.counts()
+        self._read_on()
+        assert self.seen == self.model.told
+
+    def _read_on(self) -> None:
+        """Read the events that are new, as a reader does that keeps its cursor."""
+        if not self.cursor:
+            return
+        page = self.queue.events(after=self.cursor, limit=1_000)
+        for event in page:
+            self.seen.setdefault(event.job_id, []).append((event.number, event.name))
+        self.cursor = page.cursor
+
+    def _everything(self) -> tuple[object, ...]:
+        jobs = list(self.queue.jobs(limit=1_000))
+        events = self.queue.events(after=self.cursor, limit=1_000).events
+        return jobs, events, [self.queue.attempts(job.id) for job in jobs]
+
+    def _job_at(self, place: int, *states: str) -> str:
+        """Return the id of a job, of those in one of *states* if there are any; now and then of one that is not."""
+        wanted = [job["id"] for job in self.model.jobs.values() if job["state"] in states]
+        known = wanted or list(self.model.jobs)
+        return str(known[place % len(known)]) if known and place % 7 != 6 else "nobody"
+
+    def _pick(self, place: int) -> Held:
+        """Return a claim, mostly one that is still good, the newest first."""
+        good = [held for held in self.held if self.model.is_held(*held.proof)]
+        known = good if good and place % 3 != 2 else self.held
+        return known[-1 - place % len(known)]
+
+
+def _run(examples: int, steps: int, *, repeatable: bool) -> None:
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=repeatable,
+        print_blob=not repeatable,
+        deadline=None,
+        suppress_health_check=slow,
+    )
+    run_state_machine_as_test(StoreAgainstModel, settings=chosen)
+
+
+def test_the_store_does_what_the_model_does() -> None:
+    _run(examples=60, steps=40, repeatable=True)
+
+
+@pytest.mark.long
+def test_the_store_does_what_the_model_does_for_long_and_at_random() -> None:
+    _run(examples=2_000, steps=100, repeatable=False)

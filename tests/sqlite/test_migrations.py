@@ -1,0 +1,126 @@
+"""The schema arrives once, whole, in the user's own file, whoever comes first and whatever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import SchemaMismatch
+from holdfast.domain.job import Job
+from holdfast.stores.sqlite import migrate
+from holdfast.stores.sqlite.migrate import Migration, migrations
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "app.db"
+
+
+def test_every_table_index_and_view_carries_the_prefix(path: Path) -> None:
+    holdfast.connect(str(path)).migrate()
+    names = [name for (name,) in sqlite3.connect(path).execute("select name from sqlite_master")]
+    assert names
+    assert [name for name in names if not name.startswith(("holdfast_", "sqlite_"))] == []
+
+
+def test_the_users_own_tables_stay_as_they_are(path: Path) -> None:
+    own = sqlite3.connect(path)
+    own.execute("create table orders (id integer primary key)")
+    own.execute("insert into orders values (7)")
+    own.commit()
+    holdfast.connect(str(path)).enqueue("work")
+    assert own.execute("select id from orders").fetchall() == [(7,)]
+
+
+def test_migrating_twice_does_nothing_the_second_time(path: Path) -> None:
+    assert holdfast.connect(str(path)).migrate() == [migration.name for migration in migrations()]
+    assert holdfast.connect(str(path)).migrate() == []
+
+
+def test_the_row_view_has_the_fields_of_a_job_in_their_order(path: Path) -> None:
+    holdfast.connect(str(path)).migrate()
+    columns = [row[1] for row in sqlite3.connect(path).execute("pragma table_info(holdfast_job_row)")]
+    assert tuple(columns) == Job._fields
+
+
+def test_many_processes_that_start_at_once_make_one_schema(path: Path) -> None:
+    program = "import holdfast, sys; sys.exit(len(holdfast.connect(sys.argv[1]).migrate()))"
+    started = [subprocess.Popen([sys.executable, "-c", program, str(path)]) for _ in range(8)]
+    applied = [process.wait(timeout=60) for process in started]
+    assert sorted(applied) == [0] * 7 + [len(migrations())]
+    assert holdfast.connect(str(path)).enqueue("work").created
+
+
+# Kills its own process right before one of the statements of the first migration.
+KILLED = """
+import os, signal, sqlite3, sys
+import holdfast
+from holdfast.stores.sqlite import migrate
+
+path, survive = sys.argv[1], int(sys.argv[2])
+whole = migrate.Migration.statements
+
+def cut_short(self):
+    for number, statement in enumerate(whole(self)):
+        if number == survive:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield statement
+
+migrate.Migration.statements = cut_short
+holdfast.connect(path).migrate()
+"""
+
+
+@pytest.mark.parametrize("survive", [0, 1, 9, 20])
+def test_a_migration_that_was_killed_is_done_by_the_next_process(path: Path, survive: int) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path), str(survive)], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert holdfast.connect(str(path)).migrate() == [migration.name for migration in migrations()]
+
+
+def test_an_applied_migration_that_was_edited_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holdfast.connect(str(path)).migrate()
+    first, *others = migrations()
+    edited = (Migration(first.number, first.name, first.text + "-- edited"), *others)
+    monkeypatch.setattr(migrate, "migrations", lambda: edited)
+    with pytest.raises(SchemaMismatch, match=first.name):
+        holdfast.connect(str(path)).enqueue("work")
+
+
+def test_a_schema_that_needs_newer_code_is_refused(path: Path) -> None:
+    holdfast.connect(str(path)).migrate()
+    with sqlite3.connect(path) as newer:
+        newer.execute("update holdfast_meta set value = '99.0.0' where name = 'code_version_min'")
+    with pytest.raises(SchemaMismatch, match="99.0.0"):
+        holdfast.connect(str(path)).enqueue("work")
+
+
+def test_a_newer_schema_that_still_admits_this_code_is_used(path: Path) -> None:
+    holdfast.connect(str(path)).migrate()
+    with sqlite3.connect(path) as newer:
+        newer.execute("insert into holdfast_migration values (9999, '9999_later', 'x', 0)")
+        newer.execute("alter table holdfast_job add column later text")
+    assert holdfast.connect(str(path)).enqueue("work").created
+
+
+def test_nothing_is_opened_before_it_is_used(path: Path) -> None:
+    holdfast.connect(str(path))
+    assert not path.exists()
+
+
+def test_a_file_that_is_no_database_is_called_damaged(path: Path) -> None:
+    path.write_bytes(os.urandom(8192))
+    with pytest.raises(holdfast.StoreDamaged):
+        holdfast.connect(str(path)).enqueue("work")
+
+
+def test_a_folder_that_is_missing_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(holdfast.StoreUnreachable, match="folder"):
+        holdfast.connect(str(tmp_path / "missing" / "jobs.db")).enqueue("work")

@@ -1,0 +1,105 @@
+"""No statement scans the jobs or sorts them, but for a few that are named here with the reason."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.stores.sqlite.statements import statements
+
+# Statements for people, not for workers: they read every job, and their callers are told so.
+COUNTS = {name for name in statements() if name.startswith("counts_by_")}
+ALLOWED = {
+    **dict.fromkeys(COUNTS, "counts every job"),
+    "report_troubles": "counts the suspect among the ready jobs, for the doctor",
+    "incarnation_forget": "sorts the few starts of one worker",
+    "turn_trim": "sorts the rounds, of which a thousand are kept",
+    "events_head": "reads the first rows of the log in its own order",
+}
+LARGE_TABLES = {"holdfast_job", "holdfast_job_row", "holdfast_event", "holdfast_attempt", "holdfast_artifact"}
+LISTS = {"routes", "places", "seqs", "ids", "affinities"}
+
+
+@pytest.fixture(scope="module", params=["fresh", "analyzed"])
+def database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[sqlite3.Connection]:
+    """A migrated file, once as it is and once with the statistics that a user's own ANALYZE leaves behind."""
+    path: Path = tmp_path_factory.mktemp("plans") / "jobs.db"
+    with holdfast.connect(str(path)) as queue:
+        fill(queue)
+    connection = sqlite3.connect(path)
+    if request.param == "analyzed":
+        connection.execute("analyze")
+        connection.commit()
+        connection.close()
+        connection = sqlite3.connect(path)
+    yield connection
+    connection.close()
+
+
+def fill(queue: holdfast.Queue) -> None:
+    queue.enqueue_many(
+        [
+            {
+                "kind": f"kind{n % 3}",
+                "tenant": f"tenant{n % 7}",
+                "priority": n % 2,
+                "delay": n % 4,
+                "dedupe_key": str(n),
+            }
+            for n in range(300)
+        ]
+    )
+    queue.enqueue_many([{"kind": "placed", "affinity": f"model{n % 5}", "deadline": 1000} for n in range(200)])
+    claims = queue.claim_many(kinds=["placed"], limit=100)
+    queue.settle_many([(claim, holdfast.Done()) for claim in claims[:80]])
+
+
+def plan_of(database: sqlite3.Connection, name: str) -> list[str]:
+    text = re.sub(r"--.*", "", statements()[name])
+    if text.count("?"):
+        values: object = [None] * text.count("?")
+    else:
+        words = set(re.findall(r"(?<!:):(\w+)", text))
+        values = {word: "[]" if word in LISTS else 1 for word in words}
+    return [row[3] for row in database.execute(f"explain query plan {text}", values)]  # type: ignore[arg-type]
+
+
+def planned() -> list[str]:
+    return sorted(
+        name for name in statements() if not re.search(r"pragma|savepoint|release|rollback", statements()[name])
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in planned() if name not in ALLOWED])
+def test_it_neither_scans_nor_sorts_the_jobs(database: sqlite3.Connection, name: str) -> None:
+    aliases = set(re.findall(r"holdfast_(?:job|event|attempt|artifact)\w* (\w)\b", statements()[name]))
+    for line in plan_of(database, name):
+        scanned = re.match(r"SCAN (\w+)(?! VIRTUAL)", line)
+        assert scanned is None or scanned[1] not in LARGE_TABLES | aliases, line
+        assert "TEMP B-TREE" not in line, line
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED))
+def test_what_is_allowed_to_scan_or_sort_does(database: sqlite3.Connection, name: str) -> None:
+    lines = plan_of(database, name)
+    assert any(line.startswith("SCAN ") or "TEMP B-TREE" in line for line in lines), f"drop {name} from the list"
+
+
+def test_a_statement_that_scans_would_be_noticed(database: sqlite3.Connection) -> None:
+    rows = database.execute("explain query plan select seq from holdfast_job where phase = 'x'").fetchall()
+    assert rows[0][3].startswith("SCAN holdfast_job")
+
+
+@pytest.mark.parametrize("name", [name for name in planned() if name.startswith("ready_heads")])
+def test_heads_are_found_through_an_index_on_every_column_that_filters(
+    database: sqlite3.Connection, name: str
+) -> None:
+    [seek] = [line for line in plan_of(database, name) if "INDEX holdfast_job_" in line]
+    assert "route=? AND priority=?" in seek

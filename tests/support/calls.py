@@ -1,0 +1,167 @@
+"""What the state machine draws and compares: requests, outcomes, faults, and the two views of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from holdfast import Claim, Deferred, Done, Failed, HoldfastError, Job, Outcome, Queue, Released, Settlement
+from tests.support.model import ModelJob, RefusalError, Request
+
+KINDS, LANES, TENANTS, KEYS = ("extract", "send"), ("default", "other"), ("a", "b"), (None, "k1", "k2")
+LEASE_MS = 30_000
+
+OUTCOMES: dict[tuple[Any, ...], Outcome] = {
+    ("done",): Done({"ok": True}),
+    ("permanent",): Failed("broken for good", permanent=True),
+    ("transient", 5_000): Failed("broken for now", retry_after=5),
+    ("transient", 0): Failed("broken for now", retry_after=0),
+    ("deferred", 10_000): Deferred(after=10),
+    ("deferred", 0): Deferred(after=0),
+    ("released",): Released(),
+}
+
+
+class Fault(NamedTuple):
+    """What goes wrong during a call: nothing, a crash before its n-th statement, or its answer is lost."""
+
+    crash_before: int = 0
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    """A claim the store once gave, and the model's number of its job: an id may be used again."""
+
+    claim: Claim
+    serial: int
+
+    @property
+    def proof(self) -> tuple[str, int, int, str]:
+        return self.claim.job.id, self.serial, self.claim.epoch, self.claim.lease_token
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for work, so that it can be sent again."""
+
+    lanes: tuple[str, ...]
+    tenant: str | None
+    limit: int
+    token: str
+
+    def send(self, queue: Queue) -> list[Claim]:
+        return queue.claim_many(**self.words)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        return {
+            "lanes": self.lanes,
+            "tenant": self.tenant,
+            "limit": self.limit,
+            "lease_token": self.token,
+            "lease": LEASE_MS / 1000,
+            "worker": "w",
+        }
+
+
+policies = st.sampled_from(["keep", "replace", "run_again"])
+places = st.integers(0, 30)
+ids = st.sampled_from([f"job-{number}" for number in range(25)])
+tenants = st.sampled_from([None, None, None, None, None, None, *TENANTS])
+faults = st.one_of(
+    st.just(Fault()),
+    st.builds(Fault, crash_before=st.integers(1, 10)),
+    st.just(Fault(lost=True)),
+)
+
+
+def _sensible(request: Request) -> Request:
+    """Leave the policy alone where there is no key: it would mean nothing."""
+    return request if request["key"] is not None else {**request, "policy": "keep"}
+
+
+requests = st.fixed_dictionaries(
+    {
+        "id": ids,
+        "kind": st.sampled_from(KINDS),
+        "lane": st.sampled_from(LANES),
+        "tenant": st.sampled_from(TENANTS),
+        "payload": st.integers(0, 9),
+        "priority": st.sampled_from([0, 0, 1]),
+        "delay_ms": st.sampled_from([0, 0, 0, 5_000, 60_000]),
+        "deadline_ms": st.sampled_from([None, None, None, 20_000, 100_000]),
+        "max_attempts": st.integers(1, 3),
+        "key": st.sampled_from(KEYS),
+        "policy": policies,
+        "loud": st.booleans(),
+    }
+).map(_sensible)
+asks = st.builds(
+    Asked,
+    lanes=st.sampled_from([LANES, LANES, ("default",), ("other",)]),
+    tenant=tenants,
+    limit=st.sampled_from([1, 1, 2, 10]),
+    token=st.uuids().map(str),
+)
+
+
+def answer_of(call: Callable[[], object]) -> object:
+    """Return what the call returns, or the refusal it raises."""
+    try:
+        return call()
+    except (HoldfastError, RefusalError) as refusal:
+        return refusal
+
+
+def answer_in(settlement: Settlement) -> object:
+    return settlement.error or (settlement.job.state if settlement.job else None)
+
+
+def same(answer: object, predicted: object) -> bool:
+    if isinstance(predicted, RefusalError):
+        return type(answer).__name__ in predicted.names
+    if isinstance(predicted, list) and isinstance(answer, list):
+        return len(answer) == len(predicted) and all(map(same, answer, predicted))
+    return answer == predicted
+
+
+def words_of(request: Request) -> dict[str, Any]:
+    words: dict[str, Any] = {word: request[word] for word in ("lane", "tenant", "priority", "max_attempts")}
+    words |= {"job_id": request["id"], "delay": request["delay_ms"] / 1000}
+    if request["deadline_ms"] is not None:
+        words["deadline"] = request["deadline_ms"] / 1000
+    if request["key"] is not None:
+        words |= {"dedupe_key": request["key"], "on_duplicate": request["policy"]}
+    if request["loud"]:
+        words["events"] = "all"
+    return words
+
+
+def shown(job: Job) -> dict[str, Any]:
+    return {
+        "state": job.state,
+        "attempt": job.attempt,
+        "epoch": job.epoch,
+        "due": job.due_at_ms,
+        "deadline": job.deadline_at_ms,
+        "ended": job.finished_at_ms,
+        "priority": job.priority,
+        "payload": job.payload,
+        "asked": bool(job.cancel_requested),
+        "lease_until": job.lease_until_ms,
+        "failure": job.failure and (job.failure.failure_class, job.failure.reason),
+        "numbers": job.event_count,
+    }
+
+
+def expected(job: ModelJob) -> dict[str, Any]:
+    words = ("state", "attempt", "epoch", "due", "deadline", "ended", "priority", "payload")
+    return {word: job[word] for word in (*words, "asked", "lease_until", "failure", "numbers")}
+
+
+def told_as(outcome: tuple[Any, ...]) -> str:
+    return "failed" if outcome[0] in {"permanent", "transient"} else str(outcome[0])
