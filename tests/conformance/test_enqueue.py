@@ -20,6 +20,7 @@ from holdfast import (
     LaneDraining,
     NewJob,
     Queue,
+    Refused,
 )
 from tests.support.clock import ManualClock
 from tests.support.held import claim_one
@@ -340,3 +341,24 @@ class TestLife:
         with harness.open() as queue:
             assert queue.enqueue("work").created
         assert queue.enqueue("work").created
+
+
+class TestWhichOneWasRefused:
+    def test_a_refusal_by_the_store_names_the_item_too(self, queue: Queue) -> None:
+        queue.set_lane("closed", state="draining")
+        queue.enqueue("old")
+        queue.retire("old")
+        queue.enqueue("work", {"n": 1}, job_id="taken")
+        for bad in ({"kind": "work", "lane": "closed"}, {"kind": "old"}, {"kind": "work", "job_id": "taken"}):
+            with pytest.raises(Refused, match=r"^jobs\[1\]: ") as refusal:
+                queue.enqueue_many([{"kind": "work"}, bad, {"kind": "work"}])
+            assert refusal.value.place == "jobs[1]"
+        assert queue.counts() == {"ready": 1, "retired": 1}
+
+    def test_a_refused_follow_up_is_named_among_the_others(self, queue: Queue) -> None:
+        queue.set_lane("closed", state="draining")
+        queue.enqueue("work")
+        claim = queue.claim()
+        assert claim is not None
+        with pytest.raises(Refused, match=r"^follow_ups\[1\]: "):
+            queue.settle(claim, Done(follow_ups=[{"kind": "next"}, {"kind": "next", "lane": "closed"}]))

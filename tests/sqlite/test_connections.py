@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import aiosqlite
 import pytest
@@ -72,7 +73,7 @@ class TestWithin:
         assert queue.get("b").state == "ready"
 
     @pytest.mark.parametrize("factory", [sqlite3.Row, lambda _cursor, row: {"row": row}])
-    def test_the_callers_row_factory_does_not_matter(self, queue: holdfast.Queue, path: str, factory: object) -> None:
+    def test_the_callers_row_factory_does_not_matter(self, queue: holdfast.Queue, path: str, factory: Any) -> None:
         own = sqlite3.connect(path, isolation_level=None)
         own.row_factory = factory
         own.execute("begin immediate")
@@ -136,9 +137,12 @@ class TestOpenTransactions:
     def test_a_queues_own_method_inside_its_transaction_is_refused_instead_of_hanging(
         self, queue: holdfast.Queue
     ) -> None:
-        with queue.transaction() as tx, pytest.raises(Misconfigured, match="methods of the transaction"):
-            tx.enqueue("mail")
-            queue.enqueue("mail")
+        with queue.transaction():
+            for method in (queue.enqueue, queue.requeue):
+                with pytest.raises(Misconfigured, match="methods of the transaction"):
+                    method("mail")
+            with pytest.raises(Misconfigured, match="methods of the transaction"):
+                queue.close()
 
     def test_reading_beside_an_open_transaction_sees_the_state_before_it(self, queue: holdfast.Queue) -> None:
         with queue.transaction() as tx:
@@ -209,12 +213,8 @@ class TestClosing:
         queue.enqueue("mail")
         assert queue.counts()
         queue.close()
-        held = [os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if _is_link(number)]
+        held = [str(number.readlink()) for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
         assert [name for name in held if name.startswith(path)] == []
-
-
-def _is_link(number: str) -> bool:
-    return os.path.islink(f"/proc/self/fd/{number}")
 
 
 class TestGate:
@@ -267,3 +267,34 @@ class TestGate:
             await asyncio.wait_for(gate.acquire_async(), 5)
 
         asyncio.run(scenario())
+
+
+class TestWithoutMigrating:
+    def test_a_missing_file_is_not_made(self, tmp_path: Path) -> None:
+        path = tmp_path / "missing.db"
+        with pytest.raises(holdfast.StoreUnreachable, match="does not create"):
+            holdfast.connect(str(path), migrate=False).counts()
+        assert not path.exists()
+
+    def test_somebody_elses_file_stays_as_it_is(self, tmp_path: Path) -> None:
+        path = tmp_path / "app.db"
+        own = sqlite3.connect(path)
+        own.execute("create table orders (id integer)")
+        own.close()
+        before = path.read_bytes()
+        queue = holdfast.connect(str(path), migrate=False)
+        with pytest.raises(holdfast.SchemaMismatch, match="holdfast migrate"):
+            queue.counts()
+        with pytest.raises(holdfast.SchemaMismatch, match="holdfast migrate"):
+            queue.enqueue("mail")
+        assert path.read_bytes() == before
+
+    def test_a_current_file_is_used(self, queue: holdfast.Queue, path: str) -> None:
+        queue.enqueue("mail")
+        assert holdfast.connect(path, migrate=False).counts() == {"ready": 1}
+
+
+def test_ending_the_transaction_by_sql_is_told(queue: holdfast.Queue) -> None:
+    with pytest.raises(Misconfigured, match="leave commit and rollback to the block"), queue.transaction() as tx:
+        tx.execute("commit")
+    assert queue.enqueue("mail").created

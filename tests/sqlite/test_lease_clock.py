@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,9 @@ def test_a_wall_clock_set_back_by_hours_neither_keeps_nor_ends_a_lease(
     queue.enqueue("mail")
     claim = queue.claim(lease=60)
     assert claim is not None
-    real = clock.time.time_ns
+    real = time.time_ns
     for hours in (-6, 6):
-        monkeypatch.setattr(clock.time, "time_ns", lambda shift=hours: real() + shift * 3_600_000_000_000)
+        monkeypatch.setattr(time, "time_ns", lambda shift=hours: real() + shift * 3_600_000_000_000)
         assert queue.claim() is None
         queue.heartbeat(claim)
     assert queue.settle(claim, Done()).state == "done"

@@ -10,7 +10,8 @@ from holdfast.stores.sqlite.store import SqliteStore
 from tests.support.clock import ManualClock
 from tests.support.faults import Faults
 
-ENGINES = ["sqlite-file", "sqlite-memory"]
+DURABLE_ENGINES = ["sqlite-file"]
+ENGINES = [*DURABLE_ENGINES, "sqlite-memory"]
 
 
 class Harness:

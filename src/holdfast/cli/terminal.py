@@ -57,7 +57,7 @@ class Terminal:
     @contextmanager
     def queue(self, *, create: bool = False) -> Iterator[holdfast.Queue]:
         """Open the queue for one command; one that does not exist is made only if *create* says so."""
-        queue = holdfast.connect(self.url)
+        queue = holdfast.connect(self.url, migrate=create)
         if not create:
             self._refuse_missing()
         try:

@@ -80,7 +80,7 @@ class AsyncQueue:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
-        """Open a write transaction of Holdfast's own; it commits at the end of the block, or rolls back if that raises.
+        """Open a write transaction; it commits at the end of the block, or rolls back if that raises.
 
         It holds up every other writer: keep it short.
         """

@@ -18,18 +18,21 @@ from holdfast.stores.sqlite.store import SqliteStore
 Durability: TypeAlias = Literal["full", "relaxed"]
 
 
-def connect(url: str, *, durability: Durability = "full", clock: Clock | None = None) -> Queue:
+def connect(url: str, *, durability: Durability = "full", migrate: bool = True, clock: Clock | None = None) -> Queue:
     """Return the queue at *url*: the path of a SQLite file, `sqlite:///path`, or `:memory:` for one that is not kept.
 
     With `durability="relaxed"` a power cut may lose the last moments of acknowledged work; a killed process loses
-    nothing either way. *clock* replaces the store's clock, for tests.
+    nothing either way. With `migrate=False` nothing is created: the schema must be there and current, else the first
+    use raises. *clock* replaces the store's clock, for tests.
     """
-    return queue_on(_store(url, durability, clock))
+    return queue_on(_store(url, durability, clock, migrate=migrate))
 
 
-def connect_async(url: str, *, durability: Durability = "full", clock: Clock | None = None) -> AsyncQueue:
+def connect_async(
+    url: str, *, durability: Durability = "full", migrate: bool = True, clock: Clock | None = None
+) -> AsyncQueue:
     """Return the queue at *url* with the same methods as `connect` gives, to be awaited."""
-    return async_queue_on(_store(url, durability, clock))
+    return async_queue_on(_store(url, durability, clock, migrate=migrate))
 
 
 def queue_on(store: Store) -> Queue:
@@ -42,15 +45,18 @@ def async_queue_on(store: Store) -> AsyncQueue:
     return AsyncQueue(store, _operations(store))
 
 
-def _store(url: str, durability: Durability, clock: Clock | None) -> Store:
+def _store(url: str, durability: Durability, clock: Clock | None, *, migrate: bool) -> Store:
     checks.one_of(durability, "durability", ("full", "relaxed"))
     checks.name(url, "url", limits.URL_CHARS_MAX)
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return SqliteStore(url, relaxed=durability == "relaxed", clock=clock)
-    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        return SqliteStore(rest[1:], relaxed=durability == "relaxed", clock=clock)
-    raise InvalidInput("url", f"{url!r} names no store that Holdfast knows; give the path of a SQLite file")
+        path = url
+    elif scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        path = rest[1:]
+    else:
+        raise InvalidInput("url", f"{url!r} names no store that Holdfast knows; give the path of a SQLite file")
+    relaxed, migrates = durability == "relaxed", checks.flag(migrate, "migrate")
+    return SqliteStore(path, relaxed=relaxed, migrates=migrates, clock=clock)
 
 
 def _operations(store: Store) -> Operations:

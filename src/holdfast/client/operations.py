@@ -242,7 +242,8 @@ class Operations:
     ) -> Procedure[EventPage]:
         """Return recorded events after a cursor, in order; without one, from the oldest that is kept.
 
-        Raises `EventsPruned` if events after this cursor were pruned before they were read.
+        With *tenant*, a page may be empty though more follow: go on from its cursor until that stands still. Raises
+        `EventsPruned` if events after this cursor were pruned before they were read.
         """
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
@@ -397,7 +398,7 @@ def _check_jobs(jobs: Sequence[JobLike]) -> list[Admission]:
         if size > limits.ENQUEUE_MANY_BYTES_MAX:
             raise InvalidInput(
                 f"jobs[{index}].payload",
-                f"brings the payloads of this call beyond {limits.ENQUEUE_MANY_BYTES_MAX} bytes; send fewer at a time",
+                f"brings the payloads of this call beyond {limits.ENQUEUE_MANY_BYTES_MAX} bytes; send fewer",
             )
         admissions.append(admission)
     return admissions

@@ -79,7 +79,7 @@ class Queue:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Open a write transaction of Holdfast's own; it commits at the end of the block, or rolls back if that raises.
+        """Open a write transaction; it commits at the end of the block, or rolls back if that raises.
 
         It holds up every other writer: keep it short.
         """

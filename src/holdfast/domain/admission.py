@@ -139,7 +139,7 @@ def _parts(new: JobLike) -> tuple[Any, Json, JobOptions]:
 
 def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str) -> Admission:
     if not _WORDS.issuperset(options):
-        unknown = sorted(map(str, set(options) - _WORDS))[0]
+        unknown = min(map(str, set(options) - _WORDS))
         raise InvalidInput(unknown, f"is not a word of enqueue; these are: {', '.join(sorted(_WORDS))}")
     chosen = checks.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
     affinity = checks.optional_name(options.get("affinity"), "affinity")

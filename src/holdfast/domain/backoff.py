@@ -12,7 +12,7 @@ from holdfast.domain.checks import Duration
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Wait `base × factor^(attempt-1)`, at most `cap`, spread by `jitter`.
+    """Wait `base * factor^(attempt-1)`, at most `cap`, spread by `jitter`.
 
     `base` and `cap` are seconds. A jitter of 0.2 spreads each wait evenly between 80 % and 120 % of it, so that
     jobs that failed together do not return together.

@@ -135,7 +135,7 @@ class ClaimOptions(TypedDict, total=False):
     lease: Duration
     """Seconds until the claim lapses unless a heartbeat extends it; default 30."""
     lease_token: str | None
-    """A token of the claimer's choice: the same claim sent again returns the same jobs."""
+    """A token of the claimer's choice: the same claim sent again returns the same jobs, then in enqueue order."""
 
 
 _WORDS: Final = frozenset(ClaimOptions.__annotations__)
@@ -144,7 +144,7 @@ _WORDS: Final = frozenset(ClaimOptions.__annotations__)
 def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRequest:
     """Return the request checked, or raise `InvalidInput` naming the word that is wrong."""
     if not _WORDS.issuperset(words):
-        unknown = sorted(map(str, set(words) - _WORDS))[0]
+        unknown = min(map(str, set(words) - _WORDS))
         raise InvalidInput(unknown, f"is not a word of a claim; these are: {', '.join(sorted(_WORDS))}")
     kinds, affinity, token = words.get("kinds"), words.get("affinity"), words.get("lease_token")
     listed = checks.one_of(words.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"

@@ -38,9 +38,16 @@ class HoldfastError(Exception):
 
 
 class Refused(HoldfastError):
-    """The request contradicts what the store holds; repeating it unchanged will not help."""
+    """The request contradicts what the store holds; repeating it unchanged will not help.
+
+    `place` says which part of a call was refused, such as `jobs[3]`, where it had several.
+    """
 
     code = "refused"
+    place: str | None = None
+
+    def __str__(self) -> str:
+        return super().__str__() if self.place is None else f"{self.place}: {super().__str__()}"
 
 
 class Unavailable(HoldfastError):

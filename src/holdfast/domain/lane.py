@@ -70,7 +70,7 @@ class Catalog:
         return self.lane(lane).events == "all"
 
     def serving(self, lanes: Sequence[str], kinds: Sequence[str] | None, capabilities: frozenset[str]) -> list[Route]:
-        """Return the routes a worker may claim from now: no paused lane, no retired kind, nothing beyond its means."""
+        """Return the routes a worker may claim from: no paused lane, no retired kind, nothing beyond its means."""
         asked = (tuple(lanes), None if kinds is None else tuple(kinds), capabilities)
         found = self._serving.get(asked)
         if found is None:

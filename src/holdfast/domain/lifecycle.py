@@ -180,6 +180,11 @@ def _settle_released(job: Job, now: Now, chance: float, event: EventName = "rele
     return _wait(_give_back(job), now.wall_ms, "released", event, now)
 
 
+def lapsed(job: Job, now: Now) -> bool:
+    """Whether *job* runs under a lease that has lapsed."""
+    return job.state == "running" and job.lease_until_ms is not None and job.lease_until_ms <= now.lease_ms
+
+
 def lapse(job: Job, now: Now) -> Step:
     """Return *job* after its holder fell silent: ready at once and suspect, or ended if attempts are used up."""
     failure = Failure("transient", LEASE_LAPSED, f"worker {job.worker} fell silent in attempt {job.attempt}")
@@ -265,11 +270,14 @@ def requeue(job: Job, now: Now) -> Step:
     return Step(job, again, "requeued")
 
 
-def reprioritize(job: Job, priority: int) -> Step:
-    """Return the unfinished *job* with another priority; a running one takes it to its next attempt."""
+def reprioritize(job: Job, priority: int) -> Step | None:
+    """Return the unfinished *job* with another priority, which a running one takes to its next attempt.
+
+    None if it has that priority already.
+    """
     if job.finished:
         raise Conflict(f"job {job.id!r} is already {job.state}; its priority matters no more", job_id=job.id)
-    return Step(job, job._replace(priority=priority), "reprioritized")
+    return None if job.priority == priority else Step(job, job._replace(priority=priority), "reprioritized")
 
 
 # --- history -------------------------------------------------------------------------------------------------------

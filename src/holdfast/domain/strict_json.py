@@ -72,12 +72,16 @@ def _refuse(value: object, field: str, depth: int = 0) -> None:
                 _refuse(item, f"{field}[{index}]", depth + 1)
         case dict():
             for key, item in value.items():
-                if not isinstance(key, str):
-                    raise InvalidInput(field, f"has the key {key!r} of type {type(key).__name__}; keys are strings")
-                _refuse_text(key, f"{field} (a key)")
+                _refuse_key(key, field)
                 _refuse(item, f"{field}.{key}", depth + 1)
         case _:
             raise InvalidInput(field, f"a {type(value).__name__} is not JSON")
+
+
+def _refuse_key(key: object, field: str) -> None:
+    if not isinstance(key, str):
+        raise InvalidInput(field, f"has the key {key!r} of type {type(key).__name__}; keys are strings")
+    _refuse_text(key, f"{field} (a key)")
 
 
 def _refuse_text(text: str, field: str) -> None:

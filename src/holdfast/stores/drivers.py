@@ -1,4 +1,4 @@
-"""The drivers of scripts and of procedures, each in two colours: one blocks, one awaits. They differ in nothing else."""
+"""The drivers of scripts and of procedures, each in two colours: one blocks, one awaits, and that is all."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Engine:
     """The engine's own way of doing what has no best way in common, and a memory of the catalog."""
 
     select_ready: Callable[[ClaimRequest, Preference, list[Route], int], Script[Selection | None]]
-    """Choose up to so many ready jobs on these routes, in the order of claiming, and lock them; None if there is none."""
+    """Choose and lock up to so many ready jobs on these routes, in the order of claiming; None if there is none."""
     examine: Callable[[], Script[list[Finding]]]
     """Return what the doctor finds of the engine itself."""
     catalog: Catalog | None = field(default=None)

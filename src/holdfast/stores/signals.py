@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterable
@@ -78,9 +79,7 @@ class AwaitingListener:
     async def wait(self, seconds: float) -> float:
         """Wait for a signal, *seconds* at most, and return the seconds that went by."""
         started = time.monotonic()
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._signalled.wait(), seconds)
-        except TimeoutError:
-            pass
         self._signalled.clear()
         return time.monotonic() - started

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from holdfast.domain import admission as admissions
+from holdfast.domain import lifecycle
 from holdfast.domain.admission import Admission
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import KindRetired, LaneDraining
+from holdfast.domain.errors import KindRetired, LaneDraining, Refused
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog, RouteKey
 from holdfast.domain.records import Enqueued
@@ -17,7 +19,7 @@ from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Row, Script, Statement
 from holdfast.stores.scripts.catalog import intern_routes, load_catalog
-from holdfast.stores.scripts.moves import record, records, signal_jobs, write_rows
+from holdfast.stores.scripts.moves import apply_steps, record, records, signal_jobs, write_rows
 
 # The columns of `job_insert`, in its order; the route comes before them.
 _NEW = attrgetter(
@@ -52,23 +54,43 @@ _NEW = attrgetter(
 )
 
 
-def enqueue_jobs(engine: Engine, wanted: Sequence[Admission]) -> Script[list[Enqueued]]:
-    """Store the jobs of one call, all or none, and return what each led to, in order."""
+def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs") -> Script[list[Enqueued]]:
+    """Store the jobs of one call, all or none, and return what each led to, in order.
+
+    A refusal says which one it was by *place*, if there were several.
+    """
     if not wanted:
         return []
     catalog = yield from load_catalog(engine)
     known = yield from _known_ids(wanted)
-    catalog = yield from intern_routes(
-        engine, catalog, {new.route for new in wanted if new.id not in known and _welcome(catalog, new)}
-    )
+    new_here = [(index, new) for index, new in enumerate(wanted) if new.id not in known]
+    for index, new in new_here:
+        with _placed(wanted, place, index):
+            _check_welcome(catalog, new)
+    catalog = yield from intern_routes(engine, catalog, {new.route for _, new in new_here})
     numbers = yield Statement("job_numbers", {"count": len(wanted)})
     now = yield from script.now()
     intake = _Intake(catalog, now, known, {}, [])
     made = []
-    for new, (seq,) in zip(wanted, numbers, strict=True):
-        made.append((yield from _take_in(intake, new, seq)))
+    for index, (new, (seq,)) in enumerate(zip(wanted, numbers, strict=True)):
+        with _placed(wanted, place, index):
+            made.append((yield from _take_in(intake, new, seq)))
     yield from _write_new(intake)
     return made
+
+
+@contextmanager
+def _placed(wanted: Sequence[Admission], place: str, index: int) -> Iterator[None]:
+    try:
+        yield
+    except Refused as refusal:
+        if len(wanted) > 1:
+            refusal.place = f"{place}[{index}]"
+        raise
+
+
+DedupeKey: TypeAlias = tuple[str, str, str]
+"""Tenant, kind or nothing, and key."""
 
 
 class _Intake(NamedTuple):
@@ -78,17 +100,16 @@ class _Intake(NamedTuple):
     now: Now
     known: dict[str, Job]
     """Jobs by id, from the store and from earlier in this call."""
-    held: dict[tuple[str, str, str], Job]
+    held: dict[DedupeKey, Job]
     """New jobs of this call by their dedupe key."""
     fresh: list[Job]
 
 
-def _welcome(catalog: Catalog, new: Admission) -> bool:
+def _check_welcome(catalog: Catalog, new: Admission) -> None:
     if catalog.lane(new.route.lane).state == "draining":
         raise LaneDraining(new.route.lane)
     if new.route.kind in catalog.retired:
         raise KindRetired(new.route.kind)
-    return True
 
 
 def _known_ids(wanted: Sequence[Admission]) -> Script[dict[str, Job]]:
@@ -123,20 +144,20 @@ def _admit(intake: _Intake, new: Admission, seq: int, predecessor: Job | None = 
     return job
 
 
-def _key(new: Admission) -> tuple[str, str, str]:
+def _key(new: Admission) -> DedupeKey:
     return (new.tenant, new.dedupe_kind or "", new.dedupe_key or "")
 
 
 def _meet_duplicate(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued | None]:
     """Return what the holder of the same key makes of *new*, or None if nobody holds it."""
-    holder = intake.held.get(_key(new)) or (yield from _by_key("job_dedupe_holder", new))
+    holder = intake.held.get(_key(new)) or (yield from live_holder(intake.catalog, _key(new), intake.now))
     if holder is None:
         return None
     successor = None
     if new.on_duplicate == "run_again" and holder.state == "running":
         # A successor admitted earlier in this call has to be met by this one, so it is written now.
         yield from _write_new(intake)
-        successor = yield from _by_key("job_dedupe_successor", new)
+        successor = yield from _by_key("job_dedupe_successor", _key(new))
     match admissions.meet_duplicate(new, holder, successor):
         case "keep":
             return Enqueued(holder, created=False)
@@ -149,8 +170,25 @@ def _meet_duplicate(intake: _Intake, new: Admission, seq: int) -> Script[Enqueue
             return Enqueued((yield from _replace(intake, successor, new)), created=False)
 
 
-def _by_key(statement: str, new: Admission) -> Script[Job | None]:
-    tenant, dedupe_kind, dedupe_key = _key(new)
+def live_holder(catalog: Catalog, key: DedupeKey, now: Now) -> Script[Job | None]:
+    """Return the unfinished job that holds a dedupe key.
+
+    One that waits past its deadline, or whose lease has lapsed, is brought up to date first: it may have come to
+    its end without anybody having noticed, and a trigger kept for a job that will never run would be lost.
+    """
+    while (holder := (yield from _by_key("job_dedupe_holder", key))) is not None:
+        if lifecycle.overdue(holder, now):
+            step = lifecycle.expire(holder, now)
+        elif lifecycle.lapsed(holder, now):
+            step = lifecycle.lapse(holder, now)
+        else:
+            break
+        yield from apply_steps(catalog, [step], now)
+    return holder
+
+
+def _by_key(statement: str, key: DedupeKey) -> Script[Job | None]:
+    tenant, dedupe_kind, dedupe_key = key
     rows = yield Statement(statement, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key})
     return Job._make(rows[0]) if rows else None
 
@@ -158,6 +196,8 @@ def _by_key(statement: str, new: Admission) -> Script[Job | None]:
 def _replace(intake: _Intake, job: Job, new: Admission) -> Script[Job]:
     yield from _write_new(intake)
     replaced = admissions.replace_content(job, new)
+    if replaced == job:
+        return job
     if records(intake.catalog, replaced, "replaced"):
         replaced = replaced._replace(event_count=replaced.event_count + 1)
     yield Statement(

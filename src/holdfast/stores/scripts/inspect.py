@@ -58,27 +58,27 @@ def artifact(job_id: str, name: str, tenant: str | None) -> Script[Artifact]:
 def counts(by: CountBy, tenant: str | None) -> Script[dict[str, int]]:
     """Count jobs by one property."""
     rows = yield Statement(f"counts_by_{by}", {"tenant": tenant})
-    return {name: number for name, number in sorted(rows)}
+    return dict(sorted(rows))
 
 
 def jobs(wanted: JobFilter, after: str | None, limit: int) -> Script[JobPage]:
     """Return a page of jobs, newest first."""
     by_finish = wanted.state in FINISHED
-    finished_before, before = _position(after, by_finish)
+    finished_before, before = _position(after, by_finish=by_finish)
     values = {**wanted._asdict(), "before": before, "finished_before": finished_before, "limit": limit + 1}
     if not by_finish:
         del values["finished_before"]
     rows = yield Statement("jobs_by_finish" if by_finish else "jobs_by_order", values)
     found = [Job._make(row) for row in rows]
     page = tuple(found[:limit])
-    return JobPage(page, _cursor(page[-1], by_finish) if len(found) > limit else None)
+    return JobPage(page, _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None)
 
 
-def _cursor(job: Job, by_finish: bool) -> str:
+def _cursor(job: Job, *, by_finish: bool) -> str:
     return f"f1-{job.finished_at_ms}-{job.seq}" if by_finish else f"o1-{job.seq}"
 
 
-def _position(after: str | None, by_finish: bool) -> tuple[int, int]:
+def _position(after: str | None, *, by_finish: bool) -> tuple[int, int]:
     """Return where a page starts: the end and number of the last job of the page before."""
     if after is None:
         return _BEYOND, _BEYOND

@@ -14,6 +14,7 @@ from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import load_catalog, touch_catalog
+from holdfast.stores.scripts.enqueue import live_holder
 from holdfast.stores.scripts.inspect import get
 from holdfast.stores.scripts.moves import apply_steps, record, records
 
@@ -62,12 +63,8 @@ def _requeue(catalog: Catalog, job: Job, now: Now) -> Script[Job]:
     if job.kind in catalog.retired:
         raise KindRetired(job.kind)
     if job.dedupe_key is not None:
-        holder = yield Statement(
-            "job_dedupe_holder",
-            {"tenant": job.tenant, "dedupe_kind": job.dedupe_kind, "dedupe_key": job.dedupe_key},
-        )
-        if holder:
-            other = Job._make(holder[0])
+        other = yield from live_holder(catalog, (job.tenant, job.dedupe_kind or "", job.dedupe_key), now)
+        if other is not None:
             raise Conflict(f"its dedupe key is held by job {other.id!r}, which is {other.state}", job_id=other.id)
     [after] = yield from apply_steps(catalog, [step], now)
     return after
@@ -78,7 +75,10 @@ def reprioritize(engine: Engine, job_id: str, priority: int, tenant: str | None)
     catalog = yield from load_catalog(engine)
     job = yield from get(job_id, tenant)
     now = yield from script.now()
-    _, after, event = lifecycle.reprioritize(job, priority)
+    step = lifecycle.reprioritize(job, priority)
+    if step is None:
+        return job
+    after, event = step.after, step.event
     if records(catalog, after, event):
         after = after._replace(event_count=after.event_count + 1)
     yield Statement("job_priority", {"seq": after.seq, "priority": after.priority, "event_count": after.event_count})

@@ -86,7 +86,7 @@ def _settle_with_extras(
     try:
         # The job has ended when its follow-ups come: one of them may carry on its dedupe key.
         [job] = yield from apply_steps(batch.catalog, [step], batch.now)
-        yield from enqueue_jobs(engine, checked.follow_ups)
+        yield from enqueue_jobs(engine, checked.follow_ups, "follow_ups")
         yield from write_artifacts(job, checked.artifacts, batch.now)
     except (Refused, Misconfigured) as refusal:
         yield Statement("savepoint_undo")

@@ -50,7 +50,7 @@ class BlockingJoined:
 
     def run(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint."""
-        _refuse_ended(self._ended or not self.connection.in_transaction)
+        _refuse_ended(ended=self._ended or not self.connection.in_transaction)
         with translated():
             self.connection.execute(_OPEN)
             try:
@@ -70,7 +70,7 @@ class BlockingJoined:
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
-        _refuse_ended(self._ended)
+        _refuse_ended(ended=self._ended)
         with translated():
             return self.connection.execute(sql, values).fetchall()
 
@@ -88,13 +88,13 @@ class AwaitingJoined:
         self.connection = connection
         self._answers = Answers(connection, clock, observe)
 
-    def run(self, step: Read[T] | Write[T]) -> T:
+    def run(self, step: Read[T] | Write[T]) -> T:  # noqa: ARG002  # the shape of a runner
         """Refuse: this connection can only be awaited."""
         raise TypeError("an awaited connection needs an AsyncQueue")
 
     async def run_async(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint."""
-        _refuse_ended(not self.connection.in_transaction)
+        _refuse_ended(ended=not self.connection.in_transaction)
         with translated():
             await self._check_file()
             await self.connection.execute(_OPEN)
@@ -116,7 +116,7 @@ class AwaitingJoined:
             _refuse_other_file(list(await cursor.fetchall()), self._unchecked_path)
             self._unchecked_path = None
 
-    def execute(self, sql: str, values: Any = ()) -> list[Any]:
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # noqa: ARG002  # the shape of a runner
         """Refuse: this connection can only be awaited."""
         raise TypeError("an awaited connection needs an AsyncQueue")
 
@@ -126,7 +126,7 @@ class AwaitingJoined:
             return list(await self.connection.execute_fetchall(sql, values))
 
 
-def _refuse_ended(ended: bool) -> None:
+def _refuse_ended(*, ended: bool) -> None:
     if ended:
         raise Misconfigured("the transaction that this would join has ended")
 

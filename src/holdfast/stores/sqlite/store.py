@@ -12,10 +12,18 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown, SchemaMismatch, UnsupportedStore
+from holdfast.domain.errors import (
+    InvalidInput,
+    Misconfigured,
+    OutcomeUnknown,
+    SchemaMismatch,
+    StoreUnreachable,
+    UnsupportedStore,
+)
 from holdfast.stores.drivers import run_script
 from holdfast.stores.engine import Engine, Joined
 from holdfast.stores.script import Read, Script, Write
@@ -48,12 +56,19 @@ class SqliteStore:
     """One SQLite database. Safe to share between threads and tasks; opened again in a forked child."""
 
     def __init__(
-        self, path: str, *, relaxed: bool = False, clock: Clock | None = None, observe: Observer = unobserved
+        self,
+        path: str,
+        *,
+        relaxed: bool = False,
+        migrates: bool = True,
+        clock: Clock | None = None,
+        observe: Observer = unobserved,
     ) -> None:
         self.engine = Engine(select_ready=select_ready, examine=examine)
         self.hub = _hub(path)
         self._path = path
         self._relaxed = relaxed
+        self._migrates = migrates
         self._given_clock = clock
         self._observe = observe
         self._reset()
@@ -222,6 +237,8 @@ class SqliteStore:
             return BlockingJoined(connection, self._clock, self._observe, self.hub)
 
     def _finish_joined(self, joined: BlockingJoined) -> None:
+        if not joined.connection.in_transaction:
+            raise Misconfigured("the transaction was ended by SQL run in it; leave commit and rollback to the block")
         with translated():
             self._commit(joined.connection)
         self.hub.publish(joined.signals)
@@ -295,6 +312,7 @@ class SqliteStore:
             raise UnsupportedStore(f"this Python links SQLite {sqlite3.sqlite_version}; {needed} or later is needed")
         connection = self._new_connection()
         try:
+            self._refuse_foreign(connection)
             _use_wal(connection)
             self._applied = migrations.migrate(connection)
             self._clock = self._given_clock or _file_clock(connection)
@@ -316,7 +334,15 @@ class SqliteStore:
             raise
         return connection
 
+    def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
+        if not self._migrates and (missing := migrations.pending(connection)):
+            raise SchemaMismatch(
+                f"this database lacks {missing[0].name} of the Holdfast schema; run `holdfast migrate`"
+            )
+
     def _new_connection(self) -> sqlite3.Connection:
+        if not self._migrates and self._path != _MEMORY and not Path(self._path).exists():
+            raise StoreUnreachable(f"there is no file {self._path!r}, and this queue does not create one")
         connection = sqlite3.connect(
             self._path,
             timeout=_BUSY_SECONDS,

@@ -1,0 +1,166 @@
+"""A process may die before any statement, and an answer may be lost after any commit.
+
+Every operation is cut short before each of its statements in turn: the store is then as it was before the call. And
+every call that a caller would send again is sent again after its answer was lost: it answers the same and changes
+nothing. Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast import Artifact, Claim, Deferred, Done, Failed, Outcome, Queue, Released
+from tests.support.faults import AnswerLost, Crashed
+from tests.support.held import claim_one
+from tests.support.stores import Harness
+
+
+class Case(NamedTuple):
+    """An operation, and what has to be there before it."""
+
+    arrange: Callable[[Harness, Queue], Any]
+    """Prepares the store and returns what the call needs."""
+    call: Callable[[Queue, Any], Any]
+
+
+def nothing(_harness: Harness, _queue: Queue) -> None:
+    """Leave the store empty."""
+
+
+def one_waiting(_harness: Harness, queue: Queue) -> None:
+    queue.enqueue("work", job_id="a", tags={"order": "1"}, dedupe_key="k", events="all")
+
+
+def one_running(harness: Harness, queue: Queue) -> Claim:
+    one_waiting(harness, queue)
+    return claim_one(queue, lease=30)
+
+
+def one_running_and_succeeded(harness: Harness, queue: Queue) -> Claim:
+    claim = one_running(harness, queue)
+    queue.enqueue("work", dedupe_key="k", on_duplicate="run_again")
+    return claim
+
+
+def one_failed(harness: Harness, queue: Queue) -> None:
+    queue.settle(one_running(harness, queue), Failed("no", permanent=True))
+
+
+def things_to_tidy(harness: Harness, queue: Queue) -> None:
+    """Leave one job due, one lapsed, one overdue and one ready."""
+    queue.enqueue("work", delay=10, job_id="due")
+    queue.enqueue("work", job_id="lapsed", tenant="b")
+    claim_one(queue, lease=5)
+    queue.enqueue("work", deadline=5, job_id="overdue")
+    queue.enqueue("work", job_id="ready", tenant="c", affinity="m")
+    harness.clock.advance(20)
+
+
+def held_by_an_earlier_start(harness: Harness, queue: Queue) -> None:
+    one_waiting(harness, queue)
+    claim_one(queue, worker="gpu", incarnation="first", exclusive=True)
+
+
+def settled(outcome: Outcome) -> Callable[[Queue, Any], Any]:
+    return lambda queue, claim: queue.settle(claim, outcome)
+
+
+FOLLOWED = Done({"n": 1}, follow_ups=[{"kind": "next", "job_id": "f"}], artifacts=[Artifact("out", b"x")])
+
+CASES = {
+    "enqueue": Case(nothing, lambda queue, _: queue.enqueue("work", {"n": 1}, job_id="a", events="all")),
+    "enqueue_many": Case(
+        nothing, lambda queue, _: queue.enqueue_many([{"kind": f"kind{n}", "job_id": str(n)} for n in range(3)])
+    ),
+    "enqueue onto a key": Case(
+        one_waiting,
+        lambda queue, _: queue.enqueue("work", {"n": 2}, dedupe_key="k", on_duplicate="replace"),
+    ),
+    "enqueue a successor": Case(
+        one_running,
+        lambda queue, _: queue.enqueue("work", {"n": 2}, job_id="s", dedupe_key="k", on_duplicate="run_again"),
+    ),
+    "claim": Case(one_waiting, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")),
+    "claim and tidy": Case(
+        things_to_tidy, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t", limit=10)
+    ),
+    "claim as an exclusive worker": Case(
+        held_by_an_earlier_start,
+        lambda queue, _: queue.claim_many(worker="gpu", incarnation="second", exclusive=True, lease_token="t"),
+    ),
+    "heartbeat": Case(one_running, lambda queue, claim: queue.heartbeat(claim, lease=60)),
+    "progress": Case(one_running, lambda queue, claim: queue.progress(claim, phase="loading", percent=5)),
+    "attach": Case(one_running, lambda queue, claim: queue.attach(claim, [Artifact("out", b"x")])),
+    "settle done": Case(one_running, settled(Done({"n": 1}))),
+    "settle done with follow-ups": Case(one_running, settled(FOLLOWED)),
+    "settle done before a successor": Case(one_running_and_succeeded, settled(Done())),
+    "settle failed": Case(one_running, settled(Failed("no"))),
+    "settle deferred": Case(one_running, settled(Deferred(after=5))),
+    "settle released": Case(one_running, settled(Released())),
+    "settle and claim": Case(
+        one_running_and_succeeded,
+        lambda queue, claim: queue.settle_and_claim([(claim, Done())], worker="w", incarnation="i", lease_token="t"),
+    ),
+    "cancel": Case(one_waiting, lambda queue, _: queue.cancel("a")),
+    "cancel by force": Case(one_running_and_succeeded, lambda queue, _: queue.cancel("a", force=True)),
+    "requeue": Case(one_failed, lambda queue, _: queue.requeue("a")),
+    "requeue many": Case(one_failed, lambda queue, _: queue.requeue_many(["a", "none"])),
+    "reprioritize": Case(one_waiting, lambda queue, _: queue.reprioritize("a", 7)),
+    "set a lane": Case(one_waiting, lambda queue, _: queue.set_lane("default", state="draining")),
+}
+
+# A requeue sent again is refused, since the job is not failed any more; all others are sent again as they were.
+SENT_AGAIN = [name for name in CASES if name != "requeue"]
+
+
+def snapshot(queue: Queue) -> object:
+    jobs = queue.jobs(limit=1000).jobs
+    return (
+        jobs,
+        queue.events(limit=1000).events,
+        queue.lanes(),
+        [(queue.attempts(job.id), queue.artifacts(job.id)) for job in jobs],
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_crash_before_any_statement_leaves_the_store_as_it_was(durable_harness: Harness, name: str) -> None:
+    harness, case = durable_harness, CASES[name]
+    queue = harness.open()
+    needed = case.arrange(harness, queue)
+    before = snapshot(queue)
+    crashes = 0
+    for statement in count(1):
+        harness.faults.crash_before(statement)
+        try:
+            case.call(queue, needed)
+        except Crashed:
+            crashes += 1
+            queue = harness.reopen()
+            assert snapshot(queue) == before, f"after a crash before statement {statement}"
+        else:
+            break
+    harness.faults.calm()
+    # Begin, at least one statement that writes, and commit: less would mean that the fault never struck.
+    assert crashes >= 3
+    assert snapshot(queue) != before
+
+
+@pytest.mark.parametrize("name", SENT_AGAIN)
+def test_a_call_whose_answer_was_lost_is_sent_again_without_harm(durable_harness: Harness, name: str) -> None:
+    harness, case = durable_harness, CASES[name]
+    queue = harness.open()
+    needed = case.arrange(harness, queue)
+    before = snapshot(queue)
+    harness.faults.lose_answer()
+    with pytest.raises(AnswerLost):
+        case.call(queue, needed)
+    queue = harness.reopen()
+    after = snapshot(queue)
+    assert after != before
+    case.call(queue, needed)
+    assert snapshot(queue) == after
