@@ -391,7 +391,7 @@ def _run(examples: int, steps: int, *, repeatable: bool) -> None:
 
 
 def test_the_store_does_what_the_model_does() -> None:
-    _run(examples=60, steps=40, repeatable=True)
+    _run(examples=100, steps=50, repeatable=True)
 
 
 @pytest.mark.long

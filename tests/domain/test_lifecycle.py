@@ -136,7 +136,7 @@ SENT: dict[str, Operation] = {
 
 # What a store does by itself, to jobs it has just selected by their state.
 OWN: dict[str, tuple[tuple[State, ...], Operation]] = {
-    "claim": (("ready",), lambda job, _outcome, _chance: lifecycle.claim(job, REQUEST, NOW)),
+    "claim": (("ready",), lambda job, _outcome, _chance: lifecycle.claim(job, REQUEST, 0, NOW)),
     "lapse": (("running",), lambda job, _outcome, _chance: lifecycle.lapse(job, NOW)),
     "take_back": (("running",), lambda job, _outcome, chance: lifecycle.take_back(job, NOW, chance)),
     "promote": (("scheduled",), lambda job, _outcome, _chance: lifecycle.promote(job)),
@@ -292,7 +292,7 @@ def test_a_write_passes_only_with_state_epoch_token_and_time_all_right(
 
 @given(jobs(("ready",)))
 def test_a_claim_starts_a_new_attempt_under_a_new_epoch_and_a_lease_by_the_lease_clock(job: Job) -> None:
-    after = lifecycle.claim(job, REQUEST, NOW).after
+    after = lifecycle.claim(job, REQUEST, 0, NOW).after
     assert (after.state, after.epoch, after.attempt) == ("running", job.epoch + 1, job.attempt + 1)
     assert (after.lease_until_ms, after.started_at_ms) == (NOW.lease_ms + 30_000, NOW.wall_ms)
     assert (after.worker, after.incarnation, after.lease_token) == ("new", "new-1", "new-token")

@@ -268,6 +268,7 @@ def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
         incarnation=None,
         lease_token=None,
         lease_until_ms=None,
+        claim_place=None,
         started_at_ms=None,
         outcome=None,
         settle_digest=None,

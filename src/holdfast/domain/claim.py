@@ -135,7 +135,7 @@ class ClaimOptions(TypedDict, total=False):
     lease: Duration
     """Seconds until the claim lapses unless a heartbeat extends it; default 30."""
     lease_token: str | None
-    """A token of the claimer's choice: the same claim sent again returns the same jobs, then in enqueue order."""
+    """A token of the claimer's choice: the same claim sent again returns the same jobs."""
 
 
 _WORDS: Final = frozenset(ClaimOptions.__annotations__)

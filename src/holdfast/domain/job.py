@@ -58,6 +58,8 @@ class Job(NamedTuple):
     lease_token: str | None
     lease_until_ms: int | None
     """When the lease lapses, by the store's lease clock."""
+    claim_place: int | None
+    """Its place in the batch that the newest claim took."""
     started_at_ms: int | None
     outcome: AttemptOutcome | None
     """How the newest attempt ended; none while it runs."""

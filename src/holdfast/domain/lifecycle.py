@@ -69,8 +69,11 @@ def check_fence(job: Job, held: Lease, now: Now) -> None:
 # --- claim and lease -----------------------------------------------------------------------------------------------
 
 
-def claim(job: Job, request: ClaimRequest, now: Now) -> Step:
-    """Return *job* running under a new lease. The attempt counts from here, so that a crash cannot hide it."""
+def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Step:
+    """Return *job* running under a new lease, at its *place* in the batch.
+
+    The attempt counts from here, so that a crash cannot hide it.
+    """
     after = job._replace(
         state="running",
         epoch=job.epoch + 1,
@@ -79,6 +82,7 @@ def claim(job: Job, request: ClaimRequest, now: Now) -> Step:
         incarnation=request.incarnation,
         lease_token=request.lease_token,
         lease_until_ms=now.lease_ms + request.lease_ms,
+        claim_place=place,
         started_at_ms=now.wall_ms,
         outcome=None,
         settle_digest=None,

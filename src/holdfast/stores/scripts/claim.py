@@ -48,7 +48,7 @@ def _held_already(request: ClaimRequest) -> Script[list[Claim]]:
     """Return what this very claim was given before, if its answer was lost."""
     rows = yield Statement("jobs_held", {"worker": request.worker, "lease_token": request.lease_token})
     now = yield from script.now()
-    jobs = sorted(map(Job._make, rows), key=lambda job: job.seq)
+    jobs = sorted(map(Job._make, rows), key=lambda job: job.claim_place or 0)
     return [Claim(job, request.lease_ms) for job in jobs if lifecycle.holds(job, Claim(job, 0).lease, now)]
 
 
@@ -63,7 +63,7 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
         limit = 1 if preference.expired else request.limit - len(taken)
         selection = yield from engine.select_ready(request, preference, routes, limit)
         if selection is not None:
-            jobs = yield from _lease(catalog, request, selection.seqs)
+            jobs = yield from _lease(catalog, request, selection.seqs, len(taken))
             yield from move_turn(selection, jobs)
             taken += jobs
             preference = preference.after(jobs[-1].affinity) if jobs else preference
@@ -72,15 +72,16 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
     return taken
 
 
-def _lease(catalog: Catalog, request: ClaimRequest, seqs: list[int]) -> Script[list[Job]]:
-    """Lease the chosen jobs; one whose deadline has passed ends instead."""
+def _lease(catalog: Catalog, request: ClaimRequest, seqs: list[int], place: int) -> Script[list[Job]]:
+    """Lease the chosen jobs, the first at *place* of the batch; one whose deadline has passed ends instead."""
     rows = yield Statement("jobs_by_seq", {"seqs": seqs})
     now = yield from script.now()
     chosen = {job.seq: job for job in map(Job._make, rows)}
     ordered = [chosen[seq] for seq in seqs]
     late = [lifecycle.expire(job, now) for job in ordered if lifecycle.overdue(job, now)]
     yield from apply_steps(catalog, late, now)
-    started = [lifecycle.claim(job, request, now) for job in ordered if not lifecycle.overdue(job, now)]
+    timely = [job for job in ordered if not lifecycle.overdue(job, now)]
+    started = [lifecycle.claim(job, request, place + index, now) for index, job in enumerate(timely)]
     return (yield from apply_steps(catalog, started, now))
 
 

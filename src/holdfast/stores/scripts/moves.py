@@ -27,6 +27,7 @@ _MOVED = attrgetter(
     "incarnation",
     "lease_token",
     "lease_until_ms",
+    "claim_place",
     "started_at_ms",
     "outcome",
     "settle_digest",

@@ -187,7 +187,9 @@ def _fetch(level: _Level, statement: str, places: Sequence[Place], turn: _Round)
 
 def _candidate(level: _Level, row: Row, width: int) -> Candidate:
     seq, route, affinity, turn, due_at_ms = row
-    return Candidate(level.listed, level.priority, affinity, turn, due_at_ms, seq, (route, turn, affinity)[:width])
+    # A claim for one tenant takes no turns: what of its jobs stands in a strict lane must not go first for ever.
+    taken = turn if level.request.tenant is None else ""
+    return Candidate(level.listed, level.priority, affinity, taken, due_at_ms, seq, (route, turn, affinity)[:width])
 
 
 # --- the turns that come next --------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ create table holdfast_job (
     incarnation       text,
     lease_token       text,
     lease_until_ms    integer,
+    claim_place       integer,
     started_at_ms     integer,
     outcome           text,
     settle_digest     blob,
@@ -146,7 +147,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.aff
        r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
        j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
        j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
-       j.lease_until_ms, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.cancel_requested,
+       j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.cancel_requested,
        j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason,
        j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest,
        j.record_all, j.event_count
