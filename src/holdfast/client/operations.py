@@ -6,16 +6,17 @@ docstrings stand here alone; the faces take them over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, Unpack
+from typing import Any, NamedTuple, Unpack
 
-from holdfast.client import identity
+from holdfast.client import checking, identity
+from holdfast.client.checking import Held
 from holdfast.domain import checks, limits
-from holdfast.domain.admission import Admission, JobLike, JobOptions, NewJob, check_job
+from holdfast.domain.admission import JobLike, JobOptions, NewJob, check_job
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import Claim, ClaimOptions, ClaimRequest, Renewal, Settlement, check_claim, lease_ms
-from holdfast.domain.errors import HoldfastError, InvalidInput, UnknownKind, WaitTimeout
+from holdfast.domain.errors import HoldfastError, UnknownKind, WaitTimeout
 from holdfast.domain.event import EventPage
 from holdfast.domain.failure import FailureClass
 from holdfast.domain.job import FINISHED, STATES, Attempt, Job, State
@@ -28,7 +29,7 @@ from holdfast.domain.lane import (
     LaneOrder,
     LaneState,
 )
-from holdfast.domain.outcome import Artifact, CheckedOutcome, Outcome, check_artifacts, check_outcome
+from holdfast.domain.outcome import Artifact, Outcome, check_artifacts
 from holdfast.domain.records import (
     ArtifactInfo,
     CountBy,
@@ -51,7 +52,6 @@ from holdfast.stores.scripts import operate as operate_scripts
 from holdfast.stores.scripts import retention as retention_scripts
 from holdfast.stores.scripts import settle as settle_scripts
 
-Held: TypeAlias = tuple[Claim, Outcome]
 COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_class")
 
 # How often `wait` looks by itself where nobody can wake it: quickly at first, then less and less.
@@ -92,7 +92,7 @@ class Operations:
         Each is a `NewJob` or a dict with the words of `enqueue`. One that is refused refuses the whole call, and the
         error names it: `jobs[3].payload`.
         """
-        admissions = _check_jobs(jobs)
+        admissions = checking.jobs(jobs)
         return (yield from write(partial(enqueue_scripts.enqueue_jobs, self._engine, admissions)))
 
     # --- claim and lease -------------------------------------------------------------------------------------------
@@ -118,21 +118,23 @@ class Operations:
         self, claims: Sequence[Claim], *, lease: Duration | None = None
     ) -> Procedure[list[Renewal | HoldfastError]]:
         """Extend many leases in one commit; each gets its `Renewal` or its `LeaseLost`, in order."""
-        _check_count(claims, "claims", limits.SETTLE_MANY_MAX)
+        checking.count(claims, "claims", limits.SETTLE_MANY_MAX)
         given_ms = None if lease is None else lease_ms(lease)
-        held = [(claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(_check_held, claims)]
+        held = [
+            (claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(checking.claim, claims)
+        ]
         return (yield from write(partial(lease_scripts.heartbeat, held)))
 
     def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Procedure[Job]:
         """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
         phase = checks.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else checks.number(percent, "percent", 0, 100)
-        return (yield from write(partial(lease_scripts.progress, _check_held(claim).lease, phase, percent)))
+        return (yield from write(partial(lease_scripts.progress, checking.claim(claim).lease, phase, percent)))
 
     def attach(self, claim: Claim, artifacts: Sequence[Artifact]) -> Procedure[None]:
         """Store artifacts of the running job, or raise `LeaseLost`; one of the same name is replaced."""
         checked = check_artifacts(artifacts)
-        yield from write(partial(lease_scripts.attach, _check_held(claim).lease, checked))
+        yield from write(partial(lease_scripts.attach, checking.claim(claim).lease, checked))
 
     # --- settle ----------------------------------------------------------------------------------------------------
 
@@ -152,14 +154,14 @@ class Operations:
 
         One that is refused neither hides nor undoes the others. An outcome that is itself invalid refuses the call.
         """
-        checked = _check_settlements(settlements)
+        checked = checking.settlements(settlements)
         return (yield from write(partial(settle_scripts.settle_jobs, self._engine, checked)))
 
     def settle_and_claim(
         self, settlements: Sequence[Held], *, limit: int = 100, **words: Unpack[ClaimOptions]
     ) -> Procedure[SettledAndClaimed]:
         """Record outcomes as `settle_many` does and lease the next jobs as `claim_many` does, in one commit."""
-        checked = _check_settlements(settlements)
+        checked = checking.settlements(settlements)
         request = self._claim_request(limit, words)
         both = yield from write(partial(claim_scripts.settle_and_claim, self._engine, checked, request))
         return SettledAndClaimed(*both)
@@ -168,13 +170,13 @@ class Operations:
 
     def get(self, job_id: str, *, tenant: str | None = None) -> Procedure[Job]:
         """Return the job, or raise `JobNotFound`; with *tenant*, other tenants' jobs are not found."""
-        return (yield from read(partial(inspect_scripts.get, _job_id(job_id), _tenant(tenant))))
+        return (yield from read(partial(inspect_scripts.get, checking.job_id(job_id), checking.tenant(tenant))))
 
     def wait(self, job_id: str, *, timeout: Duration, tenant: str | None = None) -> Procedure[Job]:
         """Return the job once it has finished, in whichever way, or raise `WaitTimeout` after *timeout* seconds."""
         left = checks.duration_ms(timeout, "timeout") / 1000
         looks = _POLL_SECONDS_FIRST
-        job_id, tenant, allowed = _job_id(job_id), _tenant(tenant), left
+        job_id, tenant, allowed = checking.job_id(job_id), checking.tenant(tenant), left
         yield Listen(job_topic(job_id))
         while True:
             job = yield from self._look(job_id, tenant)
@@ -212,8 +214,8 @@ class Operations:
             state=None if state is None else checks.one_of(state, "state", STATES),
             kind=checks.optional_name(kind, "kind"),
             lane=checks.optional_name(lane, "lane"),
-            tenant=_tenant(tenant),
-            failure_class=_failure_class(failure_class),
+            tenant=checking.tenant(tenant),
+            failure_class=checking.failure_class(failure_class),
         )
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
@@ -221,21 +223,23 @@ class Operations:
 
     def attempts(self, job_id: str, *, tenant: str | None = None) -> Procedure[list[Attempt]]:
         """Return the attempts of a job, oldest first, the newest of them perhaps still running."""
-        return (yield from read(partial(inspect_scripts.attempts, _job_id(job_id), _tenant(tenant))))
+        return (yield from read(partial(inspect_scripts.attempts, checking.job_id(job_id), checking.tenant(tenant))))
 
     def artifacts(self, job_id: str, *, tenant: str | None = None) -> Procedure[list[ArtifactInfo]]:
         """Return what artifacts a job has, by name, without their bytes."""
-        return (yield from read(partial(inspect_scripts.artifacts, _job_id(job_id), _tenant(tenant))))
+        return (yield from read(partial(inspect_scripts.artifacts, checking.job_id(job_id), checking.tenant(tenant))))
 
     def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Procedure[Artifact]:
         """Return one artifact with its bytes, or raise `ArtifactNotFound`."""
         name = checks.name(name, "name")
-        return (yield from read(partial(inspect_scripts.artifact, _job_id(job_id), name, _tenant(tenant))))
+        return (
+            yield from read(partial(inspect_scripts.artifact, checking.job_id(job_id), name, checking.tenant(tenant)))
+        )
 
     def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> Procedure[dict[str, int]]:
         """Count jobs by state, kind, lane, tenant or failure class. This reads every job: not for a hot loop."""
         by = checks.one_of(by, "by", COUNT_BY)
-        return (yield from read(partial(inspect_scripts.counts, by, _tenant(tenant))))
+        return (yield from read(partial(inspect_scripts.counts, by, checking.tenant(tenant))))
 
     def events(
         self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
@@ -247,7 +251,7 @@ class Operations:
         """
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
-        return (yield from read(partial(event_scripts.page, after, limit, _tenant(tenant))))
+        return (yield from read(partial(event_scripts.page, after, limit, checking.tenant(tenant))))
 
     def report(self) -> Procedure[StoreReport]:
         """Return what an operator should know of the store's health."""
@@ -261,18 +265,33 @@ class Operations:
         Raises `Conflict` if the job has already ended in another way.
         """
         force = checks.flag(force, "force")
-        script = partial(operate_scripts.cancel, self._engine, _job_id(job_id), _tenant(tenant), force=force)
+        script = partial(
+            operate_scripts.cancel,
+            self._engine,
+            checking.job_id(job_id),
+            checking.tenant(tenant),
+            force=force,
+        )
         return (yield from write(script))
 
     def requeue(self, job_id: str, *, tenant: str | None = None) -> Procedure[Job]:
         """Make a failed or cancelled job ready again with all its attempts, or raise `Conflict`."""
-        return (yield from write(partial(operate_scripts.requeue, self._engine, _job_id(job_id), _tenant(tenant))))
+        return (
+            yield from write(
+                partial(
+                    operate_scripts.requeue,
+                    self._engine,
+                    checking.job_id(job_id),
+                    checking.tenant(tenant),
+                )
+            )
+        )
 
     def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Procedure[Requeued]:
         """Requeue many jobs; those that cannot be are reported with the reason, and stop no other."""
-        _check_count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
+        checking.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
         asked = [checks.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
-        return (yield from write(partial(operate_scripts.requeue_many, self._engine, asked, _tenant(tenant))))
+        return (yield from write(partial(operate_scripts.requeue_many, self._engine, asked, checking.tenant(tenant))))
 
     def requeue_failed(
         self,
@@ -287,7 +306,7 @@ class Operations:
             state="failed",
             kind=checks.optional_name(kind, "kind"),
             lane=checks.optional_name(lane, "lane"),
-            tenant=_tenant(tenant),
+            tenant=checking.tenant(tenant),
             failure_class="transient" if checks.flag(transient_only, "transient_only") else None,
         )
         total, after = Requeued([], []), None
@@ -304,7 +323,13 @@ class Operations:
     def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Procedure[Job]:
         """Change the priority of an unfinished job."""
         priority = checks.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
-        script = partial(operate_scripts.reprioritize, self._engine, _job_id(job_id), priority, _tenant(tenant))
+        script = partial(
+            operate_scripts.reprioritize,
+            self._engine,
+            checking.job_id(job_id),
+            priority,
+            checking.tenant(tenant),
+        )
         return (yield from write(script))
 
     def retire(self, kind: str) -> Procedure[int]:
@@ -386,62 +411,3 @@ class Operations:
 
     def _claim_request(self, limit: int, words: ClaimOptions) -> ClaimRequest:
         return check_claim({**self._claimer, **words}, limit=limit, fresh_token=identity.lease_token())
-
-
-def _check_jobs(jobs: Sequence[JobLike]) -> list[Admission]:
-    _check_count(jobs, "jobs", limits.ENQUEUE_MANY_MAX)
-    admissions: list[Admission] = []
-    size = 0
-    for index, new in enumerate(jobs):
-        admission = check_job(new, fresh_id=identity.uuid7(), field=f"jobs[{index}]")
-        size += len(admission.payload_json.encode())
-        if size > limits.ENQUEUE_MANY_BYTES_MAX:
-            raise InvalidInput(
-                f"jobs[{index}].payload",
-                f"brings the payloads of this call beyond {limits.ENQUEUE_MANY_BYTES_MAX} bytes; send fewer",
-            )
-        admissions.append(admission)
-    return admissions
-
-
-def _check_settlements(settlements: Sequence[Held]) -> list[tuple[Claim, CheckedOutcome]]:
-    _check_count(settlements, "settlements", limits.SETTLE_MANY_MAX)
-    checked = []
-    pair: Any
-    for index, pair in enumerate(settlements):
-        if not isinstance(pair, Sequence) or len(pair) != 2:
-            raise InvalidInput(f"settlements[{index}]", "must be a pair of a claim and an outcome")
-        claim, outcome = pair
-        tenant = _check_held(claim).job.tenant
-        try:
-            checked.append((claim, check_outcome(outcome, tenant=tenant, fresh_id=identity.uuid7)))
-        except InvalidInput as error:
-            if len(settlements) == 1:
-                raise
-            raise InvalidInput(f"settlements[{index}].{error.field}", error.problem) from None
-    return checked
-
-
-def _check_count(values: Sequence[object], field: str, count_max: int) -> None:
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
-        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
-    if len(values) > count_max:
-        raise InvalidInput(field, f"has {len(values)} entries; the limit is {count_max}")
-
-
-def _check_held(claim: Claim) -> Claim:
-    if not isinstance(claim, Claim):
-        raise InvalidInput("claim", f"must be a Claim, not {type(claim).__name__}")
-    return claim
-
-
-def _job_id(job_id: str) -> str:
-    return checks.name(job_id, "job_id", limits.JOB_ID_CHARS_MAX)
-
-
-def _tenant(tenant: str | None) -> str | None:
-    return checks.optional_name(tenant, "tenant")
-
-
-def _failure_class(value: FailureClass | None) -> Literal["transient", "permanent"] | None:
-    return None if value is None else checks.one_of(value, "failure_class", ("transient", "permanent"))

@@ -1,0 +1,82 @@
+"""Checks of whole calls, before any transaction begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from holdfast.client import identity
+from holdfast.domain import checks, limits
+from holdfast.domain.admission import Admission, JobLike, check_job
+from holdfast.domain.claim import Claim
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.failure import FailureClass
+from holdfast.domain.outcome import CheckedOutcome, Outcome, check_outcome
+
+Held: TypeAlias = tuple[Claim, Outcome]
+"""A claim and how its attempt ended."""
+
+
+def jobs(values: Sequence[JobLike]) -> list[Admission]:
+    """Return the jobs of one call in stored form, or raise `InvalidInput` naming the one that is wrong."""
+    count(values, "jobs", limits.ENQUEUE_MANY_MAX)
+    admissions: list[Admission] = []
+    size = 0
+    for index, new in enumerate(values):
+        admission = check_job(new, fresh_id=identity.uuid7(), field=f"jobs[{index}]")
+        size += len(admission.payload_json.encode())
+        if size > limits.ENQUEUE_MANY_BYTES_MAX:
+            raise InvalidInput(
+                f"jobs[{index}].payload",
+                f"brings the payloads of this call beyond {limits.ENQUEUE_MANY_BYTES_MAX} bytes; send fewer",
+            )
+        admissions.append(admission)
+    return admissions
+
+
+def settlements(values: Sequence[Held]) -> list[tuple[Claim, CheckedOutcome]]:
+    """Return the claims of one call with their outcomes in stored form, or raise `InvalidInput` naming one."""
+    count(values, "settlements", limits.SETTLE_MANY_MAX)
+    checked = []
+    pair: Any
+    for index, pair in enumerate(values):
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InvalidInput(f"settlements[{index}]", "must be a pair of a claim and an outcome")
+        held, outcome = claim(pair[0]), pair[1]
+        try:
+            checked.append((held, check_outcome(outcome, tenant=held.job.tenant, fresh_id=identity.uuid7)))
+        except InvalidInput as error:
+            if len(values) == 1:
+                raise
+            raise InvalidInput(f"settlements[{index}].{error.field}", error.problem) from None
+    return checked
+
+
+def count(values: Sequence[object], field: str, count_max: int) -> None:
+    """Raise `InvalidInput` unless *values* is a list of at most *count_max*."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
+        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
+    if len(values) > count_max:
+        raise InvalidInput(field, f"has {len(values)} entries; the limit is {count_max}")
+
+
+def claim(value: Claim) -> Claim:
+    """Return *value* if it is a claim."""
+    if not isinstance(value, Claim):
+        raise InvalidInput("claim", f"must be a Claim, not {type(value).__name__}")
+    return value
+
+
+def job_id(value: str) -> str:
+    """Return *value* if it can be a job's id."""
+    return checks.name(value, "job_id", limits.JOB_ID_CHARS_MAX)
+
+
+def tenant(value: str | None) -> str | None:
+    """Return *value* if it can be a tenant, or None for any."""
+    return checks.optional_name(value, "tenant")
+
+
+def failure_class(value: FailureClass | None) -> Literal["transient", "permanent"] | None:
+    """Return *value* if it is a class of failures, or None for any."""
+    return None if value is None else checks.one_of(value, "failure_class", ("transient", "permanent"))
