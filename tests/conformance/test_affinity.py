@@ -124,6 +124,13 @@ class TestItsBound:
             enqueue_beside(queue, affinity)
             assert claim_one(queue, affinity="M", residence_left=0).job.affinity == affinity
 
+    def test_past_the_bound_affinities_that_wait_elsewhere_do_not_hide_one_here(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("run", lane="other", affinity=f"N{number}") for number in range(600)])
+        enqueue_beside(queue, "MMAZ")
+        taken = queue.claim_many(limit=2, affinity=["M"], residence_left=0)
+        assert letters(taken) == "AM"
+        assert claim_one(queue, affinity=["M", "A"], residence_left=0).job.affinity == "Z"
+
     def test_a_bound_without_an_affinity_means_nothing(self, queue: Queue) -> None:
         enqueue_beside(queue, "AB-")
         assert letters(queue.claim_many(residence_left=0)) == "AB-"

@@ -46,7 +46,7 @@ def random_words(chance: random.Random) -> ClaimOptions:
     if kinds is not None:
         words["kinds"] = kinds
         words["drain"] = chance.choice(["oldest", "listed"])
-    if chance.random() < 0.2 and "strict" not in words["lanes"]:
+    if chance.random() < 0.2:
         words["tenant"] = chance.choice(TENANTS)
     return words
 

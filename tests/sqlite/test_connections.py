@@ -14,7 +14,6 @@ import pytest
 
 import holdfast
 from holdfast import Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured
-from holdfast.stores.sqlite.gate import Gate
 
 
 @pytest.fixture
@@ -215,58 +214,6 @@ class TestClosing:
         queue.close()
         held = [str(number.readlink()) for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
         assert [name for name in held if name.startswith(path)] == []
-
-
-class TestGate:
-    def test_it_is_handed_over_in_the_order_of_asking(self) -> None:
-        async def scenario() -> list[int]:
-            gate, passed = Gate(), list[int]()
-            gate.acquire()
-
-            async def pass_through(number: int) -> None:
-                await gate.acquire_async()
-                passed.append(number)
-                gate.release()
-
-            tasks = []
-            for number in range(5):
-                tasks.append(asyncio.create_task(pass_through(number)))
-                await asyncio.sleep(0)
-            gate.release()
-            await asyncio.gather(*tasks)
-            return passed
-
-        assert asyncio.run(scenario()) == [0, 1, 2, 3, 4]
-
-    def test_whoever_gives_up_waiting_holds_up_nobody(self) -> None:
-        async def scenario() -> None:
-            gate = Gate()
-            gate.acquire()
-            impatient = asyncio.create_task(gate.acquire_async())
-            patient = asyncio.create_task(gate.acquire_async())
-            await asyncio.sleep(0)
-            impatient.cancel()
-            await asyncio.sleep(0)
-            gate.release()
-            await asyncio.wait_for(patient, 5)
-            gate.release()
-            gate.acquire()
-
-        asyncio.run(scenario())
-
-    def test_giving_up_in_the_moment_of_handing_over_hands_it_on(self) -> None:
-        async def scenario() -> None:
-            gate = Gate()
-            gate.acquire()
-            impatient = asyncio.create_task(gate.acquire_async())
-            await asyncio.sleep(0)
-            gate.release()
-            impatient.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await impatient
-            await asyncio.wait_for(gate.acquire_async(), 5)
-
-        asyncio.run(scenario())
 
 
 class TestWithoutMigrating:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from holdfast import Claim, Deferred, Done, Failed, HoldfastError, Job, Outcome, Queue, Released, Settlement
 from tests.support.model import ModelJob, RefusalError, Request
 
-KINDS, LANES, TENANTS, KEYS = ("extract", "send"), ("default", "other"), ("a", "b"), (None, "k1", "k2")
+KINDS, LANES, TENANTS, KEYS = ("extract", "send"), ("default", "other"), ("a", "b"), (None, "k1", "k1", "k2")
 LEASE_MS = 30_000
+# At these places a claim is shown with a wrong token, or with its epoch raised or lowered.
+FORGED: dict[int, tuple[str | None, int]] = {
+    3: ("forged", 0),
+    7: (None, -1),
+    15: ("forged", 0),
+    19: (None, 1),
+    27: ("forged", 0),
+}
 
 OUTCOMES: dict[tuple[Any, ...], Outcome] = {
     ("done",): Done({"ok": True}),
@@ -43,6 +51,13 @@ class Held:
     def proof(self) -> tuple[str, int, int, str]:
         return self.claim.job.id, self.serial, self.claim.epoch, self.claim.lease_token
 
+    def forged(self, place: int) -> Held:
+        """Return the claim with another token, or with an epoch before or after its own."""
+        token, raised = FORGED[place]
+        job = self.claim.job
+        wrong = job._replace(lease_token=token or job.lease_token, epoch=job.epoch + raised)
+        return replace(self, claim=replace(self.claim, job=wrong))
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -68,7 +83,7 @@ class Asked:
         }
 
 
-policies = st.sampled_from(["keep", "replace", "run_again"])
+policies = st.sampled_from(["keep", "replace", "run_again", "run_again"])
 places = st.integers(0, 30)
 ids = st.sampled_from([f"job-{number}" for number in range(25)])
 tenants = st.sampled_from([None, None, None, None, None, None, *TENANTS])

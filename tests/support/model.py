@@ -9,7 +9,9 @@ answers would have been right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 ModelJob: TypeAlias = dict[str, Any]
@@ -40,11 +42,16 @@ class Model:
         self.retired: set[str] = set()
         self.told: dict[str, list[tuple[int, str]]] = {}
         self._made = 0
+        self._taken = 0
 
     # --- taking in -------------------------------------------------------------------------------------------------
 
     def enqueue(self, request: Request) -> tuple[str, bool]:
         """Return the id the call leads to and whether that job is new."""
+        with self._all_or_nothing():
+            return self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> tuple[str, bool]:
         known = self.jobs.get(request["id"])
         if known is not None:
             if known["request"] != request:
@@ -58,7 +65,16 @@ class Model:
         return self._meet(request, holder) if holder else (self._create(request, None), True)
 
     def _holder(self, wanted: Request | ModelJob) -> ModelJob | None:
-        """Return the unfinished job that has the same key and does not itself wait for another."""
+        """Return the unfinished job that has the same key and does not itself wait for another.
+
+        One that is overdue or lapsed is brought up to date first, and may turn out to have ended.
+        """
+        while (holder := self._key_holder(wanted)) is not None:
+            if not self._end_if_overdue(holder) and not self._take_back_if_lapsed(holder):
+                return holder
+        return None
+
+    def _key_holder(self, wanted: Request | ModelJob) -> ModelJob | None:
         if wanted["key"] is None:
             return None
         for job in self.jobs.values():
@@ -80,8 +96,9 @@ class Model:
         return holder["id"], False
 
     def _replace(self, job: ModelJob, request: Request) -> str:
-        job["payload"] = request["payload"]
-        self._tell(job, "replaced")
+        if job["payload"] != request["payload"]:
+            job["payload"] = request["payload"]
+            self._tell(job, "replaced")
         return str(job["id"])
 
     def _create(self, request: Request, after: int | None) -> str:
@@ -118,17 +135,28 @@ class Model:
 
     def upkeep(self) -> None:
         """Do what every claim does first: end what is overdue, take back what lapsed, promote what is due."""
-        for job in self._those(WAITING):
-            if job["state"] in WAITING and job["deadline"] is not None and job["deadline"] <= self.wall_ms:
-                job["failure"] = ("permanent", "deadline_passed")
-                self._finish(job, "failed")
+        # Successors first: one that is overdue together with its predecessor is not freed any more.
+        for job in [*self._those(["blocked"]), *self._those(WAITING)]:
+            self._end_if_overdue(job)
         for job in self._those(["running"]):
-            if job["lease_until"] <= self.lease_ms:
-                self._fail(job, "lease_lapsed", self.wall_ms, "lapsed")
+            self._take_back_if_lapsed(job)
         for job in self._those(["scheduled"]):
             if job["due"] <= self.wall_ms:
                 job["state"] = "ready"
                 self._tell(job, "promoted")
+
+    def _end_if_overdue(self, job: ModelJob) -> bool:
+        if job["state"] not in WAITING or job["deadline"] is None or job["deadline"] > self.wall_ms:
+            return False
+        job["failure"] = ("permanent", "deadline_passed")
+        self._finish(job, "failed")
+        return True
+
+    def _take_back_if_lapsed(self, job: ModelJob) -> bool:
+        if job["state"] != "running" or self._alive(job):
+            return False
+        self._fail(job, "lease_lapsed", self.wall_ms, "lapsed")
+        return True
 
     def claimable(self, lanes: Iterable[str], tenant: str | None) -> list[ModelJob]:
         """Return the jobs of the highest priority there is that a claim may take, those of one tenant in order."""
@@ -154,12 +182,15 @@ class Model:
             attempt=job["attempt"] + 1,
             token=token,
             lease_until=self.lease_ms + lease_ms,
+            taken=self._taken,
         )
+        self._taken += 1
         self._tell(job, "claimed")
 
-    def held_under(self, token: str) -> set[str]:
-        """Return the ids of the jobs under a live lease with this token."""
-        return {job["id"] for job in self._those(["running"]) if job["token"] == token and self._alive(job)}
+    def held_under(self, token: str) -> list[str]:
+        """Return the ids of the jobs under a live lease with this token, in the order they were taken."""
+        held = [job for job in self._those(["running"]) if job["token"] == token and self._alive(job)]
+        return [job["id"] for job in sorted(held, key=lambda job: job["taken"])]
 
     def is_held(self, job_id: str, serial: int, epoch: int, token: str) -> bool:
         """Whether a claim is still good."""
@@ -260,7 +291,10 @@ class Model:
 
     def requeue(self, job_id: str, tenant: str | None) -> str:
         """Return the state the job is in afterwards."""
-        job = self._find(job_id, tenant)
+        with self._all_or_nothing():
+            return self._requeue(self._find(job_id, tenant))
+
+    def _requeue(self, job: ModelJob) -> str:
         if job["state"] not in {"failed", "cancelled"}:
             raise RefusalError("Conflict")
         if job["kind"] in self.retired:
@@ -277,8 +311,9 @@ class Model:
         job = self._find(job_id, tenant)
         if job["state"] in ENDED:
             raise RefusalError("Conflict")
-        job["priority"] = priority
-        self._tell(job, "reprioritized")
+        if job["priority"] != priority:
+            job["priority"] = priority
+            self._tell(job, "reprioritized")
         return priority
 
     def retire(self, kind: str) -> int:
@@ -309,6 +344,16 @@ class Model:
         return len(old)
 
     # --- small things ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Undo what was done if it ends in a refusal."""
+        before = copy.deepcopy((self.jobs, self.told))
+        try:
+            yield
+        except RefusalError:
+            self.jobs, self.told = before
+            raise
 
     def counts(self) -> dict[str, int]:
         """Count the jobs by state."""

@@ -62,7 +62,9 @@ class Oracle:
     def _candidate(self, job: Job, words: ClaimOptions) -> Candidate:
         kinds = words.get("kinds")
         listed = list(kinds).index(job.kind) if kinds and words.get("drain") == "listed" else 0
-        return Candidate(listed, job.priority, job.affinity, self._turn(job), job.due_at_ms, job.seq)
+        # Where a claim names the tenant, there are no turns to take.
+        turn = "" if words.get("tenant") else self._turn(job)
+        return Candidate(listed, job.priority, job.affinity, turn, job.due_at_ms, job.seq)
 
 
 def _round(words: ClaimOptions, preference: Preference, level: Level) -> Round:

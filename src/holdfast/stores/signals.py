@@ -38,6 +38,11 @@ class Hub:
             if not others:
                 self._listeners.pop(topic, None)
 
+    def topics(self) -> set[str]:
+        """Return what anybody listens to now."""
+        with self._lock:
+            return set(self._listeners)
+
     def publish(self, topics: Iterable[str]) -> None:
         """Wake everybody who listens to one of *topics*."""
         with self._lock:

@@ -45,8 +45,8 @@ def translated() -> Iterator[None]:
         raise translate(error) from error
 
 
-def translate(error: sqlite3.Error) -> Exception:
-    """Return the error to raise for *error*, or itself if it is a defect of ours."""
+def translate(error: Exception) -> Exception:
+    """Return the error to raise for *error*: itself if it is not the driver's, or a defect of ours."""
     code = getattr(error, "sqlite_errorcode", None)
     found = None if code is None else _BY_CODE.get(code & 0xFF)
     if found is not None:

@@ -1,0 +1,191 @@
+"""Opening the file: who may, with which settings, migrated or not."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from holdfast.domain.clock import Clock
+from holdfast.domain.errors import (
+    Misconfigured,
+    ReadOnlyStore,
+    SchemaMismatch,
+    StoreUnreachable,
+    UnsupportedStore,
+)
+from holdfast.stores.sqlite import migrate as migrations
+from holdfast.stores.sqlite.clock import known_clock, set_clock
+from holdfast.stores.sqlite.file_systems import network_file_system
+from holdfast.stores.sqlite.side_file import SideFile
+from holdfast.stores.sqlite.write_ahead_log import CHECKPOINT_PAGES, LOG_BYTES_LONG
+
+MEMORY = ":memory:"
+BUSY_SECONDS = 10.0
+_OLDEST_SQLITE = (3, 37, 0)  # strict tables
+_STATEMENTS_KEPT = 256
+
+
+class Opener:
+    """Makes connections to one database, and knows its clock once one is open."""
+
+    def __init__(self, path: str, *, relaxed: bool, migrates: bool, network_files: bool, clock: Clock | None) -> None:
+        self.path = path
+        self.in_memory = path == MEMORY
+        self.applied: list[str] = []
+        """The migrations that the newest opening applied."""
+        self._relaxed = relaxed
+        self._migrates = migrates
+        self._network_files = network_files
+        self._clock = clock
+        self._given_clock = clock
+
+    @property
+    def clock(self) -> Clock:
+        """The store's clock; a connection has been opened before."""
+        assert self._clock is not None  # noqa: S101  # opening sets it
+        return self._clock
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    def writing_connection(self) -> sqlite3.Connection:
+        """Return a connection that may write, to a database whose schema is current."""
+        self._check_place()
+        if not self._writable():
+            raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
+        connection = self._connect(self.path)
+        try:
+            self._refuse_foreign(connection)
+            _use_wal(connection)
+            connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"pragma journal_size_limit = {LOG_BYTES_LONG}")
+            self.applied = migrations.migrate(connection)
+            self._clock = self._given_clock or _file_clock(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def reading_connection(self) -> sqlite3.Connection | None:
+        """Return a connection that only reads, or None if somebody has to write to the file before that can be."""
+        self._check_place()
+        if not Path(self.path).exists() and self._writable():
+            return None
+        connection = self._connect(self.path) if self._writable() else self._connect(_read_only(self.path), uri=True)
+        try:
+            if migrations.pending(connection) or not self._know_clock(connection):
+                self._refuse_foreign(connection)
+                connection.close()
+                return None
+            connection.execute("pragma query_only = 1")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def know_clock(self) -> Clock:
+        """Return the clock without writing: the caller's own transaction may hold up every other writer."""
+        if self._clock is None:
+            connection = self._connect(self.path)
+            try:
+                if migrations.pending(connection):
+                    raise SchemaMismatch("this database has no current schema; call queue.migrate() before you begin")
+                if not self._know_clock(connection):
+                    raise Misconfigured(
+                        "the file was not used since this machine started; call queue.migrate() before you begin"
+                    )
+            finally:
+                connection.close()
+        return self.clock
+
+    def side_file(self) -> SideFile:
+        """Open the file beside the database."""
+        self._check_place()
+        if not self._writable():
+            raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
+        try:
+            return SideFile(self.path)
+        except OSError as error:
+            raise StoreUnreachable(f"the file cannot be opened; check that its folder exists ({error})") from error
+
+    def _connect(self, path: str, *, uri: bool = False) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS_KEPT,
+            uri=uri,
+        )
+        connection.execute(f"pragma synchronous = {'normal' if self._relaxed else 'full'}")
+        return connection
+
+    def _know_clock(self, connection: sqlite3.Connection) -> bool:
+        self._clock = self._clock or known_clock(connection)
+        return self._clock is not None
+
+    # --- what is refused -------------------------------------------------------------------------------------------
+
+    def _check_place(self) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            needed = ".".join(map(str, _OLDEST_SQLITE))
+            raise UnsupportedStore(f"this Python links SQLite {sqlite3.sqlite_version}; {needed} or later is needed")
+        if self.in_memory:
+            return
+        if not self._migrates and not Path(self.path).exists():
+            raise StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
+        if not self._network_files and (kind := network_file_system(self.path)):
+            raise UnsupportedStore(
+                f"{self.path!r} lies on a network file system ({kind}), where file locks cannot be trusted;"
+                " move it to a local disk, or connect with network_files=True at your own risk"
+            )
+
+    def _writable(self) -> bool:
+        if self.in_memory:
+            return True
+        path = Path(self.path)
+        folder = path.absolute().parent
+        if not folder.exists():
+            return True  # opening will tell that it is missing
+        return os.access(folder, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+
+    def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
+        if not self._migrates and (missing := migrations.pending(connection)):
+            raise SchemaMismatch(
+                f"this database lacks {missing[0].name} of the Holdfast schema; run `holdfast migrate`"
+            )
+
+
+def _read_only(path: str) -> str:
+    """Return the URI under which a file is read that cannot be written.
+
+    Without a log beside it nobody is writing, and it can be read without making the files that a log needs.
+    """
+    quiet = not Path(f"{path}-wal").exists()
+    return f"{Path(path).absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log. SQLite does not wait for a lock here by itself, so this does."""
+    patience = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
+def _file_clock(connection: sqlite3.Connection) -> Clock:
+    clock = known_clock(connection)
+    if clock is None:
+        connection.execute("begin immediate")
+        set_clock(connection)
+        connection.execute("commit")
+        clock = known_clock(connection)
+    assert clock is not None  # noqa: S101  # it was set above
+    return clock

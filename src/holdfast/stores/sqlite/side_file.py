@@ -1,0 +1,127 @@
+"""The file beside the database: a gate for writers, counters that tell what changed, and a bell.
+
+It holds nothing that matters. If it is deleted, writers still exclude each other by SQLite's own lock, and waiters
+still poll; a new one is made by the next process that opens the database.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import queue
+import threading
+import zlib
+from collections.abc import Iterable
+from typing import Literal
+
+from holdfast.domain.errors import StoreBusy
+
+_SLOTS = 4096
+_SIZE = _SLOTS * 8
+_BELL = _SIZE
+
+
+class SideFile:
+    """One opening of the side file. One thread at a time may lock it or raise its counters."""
+
+    def __init__(self, database: str) -> None:
+        self.path = f"{database}-holdfast"
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if os.fstat(self._descriptor).st_size < _SIZE + 1:
+                os.ftruncate(self._descriptor, _SIZE + 1)
+            self._memory = mmap.mmap(self._descriptor, _SIZE)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._slots = memoryview(self._memory).cast("Q")
+        self._keeper: _Keeper | None = None
+
+    def lock(self, seconds: float) -> None:
+        """Wait for the gate, or raise `StoreBusy` after so many seconds."""
+        try:
+            if self._keeper is None or self._keeper.idle:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+        except BlockingIOError:
+            pass
+        self._keeper = self._keeper or _Keeper(self._descriptor)
+        self._keeper.lock(seconds)
+
+    def unlock(self) -> None:
+        """Let the next writer pass."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def ring(self, topics: Iterable[str]) -> None:
+        """Raise the counters of *topics* and wake every process that watches; the gate is held."""
+        for topic in topics:
+            slot = _slot(topic)
+            self._slots[slot] = (self._slots[slot] + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        os.pwrite(self._descriptor, b"\1", _BELL)
+
+    def count(self, topic: str) -> int:
+        """Return the counter of *topic*, which it may share with others."""
+        return self._slots[_slot(topic)]
+
+    def close(self) -> None:
+        """Let go of the file, and of the gate if it is held."""
+        if self._keeper is not None:
+            self._keeper.stop()
+        self._slots.release()
+        self._memory.close()
+        os.close(self._descriptor)
+
+
+def _slot(topic: str) -> int:
+    return zlib.crc32(topic.encode()) % _SLOTS
+
+
+class _Keeper:
+    """A thread that waits for the gate where that takes long: a blocking lock alone could not be given up in time.
+
+    The kernel hands a lock over in the order of asking only to those who block, so trying again and again is no
+    substitute.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._requests: queue.SimpleQueue[Literal["lock", "stop"]] = queue.SimpleQueue()
+        self._mutex = threading.Lock()
+        self._granted = threading.Event()
+        self._wanted = False
+        self._asking = False
+        threading.Thread(target=self._keep, name="holdfast-gate", daemon=True).start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way, so that the lock may be taken without this thread."""
+        return not self._asking
+
+    def lock(self, seconds: float) -> None:
+        with self._mutex:
+            self._wanted = True
+            if not self._asking:
+                # Else an earlier request that was given up is still under way, and serves this one.
+                self._asking = True
+                self._requests.put("lock")
+        granted = self._granted.wait(seconds)
+        with self._mutex:
+            self._wanted = False
+            if not granted and not self._granted.is_set():
+                raise StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
+            self._granted.clear()
+            self._asking = False
+
+    def stop(self) -> None:
+        self._requests.put("stop")
+
+    def _keep(self) -> None:
+        while self._requests.get() == "lock":
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            with self._mutex:
+                if self._wanted:
+                    self._granted.set()
+                else:
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                    self._asking = False
