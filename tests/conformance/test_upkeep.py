@@ -38,6 +38,13 @@ class TestPromotion:
         clock.advance(5)
         assert {claim.job.id for claim in claim_all(queue)} == made
 
+    def test_what_is_due_a_moment_later_is_not_promoted_with_the_rest(self, queue: Queue, clock: ManualClock) -> None:
+        first, second = queue.enqueue("mail", delay=5), queue.enqueue("mail", delay=5.001)
+        clock.advance(5)
+        assert claim_ids(queue) == [first.id]
+        clock.advance(0.001)
+        assert claim_ids(queue) == [second.id]
+
     def test_a_claim_does_not_come_back_empty_while_its_own_job_is_due_behind_many(
         self, queue: Queue, clock: ManualClock
     ) -> None:
@@ -55,6 +62,13 @@ class TestPromotion:
         claim_one(queue, lease=10)
         clock.advance(10)
         assert claim_ids(queue) == [mine.id]
+
+    def test_one_claim_does_a_bounded_part_of_the_upkeep(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue_many([NewJob("mail", lane="other", delay=1) for _ in range(10_000)])
+        queue.enqueue("mail", delay=60)
+        clock.advance(1)
+        assert queue.claim() is None
+        assert queue.counts().get("scheduled", 0) > 1
 
     def test_a_job_promoted_keeps_its_place_by_its_due_moment(self, queue: Queue, clock: ManualClock) -> None:
         early, late = queue.enqueue("mail", delay=1), queue.enqueue("mail", delay=9)
@@ -82,6 +96,15 @@ class TestTakeBack:
         second = claim_one(queue, worker="next")
         assert (second.job.id, second.epoch, second.job.attempt) == (first.job.id, first.epoch + 1, 2)
         assert second.job.worker == "next"
+
+    def test_a_lease_that_lasts_a_moment_longer_is_not_taken_with_the_rest(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        queue.enqueue_many([NewJob("mail"), NewJob("mail")])
+        first, second = claim_one(queue, lease=5), claim_one(queue, lease=5.001)
+        clock.advance(5)
+        assert claim_ids(queue) == [first.job.id]
+        assert queue.settle(second, Done()).state == "done"
 
     def test_a_lapse_is_an_attempt_in_history_and_makes_the_job_suspect(
         self, queue: Queue, clock: ManualClock
@@ -214,6 +237,12 @@ class TestDeadlines:
         assert (job.failure.failure_class, job.failure.reason) == ("permanent", "deadline_passed")
         assert [event.name for event in queue.events()] == ["failed"]
         assert queue.attempts(made.id) == []
+
+    def test_a_deadline_a_moment_later_does_not_pass_with_the_rest(self, queue: Queue, clock: ManualClock) -> None:
+        queue.enqueue("mail", deadline=5)
+        second = queue.enqueue("mail", deadline=5.001)
+        clock.advance(5)
+        assert claim_ids(queue) == [second.id]
 
     def test_a_job_started_before_its_deadline_may_finish_after_it(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", deadline=10)

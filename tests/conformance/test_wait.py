@@ -66,6 +66,16 @@ class TestWait:
         assert ended.failure is not None
         assert (ended.failure.failure_class, ended.failure.reason) == ("permanent", "deadline_passed")
 
+    def test_a_blocked_job_past_its_deadline_is_brought_to_its_end_too(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        first, second = blocked_pair(queue, deadline=10)
+        clock.advance(11)
+
+        assert queue.wait(second.id, timeout=0).state == "failed"
+        assert queue.settle(first, Done()).state == "done"
+        assert queue.get(second.id).state == "failed"
+
     def test_another_tenants_job_is_not_found(self, queue: Queue) -> None:
         job = job_in(queue, "done", tenant="a")
 

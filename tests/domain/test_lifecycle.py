@@ -43,6 +43,7 @@ REQUEST = ClaimRequest(
     lease_token="new-token",
     resent=False,
     lease_ms=30_000,
+    wait_ms=0,
     limit=1,
 )
 

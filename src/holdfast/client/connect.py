@@ -18,21 +18,34 @@ from holdfast.stores.sqlite.store import SqliteStore
 Durability: TypeAlias = Literal["full", "relaxed"]
 
 
-def connect(url: str, *, durability: Durability = "full", migrate: bool = True, clock: Clock | None = None) -> Queue:
+def connect(
+    url: str,
+    *,
+    durability: Durability = "full",
+    migrate: bool = True,
+    network_files: bool = False,
+    clock: Clock | None = None,
+) -> Queue:
     """Return the queue at *url*: the path of a SQLite file, `sqlite:///path`, or `:memory:` for one that is not kept.
 
     With `durability="relaxed"` a power cut may lose the last moments of acknowledged work; a killed process loses
     nothing either way. With `migrate=False` nothing is created: the schema must be there and current, else the first
-    use raises. *clock* replaces the store's clock, for tests.
+    use raises. *network_files* admits a file on a network file system, where locks cannot be trusted. *clock*
+    replaces the store's clock, for tests.
     """
-    return queue_on(_store(url, durability, clock, migrate=migrate))
+    return queue_on(_store(url, durability, clock, migrate=migrate, network_files=network_files))
 
 
 def connect_async(
-    url: str, *, durability: Durability = "full", migrate: bool = True, clock: Clock | None = None
+    url: str,
+    *,
+    durability: Durability = "full",
+    migrate: bool = True,
+    network_files: bool = False,
+    clock: Clock | None = None,
 ) -> AsyncQueue:
     """Return the queue at *url* with the same methods as `connect` gives, to be awaited."""
-    return async_queue_on(_store(url, durability, clock, migrate=migrate))
+    return async_queue_on(_store(url, durability, clock, migrate=migrate, network_files=network_files))
 
 
 def queue_on(store: Store) -> Queue:
@@ -45,7 +58,7 @@ def async_queue_on(store: Store) -> AsyncQueue:
     return AsyncQueue(store, _operations(store))
 
 
-def _store(url: str, durability: Durability, clock: Clock | None, *, migrate: bool) -> Store:
+def _store(url: str, durability: Durability, clock: Clock | None, *, migrate: bool, network_files: bool) -> Store:
     checks.one_of(durability, "durability", ("full", "relaxed"))
     checks.name(url, "url", limits.URL_CHARS_MAX)
     scheme, separator, rest = url.partition("://")
@@ -55,8 +68,13 @@ def _store(url: str, durability: Durability, clock: Clock | None, *, migrate: bo
         path = rest[1:]
     else:
         raise InvalidInput("url", f"{url!r} names no store that Holdfast knows; give the path of a SQLite file")
-    relaxed, migrates = durability == "relaxed", checks.flag(migrate, "migrate")
-    return SqliteStore(path, relaxed=relaxed, migrates=migrates, clock=clock)
+    return SqliteStore(
+        path,
+        relaxed=durability == "relaxed",
+        migrates=checks.flag(migrate, "migrate"),
+        network_files=checks.flag(network_files, "network_files"),
+        clock=clock,
+    )
 
 
 def _operations(store: Store) -> Operations:

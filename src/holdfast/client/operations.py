@@ -41,7 +41,7 @@ from holdfast.domain.records import (
     StoreReport,
 )
 from holdfast.stores.engine import Engine
-from holdfast.stores.script import Listen, Pause, Procedure, job_topic, read, write
+from holdfast.stores.script import Listen, Pause, Procedure, job_topic, lane_topic, read, write
 from holdfast.stores.scripts import claim as claim_scripts
 from holdfast.stores.scripts import enqueue as enqueue_scripts
 from holdfast.stores.scripts import events as event_scripts
@@ -57,6 +57,8 @@ COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_cla
 # How often `wait` looks by itself where nobody can wake it: quickly at first, then less and less.
 _POLL_SECONDS_FIRST = 0.02
 _POLL_SECONDS_LAST = 0.5
+# How often a claim that waits for work looks by itself.
+_CLAIM_SECONDS = 1.0
 
 
 class SettledAndClaimed(NamedTuple):
@@ -104,8 +106,7 @@ class Operations:
 
     def claim_many(self, *, limit: int = 100, **words: Unpack[ClaimOptions]) -> Procedure[list[Claim]]:
         """Lease up to *limit* ready jobs to one worker, in the order of claiming; `ClaimOptions` has the words."""
-        request = self._claim_request(limit, words)
-        return (yield from write(partial(claim_scripts.claim_jobs, self._engine, request)))
+        return (yield from self._claim(self._claim_request(limit, words)))
 
     def heartbeat(self, claim: Claim, *, lease: Duration | None = None) -> Procedure[Renewal]:
         """Extend the lease, by its first length unless *lease* says otherwise, or raise `LeaseLost`."""
@@ -163,8 +164,8 @@ class Operations:
         """Record outcomes as `settle_many` does and lease the next jobs as `claim_many` does, in one commit."""
         checked = checking.settlements(settlements)
         request = self._claim_request(limit, words)
-        both = yield from write(partial(claim_scripts.settle_and_claim, self._engine, checked, request))
-        return SettledAndClaimed(*both)
+        settled, claims = yield from write(partial(claim_scripts.settle_and_claim, self._engine, checked, request))
+        return SettledAndClaimed(settled, claims or (yield from self._claim(request, tried=True)))
 
     # --- look ------------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class Operations:
 
     def wait(self, job_id: str, *, timeout: Duration, tenant: str | None = None) -> Procedure[Job]:
         """Return the job once it has finished, in whichever way, or raise `WaitTimeout` after *timeout* seconds."""
-        left = checks.duration_ms(timeout, "timeout") / 1000
+        left = checks.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
         looks = _POLL_SECONDS_FIRST
         job_id, tenant, allowed = checking.job_id(job_id), checking.tenant(tenant), left
         yield Listen(job_topic(job_id))
@@ -407,7 +408,22 @@ class Operations:
             after = waiting[-1]
         return changed
 
-    # --- the words of a claim --------------------------------------------------------------------------------------
+    # --- claiming --------------------------------------------------------------------------------------------------
+
+    def _claim(self, request: ClaimRequest, *, tried: bool = False) -> Procedure[list[Claim]]:
+        """Claim, and if there is nothing, wait as long as the request says for something to come."""
+        left = request.wait_ms / 1000
+        for lane in request.lanes if left else ():
+            yield Listen(lane_topic(lane))
+        while True:
+            if not tried and (claims := (yield from write(partial(claim_scripts.claim_jobs, self._engine, request)))):
+                return claims
+            if left <= 0:
+                return []
+            tried = False
+            # A job that falls due or a lease that lapses rings no bell.
+            coming = yield from read(claim_scripts.seconds_to_come)
+            left -= yield Pause(min(left, coming, _CLAIM_SECONDS))
 
     def _claim_request(self, limit: int, words: ClaimOptions) -> ClaimRequest:
         return check_claim({**self._claimer, **words}, limit=limit, fresh_token=identity.lease_token())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from dataclasses import dataclass
 
 from holdfast.domain import checks, limits
@@ -54,7 +54,8 @@ def _power(factor: float, exponent: int) -> float:
     try:
         return factor**exponent
     except OverflowError:
-        return math.inf
+        # Not infinity: nothing times that is not a number.
+        return sys.float_info.max
 
 
 def _millis(value: Duration) -> int:

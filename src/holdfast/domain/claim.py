@@ -92,6 +92,7 @@ class ClaimRequest(NamedTuple):
     resent: bool
     """Whether the claimer chose the token, so that this may be a claim sent again."""
     lease_ms: int
+    wait_ms: int
     limit: int
 
     def turn_scope(self, listed: int, priority: int, preference: Preference, rank: int) -> str:
@@ -134,6 +135,8 @@ class ClaimOptions(TypedDict, total=False):
     """Only one start of this worker may hold claims: a new one takes back at once what earlier ones held."""
     lease: Duration
     """Seconds until the claim lapses unless a heartbeat extends it; default 30."""
+    wait: Duration
+    """Seconds to wait for work if there is none; default 0."""
     lease_token: str | None
     """A token of the claimer's choice: the same claim sent again returns the same jobs."""
 
@@ -168,6 +171,7 @@ def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRe
         lease_token=checks.optional_name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX) or fresh_token,
         resent=token is not None,
         lease_ms=lease_ms(words.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
+        wait_ms=checks.duration_ms(words.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
         limit=checks.integer(limit, "limit", 1, limits.CLAIM_MAX),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from holdfast.domain import lifecycle, limits
@@ -21,6 +22,7 @@ from holdfast.stores.scripts.settle import settle_jobs
 from holdfast.stores.scripts.turns import move_turn
 
 _INCARNATIONS_KEPT = 100
+_BITES_MAX = 10
 
 
 def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
@@ -52,12 +54,25 @@ def _held_already(request: ClaimRequest) -> Script[list[Claim]]:
     return [Claim(job, request.lease_ms) for job in jobs if lifecycle.holds(job, Claim(job, 0).lease, now)]
 
 
+def seconds_to_come() -> Script[float]:
+    """Return in how many seconds, at the earliest, a job falls due or a lease lapses; infinite if none will."""
+    [[due_at_ms, lease_until_ms]] = yield Statement("claim_next_moments")
+    now = yield from script.now()
+    waits = [
+        at_ms - now_ms
+        for at_ms, now_ms in ((due_at_ms, now.wall_ms), (lease_until_ms, now.lease_ms))
+        if at_ms is not None
+    ]
+    return max(min(waits), 0) / 1000 if waits else math.inf
+
+
 # --- choosing and leasing ------------------------------------------------------------------------------------------
 
 
 def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[list[Job]]:
     routes = catalog.serving(request.lanes, request.kinds, request.capabilities)
     preference, taken = request.preference, list[Job]()
+    bites_left = _BITES_MAX
     while routes and len(taken) < request.limit:
         # Past its bound an affinity gives way to one job at a time, until that brings another affinity.
         limit = 1 if preference.expired else request.limit - len(taken)
@@ -67,7 +82,10 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
             yield from move_turn(selection, jobs)
             taken += jobs
             preference = preference.after(jobs[-1].affinity) if jobs else preference
-        elif not (yield from tidy(catalog)):
+        elif bites_left and (yield from tidy(catalog)):
+            # What this claim could take may stand behind what others could; it looks so far and no further.
+            bites_left -= 1
+        else:
             break
     return taken
 
@@ -93,13 +111,14 @@ def tidy(catalog: Catalog) -> Script[bool]:
     now = yield from script.now()
     [found] = yield Statement("upkeep_due", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
     due, lapsed, overdue = found
+    tidied = False
     if overdue:
-        yield from _bite(catalog, "jobs_overdue", now.wall_ms, lambda job: lifecycle.expire(job, now), now)
+        tidied |= yield from _bite(catalog, "jobs_overdue", now.wall_ms, lambda job: lifecycle.expire(job, now), now)
     if lapsed:
-        yield from _bite(catalog, "jobs_lapsed", now.lease_ms, lambda job: lifecycle.lapse(job, now), now)
+        tidied |= yield from _bite(catalog, "jobs_lapsed", now.lease_ms, lambda job: lifecycle.lapse(job, now), now)
     if due:
-        yield from _bite(catalog, "jobs_due", now.wall_ms, lifecycle.promote, now)
-    return bool(due or lapsed or overdue)
+        tidied |= yield from _bite(catalog, "jobs_due", now.wall_ms, lifecycle.promote, now)
+    return tidied
 
 
 def expire_overdue(engine: Engine) -> Script[bool]:

@@ -107,10 +107,11 @@ def _event_row(job: Job, event: EventName, now: Now) -> Row:
 
 
 def signal_jobs(jobs: Sequence[Job]) -> Script[None]:
-    """Wake those who wait for what has finished, and workers of lanes where something became ready."""
+    """Wake those who wait for what has finished, and claimers in lanes where something came or will come."""
     for topic in {job_topic(job.id) for job in jobs if job.finished}:
         yield Signal(topic)
-    for lane in {job.lane for job in jobs if job.state == "ready"}:
+    # A scheduled job concerns claimers too: it may fall due before anything they know of.
+    for lane in {job.lane for job in jobs if job.state in {"ready", "scheduled"}}:
         yield Signal(lane_topic(lane))
 
 

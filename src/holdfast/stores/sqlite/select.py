@@ -139,8 +139,14 @@ def _kept_waiting(level: _Level, preference: Preference, turn: _Round) -> Script
     [head] = _choose(first, 1, Preference())
     if head.affinity not in preference.affinities:
         return first
-    named = yield Statement("ready_affinities", {"after": head.affinity, "limit": _AFFINITIES_LOOKED_AT})
-    others = [affinity for (affinity,) in named if affinity not in preference.affinities]
+    values = {
+        "routes": level.placed,
+        "priority": level.priority,
+        "after": head.affinity,
+        "limit": _AFFINITIES_LOOKED_AT,
+    }
+    named = yield Statement("ready_affinities", values)
+    others = list(dict.fromkeys(affinity for (affinity,) in named if affinity not in preference.affinities))
     beside = yield from _heads_beside(level, others, turn)
     plain = yield from _heads(level, level.plain, turn)
     return _Offer([*beside.heads, *plain.heads], beside.unfinished | plain.unfinished, turn)

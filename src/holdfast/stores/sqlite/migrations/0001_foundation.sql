@@ -106,13 +106,13 @@ create index holdfast_job_ready on holdfast_job (route, priority desc, turn, due
     where state = 'ready';
 
 -- The same order beside one affinity; only jobs that name one pay for it.
-create index holdfast_job_affinity on holdfast_job (affinity, route, priority desc, turn, due_at_ms, seq)
+create index holdfast_job_affinity on holdfast_job (route, priority desc, affinity, turn, due_at_ms, seq)
     where state = 'ready' and affinity is not null;
 
 -- Strict lanes have no turns to find a tenant by; only their jobs pay for these two.
 create index holdfast_job_strict on holdfast_job (tenant, route, priority desc, due_at_ms, seq)
     where state = 'ready' and turn = '';
-create index holdfast_job_strict_affinity on holdfast_job (affinity, tenant, route, priority desc, due_at_ms, seq)
+create index holdfast_job_strict_affinity on holdfast_job (tenant, route, priority desc, affinity, due_at_ms, seq)
     where state = 'ready' and turn = '' and affinity is not null;
 
 -- Future jobs, found when their moment has come.

@@ -1,0 +1,1 @@
+"""Measurements of Holdfast beside its peers. Nothing here is shipped, and no test depends on how fast it is."""

@@ -1,0 +1,59 @@
+"""Holdfast as a candidate, through its public face."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import holdfast
+from bench.candidates import Candidate, Durability, PythonSession, Road, handle, payload
+
+_ROADS: frozenset[Road] = frozenset({"single", "threads-8", "threads-64", "bulk", "drain", "one-by-one"})
+
+
+class HoldfastSession(PythonSession):
+    """Leases, fences, events and history on; claims are settled together with the next claim."""
+
+    def __init__(self, durability: Durability, folder: Path) -> None:
+        self.queue = holdfast.connect(str(folder / "holdfast.db"), durability=durability)
+        self.queue.migrate()
+
+    def enqueue(self, number: int) -> None:
+        """Store one job."""
+        self.queue.enqueue("mail", payload(number))
+
+    def enqueue_bulk(self, first: int, count: int) -> None:
+        """Store many jobs in one call."""
+        self.queue.enqueue_many([{"kind": "mail", "payload": payload(first + index)} for index in range(count)])
+
+    def drain(self, batch: int) -> int:
+        """Settle what was done and claim what comes next, in one commit, until nothing is left."""
+        handled = 0
+        done: list[tuple[holdfast.Claim, holdfast.Done]] = []
+        while True:
+            claims = self.queue.settle_and_claim(done, limit=batch).claims
+            if not claims:
+                return handled
+            done = []
+            for claim in claims:
+                handle(claim.job.payload)
+                done.append((claim, holdfast.Done()))
+            handled += len(claims)
+
+    def close(self) -> None:
+        """Close the store."""
+        self.queue.close()
+
+
+def candidates() -> list[Candidate]:
+    """Return Holdfast with each durability."""
+    return [
+        Candidate(
+            "holdfast",
+            durability,
+            f'connect(durability="{durability}"); settle_and_claim in batches of 100 by a plain loop',
+            _ROADS,
+            partial(HoldfastSession, durability),
+        )
+        for durability in ("full", "relaxed")
+    ]

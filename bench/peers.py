@@ -1,0 +1,149 @@
+"""The peers in Python, each with its best documented settings.
+
+Where a peer has a worker with threads, its loop is run here without them, which can only favour it.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bench.candidates import Candidate, Durability, PythonSession, Road, as_text, handle, payload
+
+_COMMON: frozenset[Road] = frozenset({"single", "drain", "one-by-one"})
+
+
+class HueySession(PythonSession):
+    """huey: the row is deleted before the work runs, so that one commit serves for each job."""
+
+    def __init__(self, folder: Path) -> None:
+        from huey import SqliteHuey  # noqa: PLC0415  # a peer may be missing
+
+        logging.getLogger("huey").setLevel(logging.ERROR)
+        self._huey: Any = SqliteHuey(filename=str(folder / "huey.db"), fsync=True, cache_mb=64, results=False)
+        self._task: Any = self._huey.task()(handle)
+
+    def enqueue(self, number: int) -> None:
+        """Store one task."""
+        self._task(payload(number))
+
+    def drain(self, batch: int) -> int:
+        """Take and run tasks until none is left; huey takes one at a time."""
+        del batch
+        handled = 0
+        while (task := self._huey.dequeue()) is not None:
+            self._huey.execute(task)
+            handled += 1
+        return handled
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        self._huey.storage.close()
+
+
+class LiteQueueSession(PythonSession):
+    """litequeue: pop and done, a commit each."""
+
+    def __init__(self, durability: Durability, folder: Path) -> None:
+        from litequeue import LiteQueue  # noqa: PLC0415  # a peer may be missing
+
+        self._queue: Any = LiteQueue(str(folder / "litequeue.db"))
+        if durability == "full":
+            # It has no word for this and sets NORMAL; its connection is public.
+            self._queue.conn.execute("pragma synchronous = full")
+
+    def enqueue(self, number: int) -> None:
+        """Store one message."""
+        self._queue.put(as_text(number))
+
+    def drain(self, batch: int) -> int:
+        """Pop, handle and mark done until nothing is left; litequeue takes one at a time."""
+        del batch
+        handled = 0
+        while (message := self._queue.pop()) is not None:
+            handle(message.data)
+            self._queue.done(message.message_id)
+            handled += 1
+        return handled
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._queue.conn.close()
+
+
+class PersistQueueSession(PythonSession):
+    """persist-queue: get and ack, a commit each."""
+
+    def __init__(self, folder: Path) -> None:
+        from persistqueue import SQLiteAckQueue  # noqa: PLC0415  # a peer may be missing
+
+        self._queue: Any = SQLiteAckQueue(str(folder / "persistqueue"), multithreading=True, auto_commit=True)
+
+    def enqueue(self, number: int) -> None:
+        """Store one item."""
+        self._queue.put(payload(number))
+
+    def drain(self, batch: int) -> int:
+        """Get, handle and acknowledge until nothing is left; persist-queue takes one at a time."""
+        del batch
+        handled = 0
+        while self._queue.qsize():
+            item = self._queue.get(block=False, raw=True)
+            handle(item["data"])
+            self._queue.ack(id=item["pqid"])
+            handled += 1
+        return handled
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._queue.close()
+
+
+def candidates() -> list[Candidate]:
+    """Return the peers that are installed."""
+    known = [
+        (
+            "huey",
+            Candidate(
+                "huey",
+                "full",
+                "SqliteHuey(fsync=True, cache_mb=64, results=False); dequeue and execute in one thread",
+                _COMMON | {"threads-8", "threads-64"},
+                HueySession,
+            ),
+        ),
+        (
+            "litequeue",
+            Candidate(
+                "litequeue",
+                "full",
+                "LiteQueue with pragma synchronous=FULL set on its connection; pop and done",
+                _COMMON,
+                partial(LiteQueueSession, "full"),
+            ),
+        ),
+        (
+            "litequeue",
+            Candidate(
+                "litequeue",
+                "relaxed",
+                "LiteQueue as it comes (WAL, NORMAL); pop and done",
+                _COMMON,
+                partial(LiteQueueSession, "relaxed"),
+            ),
+        ),
+        (
+            "persistqueue",
+            Candidate(
+                "persist-queue",
+                "full",
+                "SQLiteAckQueue(multithreading=True, auto_commit=True); get and ack",
+                _COMMON,
+                PersistQueueSession,
+            ),
+        ),
+    ]
+    return [candidate for module, candidate in known if find_spec(module) is not None]

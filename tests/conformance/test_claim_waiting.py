@@ -1,0 +1,126 @@
+"""A claim may wait for work: it returns when there is some, or when its time is up.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import holdfast
+from holdfast import Claim, Done, InvalidInput, Queue
+from tests.support.clock import ManualClock
+from tests.support.held import claim_one
+from tests.support.stores import Harness
+
+LONG = 60.0
+
+
+def meanwhile(act: Callable[[], object], queue: Queue, **words: object) -> list[Claim]:
+    """Start a claim that waits, then act, and return what the claim was given."""
+    got: list[Claim] = []
+    waiting = threading.Thread(target=lambda: got.extend(queue.claim_many(wait=LONG, **words)))  # type: ignore[arg-type]
+    waiting.start()
+    act()
+    waiting.join(LONG / 2)
+    assert not waiting.is_alive(), "the claim was not woken"
+    return got
+
+
+def test_it_does_not_wait_where_there_is_work(queue: Queue) -> None:
+    made = queue.enqueue("mail")
+    assert claim_one(queue, wait=LONG).job.id == made.id
+
+
+def test_without_work_it_returns_nothing_when_its_time_is_up(queue: Queue) -> None:
+    assert queue.claim(wait=0.01) is None
+
+
+def test_a_job_enqueued_meanwhile_is_taken(queue: Queue, harness: Harness) -> None:
+    other = harness.open()
+    got = meanwhile(lambda: other.enqueue("mail", job_id="a"), queue)
+    assert [claim.job.id for claim in got] == ["a"]
+
+
+def test_a_job_that_comes_back_meanwhile_is_taken(queue: Queue, harness: Harness) -> None:
+    queue.enqueue("mail", job_id="a")
+    held = claim_one(queue)
+    other = harness.open()
+    got = meanwhile(lambda: other.settle(held, holdfast.Released()), queue)
+    assert [claim.epoch for claim in got] == [2]
+
+
+def test_a_lane_that_is_resumed_is_looked_at(queue: Queue, harness: Harness) -> None:
+    queue.enqueue("mail", job_id="a")
+    queue.set_lane("default", state="paused")
+    other = harness.open()
+    got = meanwhile(lambda: other.set_lane("default", state="active"), queue)
+    assert [claim.job.id for claim in got] == ["a"]
+
+
+def test_work_in_another_lane_is_not_taken(queue: Queue) -> None:
+    queue.enqueue("mail", lane="other")
+    assert queue.claim(wait=0.05) is None
+
+
+def test_a_job_that_falls_due_meanwhile_is_taken(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("mail", job_id="a", delay=30)
+    got = meanwhile(lambda: clock.advance(30), queue)
+    assert [claim.job.id for claim in got] == ["a"]
+
+
+def test_a_lease_that_lapses_meanwhile_is_taken_over(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("mail", job_id="a")
+    claim_one(queue, lease=30)
+    got = meanwhile(lambda: clock.advance(30), queue)
+    assert [claim.epoch for claim in got] == [2]
+
+
+def test_a_settle_fused_with_a_claim_may_wait_too(queue: Queue, harness: Harness) -> None:
+    queue.enqueue("mail")
+    held = claim_one(queue)
+    other = harness.open()
+    answers: list[holdfast.SettledAndClaimed] = []
+    waiting = threading.Thread(target=lambda: answers.append(queue.settle_and_claim([(held, Done())], wait=LONG)))
+    waiting.start()
+    assert other.wait(held.job.id, timeout=LONG).state == "done"
+    other.enqueue("mail", job_id="b")
+    waiting.join(LONG / 2)
+    [(settlements, claims)] = answers
+    assert settlements[0].ok
+    assert [claim.job.id for claim in claims] == ["b"]
+
+
+def test_many_who_wait_for_one_job_do_not_share_it(queue: Queue) -> None:
+    got: list[Claim] = []
+    threads = [threading.Thread(target=lambda: got.extend(queue.claim_many(wait=0.5))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    queue.enqueue("mail")
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+
+
+def test_awaited_claims_wait_too(harness: Harness) -> None:
+    async def scenario() -> None:
+        queue = harness.open_async()
+        waiting = asyncio.create_task(queue.claim(wait=LONG))
+        await asyncio.sleep(0)
+        await queue.enqueue("mail", job_id="a")
+        claim = await asyncio.wait_for(waiting, LONG)
+        assert claim is not None
+        assert claim.job.id == "a"
+        await queue.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wait", [-1, float("nan"), "soon", 86_401])
+def test_a_wait_that_makes_no_sense_is_refused(queue: Queue, wait: float) -> None:
+    with pytest.raises(InvalidInput, match=r"^wait: "):
+        queue.claim(wait=wait)
