@@ -21,6 +21,7 @@ def walk(queue: Queue, limit: int, between: Callable[[], object] = lambda: None,
         page = queue.jobs(after=cursor, limit=limit, **wanted)
         assert len(page) <= limit
         found += page
+        assert len(found) <= 100, "the walk does not come to its end"
         if page.cursor is None:
             return found
         assert len(page) == limit

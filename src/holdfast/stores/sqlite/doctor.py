@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from holdfast.domain.records import Finding
 from holdfast.stores.script import Script, Statement
+from holdfast.stores.sqlite.file_systems import file_system, network_file_system
+from holdfast.stores.sqlite.opening import MEMORY
+from holdfast.stores.sqlite.write_ahead_log import LOG_BYTES_LONG
 
 # Releases that carry the fix for a write-ahead log reset racing a checkpoint, beside all from 3.51.3 on.
 _WAL_RESET_FIXED = {(3, 50, 7), (3, 44, 6)}
+_SPACE_LOW = 256 << 20
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
-def examine() -> Script[list[Finding]]:
-    """Return what is found of library, journal, syncing, schema and file."""
+def examine(path: str) -> Script[list[Finding]]:
+    """Return what is found of library, journal, syncing, schema, file and the disk it lies on."""
     [[version]] = yield Statement("doctor_version")
     [[journal]] = yield Statement("doctor_journal_mode")
     [[synchronous]] = yield Statement("doctor_synchronous")
@@ -23,6 +30,7 @@ def examine() -> Script[list[Finding]]:
         _synchronous(synchronous),
         Finding("schema", "ok", f"at {schema}"),
         _soundness(soundness),
+        *([] if path == MEMORY else [_log_size(path), _file_system(path), _space(path)]),
     ]
 
 
@@ -62,3 +70,32 @@ def _soundness(answer: str) -> Finding:
     if answer == "ok":
         return Finding("file", "ok", "sound")
     return Finding("file", "problem", f"damaged: {answer}", "stop all workers and restore the file from a backup")
+
+
+def _log_size(path: str) -> Finding:
+    log = Path(f"{path}-wal")
+    size = log.stat().st_size if log.exists() else 0
+    if size <= 2 * LOG_BYTES_LONG:
+        return Finding("log size", "ok", f"{size / 2**20:.1f} MiB")
+    return Finding(
+        "log size",
+        "warning",
+        f"the write-ahead log has grown to {size / 2**20:.0f} MiB: a reader keeps it from starting anew",
+        "look for a connection of your own that has left a transaction open",
+    )
+
+
+def _file_system(path: str) -> Finding:
+    kind = network_file_system(path)
+    if kind is None:
+        return Finding("file system", "ok", file_system(path) or "unknown")
+    return Finding(
+        "file system", "problem", f"{kind}: locks over a network cannot be trusted", "move the file to a local disk"
+    )
+
+
+def _space(path: str) -> Finding:
+    free = shutil.disk_usage(Path(path).absolute().parent).free
+    if free >= _SPACE_LOW:
+        return Finding("free space", "ok", f"{free / 2**30:.1f} GiB")
+    return Finding("free space", "warning", f"only {free / 2**20:.0f} MiB left", "free some, or `holdfast prune`")

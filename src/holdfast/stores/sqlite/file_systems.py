@@ -23,12 +23,13 @@ _NETWORK = (
 
 def network_file_system(path: str) -> str | None:
     """Return the kind of the file system on which *path* lies if it is one over a network, else None."""
-    kind = _kind_of(os.path.realpath(path))
+    kind = file_system(path)
     return kind if kind is not None and kind.startswith(_NETWORK) else None
 
 
-def _kind_of(path: str) -> str | None:
+def file_system(path: str) -> str | None:
     """Return the kind of the innermost mount above *path*, or None where the system does not tell."""
+    path = os.path.realpath(path)
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
@@ -42,7 +43,7 @@ class SqliteStore:
         clock: Clock | None = None,
         observe: Observer = unobserved,
     ) -> None:
-        self.engine = Engine(select_ready=select_ready, examine=examine)
+        self.engine = Engine(select_ready=select_ready, examine=partial(examine, path))
         self._opener = Opener(path, relaxed=relaxed, migrates=migrates, network_files=network_files, clock=clock)
         self._observe = observe
         self._start()

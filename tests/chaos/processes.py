@@ -1,0 +1,83 @@
+"""Other processes for tests: started fresh, spoken to through a pipe, stopped and killed for real."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+SPAWN = multiprocessing.get_context("spawn")
+
+# Only a hang reaches this; nothing is measured by it.
+PATIENCE_SECONDS = 60.0
+
+
+class Child:
+    """A process that runs *body* with its end of a pipe and further arguments; killed at the end of the block."""
+
+    def __init__(self, body: Callable[..., None], *arguments: Any) -> None:
+        self._pipe, theirs = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=body, args=(theirs, *arguments), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def hear(self) -> Any:
+        """Return the next thing the child says."""
+        if not self._pipe.poll(PATIENCE_SECONDS):
+            raise AssertionError("the other process said nothing")
+        return self._pipe.recv()
+
+    def tell(self, word: Any = "go on") -> None:
+        self._pipe.send(word)
+
+    def stop(self) -> None:
+        """Stop the process and wait until the kernel has."""
+        os.kill(self.pid, signal.SIGSTOP)
+        while _state(self.pid) not in "TZX":
+            os.sched_yield()
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def end(self) -> None:
+        """Wait for the process to end by itself, in peace."""
+        self.process.join(PATIENCE_SECONDS)
+        assert self.process.exitcode == 0
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self.process.close()
+        self._pipe.close()
+
+
+def _state(pid: int) -> str:
+    """Return the letter the kernel gives the state of a process; it stands behind the name in brackets."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+
+
+def say(pipe: Connection, word: Any = "ready") -> Any:
+    """In a child: say something and wait for the answer. Ends the process if the parent is gone."""
+    try:
+        pipe.send(word)
+        return pipe.recv()
+    except (EOFError, BrokenPipeError):
+        os._exit(0)
