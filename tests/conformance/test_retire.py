@@ -194,6 +194,14 @@ class TestRunningJobs:
         assert queue.settle(claim, RETRIES).state == "retired"
         assert queue.get(job.id) == job
 
+    def test_its_settle_named_twice_in_one_batch_is_answered_alike(self, queue: Queue) -> None:
+        claim = start(queue, queue.enqueue("old").job)
+        queue.retire("old")
+
+        first, second = queue.settle_many([(claim, RETRIES), (claim, RETRIES)])
+
+        assert first.job == second.job == queue.get(claim.job.id)
+
     def test_the_attempt_is_in_the_history(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
         queue.retire("old")

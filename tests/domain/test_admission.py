@@ -42,7 +42,7 @@ class TestWords:
     def test_a_tenant_given_for_the_call_serves_where_none_is_named(self) -> None:
         inherited = admission.check_job(NewJob("work"), fresh_id="fresh", tenant="acme")
         named = admission.check_job(NewJob("work", tenant="own"), fresh_id="fresh", tenant="acme")
-        assert (inherited.tenant, named.tenant) == ("acme", "own")
+        assert (inherited.terms.tenant, named.terms.tenant) == ("acme", "own")
 
     def test_requirements_are_a_set(self) -> None:
         assert admit(requires=["gpu", "avx", "gpu"]) == admit(requires=["avx", "gpu"])

@@ -81,7 +81,7 @@ class TestDone:
 
     def test_follow_ups_inherit_the_tenant_unless_they_name_one(self) -> None:
         own, named = check(Done(follow_ups=[NewJob("a"), NewJob("b", tenant="other")])).follow_ups
-        assert (own.tenant, named.tenant) == ("acme", "other")
+        assert (own.terms.tenant, named.terms.tenant) == ("acme", "other")
 
     @pytest.mark.parametrize(
         ("outcome", "field"),

@@ -106,13 +106,15 @@ def is_free(path: str) -> bool:
         return True
 
 
-def stays_free(path: str) -> bool:
-    """Whether the gate can be passed now and during the next moments, in which late threads might take it."""
-    for _ in range(50):
-        if not is_free(path):
-            return False
+def comes_free(path: str) -> bool:
+    """Whether the gate can be passed and goes on to be, once late threads have taken and left it."""
+    in_a_row = 0
+    for _ in range(300):
+        in_a_row = in_a_row + 1 if is_free(path) else 0
+        if in_a_row == 20:
+            return True
         time.sleep(0.01)
-    return True
+    return False
 
 
 # --- exclusive -----------------------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ class TestPatience:
                 side.lock(SOON)
             holder.tell("let go")
             assert holder.hear() == "free"
-            assert stays_free(path)
+            assert comes_free(path)
 
     def test_a_request_that_was_given_up_serves_the_next_one(self, path: str, side: SideFile) -> None:
         with held_elsewhere(path) as holder:
@@ -218,21 +220,36 @@ class TestPatience:
                 side.lock(PATIENCE_SECONDS)
             holder.tell("let go")
             assert holder.hear() == "free"
-            assert stays_free(path)
+            assert comes_free(path)
 
-    def test_closing_after_giving_up_leaves_other_openings_alone(self, path: str) -> None:
+    def test_closing_after_giving_up_leaves_other_openings_alone(
+        self, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        late_holds, reached = threading.Event(), threading.Event()
+        flock = fcntl.flock
+
+        def unlock_late(descriptor: int, operation: int) -> None:
+            if operation == fcntl.LOCK_UN and threading.current_thread() is keeper:
+                reached.set()
+                late_holds.wait(PATIENCE_SECONDS)
+            flock(descriptor, operation)
+
         with held_elsewhere(path) as holder:
             early = SideFile(path)
             with pytest.raises(StoreBusy):
                 early.lock(SOON)
             [keeper] = [thread for thread in threading.enumerate() if thread.name == "holdfast-gate"]
+            monkeypatch.setattr(fcntl, "flock", unlock_late)
             early.close()
-            late = SideFile(path)
-            waiting = in_background(lambda: late.lock(PATIENCE_SECONDS))
+            late = SideFile(path)  # under the number that has just become free
             holder.tell("let go")
             assert holder.hear() == "free"
-            waiting.join(PATIENCE_SECONDS)
-            keeper.join(5)
+            late.lock(PATIENCE_SECONDS)
+            while keeper.is_alive() and not reached.is_set():
+                late.unlock()
+                late.lock(PATIENCE_SECONDS)
+            late_holds.set()
+            keeper.join(PATIENCE_SECONDS)
             assert not is_free(path)
             late.close()
 

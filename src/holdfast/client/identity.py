@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import socket
 import time
@@ -10,9 +11,10 @@ import time
 
 def uuid7() -> str:
     """Return a fresh UUIDv7: its first 48 bits are the time, so that new ids land at the end of an index."""
-    random = int.from_bytes(os.urandom(10), "big")
-    head = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | (random >> 68 & 0xFFF) << 64
-    tail = 0b10 << 62 | random & (1 << 62) - 1
+    # Not a secret, only unlike all others; the generator is seeded anew in a forked child.
+    chance = random.getrandbits(74)
+    head = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | (chance >> 62) << 64
+    tail = 0b10 << 62 | chance & (1 << 62) - 1
     digits = f"{head | tail:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from holdfast.domain import checks, limits, strict_json
@@ -83,15 +84,16 @@ class NewJob:
 JobLike: TypeAlias = NewJob | NewJobWords | Mapping[str, Any]
 
 
-class Admission(NamedTuple):
-    """A job that passed every check, in its stored form, not yet in the store."""
+class Terms(NamedTuple):
+    """All that was said of a job but its payload, id and key, in stored form.
 
-    id: str
+    Many jobs come under the same terms, so that these are checked once and remembered.
+    """
+
     route: RouteKey
     tenant: str
     priority: int
     affinity: str | None
-    payload_json: str
     headers_json: str
     tags_json: str
     delay_ms: int
@@ -100,15 +102,25 @@ class Admission(NamedTuple):
     deadline_at_ms: int | None
     max_attempts: int
     backoff_json: str | None
-    dedupe_key: str | None
     dedupe_kind: str | None
     on_duplicate: OnDuplicate
-    digest: bytes | None
     record_all: bool
 
 
+class Admission(NamedTuple):
+    """A job that passed every check, in its stored form, not yet in the store."""
+
+    id: str
+    terms: Terms
+    payload_json: str
+    dedupe_key: str | None
+    digest: bytes | None
+
+
 _WORDS: Final = frozenset(JobOptions.__annotations__)
-_NO_TEXT: Final = "{}"
+_OWN_WORDS: Final = frozenset(("job_id", "dedupe_key"))
+_NO_STRINGS: Final = "{}"
+_TERMS_REMEMBERED: Final = 1_024
 
 
 def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field: str = "") -> Admission:
@@ -141,25 +153,46 @@ def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant:
     if not _WORDS.issuperset(options):
         unknown = min(map(str, set(options) - _WORDS))
         raise InvalidInput(unknown, f"is not a word of enqueue; these are: {', '.join(sorted(_WORDS))}")
-    chosen = checks.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
+    chosen = key = None
+    if not _OWN_WORDS.isdisjoint(options):
+        chosen = checks.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
+        key = checks.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
+        options = {word: value for word, value in options.items() if word not in _OWN_WORDS}  # type: ignore[assignment]
+    terms = _terms(kind, tenant, options, keyed=key is not None)
+    payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
+    # Only a chosen id can meet another call's job, so only that needs the digest.
+    digest = None if chosen is None else _digest(terms, payload_json, key)
+    return Admission(chosen or fresh_id, terms, payload_json, key, digest)
+
+
+def _terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> Terms:
+    try:
+        # Flat, because the memory tells 1 from 1.0 and True only among its direct arguments.
+        return _remembered_terms(kind, tenant, keyed, *options, *options.values())
+    except TypeError:
+        # Something cannot be remembered by, such as a list or a map.
+        return _check_terms(kind, tenant, options, keyed=keyed)
+
+
+@lru_cache(_TERMS_REMEMBERED, typed=True)
+def _remembered_terms(kind: Any, tenant: str, keyed: bool, *flat: Any) -> Terms:  # noqa: FBT001
+    count = len(flat) // 2
+    options: Any = dict(zip(flat[:count], flat[count:], strict=True))
+    return _check_terms(kind, tenant, options, keyed=keyed)
+
+
+def _check_terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> Terms:
     affinity = checks.optional_name(options.get("affinity"), "affinity")
     kind = checks.name(kind, "kind")
     backoff = options.get("backoff")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise InvalidInput("backoff", f"must be a Backoff, not {type(backoff).__name__}")
-    dedupe_key, dedupe_kind = _dedupe(kind, options)
-    admission = Admission(
-        id=chosen or fresh_id,
-        route=RouteKey(
-            checks.name(options.get("lane", DEFAULT_NAME), "lane"),
-            kind,
-            _requires(options.get("requires", ())),
-            affinity is not None,
-        ),
+    lane = checks.name(options.get("lane", DEFAULT_NAME), "lane")
+    return Terms(
+        route=RouteKey(lane, kind, _requires(options.get("requires", ())), affinity is not None),
         tenant=checks.name(options.get("tenant", tenant), "tenant"),
         priority=checks.integer(options.get("priority", 0), "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX),
         affinity=affinity,
-        payload_json=strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX),
         headers_json=_strings(options, "headers", limits.HEADERS_MAX, limits.HEADER_VALUE_CHARS_MAX),
         tags_json=_strings(options, "tags", limits.TAGS_MAX, limits.TAG_VALUE_CHARS_MAX),
         **_times(options),
@@ -167,16 +200,12 @@ def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant:
             options.get("max_attempts", limits.MAX_ATTEMPTS_DEFAULT), "max_attempts", 1, limits.MAX_ATTEMPTS_MAX
         ),
         backoff_json=None if backoff is None else backoff.to_json(),
-        dedupe_key=dedupe_key,
-        dedupe_kind=dedupe_kind,
+        dedupe_kind=_dedupe_kind(kind, options, keyed=keyed),
         on_duplicate=checks.one_of(
             options.get("on_duplicate", "keep"), "on_duplicate", ("keep", "replace", "run_again")
         ),
-        digest=None,
         record_all=checks.one_of(options.get("events", "terminal"), "events", EVENT_SCOPES) == "all",
     )
-    # Only a chosen id can meet another call's job, so only that needs the digest.
-    return admission if chosen is None else admission._replace(digest=_digest(admission))
 
 
 def _requires(tokens: Sequence[str]) -> str:
@@ -186,7 +215,7 @@ def _requires(tokens: Sequence[str]) -> str:
 
 def _strings(options: JobOptions, field: Literal["headers", "tags"], count_max: int, chars_max: int) -> str:
     if field not in options:
-        return _NO_TEXT
+        return _NO_STRINGS
     strings = checks.string_map(options[field], field, count_max, chars_max)
     return strict_json.encode(strings, field, limits.PAYLOAD_BYTES_MAX)
 
@@ -214,55 +243,55 @@ def _times(options: JobOptions) -> _Times:
     return times
 
 
-def _dedupe(kind: str, options: JobOptions) -> tuple[str | None, str | None]:
+def _dedupe_kind(kind: str, options: JobOptions, *, keyed: bool) -> str | None:
+    """Return the kind within which the key counts, or nothing where it counts within the tenant."""
     scope = checks.one_of(options.get("dedupe_scope", "kind"), "dedupe_scope", ("kind", "tenant"))
-    key = checks.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
-    if key is not None:
-        return key, kind if scope == "kind" else ""
+    if keyed:
+        return kind if scope == "kind" else ""
     for word in ("on_duplicate", "dedupe_scope"):
         if word in options:
             raise InvalidInput(word, "means nothing without a dedupe_key")
-    return None, None
+    return None
 
 
-def _digest(admission: Admission) -> bytes:
-    content = admission._replace(payload_json="", headers_json="", tags_json="")
-    bodies = (admission.payload_json, admission.headers_json, admission.tags_json)
-    text = strict_json.canonical([content, *map(strict_json.decode, bodies)])
-    return hashlib.blake2b(text, digest_size=16).digest()
+def _digest(terms: Terms, payload_json: str, key: str | None) -> bytes:
+    bodies = map(strict_json.decode, (payload_json, terms.headers_json, terms.tags_json))
+    content = [terms._replace(headers_json="", tags_json=""), key, *bodies]
+    return hashlib.blake2b(strict_json.canonical(content), digest_size=16).digest()
 
 
 def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
     """Return the job that *admission* becomes at *now*: ready, or scheduled if it is for later."""
-    due_at_ms = now.wall_ms + admission.delay_ms
-    if admission.run_at_ms is not None:
-        due_at_ms = max(admission.run_at_ms, now.wall_ms)
-    deadline_at_ms = admission.deadline_at_ms
-    if admission.deadline_in_ms is not None:
-        deadline_at_ms = now.wall_ms + admission.deadline_in_ms
-    lane, kind, requires_json, _ = admission.route
+    job_id, terms, payload_json, dedupe_key, digest = admission
+    due_at_ms = now.wall_ms + terms.delay_ms
+    if terms.run_at_ms is not None:
+        due_at_ms = max(terms.run_at_ms, now.wall_ms)
+    deadline_at_ms = terms.deadline_at_ms
+    if terms.deadline_in_ms is not None:
+        deadline_at_ms = now.wall_ms + terms.deadline_in_ms
+    lane, kind, requires_json, _ = terms.route
     return Job(
         seq=seq,
-        id=admission.id,
+        id=job_id,
         state="scheduled" if due_at_ms > now.wall_ms else "ready",
         kind=kind,
         lane=lane,
-        tenant=admission.tenant,
+        tenant=terms.tenant,
         turn=turn,
-        priority=admission.priority,
-        affinity=admission.affinity,
+        priority=terms.priority,
+        affinity=terms.affinity,
         requires_json=requires_json,
-        payload_json=admission.payload_json,
-        headers_json=admission.headers_json,
-        tags_json=admission.tags_json,
+        payload_json=payload_json,
+        headers_json=terms.headers_json,
+        tags_json=terms.tags_json,
         result_json=None,
         enqueued_at_ms=now.wall_ms,
         due_at_ms=due_at_ms,
         deadline_at_ms=deadline_at_ms,
         finished_at_ms=None,
         attempt=0,
-        max_attempts=admission.max_attempts,
-        backoff_json=admission.backoff_json,
+        max_attempts=terms.max_attempts,
+        backoff_json=terms.backoff_json,
         epoch=0,
         worker=None,
         incarnation=None,
@@ -283,11 +312,11 @@ def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
         failure_reason=None,
         failure_message=None,
         failure_traceback=None,
-        dedupe_key=admission.dedupe_key,
-        dedupe_kind=admission.dedupe_kind,
+        dedupe_key=dedupe_key,
+        dedupe_kind=terms.dedupe_kind,
         predecessor=None,
-        digest=admission.digest,
-        record_all=int(admission.record_all),
+        digest=digest,
+        record_all=int(terms.record_all),
         event_count=0,
     )
 
@@ -304,7 +333,7 @@ DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_succ
 
 def meet_duplicate(admission: Admission, holder: Job, successor: Job | None) -> DuplicateAction:
     """Decide what an enqueue does that meets *holder*, an unfinished job with the same key."""
-    match admission.on_duplicate:
+    match admission.terms.on_duplicate:
         case "replace":
             if holder.epoch > 0 or holder.state == "blocked":
                 raise Conflict(
@@ -320,6 +349,7 @@ def meet_duplicate(admission: Admission, holder: Job, successor: Job | None) -> 
 
 def replace_content(job: Job, admission: Admission) -> Job:
     """Return *job* with the payload, headers and tags of *admission*; its place in the order stays."""
+    terms = admission.terms
     return job._replace(
-        payload_json=admission.payload_json, headers_json=admission.headers_json, tags_json=admission.tags_json
+        payload_json=admission.payload_json, headers_json=terms.headers_json, tags_json=terms.tags_json
     )

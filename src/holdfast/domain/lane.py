@@ -59,11 +59,15 @@ class Catalog:
         self.lanes = {lane.name: lane for lane in lanes}
         self.routes = {route.key: route for route in routes}
         self.retired = frozenset(retired)
+        self._known = dict(self.lanes)
         self._serving: dict[tuple[object, ...], list[Route]] = {}
 
     def lane(self, name: str) -> Lane:
         """Return the lane; one that was never configured has the defaults."""
-        return self.lanes.get(name) or Lane(name)
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = Lane(name)
+        return found
 
     def records_all(self, lane: str) -> bool:
         """Whether *lane* asks for every transition to be recorded."""

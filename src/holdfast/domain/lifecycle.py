@@ -6,7 +6,7 @@ raises a `Refused`. Nothing here reads a clock, rolls dice or touches a store.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from holdfast.domain import limits
 from holdfast.domain.claim import ClaimRequest, Lease
@@ -20,7 +20,7 @@ from holdfast.domain.failure import (
     RELEASED_TOO_OFTEN,
     Failure,
 )
-from holdfast.domain.job import WAITING, Attempt, AttemptOutcome, Job, State
+from holdfast.domain.job import WAITING, Attempt, AttemptOutcome, Job
 from holdfast.domain.outcome import CheckedOutcome, Deferred, Done, Failed, Released
 
 
@@ -123,10 +123,10 @@ def settled_before(
 def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Step:
     """Return *job* as the outcome leaves it, or raise `LeaseLost`."""
     check_fence(job, held, now)
+    if isinstance(checked.outcome, Done):
+        return _settle_done(job, checked, now)
     job_ended = job._replace(settle_digest=checked.digest, suspect=0)
     match checked.outcome:
-        case Done():
-            step = _finish(job_ended, "done", "done", now, result_json=checked.result_json)
         case Failed():
             step = _settle_failed(job_ended, checked, now, chance)
         case Deferred():
@@ -134,6 +134,20 @@ def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: flo
         case Released():
             step = _settle_released(job_ended, now, chance)
     return step._replace(before=job)
+
+
+def _settle_done(job: Job, checked: CheckedOutcome, now: Now) -> Step:
+    after = job._replace(
+        state="done",
+        outcome="done",
+        result_json=checked.result_json,
+        settle_digest=checked.digest,
+        finished_at_ms=now.wall_ms,
+        lease_until_ms=None,
+        suspect=0,
+    )
+    # It keeps no failure of an earlier attempt, which would be counted among the failures.
+    return Step(job, after if job.failure_class is None else _with_failure(after, None), "done")
 
 
 def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -> Step:
@@ -320,20 +334,16 @@ def newest_attempt(job: Job) -> Attempt:
 
 
 def _finish(
-    job: Job, state: State, outcome: AttemptOutcome | None, now: Now, *, result_json: str | None = None
+    job: Job, state: Literal["failed", "cancelled", "retired"], outcome: AttemptOutcome | None, now: Now
 ) -> Step:
-    # A done job keeps no failure of an earlier attempt: it would be counted among the failures.
-    cleared = _with_failure(job, None) if state == "done" else job
-    after = cleared._replace(
+    after = job._replace(
         state=state,
         outcome=outcome,
-        result_json=result_json,
         finished_at_ms=now.wall_ms,
         lease_until_ms=None,
         predecessor=None,
     )
-    event: EventName = state  # type: ignore[assignment]  # the four last states name their events
-    return Step(job, after, event)
+    return Step(job, after, state)
 
 
 def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Step:

@@ -104,14 +104,15 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
         check_job(new, fresh_id=fresh_id(), tenant=tenant, field=f"follow_ups[{index}]")
         for index, new in enumerate(done.follow_ups)
     )
+    if not follow_ups and done.artifacts == ():
+        return CheckedOutcome(done, _blake(b"done " + result_json.encode()), result_json=result_json)
     artifacts = check_artifacts(done.artifacts)
     # Fresh ids differ each time the same settle is sent, so they stay out of the digest.
     saying = [admission._replace(id="" if admission.digest is None else admission.id) for admission in follow_ups]
     marks = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
-    extras = [saying, marks] if follow_ups or artifacts else []
     return CheckedOutcome(
         done,
-        _digest("done", result_json, *extras),
+        _digest("done", result_json, saying, marks),
         result_json=result_json,
         follow_ups=follow_ups,
         artifacts=artifacts,
@@ -191,4 +192,8 @@ def _shortened(text: str, chars_max: int) -> str:
 
 
 def _digest(*parts: object) -> bytes:
-    return hashlib.blake2b(strict_json.canonical(parts), digest_size=16).digest()
+    return _blake(strict_json.canonical(parts))
+
+
+def _blake(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).digest()

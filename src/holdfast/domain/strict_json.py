@@ -19,6 +19,7 @@ from holdfast.domain.errors import InvalidInput
 Json: TypeAlias = Any
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+_canonical_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 _loads = json.JSONDecoder().decode
 _LONG_NUMBER = re.compile(rf"\d{{{limits.INTEGER_DIGITS_MAX + 1}}}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -26,6 +27,8 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 def encode(value: Json, field: str, bytes_max: int) -> str:
     """Return *value* as compact JSON text, or raise `InvalidInput` naming the offending place in *field*."""
+    if value is None:
+        return "null"
     try:
         text = _encoder.encode(value)
         size = len(text.encode())
@@ -42,6 +45,11 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
     return text
 
 
+def compact(value: Json) -> str:
+    """Return *value*, known to be sound, as compact JSON text."""
+    return _encoder.encode(value)
+
+
 def decode(text: str) -> Json:
     """Return the value of *text*, which `encode` wrote."""
     return _loads(text)
@@ -49,7 +57,7 @@ def decode(text: str) -> Json:
 
 def canonical(value: Json) -> bytes:
     """Return one and the same bytes for equal values, whatever the order of their keys."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str).encode()
+    return _canonical_encoder.encode(value).encode()
 
 
 def _refuse(value: object, field: str, depth: int = 0) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -17,7 +16,7 @@ from holdfast.domain.lane import Catalog, RouteKey
 from holdfast.domain.records import Enqueued
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
-from holdfast.stores.script import Row, Script, Statement
+from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import intern_routes, load_catalog
 from holdfast.stores.scripts.moves import apply_steps, record, records, signal_jobs, write_rows
 
@@ -61,32 +60,31 @@ def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs
     """
     if not wanted:
         return []
-    catalog = yield from load_catalog(engine)
-    known = yield from _known_ids(wanted)
-    new_here = [(index, new) for index, new in enumerate(wanted) if new.id not in known]
-    for index, new in new_here:
-        with _placed(wanted, place, index):
-            _check_welcome(catalog, new)
-    catalog = yield from intern_routes(engine, catalog, {new.route for _, new in new_here})
-    numbers = yield Statement("job_numbers", {"count": len(wanted)})
-    now = yield from script.now()
-    intake = _Intake(catalog, now, known, {}, [])
-    made = []
-    for index, (new, (seq,)) in enumerate(zip(wanted, numbers, strict=True)):
-        with _placed(wanted, place, index):
-            made.append((yield from _take_in(intake, new, seq)))
-    yield from _write_new(intake)
-    return made
-
-
-@contextmanager
-def _placed(wanted: Sequence[Admission], place: str, index: int) -> Iterator[None]:
+    index = 0
     try:
-        yield
+        catalog = yield from load_catalog(engine)
+        known = yield from _known_ids(wanted)
+        for index, new in enumerate(wanted):  # noqa: B007  # tells which one was refused
+            if new.id not in known:
+                _check_welcome(catalog, new.terms.route)
+        routes = {new.terms.route for new in wanted if new.id not in known}
+        catalog = yield from intern_routes(engine, catalog, routes)
+        numbers = yield Statement("job_numbers", {"count": len(wanted)})
+        intake = _Intake(catalog, (yield from script.now()), known, {}, [])
+        made = []
+        for index, new in enumerate(wanted):
+            seq = numbers[index][0]
+            if new.digest is None and new.dedupe_key is None:
+                # Nothing it could meet: the common case, and the one that comes by the thousand.
+                made.append(Enqueued(_admit(intake, new, seq), created=True))
+            else:
+                made.append((yield from _take_in(intake, new, seq)))
     except Refused as refusal:
         if len(wanted) > 1:
             refusal.place = f"{place}[{index}]"
         raise
+    yield from _write_new(intake)
+    return made
 
 
 DedupeKey: TypeAlias = tuple[str, str, str]
@@ -102,14 +100,15 @@ class _Intake(NamedTuple):
     """Jobs by id, from the store and from earlier in this call."""
     held: dict[DedupeKey, Job]
     """New jobs of this call by their dedupe key."""
-    fresh: list[Job]
+    fresh: list[tuple[RouteKey, Job]]
+    """New jobs not yet written."""
 
 
-def _check_welcome(catalog: Catalog, new: Admission) -> None:
-    if catalog.lane(new.route.lane).state == "draining":
-        raise LaneDraining(new.route.lane)
-    if new.route.kind in catalog.retired:
-        raise KindRetired(new.route.kind)
+def _check_welcome(catalog: Catalog, route: RouteKey) -> None:
+    if catalog.lane(route.lane).state == "draining":
+        raise LaneDraining(route.lane)
+    if route.kind in catalog.retired:
+        raise KindRetired(route.kind)
 
 
 def _known_ids(wanted: Sequence[Admission]) -> Script[dict[str, Job]]:
@@ -130,13 +129,13 @@ def _take_in(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued]:
 
 
 def _admit(intake: _Intake, new: Admission, seq: int, predecessor: Job | None = None) -> Job:
-    turn = intake.catalog.lane(new.route.lane).turn_of(new.tenant)
+    turn = intake.catalog.lane(new.terms.route.lane).turn_of(new.terms.tenant)
     job = admissions.new_job(new, seq, turn, intake.now)
     if predecessor is not None:
         job = job._replace(state="blocked", predecessor=predecessor.seq)
     if records(intake.catalog, job, "enqueued"):
         job = job._replace(event_count=1)
-    intake.fresh.append(job)
+    intake.fresh.append((new.terms.route, job))
     if new.digest is not None:
         intake.known[new.id] = job
     if new.dedupe_key is not None and predecessor is None:
@@ -145,7 +144,7 @@ def _admit(intake: _Intake, new: Admission, seq: int, predecessor: Job | None = 
 
 
 def _key(new: Admission) -> DedupeKey:
-    return (new.tenant, new.dedupe_kind or "", new.dedupe_key or "")
+    return (new.terms.tenant, new.terms.dedupe_kind or "", new.dedupe_key or "")
 
 
 def _meet_duplicate(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued | None]:
@@ -154,7 +153,7 @@ def _meet_duplicate(intake: _Intake, new: Admission, seq: int) -> Script[Enqueue
     if holder is None:
         return None
     successor = None
-    if new.on_duplicate == "run_again" and holder.state == "running":
+    if new.terms.on_duplicate == "run_again" and holder.state == "running":
         # A successor admitted earlier in this call has to be met by this one, so it is written now.
         yield from _write_new(intake)
         successor = yield from _by_key("job_dedupe_successor", _key(new))
@@ -218,12 +217,11 @@ def _replace(intake: _Intake, job: Job, new: Admission) -> Script[Job]:
 
 def _write_new(intake: _Intake) -> Script[None]:
     """Write the jobs admitted since the last time."""
-    yield from write_rows("job_insert", [_row(intake.catalog, job) for job in intake.fresh])
-    yield from record(intake.catalog, [(job, "enqueued") for job in intake.fresh], intake.now)
-    yield from signal_jobs(intake.fresh)
+    if not intake.fresh:
+        return
+    routes = intake.catalog.routes
+    yield from write_rows("job_insert", [(routes[key].number, *_NEW(job)) for key, job in intake.fresh])
+    jobs = [job for _, job in intake.fresh]
     intake.fresh.clear()
-
-
-def _row(catalog: Catalog, job: Job) -> Row:
-    key = RouteKey(job.lane, job.kind, job.requires_json, job.affinity is not None)
-    return (catalog.routes[key].number, *_NEW(job))
+    yield from record(intake.catalog, [(job, "enqueued") for job in jobs if job.event_count], intake.now)
+    yield from signal_jobs(jobs)

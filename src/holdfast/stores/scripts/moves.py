@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from operator import attrgetter
 
-from holdfast.domain import lifecycle, limits
+from holdfast.domain import lifecycle, limits, strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.event import TERMINAL, EventName
 from holdfast.domain.job import WAITING, Job
@@ -76,8 +75,8 @@ def _in_this_house(catalog: Catalog, step: Step, now: Now) -> Step:
     after, event = step.after, step.event
     if after.state in WAITING and after.kind in catalog.retired:
         after, event = lifecycle.retire(after, now)[1:]
-    if after.state == "ready":
-        after = after._replace(turn=catalog.lane(after.lane).turn_of(after.tenant))
+    if after.state == "ready" and after.turn != (turn := catalog.lane(after.lane).turn_of(after.tenant)):
+        after = after._replace(turn=turn)
     if records(catalog, after, event):
         after = after._replace(event_count=after.event_count + 1)
     return Step(step.before, after, event)
@@ -102,7 +101,7 @@ def _event_row(job: Job, event: EventName, now: Now) -> Row:
         details["due_at_ms"] = job.due_at_ms
     if job.failure_class is not None:
         details["failure_class"], details["failure_reason"] = job.failure_class, job.failure_reason
-    text = json.dumps(details, separators=(",", ":"))
+    text = strict_json.compact(details)
     return (event, now.wall_ms, job.id, job.event_count, job.kind, job.lane, job.tenant, job.tags_json, text)
 
 

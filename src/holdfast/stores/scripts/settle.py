@@ -12,7 +12,7 @@ from holdfast.domain.errors import Misconfigured, Refused
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
-from holdfast.domain.outcome import CheckedOutcome
+from holdfast.domain.outcome import CheckedOutcome, Done
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
@@ -33,8 +33,11 @@ def settle_jobs(engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]]) 
     catalog = yield from load_catalog(engine)
     jobs = yield from lock_held([claim.lease for claim, _ in wanted])
     now = yield from script.now()
-    batch = _Batch(catalog, now, jobs, [], [])
+    batch = _Batch(catalog, now, jobs, [], {})
     for claim, checked in wanted:
+        if claim.job.seq in batch.plain:
+            # Named twice in one call: the second meets what the first has left behind.
+            yield from _write_plain(batch)
         try:
             step = yield from _decide(jobs, claim.lease, checked, now)
         except Refused as refusal:
@@ -46,9 +49,7 @@ def settle_jobs(engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]]) 
             yield from _write_plain(batch)
             batch.answers.append((yield from _settle_with_extras(engine, batch, claim, checked, step)))
         else:
-            batch.plain.append((len(batch.answers), step))
-            # What was decided counts for the rest of the batch: a claim named twice is settled once.
-            jobs[step.after.seq] = step.after
+            batch.plain[claim.job.seq] = (len(batch.answers), step)
             batch.answers.append(Settlement(claim))
     yield from _write_plain(batch)
     return batch.answers
@@ -61,13 +62,15 @@ class _Batch(NamedTuple):
     now: Now
     jobs: dict[int, Job]
     answers: list[Settlement]
-    plain: list[tuple[int, Step]]
+    plain: dict[int, tuple[int, Step]]
+    """Steps by job, each with the place of its answer."""
 
 
 def _decide(jobs: dict[int, Job], lease: Lease, checked: CheckedOutcome, now: Now) -> Script[Step | None]:
     """Return the step this outcome means, None if it was taken already, or raise `LeaseLost`."""
     job = held_job(jobs, lease)
-    chance = yield from script.chance()
+    # Only an outcome that may be followed by a pause has use for chance.
+    chance = 0.0 if isinstance(checked.outcome, Done) else (yield from script.chance())
     if lifecycle.holds(job, lease, now):
         return lifecycle.settle(job, lease, checked, now, chance)
     past = None
@@ -99,8 +102,9 @@ def _settle_with_extras(
 
 def _write_plain(batch: _Batch) -> Script[None]:
     """Write what was decided since the last time, and complete the answers."""
-    jobs = yield from apply_steps(batch.catalog, [step for _, step in batch.plain], batch.now)
-    for (place, _), job in zip(batch.plain, jobs, strict=True):
+    places = [place for place, _ in batch.plain.values()]
+    jobs = yield from apply_steps(batch.catalog, [step for _, step in batch.plain.values()], batch.now)
+    for place, job in zip(places, jobs, strict=True):
         batch.answers[place] = Settlement(batch.answers[place].claim, job=job)
         batch.jobs[job.seq] = job
     batch.plain.clear()

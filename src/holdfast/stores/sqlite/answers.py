@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from holdfast.domain import strict_json
 from holdfast.domain.clock import Clock
 from holdfast.stores.script import CHANCE, NOW, Request, Rows, Signal, Statement
 from holdfast.stores.sqlite.statements import statements
@@ -76,7 +76,4 @@ class Answers:
 
 def _bound(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return *values* with each list as JSON, the form in which SQLite takes many at once."""
-    return {
-        name: json.dumps(value, ensure_ascii=False) if type(value) is list else value
-        for name, value in values.items()
-    }
+    return {name: strict_json.compact(value) if type(value) is list else value for name, value in values.items()}
