@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 from holdfast.domain import checks, limits, strict_json
 from holdfast.domain.checks import Duration
@@ -142,14 +143,39 @@ class ClaimOptions(TypedDict, total=False):
 
 
 _WORDS: Final = frozenset(ClaimOptions.__annotations__)
+_REQUESTS_REMEMBERED: Final = 256
 
 
 def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRequest:
-    """Return the request checked, or raise `InvalidInput` naming the word that is wrong."""
+    """Return the request checked, or raise `InvalidInput` naming the word that is wrong.
+
+    Workers send the same words again and again, so that these are checked once and remembered.
+    """
+    token = words.get("lease_token")
+    flat = [tuple(value) if type(value) is list else value for word, value in words.items() if word != "lease_token"]
+    named = [word for word in words if word != "lease_token"]
+    try:
+        request = _remembered_request(limit, *named, *flat)
+    except TypeError:
+        # Something cannot be remembered by, such as a set.
+        rest: Any = {word: value for word, value in words.items() if word != "lease_token"}
+        request = _check_words(rest, limit)
+    chosen = checks.optional_name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+    return request._replace(lease_token=chosen or fresh_token, resent=chosen is not None)
+
+
+@lru_cache(_REQUESTS_REMEMBERED, typed=True)
+def _remembered_request(limit: int, *flat: Any) -> ClaimRequest:
+    count = len(flat) // 2
+    words: Any = dict(zip(flat[:count], flat[count:], strict=True))
+    return _check_words(words, limit)
+
+
+def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
     if not _WORDS.issuperset(words):
         unknown = min(map(str, set(words) - _WORDS))
         raise InvalidInput(unknown, f"is not a word of a claim; these are: {', '.join(sorted(_WORDS))}")
-    kinds, affinity, token = words.get("kinds"), words.get("affinity"), words.get("lease_token")
+    kinds, affinity = words.get("kinds"), words.get("affinity")
     listed = checks.one_of(words.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
     if listed and kinds is None:
         raise InvalidInput("drain", "'listed' needs a list of kinds")
@@ -168,8 +194,8 @@ def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRe
         worker=checks.name(words.get("worker"), "worker"),
         incarnation=checks.name(words.get("incarnation"), "incarnation"),
         exclusive=checks.flag(words.get("exclusive", False), "exclusive"),
-        lease_token=checks.optional_name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX) or fresh_token,
-        resent=token is not None,
+        lease_token="",
+        resent=False,
         lease_ms=lease_ms(words.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
         wait_ms=checks.duration_ms(words.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
         limit=checks.integer(limit, "limit", 1, limits.CLAIM_MAX),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.domain.claim import ClaimRequest
+from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog, Route
 from holdfast.domain.ordering import Preference
 from holdfast.domain.records import Finding
@@ -20,7 +21,7 @@ T = TypeVar("T")
 class Selection(NamedTuple):
     """Jobs chosen to be claimed, and the round in which they took their turn."""
 
-    seqs: list[int]
+    jobs: list[Job]
     turn_scope: str | None
     """None where a single tenant was asked for, so that there is no turn to take."""
     last_turn: str | None

@@ -13,8 +13,12 @@ from holdfast.stores.script import Script, Statement
 
 def load_catalog(engine: Engine) -> Script[Catalog]:
     """Return the catalog as it stands in this transaction, from memory if its version is known."""
-    [[text]] = yield Statement("catalog_version")
-    version = int(text)
+    [[version]] = yield Statement("catalog_version")
+    return (yield from catalog_at(engine, int(version)))
+
+
+def catalog_at(engine: Engine, version: int) -> Script[Catalog]:
+    """Return the catalog of the *version* that was just read."""
     known = engine.catalog
     if known is None or known.version != version:
         lanes = yield Statement("catalog_lanes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.claim import Claim, ClaimRequest, Settlement
@@ -16,7 +17,7 @@ from holdfast.domain.outcome import CheckedOutcome
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
-from holdfast.stores.scripts.catalog import load_catalog
+from holdfast.stores.scripts.catalog import catalog_at, load_catalog
 from holdfast.stores.scripts.moves import apply_steps
 from holdfast.stores.scripts.settle import settle_jobs
 from holdfast.stores.scripts.turns import move_turn
@@ -27,12 +28,13 @@ _BITES_MAX = 10
 
 def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
     """Lease up to the limit of ready jobs, in the order of claiming."""
-    catalog = yield from load_catalog(engine)
+    version, untidy, now = yield from _open()
+    catalog = yield from catalog_at(engine, version)
     if request.exclusive:
         yield from _supersede(catalog, request)
     if request.resent and (held := (yield from _held_already(request))):
         return held
-    yield from tidy(catalog)
+    yield from _tidy(catalog, untidy, now)
     jobs = yield from _take(engine, catalog, request)
     return [Claim(job, request.lease_ms) for job in jobs]
 
@@ -78,11 +80,11 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
         limit = 1 if preference.expired else request.limit - len(taken)
         selection = yield from engine.select_ready(request, preference, routes, limit)
         if selection is not None:
-            jobs = yield from _lease(catalog, request, selection.seqs, len(taken))
+            jobs = yield from _lease(catalog, request, selection.jobs, len(taken))
             yield from move_turn(selection, jobs)
             taken += jobs
             preference = preference.after(jobs[-1].affinity) if jobs else preference
-        elif bites_left and (yield from tidy(catalog)):
+        elif bites_left and (yield from _tidy_more(catalog)):
             # What this claim could take may stand behind what others could; it looks so far and no further.
             bites_left -= 1
         else:
@@ -90,15 +92,12 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
     return taken
 
 
-def _lease(catalog: Catalog, request: ClaimRequest, seqs: list[int], place: int) -> Script[list[Job]]:
+def _lease(catalog: Catalog, request: ClaimRequest, chosen: list[Job], place: int) -> Script[list[Job]]:
     """Lease the chosen jobs, the first at *place* of the batch; one whose deadline has passed ends instead."""
-    rows = yield Statement("jobs_by_seq", {"seqs": seqs})
     now = yield from script.now()
-    chosen = {job.seq: job for job in map(Job._make, rows)}
-    ordered = [chosen[seq] for seq in seqs]
-    late = [lifecycle.expire(job, now) for job in ordered if lifecycle.overdue(job, now)]
+    late = [lifecycle.expire(job, now) for job in chosen if lifecycle.overdue(job, now)]
     yield from apply_steps(catalog, late, now)
-    timely = [job for job in ordered if not lifecycle.overdue(job, now)]
+    timely = [job for job in chosen if not lifecycle.overdue(job, now)]
     started = [lifecycle.claim(job, request, place + index, now) for index, job in enumerate(timely)]
     return (yield from apply_steps(catalog, started, now))
 
@@ -106,17 +105,35 @@ def _lease(catalog: Catalog, request: ClaimRequest, seqs: list[int], place: int)
 # --- tidying -------------------------------------------------------------------------------------------------------
 
 
-def tidy(catalog: Catalog) -> Script[bool]:
-    """Promote what is due, take back what lapsed, end what is overdue, a bite of each; tell if there was anything."""
+class _Untidy(NamedTuple):
+    """Whether there is anything to promote, to take back or to end."""
+
+    due: bool
+    lapsed: bool
+    overdue: bool
+
+
+def _open() -> Script[tuple[int, _Untidy, Now]]:
+    """Read what every claim begins with, in one statement: most have nothing to tidy."""
     now = yield from script.now()
-    [found] = yield Statement("upkeep_due", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
-    due, lapsed, overdue = found
+    [[version, *found]] = yield Statement("claim_opening", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
+    return int(version), _Untidy(*map(bool, found)), now
+
+
+def _tidy_more(catalog: Catalog) -> Script[bool]:
+    """Tidy another bite; tell if there was anything."""
+    _, untidy, now = yield from _open()
+    return (yield from _tidy(catalog, untidy, now))
+
+
+def _tidy(catalog: Catalog, untidy: _Untidy, now: Now) -> Script[bool]:
+    """Promote what is due, take back what lapsed, end what is overdue, a bite of each; tell if there was anything."""
     tidied = False
-    if overdue:
+    if untidy.overdue:
         tidied |= yield from _bite(catalog, "jobs_overdue", now.wall_ms, lambda job: lifecycle.expire(job, now), now)
-    if lapsed:
+    if untidy.lapsed:
         tidied |= yield from _bite(catalog, "jobs_lapsed", now.lease_ms, lambda job: lifecycle.lapse(job, now), now)
-    if due:
+    if untidy.due:
         tidied |= yield from _bite(catalog, "jobs_due", now.wall_ms, lifecycle.promote, now)
     return tidied
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.domain.claim import ClaimRequest
+from holdfast.domain.job import Job
 from holdfast.domain.lane import Route
 from holdfast.domain.ordering import Candidate, Preference, choose, level_of, turn_key
 from holdfast.stores.engine import Selection
@@ -62,9 +63,32 @@ def select_ready(
     level = yield from _first_level(request, routes, limit)
     if level is None:
         return None
+    if _one_stream(level, preference):
+        return (yield from _select_stream(level, preference))
     offer = yield from _offer(level, preference)
     chosen = _choose(offer, limit, preference)
-    return Selection([candidate.seq for candidate in chosen], *offer.round)
+    rows = yield Statement("jobs_by_seq", {"seqs": [candidate.seq for candidate in chosen]})
+    jobs = {job.seq: job for job in map(Job._make, rows)}
+    return Selection([jobs[candidate.seq] for candidate in chosen], *offer.round)
+
+
+def _one_stream(level: _Level, preference: Preference) -> bool:
+    """Whether the level is a single run of jobs, so that there is nothing to choose: one queue, one tenant."""
+    return (
+        len(level.routes) == 1
+        and level.only_turn is not None
+        and level.request.tenant is None
+        and not (preference.affinities and level.placed)
+    )
+
+
+def _select_stream(level: _Level, preference: Preference) -> Script[Selection]:
+    [route] = level.routes
+    turn = yield from _round(level, preference, preference.rank(None) if level.plain else 1)
+    values = {"route": route, "priority": level.priority, "turn": level.only_turn, "limit": level.limit}
+    rows = yield Statement("ready_stream", values)
+    jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
+    return Selection(jobs, *turn)
 
 
 def _choose(offer: _Offer, limit: int, preference: Preference) -> list[Candidate]:
