@@ -42,7 +42,10 @@ class Engine:
 class Runner(Protocol):
     """Runs the transactions of a procedure in the caller's thread."""
 
-    hub: Hub
+    @property
+    def hub(self) -> Hub:
+        """Where to listen for what is committed."""
+        ...
 
     def run(self, step: Read[T] | Write[T]) -> T:
         """Run one script in one transaction and return its result once that has committed."""
@@ -52,7 +55,10 @@ class Runner(Protocol):
 class AsyncRunner(Protocol):
     """Runs the transactions of a procedure without blocking the event loop."""
 
-    hub: Hub
+    @property
+    def hub(self) -> Hub:
+        """Where to listen for what is committed."""
+        ...
 
     async def run_async(self, step: Read[T] | Write[T]) -> T:
         """Run one script in one transaction and return its result once that has committed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -12,6 +13,7 @@ from holdfast.domain.errors import (
     Misconfigured,
     ReadOnlyStore,
     SchemaMismatch,
+    StoreFull,
     StoreUnreachable,
     UnsupportedStore,
 )
@@ -107,6 +109,8 @@ class Opener:
         try:
             return SideFile(self.path)
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise StoreFull(f"the disk is full; nothing was stored ({error})") from error
             raise StoreUnreachable(f"the file cannot be opened; check that its folder exists ({error})") from error
 
     def _connect(self, path: str, *, uri: bool = False) -> sqlite3.Connection:

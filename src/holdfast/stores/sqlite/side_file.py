@@ -11,6 +11,7 @@ import mmap
 import os
 import queue
 import threading
+import weakref
 import zlib
 from collections.abc import Iterable
 from typing import Literal
@@ -29,14 +30,15 @@ class SideFile:
         self.path = f"{database}-holdfast"
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            if os.fstat(self._descriptor).st_size < _SIZE + 1:
-                os.ftruncate(self._descriptor, _SIZE + 1)
-            self._memory = mmap.mmap(self._descriptor, _SIZE)
+            # Really there, not only promised: writing to a mapped hole on a full disk would kill the process.
+            os.posix_fallocate(self._descriptor, 0, _SIZE + 1)
+            self._memory = _mapped(self.path)
         except BaseException:
             os.close(self._descriptor)
             raise
         self._slots = memoryview(self._memory).cast("Q")
         self._keeper: _Keeper | None = None
+        _opened.add(self)
 
     def lock(self, seconds: float) -> None:
         """Wait for the gate, or raise `StoreBusy` after so many seconds."""
@@ -66,11 +68,43 @@ class SideFile:
 
     def close(self) -> None:
         """Let go of the file, and of the gate if it is held."""
-        if self._keeper is not None:
-            self._keeper.stop()
+        _opened.discard(self)
         self._slots.release()
         self._memory.close()
+        if self._keeper is None:
+            os.close(self._descriptor)
+        else:
+            # It may still be waiting for the gate on this descriptor, whose number must not be given to another.
+            self._keeper.stop()
+
+    def forget(self) -> None:
+        """Let go of what came over a fork, leaving the gate to the parent, who may hold it."""
         os.close(self._descriptor)
+
+
+_opened: weakref.WeakSet[SideFile] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    """Close in a forked child what the parent had open: else the gate of a dead parent would stay shut with it."""
+    for side in list(_opened):
+        side.forget()
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
+
+
+def _mapped(path: str) -> mmap.mmap:
+    """Map the counters through an opening of their own.
+
+    A mapping keeps its descriptor; were it the one that is locked, a forked child could not let go of the lock.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(descriptor, _SIZE)
+    finally:
+        os.close(descriptor)
 
 
 def _slot(topic: str) -> int:
@@ -105,15 +139,27 @@ class _Keeper:
                 # Else an earlier request that was given up is still under way, and serves this one.
                 self._asking = True
                 self._requests.put("lock")
-        granted = self._granted.wait(seconds)
+        try:
+            self._granted.wait(seconds)
+        except BaseException:
+            if self._take():
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            raise
+        if not self._take():
+            raise StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
+
+    def _take(self) -> bool:
+        """Take what was granted; tell whether it was. From here on nothing is wanted."""
         with self._mutex:
             self._wanted = False
-            if not granted and not self._granted.is_set():
-                raise StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
+            if not self._granted.is_set():
+                return False
             self._granted.clear()
             self._asking = False
+            return True
 
     def stop(self) -> None:
+        """End the thread, which then closes the descriptor."""
         self._requests.put("stop")
 
     def _keep(self) -> None:
@@ -125,3 +171,4 @@ class _Keeper:
                 else:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
                     self._asking = False
+        os.close(self._descriptor)

@@ -50,9 +50,15 @@ class SqliteStore:
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self.hub: Hub = Hub() if self._opener.in_memory else hub_of(self._opener.path)
-        self._writer = Writer(self._opener, self.hub, self._observe)
+        self._hub: Hub = Hub() if self._opener.in_memory else hub_of(self._opener.path)
+        self._writer = Writer(self._opener, self._hub, self._observe)
         self._readers = Readers(self._opener, self._observe, self.migrate)
+
+    @property
+    def hub(self) -> Hub:
+        """Where to listen for what is committed."""
+        self._check_process()
+        return self._hub
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

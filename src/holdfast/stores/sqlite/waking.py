@@ -128,7 +128,10 @@ def _bell(path: str) -> Iterator[Wait]:
 
 
 def _wait(descriptor: int, seconds: float) -> None:
-    if select.select([descriptor], [], [], seconds)[0]:
+    # Not `select`, which knows no descriptor beyond 1023.
+    bell = select.poll()
+    bell.register(descriptor, select.POLLIN)
+    if bell.poll(seconds * 1000):
         os.read(descriptor, 4096)
 
 

@@ -36,6 +36,9 @@ T = TypeVar("T")
 _GROUP_MAX = 256
 _GROUP_SECONDS = 0.02
 
+# How often the length of the log is looked at.
+_COMMITS_BETWEEN_LOOKS = 32
+
 _PART_OPEN = "savepoint holdfast_group"
 _PART_KEEP = "release holdfast_group"
 _PART_UNDO = "rollback to holdfast_group"
@@ -48,8 +51,8 @@ class _Ticket:
         self.script = script
         self.threadless = threadless
         """Whether its caller waits without a thread, so that another one has to do the work."""
-        self.turn: Future[bool] = Future()
-        """Resolved when it is to lead (true), or when its answer is there (false)."""
+        self.turn: Future[bool] | None = None
+        """Resolved when it is to lead (true), or when its answer is there (false); none if it leads at once."""
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -73,6 +76,7 @@ class Writer:
         self._side: SideFile | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._holder: object = None
+        self._commits = 0
 
     @property
     def connection(self) -> sqlite3.Connection | None:
@@ -92,9 +96,11 @@ class Writer:
     async def run_async(self, script: Callable[[], Script[T]]) -> T:
         """Run *script* as `run` does, in another thread. It is run to its end also if the task is cancelled."""
         ticket = _Ticket(script, threadless=True)
+        turn: Future[bool] = Future()
+        ticket.turn = turn
         if self._join(ticket):
             self._lead_elsewhere(ticket)
-        await asyncio.shield(asyncio.wrap_future(ticket.turn))
+        await asyncio.shield(asyncio.wrap_future(turn))
         answer: T = ticket.answer()
         return answer
 
@@ -105,6 +111,7 @@ class Writer:
         self.refuse_holder()
         with self._mutex:
             if self._led:
+                ticket.turn = ticket.turn or Future()
                 self._queue.append(ticket)
                 return False
             self._led = True
@@ -112,6 +119,7 @@ class Writer:
 
     def _await_turn(self, ticket: _Ticket) -> bool:
         """Wait in this thread; tell whether *ticket* is to lead or has its answer."""
+        assert ticket.turn is not None  # noqa: S101  # whoever queues has one
         try:
             return ticket.turn.result()
         except BaseException:
@@ -119,27 +127,29 @@ class Writer:
             raise
 
     def _withdraw(self, ticket: _Ticket) -> None:
-        """Leave the queue, or hand on the lead that came in this very moment."""
+        """Leave the queue; hand on the lead if it comes in this very moment."""
+        assert ticket.turn is not None  # noqa: S101  # whoever queues has one
         with self._mutex:
             if ticket in self._queue:
                 self._queue.remove(ticket)
-                return
-        if ticket.turn.done() and not ticket.turn.cancelled() and ticket.turn.result():
+        # Cancelling fails once it is being run or given the lead; both come to their end without us.
+        if not ticket.turn.cancel() and ticket.turn.result():
             self._pass_on()
 
     def _pass_on(self) -> None:
         """Give the lead to whoever has waited longest."""
-        with self._mutex:
-            if not self._queue:
-                self._led = False
+        while True:
+            with self._mutex:
+                if not self._queue:
+                    self._led = False
+                    return
+                ticket = self._queue.popleft()
+            if ticket.threadless and ticket.script is not None:
+                self._lead_elsewhere(ticket)
                 return
-            ticket = self._queue.popleft()
-        if ticket.threadless and ticket.script is not None:
-            self._lead_elsewhere(ticket)
-        elif ticket.turn.set_running_or_notify_cancel():
-            ticket.turn.set_result(True)
-        else:
-            self._pass_on()
+            if ticket.turn is not None and _taken(ticket.turn):
+                ticket.turn.set_result(True)
+                return
 
     def _lead_elsewhere(self, ticket: _Ticket) -> None:
         try:
@@ -147,7 +157,7 @@ class Writer:
             self._threads.submit(self._lead, ticket)
         except BaseException as error:  # the interpreter is going down; nobody must wait for ever
             ticket.error = error
-            ticket.turn.set_result(False)
+            _resolve(ticket)
             self._pass_on()
 
     # --- one group -------------------------------------------------------------------------------------------------
@@ -170,7 +180,7 @@ class Writer:
             self._pass_on()
             for member in group:
                 if member is not ticket or ticket.threadless:
-                    member.turn.set_result(False)
+                    _resolve(member)
 
     def _commit_group(self, connection: sqlite3.Connection, group: list[_Ticket]) -> None:
         signals: set[str] = set()
@@ -186,17 +196,21 @@ class Writer:
         except BaseException:
             self._roll_back(connection)
             raise
-        self._tell(signals)
         try:
+            self._tell(signals)
             self._observe("committed")
-        except BaseException as error:  # a test has the answer lost
+        except BaseException as error:  # what is committed stays so; only this thread's own answer is lost
             group[0].error = error
 
     def _next_member(self) -> _Ticket | None:
-        with self._mutex:
-            if self._queue and self._queue[0].script is not None:
-                return self._queue.popleft()
-            return None
+        while True:
+            with self._mutex:
+                if not self._queue or self._queue[0].script is None:
+                    return None
+                ticket = self._queue.popleft()
+            # From here on its caller can no longer withdraw it, unless that happened in this very moment.
+            if ticket.turn is not None and _taken(ticket.turn):
+                return ticket
 
     def _run_part(self, connection: sqlite3.Connection, member: _Ticket, signals: set[str]) -> None:
         """Run one script. If it fails it leaves nothing behind; the others of its group are not concerned."""
@@ -245,6 +259,7 @@ class Writer:
         """Hold the writer for the block as `transaction` does, running each call in another thread."""
         ticket = _Ticket(None, threadless=True)
         if not self._join(ticket):
+            assert ticket.turn is not None  # noqa: S101  # whoever queues has one
             try:
                 await asyncio.wrap_future(ticket.turn)
             except BaseException:
@@ -335,13 +350,21 @@ class Writer:
                 self._drop()
 
     def _tell(self, signals: set[str]) -> None:
-        """Wake whoever waits, here and in other processes, and keep the log short; the gate is held."""
-        if signals:
+        """Wake whoever waits, here and in other processes, and keep the log short; the gate is held.
+
+        What goes wrong here does no harm: waiters poll, and the next commit looks at the log again.
+        """
+        if self._opener.in_memory:
             self._hub.publish(signals)
-            if self._side is not None:
-                self._side.ring(signals)
-        if self._connection is not None and not self._opener.in_memory:
-            trim_log(self._connection, self._opener.path)
+            return
+        with contextlib.suppress(Exception):
+            if signals:
+                self._hub.publish(signals)
+                if self._side is not None:
+                    self._side.ring(signals)
+            self._commits += 1
+            if self._commits % _COMMITS_BETWEEN_LOOKS == 0 and self._connection is not None:
+                trim_log(self._connection, self._opener.path)
 
     # --- closing ---------------------------------------------------------------------------------------------------
 
@@ -369,6 +392,17 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+
+def _taken(turn: Future[bool]) -> bool:
+    """Keep the caller from withdrawing; tell whether he has not yet. One that was put back is taken already."""
+    return turn.running() or turn.set_running_or_notify_cancel()
+
+
+def _resolve(ticket: _Ticket) -> None:
+    """Tell the caller that its answer is there."""
+    if ticket.turn is not None and not ticket.turn.done():
+        ticket.turn.set_result(False)
 
 
 def _whoever_runs() -> object:
