@@ -22,7 +22,7 @@ ALLOWED = {
     "events_head": "reads the first rows of the log in its own order",
 }
 LARGE_TABLES = {"holdfast_job", "holdfast_job_row", "holdfast_event", "holdfast_attempt", "holdfast_artifact"}
-LISTS = {"routes", "places", "seqs", "ids", "affinities"}
+LISTS = {"routes", "places", "rows", "seqs", "ids", "affinities"}
 
 
 @pytest.fixture(scope="module", params=["fresh", "analyzed"])

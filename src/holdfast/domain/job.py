@@ -63,7 +63,7 @@ class Job(NamedTuple):
     started_at_ms: int | None
     outcome: AttemptOutcome | None
     """How the newest attempt ended; none while it runs."""
-    settle_digest: bytes | None
+    settle_digest: str | None
     phase: str | None
     percent: float | None
     cancel_requested: int

@@ -110,7 +110,7 @@ def progress(job: Job, held: Lease, phase: str | None, percent: float | None, no
 
 
 def settled_before(
-    job: Job, past: tuple[str | None, bytes | None] | None, held: Lease, checked: CheckedOutcome
+    job: Job, past: tuple[str | None, str | None] | None, held: Lease, checked: CheckedOutcome
 ) -> bool:
     """Whether this very settlement was accepted already, so that sending it again is harmless.
 

@@ -70,7 +70,7 @@ class CheckedOutcome(NamedTuple):
     """An outcome that passed every check, in its stored form."""
 
     outcome: Outcome
-    digest: bytes
+    digest: str
     """Tells whether a settle sent again says the same."""
     result_json: str | None = None
     failure: Failure | None = None
@@ -191,9 +191,9 @@ def _shortened(text: str, chars_max: int) -> str:
     return f"{clean[:half]} … shortened … {clean[-half:]}"[:chars_max]
 
 
-def _digest(*parts: object) -> bytes:
+def _digest(*parts: object) -> str:
     return _blake(strict_json.canonical(parts))
 
 
-def _blake(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=16).digest()
+def _blake(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=16).hexdigest()

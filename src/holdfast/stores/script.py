@@ -26,7 +26,8 @@ Rows: TypeAlias = list[Row]
 class Statement(NamedTuple):
     """One named statement of the engine's SQL with its values; a list value stands for many.
 
-    With `many`, the statement is run once for each row of values, and answers with one row: how many rows it changed.
+    With `many`, the statement is run once for each row of values. One that reads nothing answers with one row: how
+    many rows it changed.
     """
 
     name: str

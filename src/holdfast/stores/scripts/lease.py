@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.checks import datetime_of
-from holdfast.domain.claim import Lease, Renewal
+from holdfast.domain.claim import Claim, Lease, Renewal
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
 from holdfast.domain.job import Job
@@ -15,11 +16,50 @@ from holdfast.stores import script
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.moves import write_rows
 
+# The columns of `jobs_standing` after number, epoch and state.
+_STANDING = (
+    "lease_token",
+    "lease_until_ms",
+    "priority",
+    "phase",
+    "percent",
+    "cancel_requested",
+    "event_count",
+)
+_standing = attrgetter(*_STANDING)
+
 
 def lock_held(leases: Sequence[Lease]) -> Script[dict[int, Job]]:
     """Return the jobs of *leases* by number, locked; one that was deleted is missing."""
     rows = yield Statement("jobs_by_seq", {"seqs": [lease.seq for lease in leases]})
     return {job.seq: job for job in map(Job._make, rows)}
+
+
+def stand(claims: Sequence[Claim]) -> Script[dict[int, Job]]:
+    """Return the jobs of *claims* by number as they stand now, locked; one that was deleted is missing.
+
+    A job that still runs under its claim is what it was when claimed but for a few columns, so that only these are
+    read of it; any other is read whole.
+    """
+    rows = yield Statement("jobs_standing", {"seqs": [claim.job.seq for claim in claims]})
+    changed = {row[0]: row for row in rows}
+    jobs: dict[int, Job] = {}
+    moved: list[int] = []
+    for claim in claims:
+        job = claim.job
+        row = changed.get(job.seq)
+        if row is None:
+            continue
+        if row[1] == job.epoch and row[2] == job.state == "running":
+            jobs[job.seq] = (
+                job if row[3:] == _standing(job) else job._replace(**dict(zip(_STANDING, row[3:], strict=True)))
+            )
+        else:
+            moved.append(job.seq)
+    if moved:
+        whole = yield Statement("jobs_by_seq", {"seqs": moved})
+        jobs.update((job.seq, job) for job in map(Job._make, whole))
+    return jobs
 
 
 def held_job(jobs: dict[int, Job], lease: Lease) -> Job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from holdfast.domain import lifecycle, limits, strict_json
@@ -52,7 +52,7 @@ def apply_steps(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[lis
     if not steps:
         return []
     placed = [_in_this_house(catalog, step, now) for step in steps]
-    yield from write_rows("job_move", [(*_MOVED(step.after), step.after.seq, step.before.epoch) for step in placed])
+    yield from _write_steps(placed)
     yield from _keep_attempts(placed, now)
     yield from record(catalog, [(step.after, step.event) for step in placed], now)
     yield from signal_jobs([step.after for step in placed])
@@ -60,14 +60,54 @@ def apply_steps(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[lis
     return [step.after for step in placed]
 
 
+def _write_steps(steps: Sequence[Step]) -> Script[None]:
+    """Write what the steps changed. The two that every job goes through have narrower statements of their own."""
+    claimed = [step for step in steps if step.event == "claimed"]
+    done = [step for step in steps if step.event == "done"]
+    others = [step for step in steps if step.event not in {"claimed", "done"}]
+    if claimed:
+        one = claimed[0].after
+        common = {
+            "worker": one.worker,
+            "incarnation": one.incarnation,
+            "lease_token": one.lease_token,
+            "lease_until_ms": one.lease_until_ms,
+            "started_at_ms": one.started_at_ms,
+        }
+        yield from _write_set("job_claim", [_claim_row(step) for step in claimed], common)
+    if done:
+        finished = {"finished_at_ms": done[0].after.finished_at_ms}
+        yield from _write_set("job_done", [_done_row(step) for step in done], finished)
+    yield from write_rows("job_move", [(*_MOVED(step.after), step.after.seq, step.before.epoch) for step in others])
+
+
+def _claim_row(step: Step) -> list[object]:
+    after = step.after
+    return [after.seq, step.before.epoch, after.epoch, after.attempt, after.claim_place, after.event_count]
+
+
+def _done_row(step: Step) -> list[object]:
+    after = step.after
+    return [after.seq, step.before.epoch, after.result_json, after.settle_digest, after.event_count]
+
+
+def _write_set(name: str, rows: list[list[object]], common: Mapping[str, object]) -> Script[None]:
+    """Run one statement for all rows together and make sure that each changed exactly one row."""
+    [[changed]] = yield Statement(name, {"rows": rows, **common})
+    _check_changed(name, changed, len(rows))
+
+
 def write_rows(name: str, rows: list[Row]) -> Script[None]:
     """Run one statement for each row of values and make sure that each changed exactly one row."""
-    if not rows:
-        return
-    [[changed]] = yield Statement(name, many=rows)
-    if changed != len(rows):
+    if rows:
+        [[changed]] = yield Statement(name, many=rows)
+        _check_changed(name, changed, len(rows))
+
+
+def _check_changed(name: str, changed: int, decided: int) -> None:
+    if changed != decided:
         # The rows are locked and were read in this transaction, so this is a defect, not a lost race.
-        raise RuntimeError(f"{name} changed {changed} rows where {len(rows)} were decided")
+        raise RuntimeError(f"{name} changed {changed} rows where {decided} were decided")
 
 
 def _in_this_house(catalog: Catalog, step: Step, now: Now) -> Step:

@@ -18,7 +18,7 @@ from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import load_catalog
 from holdfast.stores.scripts.enqueue import enqueue_jobs
-from holdfast.stores.scripts.lease import held_job, lock_held, write_artifacts
+from holdfast.stores.scripts.lease import held_job, stand, write_artifacts
 from holdfast.stores.scripts.moves import apply_steps
 
 
@@ -31,7 +31,7 @@ def settle_jobs(engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]]) 
     if not wanted:
         return []
     catalog = yield from load_catalog(engine)
-    jobs = yield from lock_held([claim.lease for claim, _ in wanted])
+    jobs = yield from stand([claim for claim, _ in wanted])
     now = yield from script.now()
     batch = _Batch(catalog, now, jobs, [], {})
     for claim, checked in wanted:

@@ -61,7 +61,7 @@ class Answers:
             cursor.executemany(self._texts[statement.name], statement.many)
             return [(cursor.rowcount,)]
         cursor.execute(self._texts[statement.name], _bound(statement.values))
-        return cursor.fetchall()
+        return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
 
     async def _execute_async(self, statement: Statement) -> Rows:
         self._observe(statement.name)
@@ -71,7 +71,7 @@ class Answers:
             await cursor.executemany(self._texts[statement.name], statement.many)
             return [(cursor.rowcount,)]
         await cursor.execute(self._texts[statement.name], _bound(statement.values))
-        return list(await cursor.fetchall())
+        return list(await cursor.fetchall()) if cursor.description is not None else [(cursor.rowcount,)]
 
 
 def _bound(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -215,6 +215,8 @@ class Writer:
     def _run_part(self, connection: sqlite3.Connection, member: _Ticket, signals: set[str]) -> None:
         """Run one script. If it fails it leaves nothing behind; the others of its group are not concerned."""
         assert member.script is not None  # noqa: S101  # only scripts are taken into a group
+        # One that was put back from a group that came to nothing has seen what never was.
+        member.result = member.error = None
         first = not connection.in_transaction
         if first:
             self._begin(connection)

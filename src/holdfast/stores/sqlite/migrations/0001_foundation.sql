@@ -76,7 +76,7 @@ create table holdfast_job (
     claim_place       integer,
     started_at_ms     integer,
     outcome           text,
-    settle_digest     blob,
+    settle_digest     text,
     cancel_requested  integer not null,
     suspect           integer not null,
     deferrals         integer not null,
@@ -169,7 +169,7 @@ create table holdfast_attempt (
     failure_message   text,
     failure_traceback text,
     lease_token       text,
-    settle_digest     blob,
+    settle_digest     text,
     primary key (seq, epoch)
 ) strict;
 
