@@ -97,6 +97,8 @@ def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str])
 
 def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
     result_json = strict_json.encode(done.result, "result", limits.RESULT_BYTES_MAX)
+    if done.follow_ups == () == done.artifacts:
+        return CheckedOutcome(done, _blake(b"done " + result_json.encode()), result_json=result_json)
     _check_list(done.follow_ups, "follow_ups")
     if len(done.follow_ups) > limits.FOLLOW_UPS_MAX:
         raise InvalidInput("follow_ups", f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}")
@@ -104,15 +106,17 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
         check_job(new, fresh_id=fresh_id(), tenant=tenant, field=f"follow_ups[{index}]")
         for index, new in enumerate(done.follow_ups)
     )
-    if not follow_ups and done.artifacts == ():
-        return CheckedOutcome(done, _blake(b"done " + result_json.encode()), result_json=result_json)
     artifacts = check_artifacts(done.artifacts)
     # Fresh ids differ each time the same settle is sent, so they stay out of the digest.
     saying = [admission._replace(id="" if admission.digest is None else admission.id) for admission in follow_ups]
     marks = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
+    # Empty lists say as little as none at all.
+    digest = (
+        _digest("done", result_json, saying, marks) if saying or marks else _blake(b"done " + result_json.encode())
+    )
     return CheckedOutcome(
         done,
-        _digest("done", result_json, saying, marks),
+        digest,
         result_json=result_json,
         follow_ups=follow_ups,
         artifacts=artifacts,
