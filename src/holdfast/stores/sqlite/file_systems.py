@@ -7,17 +7,8 @@ from pathlib import Path
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = (
-    "nfs",
-    "cifs",
-    "smb",
-    "9p",
-    "afs",
-    "ceph",
-    "glusterfs",
-    "lustre",
-    "fuse.sshfs",
-    "fuse.s3fs",
-    "fuse.gcsfuse",
+    *("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs"),
+    *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.juicefs"),
 )
 
 

@@ -20,6 +20,7 @@ from holdfast.domain.errors import (
 from holdfast.stores.sqlite import migrate as migrations
 from holdfast.stores.sqlite.clock import known_clock, set_clock
 from holdfast.stores.sqlite.file_systems import network_file_system
+from holdfast.stores.sqlite.forks import refuse_unusable
 from holdfast.stores.sqlite.side_file import SideFile
 from holdfast.stores.sqlite.write_ahead_log import CHECKPOINT_PAGES, LOG_BYTES_LONG
 
@@ -137,6 +138,7 @@ class Opener:
             raise UnsupportedStore(f"this Python links SQLite {sqlite3.sqlite_version}; {needed} or later is needed")
         if self.in_memory:
             return
+        refuse_unusable(self.path)
         if not self._migrates and not Path(self.path).exists():
             raise StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
         if not self._network_files and (kind := network_file_system(self.path)):

@@ -27,13 +27,10 @@ class Readers:
         self._opener = opener
         self._observe = observe
         self._make_ready = make_ready
-        self._mutex = threading.Lock()
+        self._changed = threading.Condition()
         self._idle: list[sqlite3.Connection] = []
-
-    @property
-    def connections(self) -> list[sqlite3.Connection]:
-        """Those not lent at the moment. Not to be used."""
-        return self._idle
+        self._lent_out = 0
+        self._resting = False
 
     def run(self, script: Callable[[], Script[T]]) -> T:
         """Run *script* on one view of the store and return its result."""
@@ -43,30 +40,52 @@ class Readers:
             try:
                 result = run_script(script(), Answers(connection, self._opener.clock, self._observe).blocking)
             finally:
-                connection.execute("rollback")
+                # An error of the disk may have ended it already.
+                if connection.in_transaction:
+                    connection.execute("rollback")
             return result
 
     @contextmanager
     def _lent(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._resting)
             connection = self._idle.pop() if self._idle else None
-        connection = connection or self._open()
+            self._lent_out += 1
         try:
+            connection = connection or self._open()
             yield connection
         except sqlite3.Error:
-            connection.close()
+            if connection is not None:
+                connection.close()
+            connection = None
             raise
-        except BaseException:
-            self._keep(connection)
-            raise
-        self._keep(connection)
+        finally:
+            self._take_back(connection)
 
-    def _keep(self, connection: sqlite3.Connection) -> None:
-        with self._mutex:
-            if len(self._idle) < _KEPT:
+    def _take_back(self, connection: sqlite3.Connection | None) -> None:
+        with self._changed:
+            self._lent_out -= 1
+            if connection is not None and len(self._idle) < _KEPT and not self._resting:
                 self._idle.append(connection)
-                return
-        connection.close()
+            elif connection is not None:
+                connection.close()
+            self._changed.notify_all()
+
+    def rest(self, seconds: float) -> bool:
+        """Lend nothing more, wait until all is back and close it; tell whether it came back in time."""
+        with self._changed:
+            self._resting = True
+            if not self._changed.wait_for(lambda: not self._lent_out, seconds):
+                self._resting = False
+                return False
+        self.close()
+        return True
+
+    def resume(self) -> None:
+        """Lend again."""
+        with self._changed:
+            self._resting = False
+            self._changed.notify_all()
 
     def _open(self) -> sqlite3.Connection:
         connection = self._opener.reading_connection()
@@ -79,7 +98,7 @@ class Readers:
 
     def close(self) -> None:
         """Close what is not lent; what is will be kept or closed when it comes back."""
-        with self._mutex:
+        with self._changed:
             idle, self._idle = self._idle, []
         for connection in idle:
             with contextlib.suppress(sqlite3.Error):

@@ -17,6 +17,7 @@ from holdfast.stores.script import Read, Script, Write
 from holdfast.stores.signals import Hub
 from holdfast.stores.sqlite.answers import Observer, unobserved
 from holdfast.stores.sqlite.doctor import examine
+from holdfast.stores.sqlite.forks import rest_at_fork
 from holdfast.stores.sqlite.joined import AwaitingJoined, BlockingJoined
 from holdfast.stores.sqlite.opening import MEMORY, Opener
 from holdfast.stores.sqlite.readers import Readers
@@ -26,8 +27,10 @@ from holdfast.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
 
-# What came over a fork. Closing it would harm the parent's, so that it is kept and never touched.
+# What came over a fork with a transaction open. Closing it could harm the parent's, so it is kept and never touched.
 _orphans: list[object] = []
+# How long a fork waits for what is under way.
+_REST_SECONDS = 5.0
 
 
 class SqliteStore:
@@ -47,6 +50,8 @@ class SqliteStore:
         self._opener = Opener(path, relaxed=relaxed, migrates=migrates, network_files=network_files, clock=clock)
         self._observe = observe
         self._start()
+        if not self._opener.in_memory:
+            rest_at_fork(self)
 
     def _start(self) -> None:
         self._process = os.getpid()
@@ -115,6 +120,30 @@ class SqliteStore:
         raise InvalidInput(
             "connection", f"must be a sqlite3 or aiosqlite connection, not {type(connection).__name__}"
         )
+
+    # --- forks -----------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Where the database is."""
+        return self._opener.path
+
+    def rest(self) -> bool:
+        """Close everything once nothing is under way, until `resume`; tell whether that was possible."""
+        if os.getpid() != self._process:
+            # Not used in this process yet, so that there is nothing open.
+            self._start()
+        if not self._writer.rest(_REST_SECONDS):
+            return False
+        if not self._readers.rest(_REST_SECONDS):
+            self._writer.resume()
+            return False
+        return True
+
+    def resume(self) -> None:
+        """Go on after a rest."""
+        self._readers.resume()
+        self._writer.resume()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 

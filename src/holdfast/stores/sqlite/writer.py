@@ -78,11 +78,6 @@ class Writer:
         self._holder: object = None
         self._commits = 0
 
-    @property
-    def connection(self) -> sqlite3.Connection | None:
-        """The writing connection, if it is open. Not to be used."""
-        return self._connection
-
     # --- scripts ---------------------------------------------------------------------------------------------------
 
     def run(self, script: Callable[[], Script[T]]) -> T:
@@ -364,11 +359,11 @@ class Writer:
                 self._hub.publish(signals)
                 if self._side is not None:
                     self._side.ring(signals)
-            self._commits += 1
             if self._commits % _COMMITS_BETWEEN_LOOKS == 0 and self._connection is not None:
                 trim_log(self._connection, self._opener.path)
+            self._commits += 1
 
-    # --- closing ---------------------------------------------------------------------------------------------------
+    # --- closing and resting ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connection behind the gate, because the last one to close also checkpoints."""
@@ -377,17 +372,43 @@ class Writer:
         if not self._join(ticket):
             self._await_turn(ticket)
         try:
-            if self._connection is not None:
-                with self._gate():
-                    self._drop()
-            if self._side is not None:
-                self._side.close()
-                self._side = None
-            if self._threads is not None:
-                self._threads.shutdown(wait=False)
-                self._threads = None
+            self._close_all()
         finally:
             self._pass_on()
+
+    def rest(self, seconds: float) -> bool:
+        """Take the lead and close everything, until `resume`; tell whether the lead could be had in time."""
+        ticket = _Ticket(None)
+        if self._holder is not None:
+            return False
+        if not self._join(ticket):
+            assert ticket.turn is not None  # noqa: S101  # whoever queues has one
+            try:
+                ticket.turn.result(seconds)
+            except TimeoutError:
+                self._withdraw(ticket)
+                return False
+        try:
+            self._close_all()
+        except Exception:
+            self._pass_on()
+            return False
+        return True
+
+    def resume(self) -> None:
+        """Go on after a rest."""
+        self._pass_on()
+
+    def _close_all(self) -> None:
+        if self._connection is not None:
+            with self._gate():
+                self._drop()
+        if self._side is not None:
+            self._side.close()
+            self._side = None
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
 
     def _drop(self) -> None:
         if self._connection is not None:
