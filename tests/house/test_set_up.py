@@ -13,7 +13,7 @@ import pytest
 
 from tests.house.sources import ROOT
 
-TARGETS = ["help", "demo", "test", "test-long", "check", "test-pythons", "clean"]
+TARGETS = ["help", "demo", "test", "test-long", "check", "test-pythons", "bench", "bench-quick", "clean"]
 PINNED = re.compile(r"([A-Za-z0-9._-]+)==[0-9][A-Za-z0-9.!+]*")
 
 
