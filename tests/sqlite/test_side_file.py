@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,6 +19,7 @@ from holdfast import StoreBusy
 from holdfast.stores.sqlite import writer
 from holdfast.stores.sqlite.side_file import SideFile
 from tests.chaos.processes import PATIENCE_SECONDS, Child, say
+from tests.chaos.threads import in_background, interruptible, wait_until
 
 SOON = 0.05
 
@@ -90,12 +91,6 @@ def held_elsewhere(path: str) -> Iterator[Child]:
         yield holder
 
 
-def in_background(work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
 def is_free(path: str) -> bool:
     """Whether the gate could be passed now, asked of the kernel alone."""
     with Path(f"{path}-holdfast").open("rb") as opened:
@@ -142,11 +137,10 @@ class TestExclusive:
 
     def test_who_waits_gets_it_when_it_is_let_go(self, path: str, side: SideFile) -> None:
         with held_elsewhere(path) as holder:
-            waiting = in_background(lambda: side.lock(PATIENCE_SECONDS))
+            waiting = in_background(side.lock, PATIENCE_SECONDS)
             holder.tell("let go")
             assert holder.hear() == "free"
-            waiting.join(PATIENCE_SECONDS)
-            assert not waiting.is_alive()
+            waiting.result(PATIENCE_SECONDS)
             assert not is_free(path)
 
     def test_nobody_who_keeps_asking_is_left_out(self, path: str) -> None:
@@ -192,11 +186,10 @@ class TestPatience:
         with held_elsewhere(path) as holder:
             with pytest.raises(StoreBusy):
                 side.lock(SOON)
-            waiting = in_background(lambda: side.lock(PATIENCE_SECONDS))
+            waiting = in_background(side.lock, PATIENCE_SECONDS)
             holder.tell("let go")
             assert holder.hear() == "free"
-            waiting.join(PATIENCE_SECONDS)
-            assert not waiting.is_alive()
+            waiting.result(PATIENCE_SECONDS)
 
     def test_locking_and_giving_up_again_and_again_never_leaves_it_locked(self, path: str, side: SideFile) -> None:
         other = SideFile(path)
@@ -210,7 +203,7 @@ class TestPatience:
                 pass
             else:
                 side.unlock()
-            releasing.join()
+            releasing.result(PATIENCE_SECONDS)
         other.lock(PATIENCE_SECONDS)
         other.close()
 
@@ -231,7 +224,7 @@ class TestPatience:
         def unlock_late(descriptor: int, operation: int) -> None:
             if operation == fcntl.LOCK_UN and threading.current_thread() is keeper:
                 reached.set()
-                late_holds.wait(PATIENCE_SECONDS)
+                late_holds.wait(1)  # in vain if what is about to be unlocked is the keeper's own
             flock(descriptor, operation)
 
         with held_elsewhere(path) as holder:
@@ -258,22 +251,17 @@ class TestPatience:
 def interrupted_once_waiting() -> Iterator[None]:
     """Let a signal interrupt the main thread while it waits in the block."""
 
-    def interrupt() -> None:
-        while not any(thread.name == "holdfast-gate" for thread in threading.enumerate()):
-            time.sleep(0.001)
+    def interrupt_waiter() -> None:
+        wait_until(lambda: any(thread.name == "holdfast-gate" for thread in threading.enumerate()))
         time.sleep(SOON)  # the thread was started; its owner now waits
-        os.kill(os.getpid(), signal.SIGUSR1)
+        interrupt()
 
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGUSR1, stop)
-    killer = in_background(interrupt)
-    try:
-        yield
-    finally:
-        killer.join()
-        signal.signal(signal.SIGUSR1, before)
+    with interruptible() as interrupt:
+        interrupting = in_background(interrupt_waiter)
+        try:
+            yield
+        finally:
+            interrupting.result(PATIENCE_SECONDS)
 
 
 # --- the dead and the stopped --------------------------------------------------------------------------------------

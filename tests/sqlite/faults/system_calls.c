@@ -17,7 +17,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { WRITE = 1, SYNC = 2, TRUNCATE = 4, UNLINK = 8, CREATE = 16 };
+enum { WRITE = 1, SYNC = 2, TRUNCATE = 4, UNLINK = 8, CREATE = 16, READ = 32, OPEN = 64 };
 enum { KILL_BEFORE = 1, KILL_AFTER = 2, FAIL = 3 };
 #define DESCRIPTORS 65536
 
@@ -81,7 +81,7 @@ static int before(int call, const char *path) {
 static int opened(int place, const char *path, int flags, mode_t mode) {
     int fresh = (flags & O_CREAT) && concerned(path) && access(path, F_OK) != 0;
     int saved = errno, then = fresh ? before(CREATE, path) : 0;
-    if (then < 0) return -1;
+    if (then < 0 || (concerned(path) && before(OPEN, path) < 0)) return -1;
     errno = saved;
     int descriptor = syscall(SYS_openat, place, path, flags, mode);
     if (descriptor >= 0) remember(descriptor, path);
@@ -122,6 +122,15 @@ ssize_t write(int descriptor, const void *data, size_t size) {
     return done;
 }
 
+static ssize_t read_at(int descriptor, void *data, size_t size, off64_t offset) {
+    const char *path = path_of(descriptor);
+    if (path && before(READ, path) < 0) return -1;
+    return syscall(SYS_pread64, descriptor, data, size, offset);
+}
+
+ssize_t pread(int descriptor, void *data, size_t size, off_t offset) { return read_at(descriptor, data, size, offset); }
+ssize_t pread64(int descriptor, void *data, size_t size, off64_t offset) { return read_at(descriptor, data, size, offset); }
+
 static int truncated(int descriptor, off64_t size) {
     const char *path = path_of(descriptor);
     int then = path ? before(TRUNCATE, path) : 0;
@@ -135,10 +144,27 @@ static int truncated(int descriptor, off64_t size) {
 int ftruncate(int descriptor, off_t size) { return truncated(descriptor, size); }
 int ftruncate64(int descriptor, off64_t size) { return truncated(descriptor, size); }
 
+static int allocated(int descriptor, off64_t offset, off64_t size) {
+    const char *path = path_of(descriptor);
+    int then = path ? before(TRUNCATE, path) : 0;
+    if (then < 0) return errno;
+    int result = syscall(SYS_fallocate, descriptor, 0, offset, size) == 0 ? 0 : errno;
+    if (then > 0) die();
+    return result;
+}
+
+int posix_fallocate(int descriptor, off_t offset, off_t size) { return allocated(descriptor, offset, size); }
+int posix_fallocate64(int descriptor, off64_t offset, off64_t size) { return allocated(descriptor, offset, size); }
+
 static int synced(int descriptor, long number) {
     const char *path = path_of(descriptor);
     int then = path ? before(SYNC, path) : 0;
-    if (then < 0) return -1;
+    if (then < 0) {
+        int saved = errno;
+        record('F', path, 0, NULL, 0);
+        errno = saved;
+        return -1;
+    }
     int result = syscall(number, descriptor);
     if (path && result == 0) record('S', path, 0, NULL, 0);
     if (then > 0) die();

@@ -1,0 +1,107 @@
+"""The bench runs from end to end at a thousandth of its size. How fast it finds anything is no test's business."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from bench.__main__ import main
+from bench.charts import Bar, draw, draw_all
+from bench.everyone import everyone
+from bench.ours import HoldfastSession
+from bench.page import BEGIN, END, told, write_page
+from bench.results import Results, store
+from bench.rounds import PLANS, Cell
+from bench.targets import verdicts
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("bench")
+    return main(
+        ["--rounds", "1", "--scale", "0.001", "--folder", str(folder), "--json", str(folder / "results.json")]
+    )
+
+
+def _rates(**rates: list[float]) -> Results:
+    cells = [Cell("drain", name, "full", values) for name, values in rates.items()]
+    return Results({}, {}, {}, cells=cells)
+
+
+def test_every_road_is_measured_for_holdfast_and_the_bare_loop(results: Results) -> None:
+    measured = {(cell.road, cell.candidate, cell.durability) for cell in results.cells}
+
+    for plan in PLANS:
+        for candidate in everyone():
+            if plan.road in candidate.roads and plan.count(candidate.durability):
+                assert (plan.road, candidate.name, candidate.durability) in measured
+    assert ("disk", "overwrite", "full") in measured
+
+
+def test_pickup_claims_and_memory_are_measured(results: Results) -> None:
+    assert {one.candidate for one in results.latencies} >= {"holdfast"}
+    assert all(cost.seconds for cost in results.costs)
+    assert results.memory is not None
+    assert results.memory.jobs == 1_000
+
+
+def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nthe last run\n{END}\nafter\n", encoding="utf-8")
+
+    store(results, tmp_path / "results.json")
+    write_page(results, page)
+    charts = draw_all(results, tmp_path / "images")
+
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["roads"]
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "the last run" not in text
+    assert told(results) in text
+    assert charts
+    assert {ElementTree.parse(chart).getroot().tag for chart in charts} == {"{http://www.w3.org/2000/svg}svg"}
+
+
+def test_every_candidate_shows_its_settings(results: Results) -> None:
+    assert results.settings == {one.label: one.settings for one in everyone()}
+    assert all(results.settings.values())
+
+
+def test_a_target_compares_the_rounds_one_by_one() -> None:
+    found = verdicts(_rates(holdfast=[40.0, 100.0, 90.0], huey=[2.0, 4.0, 5.0]))
+
+    against_huey = found[0]
+    assert (against_huey.found, against_huey.met) == (20.0, True)
+
+
+def test_a_target_that_is_missed_says_so() -> None:
+    [against_huey, against_plainjob, *_] = verdicts(_rates(holdfast=[38.0], huey=[2.0]))
+
+    assert (against_huey.found, against_huey.met) == (19.0, False)
+    assert (against_plainjob.found, against_plainjob.met) == (None, None)
+
+
+def test_a_bar_is_as_long_as_its_value() -> None:
+    chart = ElementTree.fromstring(draw("Bars & more", [Bar("a", 2.0, "two"), Bar("b", 1.0, "one")]))
+
+    bars = [float(one.attrib["width"]) for one in chart.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert bars[0] == 2 * bars[1]
+
+
+class _Forgetful(HoldfastSession):
+    """Holdfast, but its drain does nothing."""
+
+    def drain(self, batch: int) -> int:
+        return 0
+
+
+def test_a_candidate_that_loses_jobs_is_not_measured(tmp_path: Path) -> None:
+    session = _Forgetful("full", tmp_path)
+    try:
+        with pytest.raises(RuntimeError, match="handled 0 of 4"):
+            session.measure("drain", 4)
+    finally:
+        session.close()

@@ -1,0 +1,310 @@
+"""One process of the chaos: `python -m tests.chaos.actor URL FOLDER NAME SEED`.
+
+It does one random thing after another and writes each down, until the folder holds a file named `stop`. It expects to
+be stopped and killed at any moment.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast import (
+    Claim,
+    Deferred,
+    Done,
+    Failed,
+    Job,
+    NewJob,
+    Outcome,
+    Queue,
+    Refused,
+    Released,
+    Transaction,
+    Unavailable,
+)
+from tests.chaos.engines import SqliteFile, open_engine, write_ledger
+from tests.chaos.history import Act, Recorder
+
+KEYS = [f"key-{number}" for number in range(6)]
+LEASES = (0.2, 0.35, 0.5)
+DOZES = 0.004
+KNOWN_MAX = 40
+HELD_MAX = 12
+
+
+class _Answer:
+    """What a call turned out to have done."""
+
+    def __init__(self) -> None:
+        self.acts: list[Act] = []
+
+
+class Actor:
+    """Does random things and writes them down."""
+
+    def __init__(self, engine: SqliteFile, recorder: Recorder, name: str, seed: str) -> None:
+        self._engine = engine
+        self._queue: Queue = engine.queue
+        self._recorder = recorder
+        self._name = name
+        self._chance = random.Random(seed)
+        self._made = 0
+        self._known: list[str] = []
+        self._held: list[Claim] = []
+        self._settled: list[tuple[Claim, Outcome]] = []
+        self._last_new: NewJob | None = None
+
+    def act(self) -> None:
+        """Do one thing, or fall asleep over it for longer than most leases last."""
+        if self._chance.random() < DOZES:
+            time.sleep(LEASES[1])
+        doings: list[tuple[Callable[[], None], int]] = [
+            (self.enqueue, 6),
+            (self.enqueue_many, 2),
+            (self.enqueue_again, 1),
+            (self.claim, 4),
+            (self.claim_many, 3),
+            (self.heartbeat, 3),
+            (self.progress, 2),
+            (self.settle, 8),
+            (self.settle_again, 1),
+            (self.settle_and_claim, 3),
+            (self.settle_in_transaction, 2),
+            (self.settle_on_own_connection, 2),
+            (self.cancel, 1),
+            (self.requeue, 2),
+        ]
+        [doing] = self._chance.choices([doing for doing, _ in doings], [weight for _, weight in doings])
+        doing()
+
+    # --- writing down ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _written_down(self, may: Sequence[Act] = ()) -> Iterator[_Answer]:
+        call, answer = self._recorder.announce(may), _Answer()
+        try:
+            yield answer
+        except Refused as refusal:
+            self._recorder.refused(call, refusal.code)
+        except Unavailable as failure:
+            self._recorder.unknown(call, failure.code)
+        else:
+            self._recorder.acknowledge(call, answer.acts)
+
+    def _know(self, job_id: str) -> None:
+        self._known = [*self._known[-KNOWN_MAX:], job_id]
+
+    # --- enqueue ---------------------------------------------------------------------------------------------------
+
+    def _new(self) -> NewJob:
+        self._made += 1
+        chance = self._chance
+        job = NewJob(
+            "task",
+            {"n": self._made, "pad": "x" * chance.randrange(200)},
+            job_id=f"{self._name}-{self._made}",
+            tenant=chance.choice(["red", "blue"]),
+            priority=chance.randrange(3),
+            max_attempts=4,
+            delay=chance.choice([0, 0, 0, 0.05]),
+        )
+        if chance.random() < 0.3:
+            key = chance.choice(KEYS)
+            # The key counts within the tenant, and the tag says so to whoever reads the events.
+            job.options["tags"] = {"key": f"{job.options['tenant']} {key}"}
+            job.options["dedupe_key"] = key
+            job.options["on_duplicate"] = chance.choice(["keep", "keep", "replace"])
+            job.options["events"] = "all"
+        elif chance.random() < 0.6:
+            job.options["events"] = "all"
+        return job
+
+    def enqueue(self) -> None:
+        job = self._last_new = self._new()
+        self._enqueue(job)
+
+    def enqueue_again(self) -> None:
+        if self._last_new is not None:
+            self._enqueue(self._last_new)
+
+    def _enqueue(self, job: NewJob) -> None:
+        with self._written_down([_may_enqueue(job)]) as answer:
+            made = self._queue.enqueue(job.kind, job.payload, **job.options)
+            answer.acts.append(Act(deed="enqueue", job=made.id, created=made.created))
+            self._know(made.id)
+
+    def enqueue_many(self) -> None:
+        jobs = [self._new() for _ in range(self._chance.randrange(2, 5))]
+        with self._written_down([_may_enqueue(job) for job in jobs]) as answer:
+            for made in self._queue.enqueue_many(jobs):
+                answer.acts.append(Act(deed="enqueue", job=made.id, created=made.created))
+                self._know(made.id)
+
+    # --- claim and lease -------------------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        with self._written_down() as answer:
+            claim = self._queue.claim(worker=self._name, lease=self._chance.choice(LEASES))
+            answer.acts += self._hold([] if claim is None else [claim])
+
+    def claim_many(self) -> None:
+        with self._written_down() as answer:
+            limit = self._chance.randrange(1, 6)
+            claims = self._queue.claim_many(worker=self._name, lease=self._chance.choice(LEASES), limit=limit)
+            answer.acts += self._hold(claims)
+
+    def _hold(self, claims: Sequence[Claim]) -> list[Act]:
+        self._held = [*self._held, *claims][-HELD_MAX:]
+        for claim in claims:
+            self._know(claim.job.id)
+        return [claimed(claim) for claim in claims]
+
+    def heartbeat(self) -> None:
+        if not self._held:
+            return
+        claim = self._chance.choice(self._held)
+        # If no answer comes, the lease may have been extended to some moment not known: to the end of time, then.
+        with self._written_down([_of("heartbeat", claim, until_ms=1 << 60)]) as answer:
+            renewal = self._queue.heartbeat(claim, lease=self._chance.choice(LEASES))
+            until_ms = round(renewal.lease_until.timestamp() * 1000)
+            answer.acts.append(_of("heartbeat", claim, until_ms=until_ms))
+
+    def progress(self) -> None:
+        if not self._held:
+            return
+        claim = self._chance.choice(self._held)
+        with self._written_down() as answer:
+            self._queue.progress(claim, percent=self._chance.randrange(100))
+            answer.acts.append(_of("progress", claim))
+
+    # --- settle ----------------------------------------------------------------------------------------------------
+
+    def _outcome(self, claim: Claim) -> Outcome:
+        follow_up = NewJob("task", job_id=f"{claim.job.id}.{claim.epoch}", max_attempts=4, events="all")
+        outcomes: list[Outcome] = [
+            Done({"by": self._name}),
+            Done(follow_ups=[follow_up] if len(claim.job.id) < 40 else []),
+            Failed("it broke", retry_after=self._chance.choice([0, 0.03])),
+            Failed("it is broken", permanent=True),
+            Deferred(after=self._chance.choice([0, 0.03])),
+            Released(),
+        ]
+        [outcome] = self._chance.choices(outcomes, [8, 2, 3, 1, 1, 1])
+        return outcome
+
+    def _drop_one(self) -> tuple[Claim, Outcome] | None:
+        if not self._held:
+            return None
+        claim = self._held.pop(self._chance.randrange(len(self._held)))
+        outcome = self._outcome(claim)
+        self._settled = [*self._settled[-5:], (claim, outcome)]
+        return claim, outcome
+
+    def settle(self) -> None:
+        if wanted := self._drop_one():
+            with self._written_down(_may_settle(*wanted)) as answer:
+                answer.acts += settled(*wanted, self._queue.settle(*wanted))
+
+    def settle_again(self) -> None:
+        if self._settled:
+            wanted = self._chance.choice(self._settled)
+            with self._written_down(_may_settle(*wanted)) as answer:
+                answer.acts += settled(*wanted, self._queue.settle(*wanted), again=True)
+
+    def settle_and_claim(self) -> None:
+        wanted = [one for one in [self._drop_one(), self._drop_one()] if one is not None]
+        with self._written_down([act for one in wanted for act in _may_settle(*one)]) as answer:
+            lease = self._chance.choice(LEASES)
+            both = self._queue.settle_and_claim(wanted, limit=2, worker=self._name, lease=lease)
+            for (claim, outcome), settlement in zip(wanted, both.settlements, strict=True):
+                if settlement.job is not None:
+                    answer.acts += settled(claim, outcome, settlement.job)
+            answer.acts += self._hold(both.claims)
+
+    # --- within a transaction --------------------------------------------------------------------------------------
+
+    def settle_in_transaction(self) -> None:
+        if wanted := self._drop_one():
+            with self._written_down(_may_settle(*wanted)) as answer, self._queue.transaction() as transaction:
+                answer.acts += _settle_with_ledger(transaction, transaction, *wanted)
+
+    def settle_on_own_connection(self) -> None:
+        if wanted := self._drop_one():
+            with self._written_down(_may_settle(*wanted)) as answer, self._engine.own_transaction() as (joined, own):
+                answer.acts += _settle_with_ledger(joined, own, *wanted)
+
+    # --- operate ---------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        if self._known:
+            job_id, forced = self._chance.choice(self._known), self._chance.random() < 0.3
+            with self._written_down([Act(deed="cancel", job=job_id, forced=forced)]) as answer:
+                job = self._queue.cancel(job_id, force=forced)
+                answer.acts.append(Act(deed="cancel", job=job_id, forced=forced, state=job.state))
+
+    def requeue(self) -> None:
+        if self._known:
+            job_id = self._chance.choice(self._known)
+            with self._written_down([Act(deed="requeue", job=job_id)]) as answer:
+                self._queue.requeue(job_id)
+                answer.acts.append(Act(deed="requeue", job=job_id))
+
+
+# --- acts ----------------------------------------------------------------------------------------------------------
+
+
+def _may_enqueue(job: NewJob) -> Act:
+    return Act(deed="enqueue", job=job.options.get("job_id") or "")
+
+
+def _of(deed: str, claim: Claim, **words: object) -> Act:
+    known = {"job": claim.job.id, "epoch": claim.epoch, "token": claim.lease_token}
+    return Act(deed=deed, **known, **words)  # type: ignore[arg-type]  # words are checked where acts are read
+
+
+def claimed(claim: Claim) -> Act:
+    """Return the act of having been given *claim*."""
+    until_ms = claim.job.lease_until_ms
+    return _of("claim", claim, until_ms=until_ms, lease_ms=claim.lease_ms, worker=claim.job.worker)
+
+
+def _may_settle(claim: Claim, outcome: Outcome) -> list[Act]:
+    return [_of("settle", claim, outcome=type(outcome).__name__.lower())]
+
+
+def settled(claim: Claim, outcome: Outcome, job: Job, *, again: bool = False, ledger: bool = False) -> list[Act]:
+    """Return the acts of having settled *claim*: the settlement, and the follow-ups it brought."""
+    # A settle sent again is answered with the job as it stands, which may have moved on.
+    state = "" if again else job.state
+    acts = [_of("settle", claim, outcome=type(outcome).__name__.lower(), state=state, again=again, ledger=ledger)]
+    if isinstance(outcome, Done) and not again:
+        acts += [
+            Act(deed="enqueue", job=one.options["job_id"] or "", created=True)
+            for one in outcome.follow_ups
+            if isinstance(one, NewJob)
+        ]
+    return acts
+
+
+def _settle_with_ledger(joined: Transaction, own: object, claim: Claim, outcome: Outcome) -> list[Act]:
+    job = joined.settle(claim, outcome)
+    if job.state == "done":
+        write_ledger(own, job.id, claim.epoch)  # type: ignore[arg-type]  # either has `execute`
+    return settled(claim, outcome, job, ledger=job.state == "done")
+
+
+def main() -> None:
+    url, folder, name, seed = sys.argv[1:]
+    stop = Path(folder) / "stop"
+    actor = Actor(open_engine(url), Recorder(Path(folder) / f"{name}.log", name), name, seed)
+    while not stop.exists():
+        actor.act()
+
+
+if __name__ == "__main__":
+    main()

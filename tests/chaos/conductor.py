@@ -1,0 +1,156 @@
+"""Conducts the chaos: starts processes, kills and stops them, brings the store to rest and gathers its history."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from holdfast import Done, Event, Job
+from tests.chaos.actor import claimed, settled
+from tests.chaos.checker import History
+from tests.chaos.engines import SqliteFile, open_engine
+from tests.chaos.history import Recorder, acts_in, codes_in
+from tests.chaos.processes import PATIENCE_SECONDS
+from tests.chaos.reader import pages
+
+# Longer than every lease, so that whoever was stopped comes back as a zombie.
+STOPPED_SECONDS = (0.6, 1.0)
+UNFINISHED = ("scheduled", "blocked", "ready", "running")
+
+
+class Conductor:
+    """Runs *count* actors and a reader on the store at *url*; all chance comes from *seed*."""
+
+    def __init__(self, url: str, folder: Path, seed: int, count: int) -> None:
+        self.engine: SqliteFile = open_engine(url)
+        self.kills = self.stops = 0
+        self._url = url
+        self._folder = folder
+        self._seed = seed
+        self._chance = random.Random(seed)
+        self._started = 0
+        self.engine.prepare()
+        self._reader = self._start("tests.chaos.reader", "reader")
+        self._actors = [self._start_actor() for _ in range(count)]
+
+    # --- processes -------------------------------------------------------------------------------------------------
+
+    def _start_actor(self) -> subprocess.Popen[bytes]:
+        self._started += 1
+        return self._start("tests.chaos.actor", f"actor{self._started}")
+
+    def _start(self, module: str, name: str) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.errors").open("ab") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, self._url, str(self._folder), name, f"{self._seed} {name}"],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stderr=errors,
+                cwd=Path(__file__).parents[2],
+            )
+
+    def conduct(self, seconds: float) -> None:
+        """Kill and stop processes for so many seconds."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(self._chance.uniform(0.05, 0.4))
+            self._chance.choice([self._kill_actor, self._kill_actor, self._stop_actor, self._kill_reader])()
+
+    def _kill_actor(self) -> None:
+        place = self._chance.randrange(len(self._actors))
+        self._end(self._actors[place])
+        self._actors[place] = self._start_actor()
+
+    def _kill_reader(self) -> None:
+        self._end(self._reader)
+        self._reader = self._start("tests.chaos.reader", "reader")
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.poll() is None, "a process ended by itself: " + self.errors()
+        process.kill()
+        process.wait()
+        self.kills += 1
+
+    def _stop_actor(self) -> None:
+        """Stop one past its lease while the others go on, then let it go on too."""
+        stopped = self._chance.choice(self._actors)
+        assert stopped.poll() is None, "a process ended by itself: " + self.errors()
+        stopped.send_signal(signal.SIGSTOP)
+        time.sleep(self._chance.uniform(*STOPPED_SECONDS))
+        stopped.send_signal(signal.SIGCONT)
+        self.stops += 1
+
+    def errors(self) -> str:
+        """Return what the processes wrote to their standard error."""
+        return "".join(path.read_text() for path in sorted(self._folder.glob("*.errors")))
+
+    # --- rest ------------------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Let all processes come to their end, and every job to its own."""
+        (self._folder / "stop").touch()
+        for actor in self._actors:
+            assert actor.wait(PATIENCE_SECONDS) == 0, self.errors()
+        self._drain()
+        (self._folder / "drained").touch()
+        assert self._reader.wait(PATIENCE_SECONDS) == 0, self.errors()
+
+    def _drain(self) -> None:
+        """Do all work that is left. Leases of the dead have to lapse first; they are short."""
+        queue, recorder = self.engine.queue, Recorder(self._folder / "drain.log", "drain")
+        until = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < until:
+            call = recorder.announce([])
+            claims = queue.claim_many(worker="drain", lease=30)
+            recorder.acknowledge(call, [claimed(claim) for claim in claims])
+            for claim in claims:
+                call = recorder.announce([])
+                recorder.acknowledge(call, settled(claim, Done(), queue.settle(claim, Done())))
+            if not claims:
+                if not any(queue.counts().get(state) for state in UNFINISHED):
+                    return
+                time.sleep(0.02)
+
+    def kill_all(self) -> None:
+        """Leave no process behind, however the test ended."""
+        for process in [self._reader, *self._actors]:
+            process.kill()
+            process.wait()
+
+    # --- history ---------------------------------------------------------------------------------------------------
+
+    def history(self) -> History:
+        """Return all that the processes wrote down and all that the store holds."""
+        logs = [path for path in sorted(self._folder.glob("*.log")) if path.name != "events.log"]
+        return History(
+            acts=[act for path in logs for act in acts_in(path)],
+            jobs=self._jobs(),
+            events=self._events(),
+            seen=pages(self._folder)[0],
+            ledger=self.engine.ledger(),
+        )
+
+    def codes(self) -> set[str]:
+        """Return the codes of all refusals and failures."""
+        return {code for path in self._folder.glob("*.log") for code in codes_in(path)}
+
+    def _jobs(self) -> dict[str, Job]:
+        found: dict[str, Job] = {}
+        page = self.engine.queue.jobs(limit=1000)
+        found.update((job.id, job) for job in page)
+        while page.cursor is not None:
+            page = self.engine.queue.jobs(after=page.cursor, limit=1000)
+            found.update((job.id, job) for job in page)
+        return found
+
+    def _events(self) -> list[Event]:
+        found: list[Event] = []
+        cursor = None
+        while page := self.engine.queue.events(after=cursor, limit=1000).events:
+            found += page
+            cursor = page[-1].cursor
+        return found

@@ -1,0 +1,48 @@
+"""A process that reads the event log while it grows: `python -m tests.chaos.reader URL FOLDER NAME SEED`.
+
+It writes down each page with its cursor and goes on from the last one written, so that it too may be killed. It ends
+once the folder holds a file named `drained` and there is nothing more to read.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+
+from tests.chaos.engines import open_engine
+from tests.chaos.history import Recorder, lines
+
+
+def pages(folder: Path) -> tuple[list[tuple[str, int]], str | None]:
+    """Return what has been read so far, each event's job and number, and the cursor to go on from."""
+    seen: list[tuple[str, int]] = []
+    cursor: str | None = None
+    path = folder / "events.log"
+    for words in lines(path) if path.exists() else ():
+        seen += [(job, number) for job, number in words["events"]]
+        cursor = words["cursor"]
+    return seen, cursor
+
+
+def main() -> None:
+    url, place, name, seed = sys.argv[1:]
+    folder, chance = Path(place), random.Random(seed)
+    queue = open_engine(url).queue
+    recorder = Recorder(folder / "events.log", name)
+    _, cursor = pages(folder)
+    while True:
+        drained = (folder / "drained").exists()
+        page = queue.events(after=cursor, limit=chance.choice([1, 7, 50, 1000]))
+        if page.events:
+            cursor = page.cursor
+            recorder.note(cursor=cursor, events=[[event.job_id, event.number] for event in page])
+        elif drained:
+            return
+        else:
+            time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sqlite.faults.interception import FORMS, Form, compiler
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> Form:
+    """How the process under test is stood between it and its files. The form that needs nothing always runs."""
+    chosen: Form = request.param
+    if chosen == "system-calls" and compiler() is None:
+        pytest.skip("NO C COMPILER (cc, gcc or clang): system calls are not intercepted, only SQLite's file layer is")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for what has to be compiled."""
+    return tmp_path_factory.mktemp("built")

@@ -1,0 +1,41 @@
+"""The process that is killed, again and again, at one system call after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import holdfast
+from tests.sqlite.faults.child import forked
+from tests.sqlite.faults.interception import Action, Call, Interception
+from tests.sqlite.faults.operations import OPERATIONS, copy_of
+
+
+def killed_at_each_call(
+    interception: Interception, *, prepared: str, operation: str, after: bool, cold: bool, step: int
+) -> list[dict[str, Any]]:
+    """Kill a process at every *step*-th call until one comes through; tell of each its folder and what it said."""
+    action = Action.KILL_AFTER if after else Action.KILL_BEFORE
+    cases: list[dict[str, Any]] = []
+    while True:
+        folder = copy_of(prepared, len(cases))
+        at = 1 + step * len(cases)
+        interception.watch(folder)
+        status, said = forked(_case(interception, f"{folder}/jobs.db", operation, action, at, cold=cold))
+        cases.append({"folder": folder, "at": at, "status": status, "said": said})
+        if status == 0:
+            return cases
+
+
+def _case(
+    interception: Interception, path: str, operation: str, action: Action, at: int, *, cold: bool
+) -> Callable[[Callable[[Any], None]], None]:
+    def case(say: Callable[[Any], None]) -> None:
+        queue = holdfast.connect(path)
+        if not cold:
+            OPERATIONS[operation].approach(queue, path)
+        interception.arm(Call.CHANGE, action, at)
+        OPERATIONS[operation].perform(queue)
+        say("acknowledged")
+
+    return case

@@ -1,0 +1,113 @@
+"""The calls that faults are put into: each can be sent again, and leaves a store that can be compared."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import holdfast
+from holdfast.stores.sqlite.write_ahead_log import CHECKPOINT_PAGES
+from tests.sqlite.faults.history import numbers
+
+# A page in the log, with its header.
+_FRAME_BYTES = 4096 + 24
+_WORKER: Any = {"worker": "w", "incarnation": "i", "lease": 3600}
+
+
+class Operation(NamedTuple):
+    """A call, and what has to be done before it in the same process."""
+
+    perform: Callable[[holdfast.Queue], object]
+    approach: Callable[[holdfast.Queue, str], object] = lambda queue, _path: queue.migrate()
+
+
+def _enqueue(queue: holdfast.Queue) -> None:
+    queue.enqueue_many([{"kind": "mail", "job_id": f"new-{place}", "payload": "x" * 3_000} for place in range(3)])
+
+
+def _claim(queue: holdfast.Queue) -> None:
+    queue.claim_many(limit=2, lease_token="second", **_WORKER)
+
+
+def _settle(queue: holdfast.Queue) -> None:
+    # The claim as `prepare` got it, whatever has become of the job since.
+    claim = holdfast.Claim(queue.get("old-0")._replace(epoch=1, lease_token="first"), 3_600_000)
+    follow_ups = [{"kind": "mail", "job_id": f"then-{place}"} for place in range(2)]
+    queue.settle(claim, holdfast.Done("ok", follow_ups=follow_ups, artifacts=[holdfast.Artifact("a", b"b" * 5_000)]))
+
+
+def _cancel(queue: holdfast.Queue) -> None:
+    queue.cancel("old-4")
+
+
+def _close(queue: holdfast.Queue) -> None:
+    _enqueue(queue)
+    queue.close()
+
+
+def _lengthen_log(queue: holdfast.Queue, path: str) -> None:
+    """Bring the log close to the length at which the next commit copies it into the database."""
+    queue.enqueue_many([{"kind": "bulk", "lane": "bulk", "payload": "x" * 800_000} for _ in range(4)])
+    log = Path(f"{path}-wal")
+    while log.stat().st_size < (CHECKPOINT_PAGES - 8) * _FRAME_BYTES:
+        queue.enqueue("bulk", lane="bulk")
+
+
+OPERATIONS = {
+    "enqueue": Operation(_enqueue),
+    "claim": Operation(_claim),
+    "settle": Operation(_settle),
+    "cancel": Operation(_cancel),
+    "close": Operation(_close),
+    "checkpoint": Operation(_enqueue, _lengthen_log),
+}
+
+
+def prepare(folder: Path) -> None:
+    """Make a store with a few jobs, the first of them claimed."""
+    folder.mkdir()
+    queue = holdfast.connect(str(folder / "jobs.db"))
+    for place in range(5):
+        queue.enqueue("mail", {"place": place}, job_id=f"old-{place}", events="all")
+    queue.claim_many(limit=1, lease_token="first", **_WORKER)
+    queue.close()
+
+
+class References(NamedTuple):
+    """The store before a call and after it."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def references(prepared: Path, name: str) -> References:
+    """Return what a store looks like before and after an operation that nothing disturbs."""
+    folder = prepared.with_name(f"undisturbed-{name}")
+    shutil.copytree(prepared, folder)
+    queue = holdfast.connect(str(folder / "jobs.db"))
+    before = numbers(queue)
+    OPERATIONS[name].perform(queue)
+    after = numbers(queue)
+    queue.close()
+    assert before != after
+    return References(before, after)
+
+
+def without_bulk(seen: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the jobs that only lengthened the log: their ids are drawn."""
+    known = ("old-", "new-", "then-")
+    return {
+        "jobs": [row for row in seen["jobs"] if row[0].startswith(known)],
+        "events": [row for row in seen["events"] if row[0].startswith(known)],
+        "attempts": {job_id: count for job_id, count in seen["attempts"].items() if job_id.startswith(known)},
+    }
+
+
+def copy_of(prepared: str, number: int) -> str:
+    """Return a fresh copy of the prepared folder, which may be an empty one."""
+    folder = f"{prepared}-{os.getpid()}-{number}"
+    shutil.copytree(prepared, folder)
+    return folder

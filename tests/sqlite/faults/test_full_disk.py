@@ -1,0 +1,36 @@
+"""A small disk that really runs full. Without the right to mount one, `test_failing_calls` has the same made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sqlite.faults.child import run_child
+from tests.sqlite.faults.history import History, complaints
+from tests.sqlite.faults.places import small_disk
+from tests.sqlite.faults.visits import fill_up
+
+_REASON = "no disk ran really full; system calls and the file layer said so instead"
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "payload_bytes"),
+    [(2, 3_000), (2, 60_000), (16, 60_000), (16, 900_000)],
+    ids=["log", "log-large-rows", "database", "database-large-rows"],
+)
+def test_a_full_disk_refuses_by_name_loses_nothing_and_is_used_again(
+    tmp_path: Path, built: Path, mebibytes: int, payload_bytes: int
+) -> None:
+    # Half of the disk is taken by something else at first, and given back in the end.
+    reserve_bytes = mebibytes << 19
+    with small_disk(tmp_path / "disk", f"{mebibytes}m", _REASON) as disk:
+        words = {"folder": str(disk), "payload_bytes": payload_bytes, "reserve_bytes": reserve_bytes}
+        seen = run_child("file-layer", built, fill_up, **words)
+        assert seen["refusals"] == ["StoreFull"] * 3
+        assert len(seen["acknowledged"]) > 3
+        refused = {"enqueue": "StoreFull", "settle": "StoreFull", "another": "StoreFull", "elsewhere": "StoreFull"}
+        assert seen["full"] == {**refused, "read": True}
+        assert seen["freed"] == {"settle": "done", "elsewhere": True, "jobs": True}
+        history = History(acknowledged=dict.fromkeys(seen["acknowledged"], ("ready", 0)))
+        assert complaints(str(disk / "jobs.db"), history) == []

@@ -1,0 +1,96 @@
+"""The process that meets a store it may not write to, or for which there is no space."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from tests.sqlite.faults.history import numbers
+from tests.sqlite.faults.interception import Interception
+
+_NOBODY = 65_534
+
+
+def visit(_interception: Interception, path: str, humble: bool) -> dict[str, Any]:
+    """Read and try to write; *humble* means without the rights of root."""
+    with tempfile.TemporaryDirectory() as folder, holdfast.connect(f"{folder}/jobs.db") as queue:
+        # What is loaded at first use is loaded before the files of Python may be out of reach.
+        _writes(queue)
+        numbers(queue)
+    if humble and os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    queue = holdfast.connect(path)
+    return {"read": _told(lambda: sorted(job.id for job in queue.jobs())), "written": _writes(queue)}
+
+
+def _writes(queue: holdfast.Queue) -> list[Any]:
+    return [
+        _told(lambda: queue.enqueue("mail", job_id="new").created),
+        _told(lambda: queue.claim() is None),
+        _told(lambda: queue.cancel("job-0").state),
+        _told(lambda: queue.set_lane("other", state="paused").state),
+        _told(lambda: queue.wait("job-0", timeout=0.05).state),
+    ]
+
+
+def _told(call: Callable[[], Any]) -> Any:
+    """Return what a call says, or the name of what it raises."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__
+
+
+# --- a disk without space ------------------------------------------------------------------------------------------
+
+
+def fill_up(_interception: Interception, folder: str, payload_bytes: int, reserve_bytes: int) -> dict[str, Any]:
+    """Use a queue until its disk is full, then make space and go on; tell what was seen."""
+    path, ballast, reserve = f"{folder}/jobs.db", Path(folder) / "ballast", Path(folder) / "reserve"
+    reserve.write_bytes(b"r" * reserve_bytes)
+    queue = holdfast.connect(path)
+    queue.enqueue("mail", job_id="claimed")
+    claim = queue.claim(lease=3600)
+    assert claim is not None
+    acknowledged: list[str] = ["claimed"]
+    refusals: list[str] = []
+    for number in range(400):
+        told = _told(partial(_enqueue, queue, f"job-{number}", payload_bytes))
+        (acknowledged if told == f"job-{number}" else refusals).append(told)
+        if len(refusals) == 3:
+            break
+    _take_all_space(ballast)
+    full = {
+        "enqueue": _told(lambda: queue.enqueue_many([{"kind": "mail", "payload": "y" * 50_000}] * 4)),
+        "settle": _told(lambda: queue.settle(claim, holdfast.Done("z" * 50_000)).state),
+        "read": _told(lambda: sorted(job.id for job in queue.jobs(limit=1000)) == sorted(acknowledged)),
+        "another": _told(lambda: holdfast.connect(path).enqueue("mail", "y" * 50_000)),
+        "elsewhere": _told(lambda: holdfast.connect(f"{folder}/other.db").enqueue("mail")),
+    }
+    ballast.unlink()
+    reserve.unlink()
+    freed = {
+        "settle": _told(lambda: queue.settle(claim, holdfast.Done("z" * 50_000)).state),
+        "elsewhere": _told(lambda: holdfast.connect(f"{folder}/other.db").enqueue("mail").created),
+        "jobs": sorted(job.id for job in queue.jobs(limit=1000)) == sorted(acknowledged),
+    }
+    queue.close()
+    return {"refusals": refusals, "acknowledged": acknowledged, "full": full, "freed": freed}
+
+
+def _enqueue(queue: holdfast.Queue, job_id: str, payload_bytes: int) -> str:
+    return queue.enqueue("mail", "x" * payload_bytes, job_id=job_id).id
+
+
+def _take_all_space(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file:
+        for size in (65_536, 4_096, 512, 1):
+            while _told(partial(file.write, b"b" * size)) == size:
+                pass
