@@ -4,12 +4,14 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-long check test-pythons clean
+.PHONY: help demo test test-long check test-pythons bench bench-quick clean
 
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := -m pytest -n auto
+# More words for the bench, such as BENCH="--only claims --huge" or BENCH=--docs.
+BENCH ?=
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +37,16 @@ check: ## Check style, types and the direction of imports
 
 test-pythons: ## Run the tests on every CPython from 3.11 up that really starts here
 	@scripts/test-pythons
+
+bench: ## Measure Holdfast beside its peers, in about half an hour, on a machine that does nothing else
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
+	@bench/node/install
+	$(BIN)/python -m bench --json bench/results/latest.json $(BENCH)
+
+bench-quick: ## The same at a twentieth of its size, for a first look
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
+	@bench/node/install
+	$(BIN)/python -m bench --scale 0.05 --rounds 3 $(BENCH)
 
 clean: ## Remove the environments and all that the tools left behind
 	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -45,6 +45,7 @@ class Session(ABC):
     def measure(self, road: Road, count: int) -> float:
         """Return the seconds that *count* jobs took on *road*; what has to be there first is not timed."""
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of the file."""
 

@@ -13,7 +13,10 @@ from bench.candidates import Candidate, Durability, PythonSession, Road, as_text
 _PAGE = os.urandom(4096)
 _ROADS: frozenset[Road] = frozenset({"single", "bulk", "drain", "one-by-one"})
 _SCHEMA = """
-create table job (seq integer primary key autoincrement, id text unique, state text not null, epoch integer not null, payload text not null);
+create table job (
+    seq integer primary key autoincrement, id text unique, state text not null, epoch integer not null,
+    payload text not null
+);
 create index job_ready on job (seq) where state = 'ready';
 """
 _INSERT = "insert into job (id, state, epoch, payload) values (?, 'ready', 0, ?)"

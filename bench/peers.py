@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ class HueySession(PythonSession):
     """huey: the row is deleted before the work runs, so that one commit serves for each job."""
 
     def __init__(self, folder: Path) -> None:
-        from huey import SqliteHuey  # noqa: PLC0415  # a peer may be missing
-
         logging.getLogger("huey").setLevel(logging.ERROR)
-        self._huey: Any = SqliteHuey(filename=str(folder / "huey.db"), fsync=True, cache_mb=64, results=False)
-        self._task: Any = self._huey.task()(handle)
+        self.huey: Any = import_module("huey").SqliteHuey(
+            filename=str(folder / "huey.db"), fsync=True, cache_mb=64, results=False
+        )
+        self._task: Any = self.huey.task()(handle)
 
     def enqueue(self, number: int) -> None:
         """Store one task."""
@@ -34,72 +35,70 @@ class HueySession(PythonSession):
         """Take and run tasks until none is left; huey takes one at a time."""
         del batch
         handled = 0
-        while (task := self._huey.dequeue()) is not None:
-            self._huey.execute(task)
+        while (task := self.huey.dequeue()) is not None:
+            self.huey.execute(task)
             handled += 1
         return handled
 
     def close(self) -> None:
         """Close this thread's connection."""
-        self._huey.storage.close()
+        self.huey.storage.close()
 
 
 class LiteQueueSession(PythonSession):
     """litequeue: pop and done, a commit each."""
 
     def __init__(self, durability: Durability, folder: Path) -> None:
-        from litequeue import LiteQueue  # noqa: PLC0415  # a peer may be missing
-
-        self._queue: Any = LiteQueue(str(folder / "litequeue.db"))
+        self.queue: Any = import_module("litequeue").LiteQueue(str(folder / "litequeue.db"))
         if durability == "full":
             # It has no word for this and sets NORMAL; its connection is public.
-            self._queue.conn.execute("pragma synchronous = full")
+            self.queue.conn.execute("pragma synchronous = full")
 
     def enqueue(self, number: int) -> None:
         """Store one message."""
-        self._queue.put(as_text(number))
+        self.queue.put(as_text(number))
 
     def drain(self, batch: int) -> int:
         """Pop, handle and mark done until nothing is left; litequeue takes one at a time."""
         del batch
         handled = 0
-        while (message := self._queue.pop()) is not None:
+        while (message := self.queue.pop()) is not None:
             handle(message.data)
-            self._queue.done(message.message_id)
+            self.queue.done(message.message_id)
             handled += 1
         return handled
 
     def close(self) -> None:
         """Close the connection."""
-        self._queue.conn.close()
+        self.queue.conn.close()
 
 
 class PersistQueueSession(PythonSession):
     """persist-queue: get and ack, a commit each."""
 
     def __init__(self, folder: Path) -> None:
-        from persistqueue import SQLiteAckQueue  # noqa: PLC0415  # a peer may be missing
-
-        self._queue: Any = SQLiteAckQueue(str(folder / "persistqueue"), multithreading=True, auto_commit=True)
+        self.queue: Any = import_module("persistqueue").SQLiteAckQueue(
+            str(folder / "persistqueue"), multithreading=True, auto_commit=True
+        )
 
     def enqueue(self, number: int) -> None:
         """Store one item."""
-        self._queue.put(payload(number))
+        self.queue.put(payload(number))
 
     def drain(self, batch: int) -> int:
         """Get, handle and acknowledge until nothing is left; persist-queue takes one at a time."""
         del batch
         handled = 0
-        while self._queue.qsize():
-            item = self._queue.get(block=False, raw=True)
+        while self.queue.qsize():
+            item = self.queue.get(block=False, raw=True)
             handle(item["data"])
-            self._queue.ack(id=item["pqid"])
+            self.queue.ack(id=item["pqid"])
             handled += 1
         return handled
 
     def close(self) -> None:
         """Close the connections."""
-        self._queue.close()
+        self.queue.close()
 
 
 def candidates() -> list[Candidate]:

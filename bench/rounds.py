@@ -25,11 +25,11 @@ class Plan(NamedTuple):
 
 
 PLANS = [
-    Plan("single", 2_000, 5_000),
-    Plan("threads-8", 4_000, 0),
-    Plan("threads-64", 8_000, 0),
+    Plan("single", 1_500, 5_000),
+    Plan("threads-8", 3_200, 0),
+    Plan("threads-64", 6_400, 0),
     Plan("bulk", 20_000, 20_000),
-    Plan("drain", 4_000, 4_000),
+    Plan("drain", 1_500, 4_000),
     Plan("one-by-one", 1_000, 2_000),
 ]
 DRAIN_FAST = 20_000

@@ -338,7 +338,7 @@ def test_a_settlement_in_history_is_recognised_by_its_own_token_and_digest(job: 
     step = lifecycle.settle(job, lease_of(job), outcome, NOW, 0.5)
     again = step.after._replace(epoch=job.epoch + 1, lease_token="new-token", settle_digest=None)
     assert lifecycle.settled_before(again, ("old-token", outcome.digest), lease_of(job), outcome)
-    assert not lifecycle.settled_before(again, ("old-token", b"other"), lease_of(job), outcome)
+    assert not lifecycle.settled_before(again, ("old-token", "other"), lease_of(job), outcome)
     assert not lifecycle.settled_before(again, ("other", outcome.digest), lease_of(job), outcome)
     assert not lifecycle.settled_before(again, ("old-token", None), lease_of(job), outcome)
     assert not lifecycle.settled_before(again, None, lease_of(job), outcome)

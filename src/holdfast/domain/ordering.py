@@ -88,8 +88,8 @@ def choose(
 ) -> list[Candidate]:
     """Return up to *limit* candidates, each the smallest by `claim_key` at its moment.
 
-    *unfinished* names streams that hold more jobs than were offered. The choice stops when it has used up such a
-    stream, because the next job of it may come before all that is left.
+    *unfinished* names streams that hold more jobs than were offered. Where one of them is used up, the choice stops
+    as soon as its turn comes again, because the next job of it may come before all that is left.
     """
     offered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, turns))
     left: dict[Hashable, int] = defaultdict(int)
@@ -97,22 +97,28 @@ def choose(
         left[candidate.stream] += 1
     chosen: list[Candidate] = []
     for _, level in groupby(offered, key=lambda candidate: level_of(candidate, preference)):
-        for candidate in _round_robin(level):
-            chosen.append(candidate)
-            left[candidate.stream] -= 1
-            if len(chosen) == limit or (not left[candidate.stream] and candidate.stream in unfinished):
+        waiting = _by_turn(level)
+        while waiting:
+            queue = waiting.popleft()
+            if not queue:
                 return chosen
+            candidate = queue.popleft()
+            chosen.append(candidate)
+            if len(chosen) == limit:
+                return chosen
+            left[candidate.stream] -= 1
+            if not left[candidate.stream] and candidate.stream in unfinished:
+                # What else this turn has must wait for what was not offered: it stops here when it comes round.
+                queue.clear()
+                waiting.append(queue)
+            elif queue:
+                waiting.append(queue)
     return chosen
 
 
-def _round_robin(level: Iterable[Candidate]) -> Iterable[Candidate]:
-    """Yield the candidates of one level, sorted by turn, one of each turn at a time."""
+def _by_turn(level: Iterable[Candidate]) -> deque[deque[Candidate]]:
+    """Return the candidates of one level, sorted by turn, as one queue for each turn."""
     queues: dict[str, deque[Candidate]] = defaultdict(deque)
     for candidate in level:
         queues[candidate.turn].append(candidate)
-    waiting = deque(queues.values())
-    while waiting:
-        queue = waiting.popleft()
-        yield queue.popleft()
-        if queue:
-            waiting.append(queue)
+    return deque(queues.values())

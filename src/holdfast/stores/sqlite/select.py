@@ -204,7 +204,10 @@ def _fetch(level: _Level, statement: str, places: Sequence[Place], turn: _Round)
     """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
     if not places:
         return _Offer([], set(), turn)
-    window = min(level.limit, max(4, -(-2 * level.limit // len(places))))
+    turns = len({place[1] for place in places})
+    of_each_turn = -(-level.limit // turns)
+    # One turn may be spread over many places; twice its even share of each is nearly always enough.
+    window = min(level.limit, of_each_turn, 1 + 2 * of_each_turn * turns // len(places))
     values = {"places": [list(place) for place in places], "priority": level.priority, "limit": window}
     if statement.startswith("ready_heads_of_tenant"):
         values["tenant"] = level.request.tenant

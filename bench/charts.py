@@ -1,0 +1,111 @@
+"""Bar charts as SVG, drawn by hand: a title, one bar for each row, the value at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from bench.candidates import Durability
+from bench.results import Results
+
+_WIDTH, _LEFT, _RIGHT, _TOP, _STEP, _BAR = 760, 300, 90, 46, 26, 18
+_OURS, _THEIRS, _CEILING = "#0b6e8a", "#9fb3bd", "#dfe6ea"
+
+
+class Bar(NamedTuple):
+    """One row of a chart."""
+
+    label: str
+    value: float
+    text: str
+    colour: str = _THEIRS
+
+
+def draw(title: str, bars: list[Bar]) -> str:
+    """Return the chart as SVG."""
+    height = _TOP + _STEP * len(bars) + 12
+    longest = max(bar.value for bar in bars)
+    rows = "\n".join(_row(place, bar, longest) for place, bar in enumerate(bars))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img"'
+        f' font-family="Helvetica, Arial, sans-serif" font-size="13">\n<title>{escape(title)}</title>\n'
+        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>\n'
+        f'<text x="12" y="26" font-size="15" font-weight="bold" fill="#1d2b31">{escape(title)}</text>\n'
+        f"{rows}\n</svg>\n"
+    )
+
+
+def _row(place: int, bar: Bar, longest: float) -> str:
+    top = _TOP + place * _STEP
+    width = max(1.0, bar.value / longest * (_WIDTH - _LEFT - _RIGHT))
+    base = top + _BAR - 4
+    return (
+        f'<text x="{_LEFT - 8}" y="{base}" text-anchor="end" fill="#1d2b31">{escape(bar.label)}</text>'
+        f'<rect x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{bar.colour}"/>'
+        f'<text x="{_LEFT + width + 6:.1f}" y="{base}" fill="#1d2b31">{escape(bar.text)}</text>'
+    )
+
+
+def draw_all(results: Results, folder: Path) -> list[Path]:
+    """Draw what was measured and return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    charts = {
+        "bench-single-full": _rates(results, "single", "full", "Single enqueue, FULL (best peer = 1)"),
+        "bench-drain-full": _rates(results, "drain", "full", "Drain, FULL (best peer = 1)"),
+        "bench-drain-relaxed": _rates(results, "drain", "relaxed", "Drain, NORMAL (best peer = 1)"),
+        "bench-one-by-one-full": _rates(results, "one-by-one", "full", "One job at a time, FULL (best peer = 1)"),
+        "bench-pickup": _pickup(results),
+        "bench-claim-cost": _claim_cost(results),
+    }
+    drawn = []
+    for name, chart in charts.items():
+        if chart is not None:
+            path = folder / f"{name}.svg"
+            path.write_text(chart, encoding="utf-8")
+            drawn.append(path)
+    return drawn
+
+
+def _rates(results: Results, road: str, durability: Durability, title: str) -> str | None:
+    peers = results.peers(road, durability)
+    ours = results.cell(road, "holdfast", durability)
+    bare = results.cell(road, "bare sqlite3", durability)
+    if not peers or ours is None:
+        return None
+    unit = peers[0].rate
+    rows = [(ours, _OURS), *((peer, _THEIRS) for peer in peers)]
+    if bare is not None:
+        rows.append((bare, _CEILING))
+    return draw(
+        title, [Bar(cell.candidate, cell.rate / unit, f"{cell.rate / unit:.2f}", colour) for cell, colour in rows]
+    )
+
+
+def _pickup(results: Results) -> str | None:
+    if not results.latencies:
+        return None
+    ranked = sorted(
+        results.latencies, key=lambda one: (one.durability, one.candidate != "holdfast", one.percentile(0.5))
+    )
+    bars = [
+        Bar(
+            f"{one.candidate} ({one.durability})",
+            one.percentile(0.5) * 1e3,
+            f"{one.percentile(0.5) * 1e3:.2f} ms",
+            _OURS if one.candidate == "holdfast" else _THEIRS,
+        )
+        for one in ranked
+    ]
+    return draw("Pick-up across processes, median (shorter is better)", bars)
+
+
+def _claim_cost(results: Results) -> str | None:
+    if not results.costs:
+        return None
+    most, least = max(results.costs[0].seconds), min(results.costs[0].seconds)
+    bars = [
+        Bar(cost.filter, growth := cost.seconds[most] / cost.seconds[least], f"{growth:.2f}x", _OURS)
+        for cost in results.costs
+    ]
+    return draw(f"A claim at {most:,} ready jobs, against {least:,}", bars)

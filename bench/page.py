@@ -1,0 +1,80 @@
+"""Writes the results of a run into the page of the documentation, between two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bench.results import Results, ratio
+from bench.targets import verdicts
+
+BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
+_MODES = {"full": "FULL", "relaxed": "NORMAL"}
+
+
+def write_page(results: Results, page: Path) -> None:
+    """Replace what stands between the marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{told(results)}\n{END}{after}", encoding="utf-8")
+
+
+def told(results: Results) -> str:
+    """Return the results as Markdown."""
+    parts = [
+        "### The machine\n",
+        _table(("what", "is"), sorted(results.machine.items())),
+        "### The run\n",
+        _table(("what", "was"), ((name, str(value)) for name, value in results.method.items())),
+        "### Targets\n",
+        _table(("path", "wanted", "found", ""), _targets(results)),
+        "### Rates\n\nJobs per second, rounded medians. A ratio is the median of the rounds' ratios.\n",
+        _table(("road", "mode", "candidate", "jobs/s", "Holdfast is"), _rates(results)),
+    ]
+    if results.latencies:
+        parts += [
+            "### Pick-up across processes\n",
+            _table(("mode", "candidate", "p50 ms", "p99 ms"), _latencies(results)),
+        ]
+    if results.costs:
+        sizes = sorted(results.costs[0].seconds)
+        head = ("claim", f"µs at {sizes[0]:,}", *(f"ratio at {size:,}" for size in sizes[1:]))
+        parts += ["### Claims as the store grows\n", _table(head, _costs(results, sizes))]
+    parts += ["### Settings\n", _table(("candidate", "settings"), results.settings.items())]
+    return "\n".join(parts)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _targets(results: Results) -> Iterable[Sequence[str]]:
+    for one in verdicts(results):
+        found = "not measured" if one.found is None else f"{one.found:.2f}"
+        yield one.path, one.wanted, found, "" if one.met is None else "met" if one.met else "**missed**"
+
+
+def _rates(results: Results) -> Iterable[Sequence[str]]:
+    for cell in sorted(results.cells, key=lambda cell: (cell.road, cell.durability)):
+        ours = results.cell(cell.road if cell.road != "disk" else "single", "holdfast", cell.durability)
+        times = ratio(ours, cell)
+        beside = "" if times is None or cell.candidate == "holdfast" else f"{times:.2f}x"
+        yield cell.road, _MODES[cell.durability], cell.candidate, f"{_rounded(cell.rate):,}", beside
+
+
+def _rounded(rate: float) -> int:
+    """Return two digits: more would feign a precision that is not there."""
+    return int(float(f"{rate:.2g}"))
+
+
+def _latencies(results: Results) -> Iterable[Sequence[str]]:
+    for one in sorted(results.latencies, key=lambda one: (one.durability, one.percentile(0.5))):
+        p50, p99 = one.percentile(0.5) * 1e3, one.percentile(0.99) * 1e3
+        yield _MODES[one.durability], one.candidate, f"{p50:.2f}", f"{p99:.2f}"
+
+
+def _costs(results: Results, sizes: Sequence[int]) -> Iterable[Sequence[str]]:
+    for cost in results.costs:
+        first = cost.seconds[sizes[0]]
+        yield cost.filter, f"{first * 1e6:.0f}", *(f"{cost.seconds[size] / first:.2f}" for size in sizes[1:])

@@ -1,0 +1,229 @@
+"""Pick-up across processes: from the call of enqueue in one process to the handler's start in another.
+
+Whoever cannot wake another process polls once a millisecond. The monotonic clock is shared by the processes of one
+machine, so that the stamp travels in the job.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import holdfast
+from bench.candidates import Candidate, Durability, PythonSession, Session
+from bench.ours import HoldfastSession
+from bench.peers import HueySession, LiteQueueSession, PersistQueueSession
+from bench.plainjob import PlainjobSession
+
+ROOT = Path(__file__).resolve().parents[1]
+_POLL_SECONDS = 0.001
+_PATIENCE_SECONDS = 60
+Note = Callable[[int], None]
+
+
+class Latency(NamedTuple):
+    """The seconds each job took from call to handler, over all rounds."""
+
+    candidate: str
+    durability: Durability
+    seconds: list[float]
+
+    def percentile(self, part: float) -> float:
+        """Return the value below which *part* of all lie."""
+        ranked = sorted(self.seconds)
+        return ranked[min(len(ranked) - 1, int(part * len(ranked)))]
+
+
+class Post(Protocol):
+    """What a pick-up needs of a candidate in Python."""
+
+    def send(self, stamp: int) -> None:
+        """Enqueue one job that carries the stamp."""
+
+    def receive(self, note: Note) -> bool:
+        """Take one job, note its stamp, settle it; False if there was none."""
+
+
+class HoldfastPost:
+    """Claims that wait for work."""
+
+    def __init__(self, session: HoldfastSession) -> None:
+        self._queue = session.queue
+
+    def send(self, stamp: int) -> None:
+        """Enqueue one job."""
+        self._queue.enqueue("pickup", stamp)
+
+    def receive(self, note: Note) -> bool:
+        """Claim, waiting for up to a second."""
+        claim = self._queue.claim(wait=1.0)
+        if claim is None:
+            return False
+        note(claim.job.payload)
+        self._queue.settle(claim, holdfast.Done())
+        return True
+
+
+class HueyPost:
+    """huey's queue, polled."""
+
+    def __init__(self, session: HueySession) -> None:
+        self._huey = session.huey
+        self._noted: list[int] = []
+        self._task = self._huey.task(name="pickup")(self._noted.append)
+
+    def send(self, stamp: int) -> None:
+        """Enqueue one task."""
+        self._task(stamp)
+
+    def receive(self, note: Note) -> bool:
+        """Take and run one task."""
+        task = self._huey.dequeue()
+        if task is None:
+            return False
+        self._huey.execute(task)
+        note(self._noted.pop())
+        return True
+
+
+class LiteQueuePost:
+    """litequeue, polled."""
+
+    def __init__(self, session: LiteQueueSession) -> None:
+        self._queue = session.queue
+
+    def send(self, stamp: int) -> None:
+        """Put one message."""
+        self._queue.put(str(stamp))
+
+    def receive(self, note: Note) -> bool:
+        """Pop one message and mark it done."""
+        message = self._queue.pop()
+        if message is None:
+            return False
+        note(int(message.data))
+        self._queue.done(message.message_id)
+        return True
+
+
+class PersistQueuePost:
+    """persist-queue, polled."""
+
+    def __init__(self, session: PersistQueueSession) -> None:
+        self._queue = session.queue
+
+    def send(self, stamp: int) -> None:
+        """Put one item."""
+        self._queue.put(stamp)
+
+    def receive(self, note: Note) -> bool:
+        """Get one item and acknowledge it."""
+        try:
+            item = self._queue.get(block=False, raw=True)
+        except import_module("persistqueue").Empty:
+            return False
+        note(item["data"])
+        self._queue.ack(id=item["pqid"])
+        return True
+
+
+def _post(session: Session) -> Post:
+    match session:
+        case HoldfastSession():
+            return HoldfastPost(session)
+        case HueySession():
+            return HueyPost(session)
+        case LiteQueueSession():
+            return LiteQueuePost(session)
+        case PersistQueueSession():
+            return PersistQueuePost(session)
+        case _:
+            raise TypeError(f"{type(session).__name__} has no post")
+
+
+# --- the receiving process -----------------------------------------------------------------------------------------
+
+
+def receive(candidate: Candidate, folder: Path, count: int) -> list[float]:
+    """Take *count* jobs and return the seconds of each."""
+    session = candidate.open(folder)
+    post = _post(session)
+    taken: list[float] = []
+    print(json.dumps({"ready": True}), flush=True)  # noqa: T201  # the parent waits for this line
+    patience = time.monotonic() + _PATIENCE_SECONDS
+    while len(taken) < count and time.monotonic() < patience:
+        if not post.receive(lambda stamp: taken.append((time.monotonic_ns() - stamp) / 1e9)):
+            time.sleep(_POLL_SECONDS)
+    session.close()
+    return taken
+
+
+# --- the sending process -------------------------------------------------------------------------------------------
+
+
+def run_pickup(candidates: Sequence[Candidate], place: Path, *, rounds: int, count: int) -> list[Latency]:
+    """Measure each candidate in each round, in turn."""
+    latencies = {one.label: Latency(one.name, one.durability, []) for one in candidates if one.name != "bare sqlite3"}
+    for _ in range(rounds):
+        for candidate in candidates:
+            if candidate.label in latencies:
+                latencies[candidate.label].seconds.extend(_one_round(candidate, place, count))
+    return list(latencies.values())
+
+
+def _one_round(candidate: Candidate, place: Path, count: int) -> list[float]:
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        sender = candidate.open(Path(folder))
+        try:
+            if isinstance(sender, PlainjobSession):
+                return _between_nodes(candidate, sender, Path(folder), count)
+            assert isinstance(sender, PythonSession)  # noqa: S101  # there is no other
+            return _between_pythons(candidate, _post(sender), Path(folder), count)
+        finally:
+            sender.close()
+
+
+def _between_pythons(candidate: Candidate, post: Post, folder: Path, count: int) -> list[float]:
+    words = [candidate.name, candidate.durability, str(folder), str(count)]
+    command = [sys.executable, "-m", "bench.receiver", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as receiver:  # noqa: S603
+        assert receiver.stdout is not None  # noqa: S101  # it was asked for
+        receiver.stdout.readline()
+        _send_spread(count, lambda: post.send(time.monotonic_ns()))
+        answer: dict[str, Any] = json.loads(receiver.stdout.readline())
+    return _complete(candidate, answer, count)
+
+
+def _between_nodes(candidate: Candidate, sender: PlainjobSession, folder: Path, count: int) -> list[float]:
+    receiver = candidate.open(folder)
+    assert isinstance(receiver, PlainjobSession)  # noqa: S101  # the same candidate opened it
+    try:
+        receiver.request("receive", count)
+        receiver.answer()
+        _send_spread(count, lambda: sender.ask("send", 1))
+        return _complete(candidate, receiver.answer(), count)
+    finally:
+        receiver.close()
+
+
+def _send_spread(count: int, send: Callable[[], object]) -> None:
+    # Gaps of random length, so that no poll keeps step with the sender.
+    gaps = random.Random(7)  # noqa: S311  # no secret
+    for _ in range(count):
+        time.sleep(gaps.uniform(0.004, 0.014))
+        send()
+
+
+def _complete(candidate: Candidate, answer: dict[str, Any], count: int) -> list[float]:
+    taken: list[float] = answer["taken"]
+    if len(taken) != count:
+        raise RuntimeError(f"{candidate.label} handed over {len(taken)} of {count} jobs")
+    return taken

@@ -1,0 +1,87 @@
+"""What Holdfast set out to reach, and what a run says of it. A miss is shown as a miss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bench.candidates import Durability
+from bench.results import Results, ratio
+
+MEMORY_MEGABYTES_MAX = 128
+CLAIM_GROWTH_MAX = 1.5
+
+
+class Verdict(NamedTuple):
+    """One target: what was wanted, what was found, and whether that is enough."""
+
+    path: str
+    wanted: str
+    found: float | None
+    met: bool | None
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Return every target with what this run found."""
+    return [*_roads(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
+
+
+def _at_least(path: str, against: str, least: float, found: float | None) -> Verdict:
+    return Verdict(path, f"at least {least:g}x {against}", found, None if found is None else found >= least)
+
+
+def _beside(results: Results, path: str, road: str, peer: str, durability: Durability, *, least: float) -> Verdict:
+    found = ratio(results.cell(road, "holdfast", durability), results.cell(road, peer, durability))
+    return _at_least(path, f"{peer} ({durability})", least, found)
+
+
+def _roads(results: Results) -> Iterator[Verdict]:
+    for peer in ("huey", "plainjob"):
+        yield _beside(results, "drain, FULL", "drain", peer, "full", least=20)
+    yield _beside(results, "drain, NORMAL", "drain", "plainjob", "relaxed", least=8)
+    for peer in ("huey", "plainjob"):
+        yield _beside(results, "one job at a time, FULL", "one-by-one", peer, "full", least=1.5)
+    single = results.cell("single", "holdfast", "full")
+    disk = results.cell("disk", "overwrite", "full")
+    yield _at_least("single enqueue, FULL", "the disk's overwrite and sync", 0.9, ratio(single, disk))
+    best = next(iter(results.peers("single", "full")), None)
+    name = "the best peer" if best is None else f"the best peer, {best.candidate}"
+    yield _at_least("single enqueue, FULL", name, 1.25, ratio(single, best))
+    yield _beside(results, "single enqueue, NORMAL", "single", "plainjob", "relaxed", least=1)
+    yield _beside(results, "bulk enqueue, FULL", "bulk", "plainjob", "full", least=1)
+    yield _beside(results, "bulk enqueue, NORMAL", "bulk", "plainjob", "relaxed", least=1)
+
+
+def _threads(results: Results) -> Iterator[Verdict]:
+    single = results.cell("single", "holdfast", "full")
+    for threads, least in ((8, 3), (64, 5)):
+        many = results.cell(f"threads-{threads}", "holdfast", "full")
+        yield _at_least(f"enqueue by {threads} threads, FULL", "one caller", least, ratio(many, single))
+
+
+def _pickup(results: Results) -> Iterator[Verdict]:
+    for durability, mode in (("full", "FULL"), ("relaxed", "NORMAL")):
+        ours = results.latency("holdfast", durability)  # type: ignore[arg-type]  # one of the two
+        peers = [one for one in results.latencies if one.durability == durability and one is not ours]
+        if ours is None or not peers:
+            yield Verdict(f"pick-up p50, {mode}", "at most 1/3 of the best peer", None, None)
+            continue
+        best = min(peers, key=lambda one: one.percentile(0.5))
+        found = ours.percentile(0.5) / best.percentile(0.5)
+        yield Verdict(f"pick-up p50, {mode}", f"at most 0.33x {best.candidate}", found, found <= 1 / 3)
+
+
+def _claims(results: Results) -> Iterator[Verdict]:
+    if results.costs:
+        growth = {cost.filter: max(cost.seconds.values()) / cost.seconds[min(cost.seconds)] for cost in results.costs}
+        worst = max(growth, key=lambda name: growth[name])
+        most = max(results.costs[0].seconds)
+        path = f"claim at {most:,} ready jobs, worst filter ({worst})"
+        yield Verdict(path, "at most 1.5x the claim at 1,000", growth[worst], growth[worst] <= CLAIM_GROWTH_MAX)
+
+
+def _memory(results: Results) -> Iterator[Verdict]:
+    if results.memory is not None:
+        megabytes = results.memory.peak_bytes / 1e6
+        path = f"memory of a process that enqueues and drains {results.memory.jobs:,} jobs"
+        yield Verdict(path, f"at most {MEMORY_MEGABYTES_MAX} MB", megabytes, megabytes <= MEMORY_MEGABYTES_MAX)

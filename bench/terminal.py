@@ -1,0 +1,74 @@
+"""Shows a run on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.results import Results, ratio
+from bench.targets import verdicts
+
+
+def show(results: Results, console: Console) -> None:
+    """Print settings, rates, pick-up, claims and targets."""
+    console.print(_settings(results), _rates(results))
+    if results.latencies:
+        console.print(_latencies(results))
+    if results.costs:
+        console.print(_costs(results))
+    console.print(_targets(results))
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 else "right")
+    return table
+
+
+def _settings(results: Results) -> Table:
+    table = Table(title="Candidates and their settings", title_justify="left")
+    table.add_column("candidate")
+    table.add_column("settings")
+    for name, settings in results.settings.items():
+        table.add_row(name, settings)
+    return table
+
+
+def _rates(results: Results) -> Table:
+    table = _table("Jobs per second (medians)", "road", "candidate", "mode", "jobs/s", "spread", "Holdfast is")
+    for cell in sorted(results.cells, key=lambda cell: (cell.road, cell.durability, -cell.rate)):
+        times = ratio(results.cell(cell.road, "holdfast", cell.durability), cell)
+        spread = f"{min(cell.rates):,.0f} to {max(cell.rates):,.0f}"
+        beside = "" if times is None or cell.candidate == "holdfast" else f"{times:.2f}x"
+        table.add_row(cell.road, cell.candidate, cell.durability, f"{cell.rate:,.0f}", spread, beside)
+    return table
+
+
+def _latencies(results: Results) -> Table:
+    table = _table("Pick-up across processes", "candidate", "mode", "p50 ms", "p99 ms")
+    for one in sorted(results.latencies, key=lambda one: (one.durability, one.percentile(0.5))):
+        p50, p99 = one.percentile(0.5) * 1e3, one.percentile(0.99) * 1e3
+        table.add_row(one.candidate, one.durability, f"{p50:.2f}", f"{p99:.2f}")
+    return table
+
+
+def _costs(results: Results) -> Table:
+    sizes = sorted(results.costs[0].seconds)
+    table = _table(
+        "One claim as the store grows", "claim", f"µs at {sizes[0]:,}", *(f"x at {one:,}" for one in sizes[1:])
+    )
+    for cost in results.costs:
+        first = cost.seconds[sizes[0]]
+        growth = (f"{cost.seconds[size] / first:.2f}" for size in sizes[1:])
+        table.add_row(cost.filter, f"{first * 1e6:.0f}", *growth)
+    return table
+
+
+def _targets(results: Results) -> Table:
+    table = _table("Targets", "path", "wanted", "found", "")
+    for one in verdicts(results):
+        found = "not measured" if one.found is None else f"{one.found:.2f}"
+        verdict = "" if one.met is None else "[green]met[/]" if one.met else "[red]missed[/]"
+        table.add_row(one.path, one.wanted, found, verdict)
+    return table
