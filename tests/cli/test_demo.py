@@ -116,7 +116,8 @@ class TestPlain:
         assert f"finished {sum(counts.values())} ({counts['done']} done, {counts['failed']} failed)" in told.stdout
 
     def test_nothing_but_the_kept_file_is_left_behind(self, told: Told) -> None:
-        assert {path.name for path in told.kept.parent.iterdir()} <= {"kept.db", "kept.db-wal", "kept.db-shm"}
+        beside = {f"kept.db{ending}" for ending in ("", "-wal", "-shm", "-holdfast")}
+        assert {path.name for path in told.kept.parent.iterdir()} <= beside
 
     def test_a_file_that_exists_is_refused_and_left_as_it_is(self, tmp_path: Path) -> None:
         precious = tmp_path / "precious.db"
