@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from bench.candidates import Durability
 from bench.results import Results
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _STEP, _BAR = 760, 300, 90, 46, 26, 18
+_WIDTH, _LEFT, _RIGHT, _TOP, _STEP, _BAR = 800, 340, 90, 46, 26, 18
 _OURS, _THEIRS, _CEILING = "#0b6e8a", "#9fb3bd", "#dfe6ea"
 
 

@@ -35,6 +35,8 @@ def _kept_encoder() -> Callable[[Json], str]:
 
 _dumps = _kept_encoder()
 _loads = json.JSONDecoder().decode
+_NAME = frozenset((str,))
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 _LONG_NUMBER = re.compile(rf"\d{{{limits.INTEGER_DIGITS_MAX + 1}}}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -46,7 +48,9 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
     try:
         text = _dumps(value)
         size = len(text.encode())
-        exact = text.count("[") + text.count("{") <= limits.JSON_DEPTH_MAX and _loads(text) == value
+        exact = _is_flat(value) or (
+            text.count("[") + text.count("{") <= limits.JSON_DEPTH_MAX and _loads(text) == value
+        )
     except (ValueError, TypeError, RecursionError):
         _refuse(value, field)
         raise InvalidInput(field, "cannot be written as JSON") from None
@@ -57,6 +61,11 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
         if _NUL.search(text):
             raise InvalidInput(field, "contains the character U+0000, which cannot be stored")
     return text
+
+
+def _is_flat(value: Json) -> bool:
+    """Whether *value* is a map of plain values under plain names, which cannot come back as anything else."""
+    return type(value) is dict and _NAME.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values()))
 
 
 def compact(value: Json) -> str:

@@ -17,7 +17,7 @@ from holdfast.domain.records import Enqueued
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
-from holdfast.stores.scripts.catalog import intern_routes, load_catalog
+from holdfast.stores.scripts.catalog import catalog_at, intern_routes
 from holdfast.stores.scripts.moves import apply_steps, record, records, signal_jobs, write_rows
 
 # The columns of `job_insert`, in its order; the route comes before them.
@@ -62,18 +62,18 @@ def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs
         return []
     index = 0
     try:
-        catalog = yield from load_catalog(engine)
+        opening = yield Statement("enqueue_opening", {"count": len(wanted)})
+        catalog = yield from catalog_at(engine, int(opening[0][0]))
         known = yield from _known_ids(wanted)
         for index, new in enumerate(wanted):  # noqa: B007  # tells which one was refused
             if new.id not in known:
                 _check_welcome(catalog, new.terms.route)
         routes = {new.terms.route for new in wanted if new.id not in known}
         catalog = yield from intern_routes(engine, catalog, routes)
-        numbers = yield Statement("job_numbers", {"count": len(wanted)})
         intake = _Intake(catalog, (yield from script.now()), known, {}, [])
         made = []
         for index, new in enumerate(wanted):
-            seq = numbers[index][0]
+            seq = opening[index][1]
             if new.digest is None and new.dedupe_key is None:
                 # Nothing it could meet: the common case, and the one that comes by the thousand.
                 made.append(Enqueued(_admit(intake, new, seq), created=True))
