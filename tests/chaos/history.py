@@ -100,10 +100,11 @@ def _short(act: Act) -> dict[str, Any]:
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what was written to one log."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        words: dict[str, Any] = json.loads(line)
-        yield words
+    """Yield what was written to one log. A line cut short by a kill was never written: its call stays unknown."""
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            words: dict[str, Any] = json.loads(line)
+            yield words
 
 
 def acts_in(path: Path) -> list[Act]:
