@@ -10,6 +10,8 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pytest
+
 import holdfast
 from tests.chaos.engines import open_engine
 from tests.chaos.processes import PATIENCE_SECONDS, Child
@@ -78,6 +80,7 @@ def be_interrupted(pipe: Connection, url: str, seed: int) -> None:
     pipe.send((process.made, process.interrupts, [thread.is_alive() for thread in threads]))
 
 
+@pytest.mark.long
 def test_interrupts_harm_neither_threads_nor_other_processes(tmp_path: Path) -> None:
     url = str(tmp_path / "jobs.db")
     engine = open_engine(url)

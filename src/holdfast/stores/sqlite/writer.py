@@ -317,10 +317,16 @@ class Writer:
         try:
             if self._connection is None:
                 self._connection = self._opener.writing_connection()
+            # An interrupt may have struck where it kept an earlier transaction from being rolled back.
+            self._roll_back(self._connection)
             yield self._connection
         finally:
-            if self._side is not None:
-                self._side.unlock()
+            try:
+                if self._connection is not None:
+                    self._roll_back(self._connection)
+            finally:
+                if self._side is not None:
+                    self._side.unlock()
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         self._observe("begin")
