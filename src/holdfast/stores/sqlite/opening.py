@@ -7,6 +7,7 @@ import os
 import sqlite3
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import (
@@ -169,7 +170,7 @@ def _read_only(path: str) -> str:
     Without a log beside it nobody is writing, and it can be read without making the files that a log needs.
     """
     quiet = not Path(f"{path}-wal").exists()
-    return f"{Path(path).absolute().as_uri()}?mode=ro{'&immutable=1' if quiet else ''}"
+    return f"file:{quote(str(Path(path).absolute()))}?mode=ro{'&immutable=1' if quiet else ''}"
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
