@@ -160,7 +160,7 @@ def _suggest(terminal: Terminal, record: Record, keep: Path | None) -> None:
         commands = [f"{url} stats", f"{url} jobs show {struck}", f"{url} jobs list --state failed", f"{url} events"]
     for command in commands:
         terminal.line(f"  {command}")
-    terminal.line("  The README has a worker in 20 lines; docs/ tells how it all works")
+    terminal.line("  The README has an example in 20 lines; docs/ tells how it all works")
 
 
 def _program() -> str:
