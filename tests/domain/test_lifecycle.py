@@ -333,7 +333,7 @@ def test_a_settle_sent_again_with_another_outcome_is_not_taken_for_the_same(
     assert not lifecycle.settled_before(step.after, None, other, first)
 
 
-@given(live_jobs(), OUTCOMES)
+@given(live_jobs(), OUTCOMES.filter(lambda outcome: not isinstance(outcome.outcome, Done)))
 def test_a_settlement_in_history_is_recognised_by_its_own_token_and_digest(job: Job, outcome: CheckedOutcome) -> None:
     step = lifecycle.settle(job, lease_of(job), outcome, NOW, 0.5)
     again = step.after._replace(epoch=job.epoch + 1, lease_token="new-token", settle_digest=None)
@@ -342,6 +342,12 @@ def test_a_settlement_in_history_is_recognised_by_its_own_token_and_digest(job: 
     assert not lifecycle.settled_before(again, ("other", outcome.digest), lease_of(job), outcome)
     assert not lifecycle.settled_before(again, ("old-token", None), lease_of(job), outcome)
     assert not lifecycle.settled_before(again, None, lease_of(job), outcome)
+
+
+@given(live_jobs())
+def test_a_success_is_never_history_so_that_a_later_attempt_hides_it(job: Job) -> None:
+    again = lifecycle.settle(job, lease_of(job), checked(Done()), NOW, 0.5).after._replace(epoch=job.epoch + 1)
+    assert not lifecycle.settled_before(again, (job.lease_token, None), lease_of(job), checked(Done()))
 
 
 @given(live_jobs(), st.sampled_from([checked(Deferred(after=30)), checked(Released()), checked(Failed("broken"))]))

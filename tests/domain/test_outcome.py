@@ -59,8 +59,13 @@ class TestDigest:
     def test_the_same_outcome_sent_again_has_the_same_digest(self, outcome: Outcome) -> None:
         assert check(outcome).digest == check(outcome).digest
 
-    def test_no_two_different_outcomes_share_a_digest(self) -> None:
-        assert len({check(outcome).digest for outcome in DIFFERENT}) == len(DIFFERENT)
+    def test_no_two_different_outcomes_share_a_digest_and_a_result(self) -> None:
+        told = {(checked.digest, checked.result_json) for checked in map(check, DIFFERENT)}
+        assert len(told) == len(DIFFERENT)
+
+    def test_a_success_without_extras_needs_no_digest(self) -> None:
+        assert check(Done("told")).digest is None
+        assert check(Done("told", follow_ups=[])).digest is None
 
     def test_seconds_and_timedelta_say_the_same(self) -> None:
         assert check(Deferred(after=30)).digest == check(Deferred(after=timedelta(seconds=30))).digest

@@ -22,7 +22,8 @@ ALLOWED = {
     "events_head": "reads the first rows of the log in its own order",
 }
 LARGE_TABLES = {"holdfast_job", "holdfast_job_row", "holdfast_event", "holdfast_attempt", "holdfast_artifact"}
-LISTS = {"routes", "places", "rows", "seqs", "ids", "affinities"}
+LISTS = {"routes", "places", "seqs", "ids", "affinities"}
+PAIRS = {"results", "digests", "told"}
 
 
 @pytest.fixture(scope="module", params=["fresh", "analyzed"])
@@ -67,7 +68,7 @@ def plan_of(database: sqlite3.Connection, name: str) -> list[str]:
         values: object = [None] * text.count("?")
     else:
         words = set(re.findall(r"(?<!:):(\w+)", text))
-        values = {word: "[]" if word in LISTS else 1 for word in words}
+        values = {word: "[]" if word in LISTS else "{}" if word in PAIRS else 1 for word in words}
     return [row[3] for row in database.execute(f"explain query plan {text}", values)]  # type: ignore[arg-type]
 
 

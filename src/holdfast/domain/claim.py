@@ -19,6 +19,9 @@ from holdfast.domain.ordering import Preference
 DrainOrder: TypeAlias = Literal["oldest", "listed"]
 
 
+_SCOPES_REMEMBERED: Final = 1_024
+
+
 class Lease(NamedTuple):
     """The proof of a claim: which job, under which epoch, with which token."""
 
@@ -102,13 +105,25 @@ class ClaimRequest(NamedTuple):
         Workers with other lanes, kinds or capabilities, and those that favour another affinity, see other tenants;
         sharing a round with them would set it back time and again.
         """
-        favoured = [preference.expired, *sorted(preference.affinities)] if preference.affinities and not rank else []
-        seen = [sorted(self.lanes), self.kinds, sorted(self.capabilities), listed, priority, favoured]
-        return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest()
+        favoured = preference if preference.affinities and not rank else None
+        return _turn_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), favoured)
 
     def rank_of(self, kind: str) -> int:
         """Return the place of *kind* in the caller's list where that decides the order, else 0."""
         return self.kinds.index(kind) if self.listed and self.kinds is not None else 0
+
+
+@lru_cache(_SCOPES_REMEMBERED)
+def _turn_scope(
+    lanes: tuple[str, ...],
+    kinds: tuple[str, ...] | None,
+    capabilities: frozenset[str],
+    level: tuple[int, int],
+    favoured: Preference | None,
+) -> str:
+    beside = [] if favoured is None else [favoured.expired, *sorted(favoured.affinities)]
+    seen = [sorted(lanes), kinds, sorted(capabilities), *level, beside]
+    return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest()
 
 
 class ClaimOptions(TypedDict, total=False):

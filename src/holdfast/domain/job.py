@@ -132,6 +132,21 @@ class Job(NamedTuple):
         """Whether the job has ended, in whichever way."""
         return self.state in FINISHED
 
+    def attempted(
+        self, *, worker: str, incarnation: str, lease_token: str, lease_until_ms: int, claim_place: int, now_ms: int
+    ) -> Job:
+        """Return the job with a new attempt running, of which nothing is known yet but who holds it."""
+        attempt = (worker, incarnation, lease_token, lease_until_ms, claim_place, now_ms, None, None, None, None)
+        # By place, as this is done once for every claim: what was known of an earlier attempt stands in one run.
+        known, between, rest = self[3:_ATTEMPT], self[_ATTEMPT + 1 : _EPOCH], self[_PERCENT + 1 :]
+        head = (self.seq, self.id, "running", *known, self.attempt + 1, *between, self.epoch + 1)
+        return tuple.__new__(Job, (*head, *attempt, *rest))
+
+    def counting_event(self) -> Job:
+        """Return the job with one more event recorded of it."""
+        # The count stands last so that this, done once for every end of a job, is cheap.
+        return tuple.__new__(Job, (*self[:-1], self.event_count + 1))
+
     @property
     def enqueued_at(self) -> datetime:
         """When it was enqueued."""
@@ -159,13 +174,14 @@ class Job(NamedTuple):
 
 
 _PLACES: Final = {name: place for place, name in enumerate(Job._fields)}
+_ATTEMPT, _EPOCH, _PERCENT = _PLACES["attempt"], _PLACES["epoch"], _PLACES["percent"]
 
 
 def _replace(job: Job, /, **changes: Any) -> Job:
     fields = list(job)
     for name, value in changes.items():
         fields[_PLACES[name]] = value
-    return Job._make(fields)
+    return tuple.__new__(Job, fields)
 
 
 # What a named tuple brings asks for every field by name; with this many of them that takes three times as long.

@@ -59,6 +59,8 @@ class Catalog:
         self.lanes = {lane.name: lane for lane in lanes}
         self.routes = {route.key: route for route in routes}
         self.retired = frozenset(retired)
+        self.loud = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
+        """The lanes that ask for every transition to be recorded."""
         self._known = dict(self.lanes)
         self._serving: dict[tuple[object, ...], list[Route]] = {}
 
@@ -68,10 +70,6 @@ class Catalog:
         if found is None:
             found = self._known[name] = Lane(name)
         return found
-
-    def records_all(self, lane: str) -> bool:
-        """Whether *lane* asks for every transition to be recorded."""
-        return self.lane(lane).events == "all"
 
     def serving(self, lanes: Sequence[str], kinds: Sequence[str] | None, capabilities: frozenset[str]) -> list[Route]:
         """Return the routes a worker may claim from: no paused lane, no retired kind, nothing beyond its means."""

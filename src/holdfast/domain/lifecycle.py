@@ -74,20 +74,13 @@ def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Step:
 
     The attempt counts from here, so that a crash cannot hide it.
     """
-    after = job._replace(
-        state="running",
-        epoch=job.epoch + 1,
-        attempt=job.attempt + 1,
+    after = job.attempted(
         worker=request.worker,
         incarnation=request.incarnation,
         lease_token=request.lease_token,
         lease_until_ms=now.lease_ms + request.lease_ms,
         claim_place=place,
-        started_at_ms=now.wall_ms,
-        outcome=None,
-        settle_digest=None,
-        phase=None,
-        percent=None,
+        now_ms=now.wall_ms,
     )
     return Step(job, after, "claimed")
 
@@ -116,6 +109,10 @@ def settled_before(
 
     *past* is the token and digest of the attempt *held* names, where that is history by now.
     """
+    if checked.digest is None:
+        # A plain success: no attempt comes after it, so that the job's own row tells of it.
+        settled = (job.epoch, job.lease_token, job.outcome, job.settle_digest, job.result_json)
+        return settled == (held.epoch, held.lease_token, "done", None, checked.result_json)
     token, digest = (job.lease_token, job.settle_digest) if job.epoch == held.epoch else (past or (None, None))
     return digest == checked.digest and token == held.lease_token
 
@@ -123,7 +120,7 @@ def settled_before(
 def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Step:
     """Return *job* as the outcome leaves it, or raise `LeaseLost`."""
     check_fence(job, held, now)
-    if isinstance(checked.outcome, Done):
+    if type(checked.outcome) is Done:
         return _settle_done(job, checked, now)
     job_ended = job._replace(settle_digest=checked.digest, suspect=0)
     match checked.outcome:
@@ -235,7 +232,7 @@ def unblock(job: Job, now: Now) -> Step:
 
 def overdue(job: Job, now: Now) -> bool:
     """Whether *job* waits past its deadline, so that it must not be started any more."""
-    return job.state in WAITING and job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms
+    return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state in WAITING
 
 
 def expire(job: Job, now: Now) -> Step:

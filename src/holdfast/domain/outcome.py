@@ -70,8 +70,8 @@ class CheckedOutcome(NamedTuple):
     """An outcome that passed every check, in its stored form."""
 
     outcome: Outcome
-    digest: str
-    """Tells whether a settle sent again says the same."""
+    digest: str | None
+    """Tells whether a settle sent again says the same; none for a plain success, whose result tells it."""
     result_json: str | None = None
     failure: Failure | None = None
     pause_ms: int | None = None
@@ -98,7 +98,7 @@ def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str])
 def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
     result_json = strict_json.encode(done.result, "result", limits.RESULT_BYTES_MAX)
     if done.follow_ups == () == done.artifacts:
-        return CheckedOutcome(done, _blake(b"done " + result_json.encode()), result_json=result_json)
+        return CheckedOutcome(done, None, result_json)
     _check_list(done.follow_ups, "follow_ups")
     if len(done.follow_ups) > limits.FOLLOW_UPS_MAX:
         raise InvalidInput("follow_ups", f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}")
@@ -111,9 +111,7 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
     saying = [admission._replace(id="" if admission.digest is None else admission.id) for admission in follow_ups]
     marks = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
     # Empty lists say as little as none at all.
-    digest = (
-        _digest("done", result_json, saying, marks) if saying or marks else _blake(b"done " + result_json.encode())
-    )
+    digest = _digest("done", result_json, saying, marks) if saying or marks else None
     return CheckedOutcome(
         done,
         digest,
@@ -196,8 +194,4 @@ def _shortened(text: str, chars_max: int) -> str:
 
 
 def _digest(*parts: object) -> str:
-    return _blake(strict_json.canonical(parts))
-
-
-def _blake(text: bytes) -> str:
-    return hashlib.blake2b(text, digest_size=16).hexdigest()
+    return hashlib.blake2b(strict_json.canonical(parts), digest_size=16).hexdigest()

@@ -24,7 +24,7 @@ Rows: TypeAlias = list[Row]
 
 
 class Statement(NamedTuple):
-    """One named statement of the engine's SQL with its values; a list value stands for many.
+    """One named statement of the engine's SQL with its values; a list stands for many, a dict for many pairs.
 
     With `many`, the statement is run once for each row of values. One that reads nothing answers with one row: how
     many rows it changed.
@@ -54,9 +54,9 @@ CHANCE: Final = _Ask("CHANCE")
 
 
 class Signal(NamedTuple):
-    """Wake whoever listens to *topic*, once and only if the transaction has committed."""
+    """Wake whoever listens to one of *topics*, once and only if the transaction has committed."""
 
-    topic: str
+    topics: Sequence[str]
 
 
 Request: TypeAlias = Statement | _Ask | Signal

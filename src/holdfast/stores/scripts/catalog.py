@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Set
 
 from holdfast.domain import limits, strict_json
 from holdfast.domain.errors import InvalidInput
@@ -44,7 +45,7 @@ def touch_catalog() -> Script[None]:
     yield Statement("catalog_touch", {"version": str(secrets.randbits(62) + 1)})
 
 
-def intern_routes(engine: Engine, catalog: Catalog, keys: set[RouteKey]) -> Script[Catalog]:
+def intern_routes(engine: Engine, catalog: Catalog, keys: Set[RouteKey]) -> Script[Catalog]:
     """Return a catalog in which every one of *keys* has a number."""
     missing = sorted(keys - catalog.routes.keys())
     if not missing:

@@ -19,7 +19,7 @@ from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, load_catalog
 from holdfast.stores.scripts.moves import apply_steps
-from holdfast.stores.scripts.settle import settle_jobs
+from holdfast.stores.scripts.settle import settle_under
 from holdfast.stores.scripts.turns import move_turn
 
 _INCARNATIONS_KEPT = 100
@@ -30,6 +30,24 @@ def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
     """Lease up to the limit of ready jobs, in the order of claiming."""
     version, untidy, now = yield from _open()
     catalog = yield from catalog_at(engine, version)
+    return (yield from _claim(engine, catalog, request, untidy, now))
+
+
+def settle_and_claim(
+    engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]], request: ClaimRequest
+) -> Script[tuple[list[Settlement], list[Claim]]]:
+    """Settle and claim in one transaction, which both halves open with one statement."""
+    version, untidy, now = yield from _open()
+    catalog = yield from catalog_at(engine, version)
+    settlements = (yield from settle_under(engine, catalog, wanted)) if wanted else []
+    if any(checked.follow_ups for _, checked in wanted):
+        # They may have brought new routes.
+        catalog = yield from load_catalog(engine)
+    claims = yield from _claim(engine, catalog, request, untidy, now)
+    return settlements, claims
+
+
+def _claim(engine: Engine, catalog: Catalog, request: ClaimRequest, untidy: _Untidy, now: Now) -> Script[list[Claim]]:
     if request.exclusive:
         yield from _supersede(catalog, request)
     if request.resent and (held := (yield from _held_already(request))):
@@ -37,15 +55,6 @@ def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
     yield from _tidy(catalog, untidy, now)
     jobs = yield from _take(engine, catalog, request)
     return [Claim(job, request.lease_ms) for job in jobs]
-
-
-def settle_and_claim(
-    engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]], request: ClaimRequest
-) -> Script[tuple[list[Settlement], list[Claim]]]:
-    """Settle and claim in one transaction."""
-    settlements = yield from settle_jobs(engine, wanted)
-    claims = yield from claim_jobs(engine, request)
-    return settlements, claims
 
 
 def _held_already(request: ClaimRequest) -> Script[list[Claim]]:
@@ -95,10 +104,11 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
 def _lease(catalog: Catalog, request: ClaimRequest, chosen: list[Job], place: int) -> Script[list[Job]]:
     """Lease the chosen jobs, the first at *place* of the batch; one whose deadline has passed ends instead."""
     now = yield from script.now()
-    late = [lifecycle.expire(job, now) for job in chosen if lifecycle.overdue(job, now)]
-    yield from apply_steps(catalog, late, now)
-    timely = [job for job in chosen if not lifecycle.overdue(job, now)]
-    started = [lifecycle.claim(job, request, place + index, now) for index, job in enumerate(timely)]
+    late = [job for job in chosen if lifecycle.overdue(job, now)]
+    if late:
+        yield from apply_steps(catalog, [lifecycle.expire(job, now) for job in late], now)
+        chosen = [job for job in chosen if not lifecycle.overdue(job, now)]
+    started = [lifecycle.claim(job, request, place + index, now) for index, job in enumerate(chosen)]
     return (yield from apply_steps(catalog, started, now))
 
 

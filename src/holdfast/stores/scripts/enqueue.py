@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
 from holdfast.domain import admission as admissions
@@ -11,6 +11,7 @@ from holdfast.domain import lifecycle
 from holdfast.domain.admission import Admission
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import KindRetired, LaneDraining, Refused
+from holdfast.domain.event import EventName
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog, RouteKey
 from holdfast.domain.records import Enqueued
@@ -20,7 +21,8 @@ from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, intern_routes
 from holdfast.stores.scripts.moves import apply_steps, record, records, signal_jobs, write_rows
 
-# The columns of `job_insert`, in its order; the route comes before them.
+# The columns of `job_insert`, in its order; the route comes before them. Nothing has happened to a new job yet, so
+# that what counts such things is not among them.
 _NEW = attrgetter(
     "seq",
     "id",
@@ -35,15 +37,8 @@ _NEW = attrgetter(
     "enqueued_at_ms",
     "due_at_ms",
     "deadline_at_ms",
-    "finished_at_ms",
-    "attempt",
     "max_attempts",
     "backoff_json",
-    "epoch",
-    "cancel_requested",
-    "suspect",
-    "deferrals",
-    "releases",
     "dedupe_key",
     "dedupe_kind",
     "predecessor",
@@ -62,18 +57,19 @@ def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs
         return []
     index = 0
     try:
-        opening = yield Statement("enqueue_opening", {"count": len(wanted)})
-        catalog = yield from catalog_at(engine, int(opening[0][0]))
+        [[version, numbers]] = yield Statement("enqueue_opening", {"count": len(wanted)})
+        catalog = yield from catalog_at(engine, int(version))
         known = yield from _known_ids(wanted)
-        for index, new in enumerate(wanted):  # noqa: B007  # tells which one was refused
-            if new.id not in known:
-                _check_welcome(catalog, new.terms.route)
-        routes = {new.terms.route for new in wanted if new.id not in known}
-        catalog = yield from intern_routes(engine, catalog, routes)
+        # Each route with the first job that takes it: the one a refusal names.
+        routes = {new.terms.route: place for place, new in reversed([*enumerate(wanted)]) if new.id not in known}
+        for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
+            _check_welcome(catalog, route)
+        catalog = yield from intern_routes(engine, catalog, routes.keys())
         intake = _Intake(catalog, (yield from script.now()), known, {}, [])
         made = []
         for index, new in enumerate(wanted):
-            seq = opening[index][1]
+            # Either the first number of a run, or one for each.
+            seq = numbers + index if type(numbers) is int else numbers[index]
             if new.digest is None and new.dedupe_key is None:
                 # Nothing it could meet: the common case, and the one that comes by the thousand.
                 made.append(Enqueued(_admit(intake, new, seq), created=True))
@@ -134,7 +130,7 @@ def _admit(intake: _Intake, new: Admission, seq: int, predecessor: Job | None = 
     if predecessor is not None:
         job = job._replace(state="blocked", predecessor=predecessor.seq)
     if records(intake.catalog, job, "enqueued"):
-        job = job._replace(event_count=1)
+        job = job.counting_event()
     intake.fresh.append((new.terms.route, job))
     if new.digest is not None:
         intake.known[new.id] = job
@@ -197,8 +193,10 @@ def _replace(intake: _Intake, job: Job, new: Admission) -> Script[Job]:
     replaced = admissions.replace_content(job, new)
     if replaced == job:
         return job
+    told: dict[int, EventName] = {}
     if records(intake.catalog, replaced, "replaced"):
-        replaced = replaced._replace(event_count=replaced.event_count + 1)
+        replaced = replaced.counting_event()
+        told[replaced.seq] = "replaced"
     yield Statement(
         "job_content",
         {
@@ -209,7 +207,7 @@ def _replace(intake: _Intake, job: Job, new: Admission) -> Script[Job]:
             "event_count": replaced.event_count,
         },
     )
-    yield from record(intake.catalog, [(replaced, "replaced")], intake.now)
+    yield from record(told, intake.now)
     if _key(new) in intake.held:
         intake.held[_key(new)] = replaced
     return replaced
@@ -223,5 +221,5 @@ def _write_new(intake: _Intake) -> Script[None]:
     yield from write_rows("job_insert", [(routes[key].number, *_NEW(job)) for key, job in intake.fresh])
     jobs = [job for _, job in intake.fresh]
     intake.fresh.clear()
-    yield from record(intake.catalog, [(job, "enqueued") for job in jobs if job.event_count], intake.now)
+    yield from record({job.seq: "enqueued" for job in jobs if job.event_count}, intake.now)
     yield from signal_jobs(jobs)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+from holdfast.domain import strict_json
 from holdfast.domain.errors import EventsPruned, InvalidInput
 from holdfast.domain.event import Event, EventPage
 from holdfast.stores.script import Script, Statement
@@ -16,9 +19,18 @@ def page(after: str | None, limit: int, tenant: str | None) -> Script[EventPage]
     if position < horizon:
         raise EventsPruned(_cursor(horizon))
     rows = yield Statement("events_after", {"after": position, "limit": limit})
-    events = tuple(Event(_cursor(number), *rest) for number, *rest in rows)
+    events = tuple(_event(*row) for row in rows)
     last = rows[-1][0] if rows else position
     return EventPage(tuple(event for event in events if tenant in {None, event.tenant}), _cursor(last))
+
+
+_DETAILS: Final = ("state", "attempt", "epoch", "worker", "due_at_ms", "failure_class", "failure_reason")
+
+
+def _event(position: int, *row: Any) -> Event:
+    known = row[: -len(_DETAILS)]
+    details = {name: value for name, value in zip(_DETAILS, row[len(known) :], strict=True) if value is not None}
+    return Event._make((_cursor(position), *known, strict_json.compact(details)))
 
 
 def _cursor(position: int) -> str:

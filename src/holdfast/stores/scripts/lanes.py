@@ -31,7 +31,7 @@ def set_lane(
         {"lane": name, "state": after.state, "lane_order": after.order, "events": after.events},
     )
     yield from touch_catalog()
-    yield Signal(lane_topic(name))
+    yield Signal([lane_topic(name)])
     return after, [route.number for key, route in catalog.routes.items() if key.lane == name]
 
 

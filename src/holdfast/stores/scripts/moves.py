@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from operator import attrgetter
+from typing import Final
 
-from holdfast.domain import lifecycle, limits, strict_json
+from holdfast.domain import lifecycle, limits
 from holdfast.domain.clock import Now
 from holdfast.domain.event import TERMINAL, EventName
-from holdfast.domain.job import WAITING, Job
+from holdfast.domain.job import FINISHED, WAITING, Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
 from holdfast.stores.script import Row, Script, Signal, Statement, job_topic, lane_topic
@@ -46,55 +47,75 @@ _MOVED = attrgetter(
     "result_json",
 )
 
+_FREQUENT: Final = frozenset[EventName](("claimed", "done"))
+_TO_CLAIM: Final = ("ready", "scheduled")
+
 
 def apply_steps(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[list[Job]]:
     """Write *steps* with their history and events, free successors, and return the jobs they leave, in order."""
     if not steps:
         return []
     placed = [_in_this_house(catalog, step, now) for step in steps]
-    yield from _write_steps(placed)
-    yield from _keep_attempts(placed, now)
-    yield from record(catalog, [(step.after, step.event) for step in placed], now)
-    yield from signal_jobs([step.after for step in placed])
+    others = [step for step in placed if step.event not in _FREQUENT]
+    if len(others) < len(placed):
+        yield from _write_frequent(placed)
+    if others:
+        rows = [(*_MOVED(step.after), step.after.seq, step.before.epoch) for step in others]
+        yield from write_rows("job_move", rows)
+        yield from _keep_attempts(others, now)
+    yield from record({step.after.seq: step.event for step in placed if step.after[-1] != step.before[-1]}, now)
+    after = [step.after for step in placed]
+    yield from signal_jobs(after)
     yield from _free_successors(catalog, placed, now)
-    return [step.after for step in placed]
+    return after
 
 
-def _write_steps(steps: Sequence[Step]) -> Script[None]:
-    """Write what the steps changed. The two that every job goes through have narrower statements of their own."""
-    claimed = [step for step in steps if step.event == "claimed"]
-    done = [step for step in steps if step.event == "done"]
-    others = [step for step in steps if step.event not in {"claimed", "done"}]
-    if claimed:
-        one = claimed[0].after
-        common = {
-            "worker": one.worker,
-            "incarnation": one.incarnation,
-            "lease_token": one.lease_token,
-            "lease_until_ms": one.lease_until_ms,
-            "started_at_ms": one.started_at_ms,
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def _write_frequent(steps: Sequence[Step]) -> Script[None]:
+    """Write the two steps that every job goes through, which have narrower statements of their own.
+
+    What differs by job is the place of a claim and the result of a success; all else is the same in the whole batch
+    or, as the epoch, goes up by one.
+    """
+    claimed: dict[int, dict[int, Job]] = {}
+    done: dict[int, dict[int, Job]] = {}
+    for before, after, event in steps:
+        if event in _FREQUENT:
+            kept = claimed if event == "claimed" else done
+            kept.setdefault(after.event_count - before.event_count, {})[after.seq] = after
+    for counted, jobs in claimed.items():
+        places = {seq: job.claim_place for seq, job in jobs.items()}
+        yield from _write_set("job_claim", places, {"places": places, "counted": counted, **_lease(jobs)})
+    for counted, jobs in done.items():
+        digests = {seq: job.settle_digest for seq, job in jobs.items() if job.settle_digest is not None}
+        values = {
+            "results": {seq: job.result_json for seq, job in jobs.items()},
+            "counted": counted,
+            "finished_at_ms": next(iter(jobs.values())).finished_at_ms,
         }
-        yield from _write_set("job_claim", [_claim_row(step) for step in claimed], common)
-    if done:
-        finished = {"finished_at_ms": done[0].after.finished_at_ms}
-        yield from _write_set("job_done", [_done_row(step) for step in done], finished)
-    yield from write_rows("job_move", [(*_MOVED(step.after), step.after.seq, step.before.epoch) for step in others])
+        yield from _write_set("job_done", jobs, values)
+        if digests:
+            yield from _write_set("job_digest", digests, {"digests": digests})
 
 
-def _claim_row(step: Step) -> list[object]:
-    after = step.after
-    return [after.seq, step.before.epoch, after.epoch, after.attempt, after.claim_place, after.event_count]
+def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:
+    """Return what all claims of one batch have in common."""
+    one = next(iter(jobs.values()))
+    return {
+        "worker": one.worker,
+        "incarnation": one.incarnation,
+        "lease_token": one.lease_token,
+        "lease_until_ms": one.lease_until_ms,
+        "started_at_ms": one.started_at_ms,
+    }
 
 
-def _done_row(step: Step) -> list[object]:
-    after = step.after
-    return [after.seq, step.before.epoch, after.result_json, after.settle_digest, after.event_count]
-
-
-def _write_set(name: str, rows: list[list[object]], common: Mapping[str, object]) -> Script[None]:
+def _write_set(name: str, decided: Sized, values: dict[str, object]) -> Script[None]:
     """Run one statement for all rows together and make sure that each changed exactly one row."""
-    [[changed]] = yield Statement(name, {"rows": rows, **common})
-    _check_changed(name, changed, len(rows))
+    [[changed]] = yield Statement(name, values)
+    _check_changed(name, changed, len(decided))
 
 
 def write_rows(name: str, rows: list[Row]) -> Script[None]:
@@ -112,46 +133,44 @@ def _check_changed(name: str, changed: int, decided: int) -> None:
 
 def _in_this_house(catalog: Catalog, step: Step, now: Now) -> Step:
     """Return *step* as the catalog bends it: no job of a retired kind waits, each stands in its lane's turn."""
-    after, event = step.after, step.event
-    if after.state in WAITING and after.kind in catalog.retired:
-        after, event = lifecycle.retire(after, now)[1:]
-    if after.state == "ready" and after.turn != (turn := catalog.lane(after.lane).turn_of(after.tenant)):
-        after = after._replace(turn=turn)
+    before, after, event = step
+    if after.state in WAITING:
+        if after.kind in catalog.retired:
+            after, event = lifecycle.retire(after, now)[1:]
+        elif after.state == "ready" and after.turn != (turn := catalog.lane(after.lane).turn_of(after.tenant)):
+            after = after._replace(turn=turn)
     if records(catalog, after, event):
-        after = after._replace(event_count=after.event_count + 1)
-    return Step(step.before, after, event)
+        after = after.counting_event()
+    return step if after is step.after else Step(before, after, event)
+
+
+# --- telling -------------------------------------------------------------------------------------------------------
 
 
 def records(catalog: Catalog, job: Job, event: EventName) -> bool:
     """Whether *event* of *job* belongs into the log."""
-    return event in TERMINAL or bool(job.record_all) or catalog.records_all(job.lane)
+    return event in TERMINAL or bool(job.record_all) or job.lane in catalog.loud
 
 
-def record(catalog: Catalog, told: Sequence[tuple[Job, EventName]], now: Now) -> Script[None]:
-    """Append to the log those events that belong there; their jobs have counted them already."""
-    rows = [_event_row(job, event, now) for job, event in told if records(catalog, job, event)]
-    yield from write_rows("event_insert", rows)
+def record(told: Mapping[int, EventName], now: Now) -> Script[None]:
+    """Append to the log an event of each of these jobs, by number, in order.
 
-
-def _event_row(job: Job, event: EventName, now: Now) -> Row:
-    details: dict[str, object] = {"state": job.state, "attempt": job.attempt, "epoch": job.epoch}
-    if job.worker is not None:
-        details["worker"] = job.worker
-    if job.state in WAITING:
-        details["due_at_ms"] = job.due_at_ms
-    if job.failure_class is not None:
-        details["failure_class"], details["failure_reason"] = job.failure_class, job.failure_reason
-    text = strict_json.compact(details)
-    return (event, now.wall_ms, job.id, job.event_count, job.kind, job.lane, job.tenant, job.tags_json, text)
+    It tells of the job as its row stands now, which has counted the event already.
+    """
+    if told:
+        yield from _write_set("events_append", told, {"told": dict(told), "at_ms": now.wall_ms})
 
 
 def signal_jobs(jobs: Sequence[Job]) -> Script[None]:
     """Wake those who wait for what has finished, and claimers in lanes where something came or will come."""
-    for topic in {job_topic(job.id) for job in jobs if job.finished}:
-        yield Signal(topic)
+    topics = [job_topic(job.id) for job in jobs if job.state in FINISHED]
     # A scheduled job concerns claimers too: it may fall due before anything they know of.
-    for lane in {job.lane for job in jobs if job.state in {"ready", "scheduled"}}:
-        yield Signal(lane_topic(lane))
+    topics += [lane_topic(lane) for lane in {job.lane for job in jobs if job.state in _TO_CLAIM}]
+    if topics:
+        yield Signal(topics)
+
+
+# --- what follows --------------------------------------------------------------------------------------------------
 
 
 def _keep_attempts(steps: Sequence[Step], now: Now) -> Script[None]:
@@ -169,7 +188,7 @@ def _keep_attempts(steps: Sequence[Step], now: Now) -> Script[None]:
 
 def _free_successors(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[None]:
     # Only a job with a dedupe key can have a successor, so that others do not pay for looking.
-    ended = [step.after.seq for step in steps if step.finishes and step.after.dedupe_key is not None]
+    ended = [step.after.seq for step in steps if step.after.dedupe_key is not None and step.finishes]
     if ended:
         rows = yield Statement("jobs_succeeding", {"seqs": ended})
         yield from apply_steps(catalog, [lifecycle.unblock(Job._make(row), now) for row in rows], now)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, JobNotFound, KindRetired, Refused
+from holdfast.domain.event import EventName
 from holdfast.domain.job import WAITING, Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.records import Requeued, Skipped
@@ -79,10 +80,12 @@ def reprioritize(engine: Engine, job_id: str, priority: int, tenant: str | None)
     if step is None:
         return job
     after, event = step.after, step.event
+    told: dict[int, EventName] = {}
     if records(catalog, after, event):
-        after = after._replace(event_count=after.event_count + 1)
+        after = after.counting_event()
+        told[after.seq] = event
     yield Statement("job_priority", {"seq": after.seq, "priority": after.priority, "event_count": after.event_count})
-    yield from record(catalog, [(after, event)], now)
+    yield from record(told, now)
     return after
 
 

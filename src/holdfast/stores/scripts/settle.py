@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.domain import lifecycle
 from holdfast.domain.claim import Claim, Lease, Settlement
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import Misconfigured, Refused
+from holdfast.domain.errors import LeaseLost, Misconfigured, Refused
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
@@ -31,26 +31,35 @@ def settle_jobs(engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]]) 
     if not wanted:
         return []
     catalog = yield from load_catalog(engine)
+    return (yield from settle_under(engine, catalog, wanted))
+
+
+def settle_under(
+    engine: Engine, catalog: Catalog, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+) -> Script[list[Settlement]]:
+    """Settle as `settle_jobs` does, under the catalog that was just read."""
     jobs = yield from stand([claim for claim, _ in wanted])
     now = yield from script.now()
     batch = _Batch(catalog, now, jobs, [], {})
     for claim, checked in wanted:
-        if claim.job.seq in batch.plain:
+        lease, seq = claim.lease, claim.job.seq
+        if seq in batch.plain:
             # Named twice in one call: the second meets what the first has left behind.
             yield from _write_plain(batch)
+        # Only an outcome that may be followed by a pause has use for chance.
+        chance = 0.0 if type(checked.outcome) is Done else (yield from script.chance())
         try:
-            step = yield from _decide(jobs, claim.lease, checked, now)
-        except Refused as refusal:
-            batch.answers.append(Settlement(claim, error=refusal))
+            step = lifecycle.settle(held_job(jobs, lease), lease, checked, now, chance)
+        except LeaseLost as lost:
+            again = yield from _sent_again(jobs.get(seq), lease, checked)
+            batch.answers.append(Settlement(claim, again) if again else Settlement(claim, error=lost))
             continue
-        if step is None:
-            batch.answers.append(Settlement(claim, job=jobs[claim.job.seq]))
-        elif checked.follow_ups or checked.artifacts:
+        if checked.follow_ups or checked.artifacts:
             yield from _write_plain(batch)
             batch.answers.append((yield from _settle_with_extras(engine, batch, claim, checked, step)))
         else:
-            batch.plain[claim.job.seq] = (len(batch.answers), step)
-            batch.answers.append(Settlement(claim))
+            batch.plain[seq] = (len(batch.answers), claim, step)
+            batch.answers.append(_UNWRITTEN)
     yield from _write_plain(batch)
     return batch.answers
 
@@ -62,24 +71,23 @@ class _Batch(NamedTuple):
     now: Now
     jobs: dict[int, Job]
     answers: list[Settlement]
-    plain: dict[int, tuple[int, Step]]
-    """Steps by job, each with the place of its answer."""
+    plain: dict[int, tuple[int, Claim, Step]]
+    """Steps by job, each with the place of its answer and the claim that it settles."""
 
 
-def _decide(jobs: dict[int, Job], lease: Lease, checked: CheckedOutcome, now: Now) -> Script[Step | None]:
-    """Return the step this outcome means, None if it was taken already, or raise `LeaseLost`."""
-    job = held_job(jobs, lease)
-    # Only an outcome that may be followed by a pause has use for chance.
-    chance = 0.0 if isinstance(checked.outcome, Done) else (yield from script.chance())
-    if lifecycle.holds(job, lease, now):
-        return lifecycle.settle(job, lease, checked, now, chance)
+# Stands in the place of an answer until its step is written.
+_UNWRITTEN: Any = None
+
+
+def _sent_again(job: Job | None, lease: Lease, checked: CheckedOutcome) -> Script[Job | None]:
+    """Return the job if this very outcome was taken already."""
+    if job is None:
+        return None
     past = None
     if job.epoch != lease.epoch:
         rows = yield Statement("attempt_proof", {"seq": lease.seq, "epoch": lease.epoch})
         past = rows[0] if rows else None
-    if lifecycle.settled_before(job, past, lease, checked):
-        return None
-    return lifecycle.settle(job, lease, checked, now, chance)
+    return job if lifecycle.settled_before(job, past, lease, checked) else None
 
 
 def _settle_with_extras(
@@ -102,9 +110,11 @@ def _settle_with_extras(
 
 def _write_plain(batch: _Batch) -> Script[None]:
     """Write what was decided since the last time, and complete the answers."""
-    places = [place for place, _ in batch.plain.values()]
-    jobs = yield from apply_steps(batch.catalog, [step for _, step in batch.plain.values()], batch.now)
-    for place, job in zip(places, jobs, strict=True):
-        batch.answers[place] = Settlement(batch.answers[place].claim, job=job)
+    if not batch.plain:
+        return
+    decided = list(batch.plain.values())
+    jobs = yield from apply_steps(batch.catalog, [step for _, _, step in decided], batch.now)
+    for (place, claim, _), job in zip(decided, jobs, strict=True):
+        batch.answers[place] = Settlement(claim, job)
         batch.jobs[job.seq] = job
     batch.plain.clear()

@@ -185,16 +185,21 @@ create table holdfast_artifact (
     primary key (seq, name)
 ) strict;
 
--- The event log, pruned only from its start.
+-- The event log, pruned only from its start. What may change later, as tags may, is kept as it was.
 create table holdfast_event (
-    event   integer primary key autoincrement,
-    name    text not null,
-    at_ms   integer not null,
-    job_id  text not null,
-    number  integer not null,
-    kind    text not null,
-    lane    text not null,
-    tenant  text not null,
-    tags    text not null,
-    details text not null
+    event          integer primary key autoincrement,
+    name           text not null,
+    at_ms          integer not null,
+    job_id         text not null,
+    number         integer not null,
+    route          integer not null,
+    tenant         text not null,
+    tags           text not null,
+    state          text not null,
+    attempt        integer not null,
+    epoch          integer not null,
+    worker         text,
+    due_at_ms      integer,
+    failure_class  text,
+    failure_reason text
 ) strict;

@@ -1,8 +1,9 @@
--- Write claims: what they have in common once, what differs by job, but only onto the epoch each was decided for.
+-- Write claims of ready jobs: what they have in common once, and the place of each in its batch.
+-- The plus before the state keeps the planner from going through all that are ready.
 update holdfast_job
-   set state = 'running', epoch = json_extract(r.value, '$[2]'), attempt = json_extract(r.value, '$[3]'),
-       claim_place = json_extract(r.value, '$[4]'), event_count = json_extract(r.value, '$[5]'),
-       worker = :worker, incarnation = :incarnation, lease_token = :lease_token, lease_until_ms = :lease_until_ms,
-       started_at_ms = :started_at_ms, outcome = null, settle_digest = null, phase = null, percent = null
-  from json_each(:rows) r
- where seq = json_extract(r.value, '$[0]') and epoch = json_extract(r.value, '$[1]')
+   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_place = p.value,
+       event_count = event_count + :counted, worker = :worker, incarnation = :incarnation,
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms,
+       outcome = null, settle_digest = null, phase = null, percent = null
+  from json_each(:places) p
+ where seq = cast(p.key as integer) and +state = 'ready'
