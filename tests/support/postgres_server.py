@@ -17,7 +17,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -65,12 +64,12 @@ class Server:
 
     def __init__(self, installation: Installation | None = None, *, beside: Path | None = None) -> None:
         self.installation = installation or preferred()
-        self.user = _server_user()
-        self.folder = _fresh_folder(self.user)
-        self.port = _free_port()
+        self.user = server_user()
+        self.folder = fresh_folder(self.user)
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._held = postgres_watchdog.hold(self.folder)
-        self._watchdog = _start_watchdog(self.folder, *([beside] if beside else []))
+        self._watchdog = postgres_watchdog.start(self.folder, *([beside] if beside else []))
         self._programs = self._reachable_programs()
         self._make_data()
 
@@ -115,8 +114,13 @@ class Server:
         """End it for good and remove all it had."""
         if self._process is not None:
             self.stop(immediate=True)
-        os.close(self._held)
+        postgres_watchdog.let_go(self._held)
         self._watchdog.wait(PATIENCE_SECONDS)
+
+    def leave(self) -> None:
+        """Leave it running when this process ends, for the others that use it."""
+        assert self._process is not None, "it was not started"
+        postgres_watchdog.leave(self._process)
 
     @contextmanager
     def superuser(self, database: str = "postgres") -> Iterator[Connection]:
@@ -253,13 +257,10 @@ def _drop_database(name: str) -> None:
         connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
 
-_shared: list[Server] = []
-
-
 def _start_shared(folder: Path) -> str:
     server = Server(beside=folder)
     server.start()
-    _shared.append(server)
+    atexit.register(server.leave)
     (folder / "server").write_text(f"{server.folder}\n{server.url}\n")
     return server.url
 
@@ -279,7 +280,7 @@ def _join(note: Path) -> str | None:
 # --- the machine ---------------------------------------------------------------------------------------------------
 
 
-def _server_user() -> pwd.struct_passwd | None:
+def server_user() -> pwd.struct_passwd | None:
     """Return the user to run the server as, which refuses to be root; None for whoever we are."""
     if os.geteuid() != 0:
         return None
@@ -292,7 +293,7 @@ def _server_user() -> pwd.struct_passwd | None:
     return pwd.getpwnam("holdfast-postgres")
 
 
-def _fresh_folder(user: pwd.struct_passwd | None) -> Path:
+def fresh_folder(user: pwd.struct_passwd | None) -> Path:
     """Make a folder that the server's user can reach and write."""
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=parent))
@@ -313,7 +314,8 @@ def _can_run(path: Path, user: pwd.struct_passwd) -> bool:
     return subprocess.run(asked, check=False, cwd="/", **manner).returncode == 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody has."""
     # Below those that the system hands out by itself, so that no client has it when the server is started again.
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
@@ -321,14 +323,3 @@ def _free_port() -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return port
-
-
-def _start_watchdog(*folders: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", postgres_watchdog.__file__, *map(str, folders)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-    )

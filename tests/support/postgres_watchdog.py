@@ -1,16 +1,18 @@
 """Ends a test's PostgreSQL server when nobody uses it any more, however they came to their end.
 
-Run as a program with the server's folder, and others to remove with it. Whoever uses the server holds a shared lock on
-a file in that folder, which the kernel lets go of when the process is gone, killed or not. Uses nothing but the
-standard library.
+Run as a program with the folder of the server, and others to remove with it. Whoever uses the server holds a shared
+lock on a file in that folder, which the kernel lets go of when the process is gone, killed or not. Uses nothing but
+the standard library.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -28,6 +30,31 @@ def hold(folder: Path) -> int:
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     (folder / "users").stat()
     return descriptor
+
+
+def let_go(descriptor: int) -> None:
+    """Say that this process does not use it any more."""
+    os.close(descriptor)
+
+
+def start(folder: Path, *beside: Path) -> subprocess.Popen[bytes]:
+    """Start the program beside this process, which it outlives."""
+    started = subprocess.Popen(
+        [sys.executable, "-I", __file__, str(folder), *map(str, beside)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+    atexit.register(leave, started)
+    return started
+
+
+def leave(process: subprocess.Popen[bytes]) -> None:
+    """Let *process* live on after this one without a warning that it does."""
+    if process.poll() is None:
+        process.returncode = 0
 
 
 def watch(folder: Path, *beside: Path) -> None:
