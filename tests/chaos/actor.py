@@ -27,7 +27,7 @@ from holdfast import (
     Transaction,
     Unavailable,
 )
-from tests.chaos.engines import SqliteFile, open_engine, write_ledger
+from tests.chaos.engines import Engine, Own, open_engine
 from tests.chaos.history import Act, Recorder
 
 KEYS = [f"key-{number}" for number in range(6)]
@@ -47,7 +47,7 @@ class _Answer:
 class Actor:
     """Does random things and writes them down."""
 
-    def __init__(self, engine: SqliteFile, recorder: Recorder, name: str, seed: str) -> None:
+    def __init__(self, engine: Engine, recorder: Recorder, name: str, seed: str) -> None:
         self._engine = engine
         self._queue: Queue = engine.queue
         self._recorder = recorder
@@ -231,12 +231,18 @@ class Actor:
     def settle_in_transaction(self) -> None:
         if wanted := self._drop_one():
             with self._written_down(_may_settle(*wanted)) as answer, self._queue.transaction() as transaction:
-                answer.acts += _settle_with_ledger(transaction, transaction, *wanted)
+                answer.acts += self._settle_with_ledger(transaction, transaction, *wanted)
 
     def settle_on_own_connection(self) -> None:
         if wanted := self._drop_one():
             with self._written_down(_may_settle(*wanted)) as answer, self._engine.own_transaction() as (joined, own):
-                answer.acts += _settle_with_ledger(joined, own, *wanted)
+                answer.acts += self._settle_with_ledger(joined, own, *wanted)
+
+    def _settle_with_ledger(self, joined: Transaction, own: Own, claim: Claim, outcome: Outcome) -> list[Act]:
+        job = joined.settle(claim, outcome)
+        if job.state == "done":
+            self._engine.write_ledger(own, job.id, claim.epoch)
+        return settled(claim, outcome, job, ledger=job.state == "done")
 
     # --- operate ---------------------------------------------------------------------------------------------------
 
@@ -289,13 +295,6 @@ def settled(claim: Claim, outcome: Outcome, job: Job, *, again: bool = False, le
             if isinstance(one, NewJob)
         ]
     return acts
-
-
-def _settle_with_ledger(joined: Transaction, own: object, claim: Claim, outcome: Outcome) -> list[Act]:
-    job = joined.settle(claim, outcome)
-    if job.state == "done":
-        write_ledger(own, job.id, claim.epoch)  # type: ignore[arg-type]  # either has `execute`
-    return settled(claim, outcome, job, ledger=job.state == "done")
 
 
 def main() -> None:

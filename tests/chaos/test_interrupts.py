@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 
@@ -81,13 +80,12 @@ def be_interrupted(pipe: Connection, url: str, seed: int) -> None:
 
 
 @pytest.mark.long
-def test_interrupts_harm_neither_threads_nor_other_processes(tmp_path: Path) -> None:
-    url = str(tmp_path / "jobs.db")
-    engine = open_engine(url)
+def test_interrupts_harm_neither_threads_nor_other_processes(store_url: str) -> None:
+    engine = open_engine(store_url)
     engine.prepare()
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
-    with Child(write_until_told, url, "other") as other, Child(be_interrupted, url, seed) as interrupted:
+    with Child(write_until_told, store_url, "other") as other, Child(be_interrupted, store_url, seed) as interrupted:
         other.hear()
         other.tell()
         made, interrupts, alive = interrupted.hear()
