@@ -55,6 +55,7 @@ class Actor:
         self._chance = random.Random(seed)
         self._made = 0
         self._known: list[str] = []
+        self._fallen: list[str] = []
         self._held: list[Claim] = []
         self._settled: list[tuple[Claim, Outcome]] = []
         self._last_new: NewJob | None = None
@@ -203,6 +204,8 @@ class Actor:
         claim = self._held.pop(self._chance.randrange(len(self._held)))
         outcome = self._outcome(claim)
         self._settled = [*self._settled[-5:], (claim, outcome)]
+        if isinstance(outcome, Failed) and outcome.permanent:
+            self._fallen = [*self._fallen[-5:], claim.job.id]
         return claim, outcome
 
     def settle(self) -> None:
@@ -255,7 +258,8 @@ class Actor:
 
     def requeue(self) -> None:
         if self._known:
-            job_id = self._chance.choice(self._known)
+            # Those that may have failed come first: few others can be requeued at all.
+            job_id = self._fallen.pop() if self._fallen else self._chance.choice(self._known)
             with self._written_down([Act(deed="requeue", job=job_id)]) as answer:
                 self._queue.requeue(job_id)
                 answer.acts.append(Act(deed="requeue", job=job_id))

@@ -132,6 +132,7 @@ class Conductor:
             events=self._events(),
             seen=pages(self._folder)[0],
             ledger=self.engine.ledger(),
+            in_commit_order=self.engine.in_commit_order,
         )
 
     def codes(self) -> set[str]:

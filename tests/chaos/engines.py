@@ -26,6 +26,8 @@ class Engine(Protocol):
     """A store with a table of the caller's own beside the queue's."""
 
     queue: holdfast.Queue
+    in_commit_order: bool
+    """Whether the event log's order is that of the commits."""
 
     def prepare(self) -> None:
         """Make the schema and the caller's own table."""
@@ -53,6 +55,8 @@ _LEDGER = "create table if not exists ledger (job text not null, epoch integer n
 
 class SqliteFile:
     """A SQLite file."""
+
+    in_commit_order = True
 
     def __init__(self, url: str) -> None:
         self.queue = holdfast.connect(url)
@@ -102,6 +106,9 @@ _STRAYS = """
 
 class PostgresDatabase:
     """A PostgreSQL database, the queue in its schema `holdfast`."""
+
+    # Transactions are ordered by when they began to write, and see what others commit after that.
+    in_commit_order = False
 
     def __init__(self, url: str) -> None:
         self.queue = holdfast.connect(url)

@@ -106,6 +106,20 @@ def test_a_reader_by_number_below_the_oldest_open_transaction_loses_one_too_and_
     assert careful.seen == ["first", "higher number, older transaction", "lower number, younger transaction"]
 
 
+def test_a_job_told_of_by_overlapping_transactions_is_put_in_order_by_its_numbers(
+    queue: holdfast.Queue, pair: tuple[Connection, Connection]
+) -> None:
+    """The older transaction sees what the younger has committed, and stands before it in the log all the same."""
+    older, younger = pair
+    queue.within(younger).enqueue("mail", job_id="overlapping")
+    younger.commit()
+    queue.within(older).cancel("overlapping")
+    older.commit()
+    told = [event for event in all_events(queue) if event.job_id == "overlapping"]
+    assert [event.name for event in told] == ["cancelled", "enqueued"]
+    assert [event.name for event in sorted(told, key=lambda event: event.number)] == ["enqueued", "cancelled"]
+
+
 def test_what_was_rolled_back_is_never_read_and_holds_nothing_back(
     queue: holdfast.Queue, pair: tuple[Connection, Connection]
 ) -> None:

@@ -97,16 +97,34 @@ def test_a_listener_that_was_killed_listens_again_and_its_waiters_are_woken(
 
 @pytest.mark.usefixtures("no_poll")
 def test_what_ended_while_nobody_listened_is_seen_once_somebody_does(
-    queue: holdfast.Queue, other: holdfast.Queue, server: Server, wire: Wire
+    other: holdfast.Queue, server: Server, wire: Wire
 ) -> None:
+    queue = holdfast.connect(server.url, schema=SCHEMA, listen_url=wire.url)
     job_id = other.enqueue("mail").id
     waiting = in_background(_wait, queue, job_id)
     wait_until(lambda: _listeners(server) > 0)
     claim = claimed(other)
-    wire.drop_all(refuse=True)
+    assert wire.drop_all(refuse=True) == 1
     other.settle(claim, Done())  # its notification reaches nobody
     wire.calm()
     assert waiting.result(PATIENCE_SECONDS / 2).state == "done"
+    queue.close()
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_a_url_for_listening_alone_is_used_for_nothing_else(
+    other: holdfast.Queue, server: Server, wire: Wire
+) -> None:
+    """As with a pooler, through which nobody can listen."""
+    queue = holdfast.connect(server.url, schema=SCHEMA, listen_url=wire.url)
+    job_id = queue.enqueue("mail").id
+    assert wire.connections == 0
+    waiting = in_background(_wait, queue, job_id)
+    wait_until(lambda: _listeners(server) > 0)
+    assert wire.connections == 1
+    other.settle(claimed(other), Done())
+    assert waiting.result(PATIENCE_SECONDS / 2).state == "done"
+    queue.close()
 
 
 def test_waiting_outlives_a_restart_of_the_server(
@@ -134,19 +152,3 @@ def test_waiting_outlives_a_restart_of_the_server(
         except holdfast.Unavailable:
             continue
     assert waiting.result(PATIENCE_SECONDS).state == "done"
-
-
-def test_a_listening_connection_of_its_own_is_used_where_a_url_for_it_is_given(
-    other: holdfast.Queue, server: Server, wire: Wire
-) -> None:
-    """As with a pooler, through which nobody can listen."""
-    queue = holdfast.connect(wire.url, schema=SCHEMA, listen_url=server.url)
-    job_id = other.enqueue("mail").id
-    waiting = in_background(_wait, queue, job_id)
-    wait_until(lambda: _listeners(server) > 0)
-    wire.drop_all(refuse=True)
-    assert _listeners(server) > 0
-    wire.calm()
-    other.settle(claimed(other), Done())
-    assert waiting.result(PATIENCE_SECONDS).state == "done"
-    queue.close()
