@@ -57,8 +57,7 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[str]:
 
 def pending(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
     """Return the migrations not yet applied, having checked that those applied fit this code."""
-    [[ledger]] = _ask(connection, schema, "schema_ledger_exists")
-    if ledger is None:
+    if not _ask(connection, schema, "schema_ledger_exists", {"schema": schema}):
         return list(migrations())
     applied = dict(_ask(connection, schema, "schema_ledger"))
     for migration in migrations():
