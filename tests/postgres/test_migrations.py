@@ -21,12 +21,15 @@ from tests.support.postgres_server import Server
 from tests.support.wire import Wire
 
 SCHEMA = "holdfast_migrations"
-# Migrates as soon as it is told to, and says how much there was to do.
-MIGRATES = """
-import holdfast, sys
+# What a process ends with that migrated, and with more for each migration it applied. A failure ends with 1.
+MIGRATED = 10
+# Migrates as soon as it is told to.
+MIGRATES = f"""
+import holdfast, holdfast.stores.postgres.store, sys
 queue = holdfast.connect(sys.argv[1], schema=sys.argv[2])
+print("ready", flush=True)
 sys.stdin.readline()
-sys.exit(len(queue.migrate()))
+sys.exit({MIGRATED} + len(queue.migrate()))
 """
 
 
@@ -38,12 +41,17 @@ def _no_schema(server: Server) -> Iterator[None]:
 
 
 def _start(url: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    """Start a process and return once it stands before the server's door."""
+    process = subprocess.Popen(
         [sys.executable, "-c", MIGRATES, url, SCHEMA],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         cwd=Path(__file__).parents[2],
     )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
 
 
 def _go(process: subprocess.Popen[bytes]) -> int:
@@ -58,8 +66,8 @@ def test_many_processes_that_start_at_once_make_one_schema(server: Server) -> No
         process.stdin.write(b"go\n")
         process.stdin.flush()
     applied = sorted(_go(process) for process in started)
-    assert applied[:7] == [0] * 7
-    assert applied[7] > 0
+    assert applied[:7] == [MIGRATED] * 7
+    assert applied[7] > MIGRATED
     queue = holdfast.connect(server.url, schema=SCHEMA)
     assert queue.enqueue("mail").created
     queue.close()
@@ -75,7 +83,7 @@ def test_a_migration_that_was_killed_at_any_message_is_done_by_the_next_process(
         if not fault.struck.is_set():
             break
         # The message that was on its way still goes out, so that even the commit may have been the one.
-        assert code in (-signal.SIGKILL, 0, 1)
+        assert code in (-signal.SIGKILL, MIGRATED + 1)
         struck += 1
         queue = holdfast.connect(server.url, schema=SCHEMA)
         queue.migrate()
