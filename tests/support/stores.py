@@ -19,6 +19,8 @@ from tests.support.postgres_server import database_url
 
 DURABLE_ENGINES = ["sqlite-file", "postgres"]
 ENGINES = [*DURABLE_ENGINES, "sqlite-memory"]
+# How much of a test that draws its examples by chance an engine can afford: on a server every call takes its time.
+SHARE_OF_LONG_TESTS = {"sqlite-file": 1.0, "postgres": 0.15}
 
 
 class Harness:

@@ -1,7 +1,7 @@
--- Lock those of the chosen jobs that are still ready and that nobody else has in hand, in the order of the choice.
-select w.* from unnest(%(seqs)s::bigint[]) with ordinality as p (seq, place)
-  join holdfast.job_row w on w.seq = p.seq
- where w.state = 'ready' and w.priority = %(priority)s
- order by p.place
+-- Lock those of the chosen jobs that are still ready and that nobody else has in hand, in the order of the choice. The
+-- state is hidden from the planner, which would else go through all ready jobs rather than straight to the chosen.
+select * from holdfast.job_row
+ where seq = any (%(seqs)s::bigint[]) and coalesce(state, '') = 'ready' and priority = %(priority)s
+ order by array_position(%(seqs)s::bigint[], seq)
  limit %(limit)s
-   for update of w skip locked
+   for update skip locked
