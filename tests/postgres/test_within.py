@@ -13,7 +13,10 @@ from psycopg.rows import dict_row, namedtuple_row
 
 import holdfast
 from holdfast import Conflict, Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured
-from tests.postgres.conftest import drop_schema
+from holdfast.client.connect import queue_on
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.script import lane_topic
+from holdfast.stores.signals import BlockingListener
 from tests.support.held import claim_one
 
 
@@ -127,6 +130,23 @@ def test_who_waits_is_woken_by_the_callers_commit(queue: holdfast.Queue, own: An
     assert told == ["not yet committed", "done"]
 
 
+def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, schema: str) -> None:
+    store = PostgresStore(url, schema=schema)
+    queue, listener = queue_on(store), BlockingListener()
+    queue.migrate()
+    store.hub.add(lane_topic("default"), listener)
+    assert listener.wait(30) < 30, "listening did not take effect"
+    with psycopg.connect(url) as own:
+        queue.within(own).enqueue("mail")
+        own.rollback()
+        assert listener.wait(0.3) >= 0.3
+        queue.within(own).enqueue("mail")
+        own.commit()
+        assert listener.wait(30) < 30, "nobody was woken"
+    store.hub.remove(lane_topic("default"), listener)
+    queue.close()
+
+
 def test_two_callers_with_the_same_key_make_one_job(queue: holdfast.Queue, own: Any) -> None:
     queue.within(own).enqueue("mail", 1, job_id="first", dedupe_key="k")
     answers: list[holdfast.Enqueued] = []
@@ -153,4 +173,3 @@ def test_awaited_connections_are_joined_too(url: str, schema: str) -> None:
             assert [job.id for job in await queue.jobs()] == ["kept"]
 
     asyncio.run(scenario())
-    drop_schema(url, schema)

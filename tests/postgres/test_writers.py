@@ -12,7 +12,9 @@ import pytest
 
 import holdfast
 from holdfast import Conflict, Done, KindRetired, NewJob, StoreBusy
+from holdfast.client.connect import queue_on
 from holdfast.stores.postgres import transactions
+from holdfast.stores.postgres.store import PostgresStore
 from tests.support.held import claim_ids, claim_one
 
 T = TypeVar("T")
@@ -45,6 +47,51 @@ def in_hand(url: str, schema: str, *job_ids: str) -> Iterator[None]:
         connection.execute(f"select 1 from {schema}.job where id = any (%s) for update".encode(), [list(job_ids)])
         yield
         connection.rollback()
+
+
+class Slow:
+    """A client whose calls stop before their commit until they are told to go on."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.queue = queue_on(PostgresStore(url, schema=schema, observe=self._observe))
+        self._stopped, self._go_on = threading.Event(), threading.Event()
+
+    def _observe(self, name: str) -> None:
+        if name == "commit":
+            self._stopped.set()
+            assert self._go_on.wait(30)
+
+    def during(self, call: Callable[[holdfast.Queue], object], meanwhile: Callable[[], T]) -> T:
+        """Make *call*; before it commits begin *meanwhile*, which has to wait for it, and return its answer."""
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                call(self.queue)
+            except Exception as error:
+                errors.append(error)
+
+        first = threading.Thread(target=run)
+        first.start()
+        assert self._stopped.wait(30)
+        answers: list[T] = []
+        second = threading.Thread(target=lambda: answers.append(meanwhile()))
+        second.start()
+        second.join(0.3)
+        assert second.is_alive(), "it did not wait"
+        self._go_on.set()
+        first.join(30)
+        second.join(30)
+        assert errors == []
+        return answers[0]
+
+
+@pytest.fixture
+def slow(url: str, schema: str, queue: holdfast.Queue) -> Iterator[Slow]:
+    queue.migrate()
+    made = Slow(url, schema)
+    yield made
+    made.queue.close()
 
 
 # --- claiming ------------------------------------------------------------------------------------------------------
@@ -118,6 +165,21 @@ class TestClaiming:
         assert len(holding) == 1
         assert queue.counts() == {"ready": TOGETHER - 1, "running": 1}
 
+    @pytest.mark.parametrize("known", [True, False], ids=["a known start", "a new start"])
+    def test_a_later_start_waits_for_what_an_earlier_one_is_claiming_and_takes_it_back(
+        self, queue: holdfast.Queue, slow: Slow, known: bool
+    ) -> None:
+        queue.enqueue_many([NewJob("mail", job_id="a"), NewJob("mail", job_id="b")])
+        if known:
+            claim_one(queue, worker="gpu", incarnation="first", exclusive=True)
+
+        taken = slow.during(
+            lambda client: client.claim(worker="gpu", incarnation="first", exclusive=True),
+            lambda: claim_ids(queue, worker="gpu", incarnation="second", exclusive=True),
+        )
+        assert sorted(taken) == ["a", "b"]
+        assert {job.incarnation for job in queue.jobs(state="running")} == {"second"}
+
 
 # --- keys ----------------------------------------------------------------------------------------------------------
 
@@ -144,6 +206,17 @@ class TestKeys:
         assert queue.get(claim.job.id).state == "done"
         assert queue.counts().get("blocked", 0) == 0
         assert sum(queue.counts().values()) <= 2
+
+    def test_a_trigger_that_meets_the_end_of_the_holder_is_not_left_blocked(
+        self, queue: holdfast.Queue, slow: Slow
+    ) -> None:
+        queue.enqueue("mail", dedupe_key="k")
+        claim = claim_one(queue)
+        made = slow.during(
+            lambda client: client.settle(claim, Done()),
+            lambda: queue.enqueue("mail", dedupe_key="k", on_duplicate="run_again"),
+        )
+        assert (made.created, queue.get(made.id).state) == (True, "ready")
 
     def test_two_requeues_of_one_key_let_one_through(self, queue: holdfast.Queue) -> None:
         for name in ("a", "b"):
@@ -185,6 +258,27 @@ class TestCatalog:
         answers = together(*[enqueue] * (TOGETHER - 1), lambda: queue.retire("mail"))
         assert {type(answer) for answer in answers[:-1]} <= {type(None), KindRetired}
         assert set(queue.counts()) == {"retired"}
+
+    def test_a_kind_is_retired_only_when_those_on_their_way_in_have_come(
+        self, queue: holdfast.Queue, slow: Slow
+    ) -> None:
+        queue.enqueue("mail")
+        assert slow.during(lambda client: client.enqueue("mail"), lambda: queue.retire("mail")) == 2
+        assert queue.counts() == {"retired": 2}
+
+    def test_a_job_on_its_way_into_a_kind_that_is_being_retired_is_refused(
+        self, queue: holdfast.Queue, slow: Slow
+    ) -> None:
+        queue.enqueue("mail")
+
+        def enqueue() -> type:
+            try:
+                return type(queue.enqueue("mail"))
+            except KindRetired as refusal:
+                return type(refusal)
+
+        assert slow.during(lambda client: client.retire("mail"), enqueue) is KindRetired
+        assert queue.counts() == {"retired": 1}
 
     def test_changes_of_lanes_by_many_all_come_through(self, queue: holdfast.Queue) -> None:
         def change(number: int) -> Callable[[], object]:
