@@ -54,6 +54,22 @@ _RUN_AGAIN = {"23505", "40001", "40P01"}
 _PREPARED_LOST = {"26000", "42P05"}
 
 
+def lost(error: psycopg.Error) -> bool:
+    """Whether the connection, or the server behind it, is gone."""
+    return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"}
+
+
+@contextmanager
+def translated_loss(schema: str) -> Iterator[None]:
+    """Translate that the connection was lost; any other error of a statement of the caller's own is the caller's."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if lost(error):
+            raise translate(error, schema) from error
+        raise
+
+
 @contextmanager
 def translated(schema: str) -> Iterator[None]:
     """Turn what the driver raises within the block into Holdfast's own errors."""

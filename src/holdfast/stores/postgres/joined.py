@@ -11,7 +11,7 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.stores.postgres.errors import translated
+from holdfast.stores.postgres.errors import translated, translated_loss
 from holdfast.stores.postgres.transactions import Terms, check_joined, refuse_ended, run_joined
 from holdfast.stores.postgres.wire import Query, Talk, talk, talk_async
 from holdfast.stores.script import Read, Write
@@ -73,7 +73,7 @@ class BlockingJoined(_Joined):
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
         self._refuse_ended()
-        with translated(self._terms.schema):
+        with translated_loss(self._terms.schema):
             return talk(self._execute(sql, values), self.connection)
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:  # noqa: ARG002  # the shape of a runner
@@ -101,7 +101,7 @@ class AwaitingJoined(_Joined):
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
         self._refuse_ended()
-        with translated(self._terms.schema):
+        with translated_loss(self._terms.schema):
             return await talk_async(self._execute(sql, values), self.connection)
 
 

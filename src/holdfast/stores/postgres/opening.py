@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast.domain.errors import SchemaMismatch, UnsupportedStore
+from holdfast.domain.errors import InvalidInput, SchemaMismatch, UnsupportedStore
 from holdfast.stores.postgres import migrate as migrations
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.transactions import Terms
@@ -84,8 +84,11 @@ class Opener:
 
 
 def with_defaults(url: str) -> str:
-    """Return *url* with what it does not say of patience and names."""
-    given = conninfo_to_dict(url)
+    """Return *url* with what it does not say of patience and names, or raise `InvalidInput`."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise InvalidInput("url", f"is none that PostgreSQL understands: {error}") from error
     return make_conninfo(url, **{name: value for name, value in _DEFAULTS.items() if name not in given})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -31,7 +32,7 @@ class BlockingPool:
         self._lent = 0
         self._idle: list[psycopg.Connection[Any]] = []
         # A queue that is left to the collector leaves nothing open.
-        weakref.finalize(self, _finish, self._idle)
+        weakref.finalize(self, _finish_here, os.getpid(), self._idle)
 
     def take(self, *, fresh: bool = False) -> psycopg.Connection[Any]:
         """Lend a connection; a *fresh* one if those that lie here may be dead."""
@@ -77,14 +78,15 @@ class AwaitingPool:
         self._connect = connect
         self._free = asyncio.Semaphore(_SIZE)
         self._idle: list[psycopg.AsyncConnection[Any]] = []
-        weakref.finalize(self, _finish, self._idle)
+        weakref.finalize(self, _finish_here, os.getpid(), self._idle)
 
     async def take(self, *, fresh: bool = False) -> psycopg.AsyncConnection[Any]:
         """Lend a connection; a *fresh* one if those that lie here may be dead."""
         if fresh:
             self.close()
         try:
-            await asyncio.wait_for(self._free.acquire(), _PATIENCE_SECONDS)
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._free.acquire()
         except TimeoutError:
             raise _busy() from None
         try:
@@ -118,6 +120,12 @@ def at_rest(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 def _finish(connections: list[Any]) -> None:
     for connection in connections:
         connection.pgconn.finish()
+
+
+def _finish_here(process: int, connections: list[Any]) -> None:
+    # In a forked child they are the parent's, and to finish them is to say goodbye in its name.
+    if os.getpid() == process:
+        _finish(connections)
 
 
 def _busy() -> StoreBusy:

@@ -179,7 +179,7 @@ class PostgresStore:
             connection = self._threads.take(fresh=fresh)
             try:
                 with translated(self._terms.schema):
-                    talk(begin(self._terms, connection, writes=True), connection)
+                    talk(begin(self._terms, connection, self._terms.begin_sharing), connection)
             except StaleConnectionError as error:
                 self._threads.give_back(connection)
                 if fresh:
@@ -217,7 +217,7 @@ class PostgresStore:
             connection = await pool.take(fresh=fresh)
             try:
                 with translated(self._terms.schema):
-                    await talk_async(begin(self._terms, connection, writes=True), connection)
+                    await talk_async(begin(self._terms, connection, self._terms.begin_sharing), connection)
             except StaleConnectionError as error:
                 pool.give_back(connection)
                 if fresh:

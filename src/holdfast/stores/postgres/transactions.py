@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -19,10 +19,10 @@ from psycopg.pq import TransactionStatus
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
 from holdfast.stores.postgres.binding import bound, columns
-from holdfast.stores.postgres.errors import prepared_lost, worth_another_run
+from holdfast.stores.postgres.errors import lost, prepared_lost, worth_another_run
 from holdfast.stores.postgres.statements import texts
 from holdfast.stores.postgres.wire import Copy, Message, Query, Talk
-from holdfast.stores.script import CHANCE, NOW, Read, Request, Rows, Script, Signal, Statement, Write
+from holdfast.stores.script import CHANCE, NOW, Read, Request, Row, Rows, Script, Signal, Statement, Write
 
 T = TypeVar("T")
 
@@ -33,8 +33,6 @@ LOCK_MS = 10_000
 _RUNS_MAX = 20
 _COPY_ROWS_MIN = 32
 _TOPICS_MAX = 900
-# Values of a new job which somebody else may know: its digest and its dedupe key.
-_KNOWN_PLACES = (23, 26)
 _ISOLATION = "select current_setting('transaction_isolation')"
 
 
@@ -66,6 +64,16 @@ class Terms:
         settings = {"lock_timeout": str(LOCK_MS), "enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off"}
         set_all = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
         self.begin_writing = f'begin isolation level read committed; select {set_all}, "{schema}".clock_ms()'
+        # For statements of the caller's own the planner stays as it is.
+        self.begin_sharing = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
+        columns_copied = self.texts.writing["job_copy"].partition("(")[2].partition(")")[0].split(",")
+        self._known_places = [
+            place for place, name in enumerate(columns_copied) if name.strip() in {"dedupe_key", "digest"}
+        ]
+
+    def nobody_knows(self, rows: Sequence[Row]) -> bool:
+        """Whether no other caller can store the same jobs at the same moment: fresh ids, no dedupe keys."""
+        return all(row[place] is None for place in self._known_places for row in rows)
 
 
 class _Clock:
@@ -118,7 +126,7 @@ class Answers:
         text, prepare = self._texts[name], self._terms.prepares
         if rows is None:
             return (yield Query(text, bound(statement.values), prepare))
-        if name == "job_insert" and len(rows) >= _COPY_ROWS_MIN and _nobody_knows(rows):
+        if name == "job_insert" and len(rows) >= _COPY_ROWS_MIN and self._terms.nobody_knows(rows):
             return (yield Copy(self._texts["job_copy"], rows))
         if name == "artifact_write":
             # Bytes go one artifact at a time, so that no message grows beyond what the server takes.
@@ -128,11 +136,6 @@ class Answers:
         return (yield Query(text, columns(rows, "c"), prepare))
 
 
-def _nobody_knows(rows: Collection[Any]) -> bool:
-    """Whether no other caller can store the same jobs at the same moment."""
-    return all(row[place] is None for row in rows for place in _KNOWN_PLACES)
-
-
 # --- a transaction of our own --------------------------------------------------------------------------------------
 
 
@@ -140,7 +143,7 @@ def run_step(terms: Terms, step: Read[T] | Write[T], connection: Any) -> Talk[tu
     """Run one script in one transaction; return its result and what to tell the others, once that has committed."""
     writes = isinstance(step, Write)
     for run in range(_RUNS_MAX):
-        begun = yield from begin(terms, connection, writes=writes)
+        begun = yield from begin(terms, connection, terms.begin_writing if writes else terms.begin_reading)
         answers = Answers(terms, begun, writes=writes)
         try:
             result = yield from answers.run(step.script())
@@ -165,11 +168,11 @@ def _again(terms: Terms, error: BaseException, run: int) -> bool:
     return worth_another_run(error) and run + 1 < _RUNS_MAX
 
 
-def begin(terms: Terms, connection: Any, *, writes: bool) -> Talk[Rows]:
-    """Begin and read the clock."""
+def begin(terms: Terms, connection: Any, text: str) -> Talk[Rows]:
+    """Begin, with the words that *terms* has for it."""
     terms.observe("begin")
     try:
-        return (yield Message(terms.begin_writing if writes else terms.begin_reading))
+        return (yield Message(text))
     except psycopg.OperationalError as error:
         if connection.closed:
             raise StaleConnectionError from error
@@ -182,7 +185,7 @@ def commit(terms: Terms, connection: Any, signals: Collection[str]) -> Talk[None
     try:
         yield Message(f"commit; {_notification(terms, signals)}" if signals else "commit")
     except psycopg.Error as error:
-        if connection.closed:
+        if connection.closed or lost(error):
             raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
         if error.sqlstate != "54000":
             raise
