@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import holdfast
 from tests.chaos.engines import open_engine
@@ -84,13 +83,12 @@ def be_interrupted(pipe: Connection, url: str, seed: int) -> None:
     pipe.send((process.made, process.interrupts, process.errors, [thread.is_alive() for thread in threads]))
 
 
-def test_interrupts_harm_neither_threads_nor_other_processes(tmp_path: Path) -> None:
-    url = str(tmp_path / "jobs.db")
-    engine = open_engine(url)
+def test_interrupts_harm_neither_threads_nor_other_processes(store_url: str) -> None:
+    engine = open_engine(store_url)
     engine.prepare()
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
-    with Child(write_until_told, url, "other") as other, Child(be_interrupted, url, seed) as interrupted:
+    with Child(write_until_told, store_url, "other") as other, Child(be_interrupted, store_url, seed) as interrupted:
         other.hear()
         other.tell()
         made, interrupts, errors, alive = interrupted.hear()
