@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
+from psycopg.pq import ExecStatus
 from psycopg.rows import tuple_row
 
 from holdfast.stores.postgres.binding import copied
@@ -67,17 +68,22 @@ def _ask(cursor: psycopg.Cursor[Row], request: Message | Query | Copy) -> Rows:
     match request:
         case Query(text, values, prepare):
             cursor.execute(text.encode(), values, prepare=prepare)
-            return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
+            return cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
         case Copy(text, rows):
             with cursor.copy(text.encode()) as copy:
                 copy.write(copied(rows))
             return [(cursor.rowcount,)]
         case Message(text):
             cursor.execute(text.encode(), prepare=False)
-            rows = cursor.fetchall() if cursor.description is not None else []
+            rows = cursor.fetchall() if _has_rows(cursor) else []
             while cursor.nextset():
-                rows = cursor.fetchall() if cursor.description is not None else rows
+                rows = cursor.fetchall() if _has_rows(cursor) else rows
             return rows
+
+
+def _has_rows(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> bool:
+    # Not by the cursor's description, which it makes anew, column by column, for every answer.
+    return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
 
 
 async def talk_async(what: Talk[T], connection: psycopg.AsyncConnection[Any]) -> T:
@@ -104,14 +110,14 @@ async def _ask_async(cursor: psycopg.AsyncCursor[Row], request: Message | Query 
     match request:
         case Query(text, values, prepare):
             await cursor.execute(text.encode(), values, prepare=prepare)
-            return await cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
+            return await cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
         case Copy(text, rows):
             async with cursor.copy(text.encode()) as copy:
                 await copy.write(copied(rows))
             return [(cursor.rowcount,)]
         case Message(text):
             await cursor.execute(text.encode(), prepare=False)
-            rows = await cursor.fetchall() if cursor.description is not None else []
+            rows = await cursor.fetchall() if _has_rows(cursor) else []
             while cursor.nextset():
-                rows = await cursor.fetchall() if cursor.description is not None else rows
+                rows = await cursor.fetchall() if _has_rows(cursor) else rows
             return rows
