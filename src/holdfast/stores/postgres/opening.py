@@ -40,6 +40,7 @@ class Opener:
         """Return a connection that blocks."""
         with translated(self._terms.schema):
             connection = psycopg.connect(self._conninfo, autocommit=True)
+        connection.add_notify_handler(_ignore)
         connection.prepared_max = _STATEMENTS_KEPT
         return connection
 
@@ -47,6 +48,7 @@ class Opener:
         """Return a connection that is awaited."""
         with translated(self._terms.schema):
             connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        connection.add_notify_handler(_ignore)
         connection.prepared_max = _STATEMENTS_KEPT
         return connection
 
@@ -81,6 +83,10 @@ class Opener:
             self._terms.texts.reading["schema_identity"].encode(), prepare=False
         ).fetchall()
         return applied
+
+
+def _ignore(_notification: psycopg.Notify) -> None:
+    """Let go of a notification: through a pooler one may reach a connection that does not listen, and be kept."""
 
 
 def with_defaults(url: str) -> str:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -18,6 +19,7 @@ from holdfast.stores.postgres.doctor import examine
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.joined import AwaitingJoined, BlockingJoined, join, to_its_end
 from holdfast.stores.postgres.listening import hub_of
+from holdfast.stores.postgres.marks import Marks
 from holdfast.stores.postgres.opening import Opener
 from holdfast.stores.postgres.pools import AwaitingPool, BlockingPool
 from holdfast.stores.postgres.select import select_ready
@@ -55,7 +57,7 @@ class PostgresStore:
         clock: Clock | None = None,
         observe: Observer = unobserved,
     ) -> None:
-        self.engine = Engine(select_ready=select_ready, examine=examine)
+        self.engine = Engine(select_ready=partial(select_ready, Marks()), examine=examine)
         self._terms = Terms(schema, clock, observe)
         self._url, self._listen_url, self._migrates = url, listen_url or url, migrates
         self._start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.job import Job
@@ -25,6 +25,22 @@ Place: TypeAlias = tuple[Any, ...]
 """Where jobs stand in a row: (route, turn) or (route, turn, affinity)."""
 
 
+class Past(Protocol):
+    """What an engine looks past when it seeks ready jobs: its statements take these values beside the others."""
+
+    def at_top(self, routes: Sequence[Route]) -> dict[str, Any]:
+        """Return the values for seeking the first level."""
+        ...
+
+    def in_level(self) -> dict[str, Any]:
+        """Return the values for seeking within a level."""
+        ...
+
+    def in_places(self, priority: int, places: Sequence[Place]) -> dict[str, Any]:
+        """Return the values for seeking the first jobs of each place."""
+        ...
+
+
 class Level(NamedTuple):
     """The jobs that come first by listed kind and priority, and what is known of them."""
 
@@ -39,8 +55,8 @@ class Level(NamedTuple):
     only_turn: str | None
     """The one turn there is, if there is but one."""
     limit: int
-    taken: list[int] | None
-    """Jobs that others have in hand, to be looked past; None where nobody else can write."""
+    past: Past | None
+    """What is to be looked past; None where nobody else can write."""
 
 
 class _Round(NamedTuple):
@@ -73,6 +89,9 @@ def select_stream(level: Level, preference: Preference, limit: int) -> Script[Se
     [route] = level.routes
     turn = yield from _round(level, preference, preference.rank(None) if level.plain else 1)
     values = {"route": route, "priority": level.priority, "turn": level.only_turn, "limit": limit}
+    if level.past is not None:
+        [(due_low, seq_low)] = level.past.in_places(level.priority, [(route, level.only_turn)])["lows"]
+        values |= {"due_low": due_low, "seq_low": seq_low}
     rows = yield Statement("ready_stream", values)
     jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
     return Selection(jobs, *turn)
@@ -89,10 +108,11 @@ def choose_from(offer: Offer, limit: int, preference: Preference) -> list[Candid
 
 
 def first_level(
-    request: ClaimRequest, routes: list[Route], limit: int, taken: list[int] | None = None
+    request: ClaimRequest, routes: list[Route], limit: int, past: Past | None = None
 ) -> Script[Level | None]:
-    """Return the first level that has any ready job on these routes, past those that are *taken*."""
-    tops = yield from _tops(request, {"routes": [route.number for route in routes], **_past(taken)})
+    """Return the first level that has any ready job on these routes, beyond what lies in the *past*."""
+    beyond = {} if past is None else past.at_top(routes)
+    tops = yield from _tops(request, {"routes": [route.number for route in routes], **beyond})
     if not tops:
         return None
     keys = {route.number: route.key for route in routes}
@@ -110,7 +130,7 @@ def first_level(
         placed=[number for number in numbers if keys[number].placed],
         only_turn=turns.pop() if len(turns) == 1 else None,
         limit=limit,
-        taken=taken,
+        past=past,
     )
 
 
@@ -125,9 +145,9 @@ def _tops(request: ClaimRequest, values: dict[str, Any]) -> Script[list[Row]]:
     return [*fair, *strict]
 
 
-def _past(taken: list[int] | None) -> dict[str, list[int]]:
+def _beyond(level: Level) -> dict[str, Any]:
     """Return what tells a statement to look past jobs, for those engines whose statements can."""
-    return {} if taken is None else {"taken": taken}
+    return {} if level.past is None else level.past.in_level()
 
 
 # --- what to choose from -------------------------------------------------------------------------------------------
@@ -166,7 +186,7 @@ def _kept_waiting(level: Level, preference: Preference, turn: _Round) -> Script[
         "priority": level.priority,
         "after": head.affinity,
         "limit": _AFFINITIES_LOOKED_AT,
-        **_past(level.taken),
+        **_beyond(level),
     }
     named = yield Statement("ready_affinities", values)
     others = list(dict.fromkeys(affinity for (affinity,) in named if affinity not in preference.affinities))
@@ -211,8 +231,10 @@ def _fetch(level: Level, statement: str, places: Sequence[Place], turn: _Round) 
         "places": [list(place) for place in places],
         "priority": level.priority,
         "limit": window,
-        **_past(level.taken),
+        **_beyond(level),
     }
+    if statement == "ready_heads" and level.past is not None:
+        values |= level.past.in_places(level.priority, places)
     if statement.startswith("ready_heads_of_tenant"):
         values["tenant"] = level.request.tenant
     rows = yield Statement(statement, values)
@@ -252,7 +274,7 @@ def _next(level: Level, turn: _Round) -> dict[str, object]:
         "priority": level.priority,
         "last_turn": turn.last_turn or "",
         "limit": level.limit,
-        **_past(level.taken),
+        **_beyond(level),
     }
 
 

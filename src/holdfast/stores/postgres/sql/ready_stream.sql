@@ -1,4 +1,4 @@
--- Lock the first ready jobs of one route, priority and turn, past those that somebody else has in hand. The columns are
+-- Lock the first ready jobs of one route, priority and turn from a mark on, past those that somebody else has in hand. The columns are
 -- those of job_row, which does not tell the route's number.
 select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.affinity,
        r.requires, j.payload, j.headers, j.tags, j.result, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms,
@@ -10,6 +10,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.aff
   from holdfast.job j
  cross join lateral holdfast.route_of(j.route) r
  where j.state = 'ready' and j.route = %(route)s and j.priority = %(priority)s and j.turn = %(turn)s
+   and (j.due_at_ms, j.seq) >= (%(due_low)s, %(seq_low)s)
  order by j.due_at_ms, j.seq
  limit %(limit)s
    for update of j skip locked

@@ -1,0 +1,87 @@
+"""Marks: from where on the ready jobs of a route stand, so that what was claimed before is not walked through again.
+
+A claimed job leaves its old entry in the index until a vacuum may take it away, and while any transaction of the
+server is older than the claim, none may. Without a mark every claim would walk along all of those entries first.
+
+A mark hides nothing for good. It holds for one priority and one turn; what stands before it is reached again after a
+second at the latest, and at once by a claim that does not get as much as it asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from holdfast.domain.lane import Route
+from holdfast.stores.scripts.ready import Place
+
+_LIFE_SECONDS: Final = 1.0
+_LOWEST: Final = (-1, -1)
+
+
+class Mark(NamedTuple):
+    """The first ready job of one route, priority and turn, as it was last seen."""
+
+    priority: int
+    turn: str
+    due_at_ms: int
+    seq: int
+
+
+class Marks:
+    """The marks that one store knows. Safe to share between threads: a lost one only costs a longer walk."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, tuple[Mark, float]] = {}
+
+    def of(self, routes: Iterable[Route]) -> dict[int, Mark]:
+        """Return the marks of these routes that still hold."""
+        now = time.monotonic()
+        known = ((route.number, self._marks.get(route.number)) for route in routes)
+        return {number: held[0] for number, held in known if held is not None and held[1] > now}
+
+    def move(self, route: int, mark: Mark, *, seen_all: bool) -> None:
+        """Remember where a route begins; its life starts anew only if *seen_all*, that is, without a mark before."""
+        held = self._marks.get(route)
+        if seen_all:
+            self._marks[route] = (mark, time.monotonic() + _LIFE_SECONDS)
+        elif held is not None:
+            self._marks[route] = (mark, held[1])
+
+    def drop(self, routes: Iterable[Route]) -> None:
+        """Forget where these routes begin."""
+        for route in routes:
+            self._marks.pop(route.number, None)
+
+
+class Behind(NamedTuple):
+    """What a claim looks past: jobs that others have in hand, and what stands before the marks."""
+
+    taken: list[int]
+    marks: dict[int, Mark]
+
+    def at_top(self, routes: Sequence[Route]) -> dict[str, Any]:
+        """Return the values for seeking the first level."""
+        marks = [self.marks.get(route.number) for route in routes]
+        return {
+            "taken": self.taken,
+            "mark_priorities": [mark and mark.priority for mark in marks],
+            "mark_turns": [mark and mark.turn for mark in marks],
+            "mark_dues": [mark and mark.due_at_ms for mark in marks],
+            "mark_seqs": [mark and mark.seq for mark in marks],
+        }
+
+    def in_level(self) -> dict[str, Any]:
+        """Return the values for seeking within a level."""
+        return {"taken": self.taken}
+
+    def in_places(self, priority: int, places: Sequence[Place]) -> dict[str, Any]:
+        """Return the values for seeking the first jobs of each place."""
+        return {"lows": [list(self._low(priority, place[0], place[1])) for place in places]}
+
+    def _low(self, priority: int, route: int, turn: str) -> tuple[int, int]:
+        mark = self.marks.get(route)
+        if mark is None or (mark.priority, mark.turn) != (priority, turn):
+            return _LOWEST
+        return mark.due_at_ms, mark.seq
