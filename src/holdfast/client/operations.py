@@ -57,8 +57,8 @@ COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_cla
 # How often `wait` looks by itself where nobody can wake it: quickly at first, then less and less.
 _POLL_SECONDS_FIRST = 0.02
 _POLL_SECONDS_LAST = 0.5
-# How long a reader of events waits for open transactions that hold some back, before it answers with the others.
-_HELD_BACK_SECONDS = 0.25
+# How long events that open transactions hold back are waited for, before those are read or pruned that are not.
+_HELD_BACK_SECONDS = 0.5
 # How often a claim that waits for work looks by itself.
 _CLAIM_SECONDS = 1.0
 
@@ -379,9 +379,14 @@ class Operations:
         for state in chosen:
             while bite := (yield from write(partial(retention_scripts.prune_jobs, state, age_ms))):
                 jobs += bite
-        while bite := (yield from write(partial(retention_scripts.prune_events, events_age_ms))):
+        left = _HELD_BACK_SECONDS
+        while True:
+            bite, held_back = yield from write(partial(retention_scripts.prune_events, events_age_ms))
             events += bite
-        return Pruned(jobs, events)
+            if held_back and left > 0:
+                left -= yield Pause(_HELD_BACK_SECONDS / 50)
+            elif not bite:
+                return Pruned(jobs, events)
 
     def lanes(self) -> Procedure[list[Lane]]:
         """Return every lane that was configured or has ever been used, by name."""

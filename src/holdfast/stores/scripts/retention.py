@@ -7,7 +7,7 @@ from itertools import takewhile
 from holdfast.domain import limits
 from holdfast.domain.job import State
 from holdfast.stores import script
-from holdfast.stores.script import Script, Statement
+from holdfast.stores.script import Row, Script, Statement
 
 
 def prune_jobs(state: State, age_ms: int) -> Script[int]:
@@ -22,15 +22,24 @@ def prune_jobs(state: State, age_ms: int) -> Script[int]:
     return len(seqs)
 
 
-def prune_events(age_ms: int) -> Script[int]:
-    """Delete a bite of the log's oldest events, up to the first that is young enough, and move the horizon."""
+def prune_events(age_ms: int) -> Script[tuple[int, bool]]:
+    """Delete a bite of the log's oldest events, up to the first that is young enough, and move the horizon.
+
+    Return how many, and whether an open transaction holds back what comes next.
+    """
     now = yield from script.now()
     before_ms = now.wall_ms - age_ms
     head = yield Statement("events_head", {"limit": limits.BITE})
     old = list(takewhile(lambda row: row[2] < before_ms, head))
     if old:
-        transaction, event, _ = old[-1]
-        last = {"transaction": transaction, "event": event}
+        last = _position(old[-1])
         yield Statement("events_delete", last)
         yield Statement("event_horizon_write", last)
-    return len(old)
+    if len(old) < len(head) or len(head) == limits.BITE:
+        return len(old), False
+    [[held_back]] = yield Statement("events_held_back", _position(head[-1] if head else (0, 0)))
+    return len(old), bool(held_back)
+
+
+def _position(row: Row) -> dict[str, int]:
+    return {"transaction": row[0], "event": row[1]}
