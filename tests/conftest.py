@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.support import postgres_server
 from tests.support.clock import ManualClock
 from tests.support.stores import DURABLE_ENGINES, ENGINES, Harness
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the workers of this run find each other's PostgreSQL server; the first that needs one starts it."""
+    if not hasattr(config, "workerinput"):
+        postgres_server.begin_run()
 
 
 @pytest.fixture(params=ENGINES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -30,6 +31,10 @@ SQL = re.compile(
     r"|\b(create|drop|alter) (table|index|view)\b|\bbegin (immediate|deferred|exclusive)\b|\bvacuum\b",
     re.IGNORECASE | re.DOTALL,
 )
+
+# What an engine may need besides, brought by an extra of its name.
+ENGINE_DRIVERS = {"holdfast.stores.sqlite": {"sqlite3"}, "holdfast.stores.postgres": {"psycopg", "psycopg_pool"}}
+ENGINES = tuple(ENGINE_DRIVERS)
 
 # The demo plays an application with a table of its own beside Holdfast's.
 PLAYS_A_USER = ("holdfast.cli.demo_worker", "holdfast.cli.demo_checks")
@@ -72,10 +77,18 @@ def test_the_rules_use_the_standard_library_only_and_nothing_impure(module: Modu
 @pytest.mark.parametrize(
     "module", [m for m in MODULES if m.layer in {"stores", "client"}], ids=lambda module: module.name
 )
-def test_the_library_needs_nothing_but_the_standard_library(module: Module) -> None:
+def test_the_library_needs_nothing_but_the_standard_library_and_the_driver_of_an_engine(module: Module) -> None:
     foreign = {name.split(".")[0] for name in imports(module)} - {"holdfast"}
+    drivers = [needed for engine, needed in ENGINE_DRIVERS.items() if _within(module.name, (engine,))]
 
-    assert foreign <= sys.stdlib_module_names
+    assert foreign - set().union(*drivers) <= sys.stdlib_module_names
+
+
+def test_a_program_on_sqlite_loads_no_other_driver() -> None:
+    program = "import holdfast, sys; holdfast.connect(':memory:').enqueue('work'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert ENGINE_DRIVERS["holdfast.stores.postgres"] & set(loaded.stdout.split()) == set()
 
 
 def test_the_shared_scripts_know_no_engine() -> None:
@@ -83,7 +96,14 @@ def test_the_shared_scripts_know_no_engine() -> None:
 
     assert scripts
     for module in scripts:
-        assert [name for name in imports(module) if _within(name, ("holdfast.stores.sqlite", "sqlite3"))] == []
+        assert [name for name in imports(module) if _within(name, ENGINES)] == []
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if _within(m.name, ENGINES)], ids=lambda module: module.name)
+def test_no_engine_knows_another(module: Module) -> None:
+    others = tuple(engine for engine in ENGINES if not _within(module.name, (engine,)))
+
+    assert [name for name in imports(module) if _within(name, others)] == []
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
@@ -91,8 +111,9 @@ def test_only_stores_speak_sql(module: Module) -> None:
     if module.layer != "stores":
         spoken = [text for _, text in texts(module) if SQL.search(text)]
         assert [text for text in spoken if not _within(module.name, PLAYS_A_USER) or "holdfast_" in text] == []
-    if not _within(module.name, ("holdfast.stores.sqlite",)):
-        assert [name for name in imports(module) if name.split(".")[0] == "sqlite3"] == []
+    for engine, drivers in ENGINE_DRIVERS.items():
+        if not _within(module.name, (engine,)):
+            assert [name for name in imports(module) if name.split(".")[0] in drivers] == []
 
 
 @pytest.mark.parametrize(

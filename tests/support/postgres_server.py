@@ -1,0 +1,325 @@
+"""The real PostgreSQL servers of the tests: one shared by a whole run, and private ones that faults may hit.
+
+`server_url` gives the shared one: the server named by HOLDFAST_TEST_POSTGRES if that is set, else one that is started
+from what is found (`postgres_installations`), once for all workers of the run. It ends with the last of them, even if
+the run is killed (`postgres_watchdog`). `database_url` gives a database in it that only this worker uses.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import functools
+import os
+import pwd
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+
+from tests.support import postgres_watchdog
+from tests.support.postgres_installations import Installation, preferred
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+URL_VARIABLE = "HOLDFAST_TEST_POSTGRES"
+# The folder that the workers of one run share. Set by the run's first process, inherited by its workers.
+RUN_VARIABLE = "HOLDFAST_TEST_RUN"
+PATIENCE_SECONDS = 60.0
+# The server listens to this machine alone, so it trusts whoever is on it. It syncs, as the faults need.
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "timezone": "Asia/Kathmandu",  # a quarter of an hour off any other, so that a moment without a zone is noticed
+    "log_line_prefix": "%m [%p] %d ",
+}
+
+
+class ServerFailedError(Exception):
+    """The server could not be made or started; says what it wrote."""
+
+
+class Server:
+    """A PostgreSQL server of the test's own, on a free port of 127.0.0.1; made from *installation*, not yet started.
+
+    Run as root, the server is started as another user. It is gone when the processes that use it are, and the folder
+    *beside* with it.
+    """
+
+    def __init__(self, installation: Installation | None = None, *, beside: Path | None = None) -> None:
+        self.installation = installation or preferred()
+        self.user = server_user()
+        self.folder = fresh_folder(self.user)
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._held = postgres_watchdog.hold(self.folder)
+        self._watchdog = postgres_watchdog.start(self.folder, *([beside] if beside else []))
+        self._programs = self._reachable_programs()
+        self._make_data()
+
+    @property
+    def url(self) -> str:
+        """The URL of its first database, as its superuser."""
+        return self.database_url("postgres")
+
+    def database_url(self, name: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
+
+    @property
+    def log(self) -> str:
+        """What the server has written of itself."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """Start it and return once it answers."""
+        settings = {**SETTINGS, "port": str(self.port)}
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = self._popen("postgres", "-D", str(self.folder / "data"), *words, output=log)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise ServerFailedError(f"{self.installation.name} did not start:\n{self.log}")
+            time.sleep(0.02)
+
+    def stop(self, *, immediate: bool = False) -> None:
+        """End it and wait for that. *immediate* is a crash: nothing is written, and the next start recovers."""
+        assert self._process is not None, "it was not started"
+        self._process.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
+        self._process.wait(PATIENCE_SECONDS)
+        self._process = None
+
+    def restart(self, *, immediate: bool = True) -> None:
+        """Stop and start it; clients see their connections die."""
+        self.stop(immediate=immediate)
+        self.start()
+
+    def close(self) -> None:
+        """End it for good and remove all it had."""
+        if self._process is not None:
+            self.stop(immediate=True)
+        postgres_watchdog.let_go(self._held)
+        self._watchdog.wait(PATIENCE_SECONDS)
+
+    def leave(self) -> None:
+        """Leave it running when this process ends, for the others that use it."""
+        assert self._process is not None, "it was not started"
+        postgres_watchdog.leave(self._process)
+
+    @contextmanager
+    def superuser(self, database: str = "postgres") -> Iterator[Connection]:
+        """Connect as the superuser; every statement is a transaction of its own."""
+        with psycopg.connect(self.database_url(database), autocommit=True) as connection:
+            yield connection
+
+    def terminate_backends(self, condition: str = "true", database: str = "postgres") -> int:
+        """Kill the client connections for which *condition* holds in pg_stat_activity, and return how many."""
+        return terminate_backends(self.database_url(database), condition)
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _make_data(self) -> None:
+        words = ["-D", str(self.folder / "data"), "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8"]
+        # Text sorts as people sort it where the build can do that: as on most servers, and unlike in Python.
+        icu = ["--locale-provider=icu", "--icu-locale=en-US"]
+        done = self._run("initdb", *words, "--locale=C", *icu)
+        if done.returncode:
+            done = self._run("initdb", *words, "--locale=C")
+        if done.returncode:
+            raise ServerFailedError(f"initdb of {self.installation.name} failed:\n{done.stdout}")
+
+    def _reachable_programs(self) -> Path:
+        """Return a folder of the programs that the server's user may enter: a copy, if its own is behind a wall."""
+        programs = self.installation.programs
+        if self.user is None or _can_run(programs / "postgres", self.user):
+            return programs
+        root = self.folder / "programs"
+        shutil.copytree(programs.parent, root / "package" / programs.parent.name, symlinks=True)
+        # A wheel keeps its libraries beside its package, and its programs look for them there.
+        for libraries in programs.parent.parent.parent.glob(f"{programs.parent.parent.name}.libs"):
+            shutil.copytree(libraries, root / libraries.name, symlinks=True)
+        return root / "package" / programs.parent.name / "bin"
+
+    def _run(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self._programs / program), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+            **self._manner(),
+        )
+
+    def _popen(self, program: str, *words: str, output: Any) -> subprocess.Popen[bytes]:
+        # A session of its own: the interrupt that ends a run at the terminal is not for the server.
+        return subprocess.Popen(
+            [str(self._programs / program), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            **self._manner(),
+        )
+
+    def _manner(self) -> dict[str, Any]:
+        manner: dict[str, Any] = {"cwd": self.folder, "env": {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}}
+        if self.user is not None:
+            manner |= {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
+        return manner
+
+
+def terminate_backends(url: str, condition: str = "true") -> int:
+    """Kill the other client connections to the database at *url* for which *condition* holds, and return how many."""
+    ended = f"""select count(pg_terminate_backend(pid)) from pg_stat_activity
+                 where datname = current_database() and backend_type = 'client backend'
+                   and pid <> pg_backend_pid() and ({condition})"""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(ended.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+# --- the run's own server ------------------------------------------------------------------------------------------
+
+
+def begin_run() -> None:
+    """Name the place where the processes of this run will meet. Called in its first process; nothing is made yet."""
+    os.environ[RUN_VARIABLE] = str(Path(tempfile.gettempdir()) / f"holdfast-run-{uuid.uuid4().hex}")
+
+
+@functools.cache
+def server_url() -> str:
+    """Return the URL of the server that all workers of this run share, started if it was not yet.
+
+    Its user may create databases and schemas. Raises `NoServerFoundError` where there is none to be had.
+    """
+    given = os.environ.get(URL_VARIABLE)
+    if given:
+        return given
+    if RUN_VARIABLE not in os.environ:
+        begin_run()
+    folder = Path(os.environ[RUN_VARIABLE])
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _join(folder / "server") or _start_shared(folder)
+
+
+@functools.cache
+def database_url() -> str:
+    """Return the URL of a database that only this process uses: `holdfast_gw0` for the worker gw0.
+
+    A transaction left open in one database holds back the event log of that database only as far as its own tests
+    can see; with one database for all, a test of one worker would change what another worker's test reads.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    name = f"holdfast_{worker}"
+    if os.environ.get(URL_VARIABLE):
+        # Others may use that server at the same time, and nobody throws it away.
+        name = f"{name}_{uuid.uuid4().hex[:8]}"
+        atexit.register(_drop_database, name)
+    _drop_database(name)
+    with psycopg.connect(server_url(), autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    return with_database(server_url(), name)
+
+
+def with_database(url: str, name: str) -> str:
+    """Return *url* with another database."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/{name}" + (f"?{parts.query}" if parts.query else "")
+
+
+def _drop_database(name: str) -> None:
+    with psycopg.connect(server_url(), autocommit=True) as connection:
+        connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
+def _start_shared(folder: Path) -> str:
+    server = Server(beside=folder)
+    server.start()
+    atexit.register(server.leave)
+    (folder / "server").write_text(f"{server.folder}\n{server.url}\n")
+    return server.url
+
+
+def _join(note: Path) -> str | None:
+    """Return the URL of the server that another worker started, and use it from now on."""
+    if not note.exists():
+        return None
+    folder, url = note.read_text().split()
+    try:
+        postgres_watchdog.hold(Path(folder))
+    except FileNotFoundError:
+        return None  # all who used it were gone before this one came
+    return url
+
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+
+def server_user() -> pwd.struct_passwd | None:
+    """Return the user to run the server as, which refuses to be root; None for whoever we are."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody", "holdfast-postgres"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    subprocess.run(["useradd", "--system", "--no-create-home", "holdfast-postgres"], check=True, timeout=30)
+    return pwd.getpwnam("holdfast-postgres")
+
+
+def fresh_folder(user: pwd.struct_passwd | None) -> Path:
+    """Make a folder that the server's user can reach and write."""
+    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=parent))
+        if user is None:
+            return folder
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        if _can_run(folder, user):
+            return folder
+        folder.rmdir()
+    raise ServerFailedError(
+        "no folder for temporary files can be reached by the user " + (user.pw_name if user else "")
+    )
+
+
+def _can_run(path: Path, user: pwd.struct_passwd) -> bool:
+    asked = ["test", "-x", str(path)]
+    manner: dict[str, Any] = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    return subprocess.run(asked, check=False, cwd="/", **manner).returncode == 0
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody has."""
+    # Below those that the system hands out by itself, so that no client has it when the server is started again.
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port

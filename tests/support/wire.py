@@ -1,0 +1,219 @@
+"""A wire between clients and a PostgreSQL server that tests can cut at any message, on either side of its answer."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+Deed: TypeAlias = Callable[[], object]
+
+_START_UP = 196608  # protocol 3.0; what comes before it asks for encryption, and has no type either
+_CHUNK = 1 << 16
+# The messages that ask the server for an answer: a simple query, and the end of an extended one.
+_ASKING = (b"Q", b"S")
+
+
+@dataclass(slots=True)
+class Fault:
+    """What is to happen at one message, and whether it has happened."""
+
+    contains: bytes
+    """In lower case, and compared so. Empty for any message that asks for an answer."""
+    countdown: int
+    answered: bool
+    """Whether the server gets the message and answers it before the connection is cut."""
+    deed: Deed | None
+    """Done before the message goes on, instead of a cut."""
+    struck: threading.Event = field(default_factory=threading.Event)
+
+    def meets(self, kind: bytes, body: bytes) -> bool:
+        wanted = self.contains in body.lower() if self.contains else kind in _ASKING
+        if not wanted or self.struck.is_set():
+            return False
+        self.countdown -= 1
+        if self.countdown == 0:
+            self.struck.set()
+        return self.countdown == 0
+
+
+class Wire:
+    """Passes on whatever goes between the clients of its `url` and the server at *url*, until told otherwise."""
+
+    def __init__(self, url: str) -> None:
+        self._parts = urlsplit(url)
+        self._fault: Fault | None = None
+        self._refuses = False
+        self._lock = threading.Lock()
+        self._links: set[_Link] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._accept, name="wire", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The URL of the server by way of this wire. Unencrypted, so that messages can be told apart."""
+        port = self._listener.getsockname()[1]
+        user = f"{self._parts.username}@" if self._parts.username else ""
+        return f"postgresql://{user}127.0.0.1:{port}{self._parts.path}?sslmode=disable&gssencmode=disable"
+
+    def cut(self, *, contains: bytes = b"", nth: int = 1, answered: bool = False) -> Fault:
+        """Cut the connection at the *nth* message from now that has *contains* in it.
+
+        The server does not get it; if *answered*, it does, and the client never hears of that.
+        """
+        return self._arm(Fault(contains.lower(), nth, answered, None))
+
+    def at(self, deed: Deed, *, contains: bytes = b"", nth: int = 1) -> Fault:
+        """Do *deed* before the *nth* message from now that has *contains* in it goes on to the server."""
+        return self._arm(Fault(contains.lower(), nth, answered=False, deed=deed))
+
+    def calm(self) -> None:
+        """Forget a fault that has not struck, and let new connections through again."""
+        self._fault = None
+        self._refuses = False
+
+    def drop_all(self, *, refuse: bool = False) -> int:
+        """Cut every connection and return how many. With *refuse*, new ones are cut at once until `calm`."""
+        self._refuses = refuse
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.cut()
+        for link in links:
+            link.join()
+        return len(links)
+
+    def close(self) -> None:
+        """Cut everything and take no more."""
+        # A listening socket that is only closed keeps the thread waiting in accept.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._listener.close()
+        self.drop_all()
+
+    def _arm(self, fault: Fault) -> Fault:
+        self._fault = fault
+        return fault
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connect(client)
+
+    def _connect(self, client: socket.socket) -> None:
+        try:
+            if self._refuses:
+                raise ConnectionRefusedError
+            server = socket.create_connection((self._parts.hostname or "127.0.0.1", self._parts.port or 5432))
+        except OSError:
+            client.close()
+            return
+        link = _Link(client, server, self._meet, self._forget)
+        with self._lock:
+            self._links.add(link)
+        link.start()
+
+    def _meet(self, kind: bytes, body: bytes) -> Fault | None:
+        with self._lock:
+            fault = self._fault
+            return fault if fault is not None and fault.meets(kind, body) else None
+
+    def _forget(self, link: _Link) -> None:
+        with self._lock:
+            self._links.discard(link)
+
+
+class _Link:
+    """One connection: a thread for each direction."""
+
+    def __init__(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        meet: Callable[[bytes, bytes], Fault | None],
+        forget: Callable[[_Link], None],
+    ) -> None:
+        self._client = client
+        self._server = server
+        self._meet = meet
+        self._forget = forget
+        self._mute = False
+        self._ends = 0
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(target,), name="wire", daemon=True)
+            for target in (self._pass_requests, self._pass_answers)
+        ]
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # a deed may cut the very wire it is done on
+                thread.join(10)
+
+    def cut(self) -> None:
+        for end in (self._client, self._server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _guarded(self, target: Callable[[], None]) -> None:
+        with suppress(OSError):
+            target()
+        self.cut()  # whichever side ends first, the other hears of it
+        with self._lock:
+            self._ends += 1
+            last = self._ends == len(self._threads)
+        if last:
+            self._client.close()
+            self._server.close()
+            self._forget(self)
+
+    def _pass_requests(self) -> None:
+        for kind, whole in _messages(self._client):
+            fault = self._meet(kind, whole)
+            if fault is not None and fault.deed is not None:
+                fault.deed()
+            elif fault is not None and fault.answered:
+                self._mute = True
+            elif fault is not None:
+                return
+            self._server.sendall(whole)
+
+    def _pass_answers(self) -> None:
+        while chunk := self._server.recv(_CHUNK):
+            if self._mute:
+                return  # answered, and nobody heard it
+            self._client.sendall(chunk)
+
+
+def _messages(source: socket.socket) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the messages of a client as type and whole bytes; those of the start have no type."""
+    held = b""
+    started = False
+    while chunk := source.recv(_CHUNK):
+        held += chunk
+        while (size := _size(held, started)) and len(held) >= size:
+            whole, held = held[:size], held[size:]
+            yield (whole[:1] if started else b""), whole
+            started = started or struct.unpack_from("!i", whole, 4)[0] == _START_UP
+
+
+def _size(held: bytes, started: bool) -> int:
+    """Return how long the message at the beginning of *held* is; 0 if that is not known yet."""
+    head = 1 if started else 0
+    return head + int(struct.unpack_from("!i", held, head)[0]) if len(held) >= head + 8 - 4 * started else 0
