@@ -92,12 +92,8 @@ class PythonSession(Session):
         match road:
             case "single":
                 return _timed(lambda: self._enqueue_each(0, count))
-            case "threads-8":
-                return self._enqueue_in_threads(count, 8)
-            case "threads-32":
-                return self._enqueue_in_threads(count, 32)
-            case "threads-64":
-                return self._enqueue_in_threads(count, 64)
+            case "threads-8" | "threads-32" | "threads-64":
+                return self._enqueue_in_threads(count, int(road.removeprefix("threads-")))
             case "bulk":
                 return _timed(lambda: self.fill(count))
             case "drain":

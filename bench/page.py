@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bench.candidates import Engine
 from bench.results import Results, ratio
 from bench.targets import verdicts
 
-BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
+BEGIN: dict[Engine, str] = {
+    "sqlite": "<!-- results: written by make bench -->",
+    "postgres": "<!-- results on PostgreSQL: written by make bench -->",
+}
+END: dict[Engine, str] = {
+    "sqlite": "<!-- end of results -->",
+    "postgres": "<!-- end of results on PostgreSQL -->",
+}
 _MODES = {"full": "FULL", "relaxed": "NORMAL"}
 
 
 def write_page(results: Results, page: Path) -> None:
-    """Replace what stands between the marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{told(results)}\n{END}{after}", encoding="utf-8")
+    """Replace what stands between the marks of the engine."""
+    begin, end = BEGIN[results.engine], END[results.engine]
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"{page} has no place for the results: {begin} … {end}")
+    page.write_text(f"{before}{begin}\n\n{told(results)}\n{end}{after}", encoding="utf-8")
 
 
 def told(results: Results) -> str:
@@ -40,7 +51,8 @@ def told(results: Results) -> str:
         sizes = sorted(results.costs[0].seconds)
         head = ("claim", f"µs at {sizes[0]:,}", *(f"ratio at {size:,}" for size in sizes[1:]))
         parts += ["### Claims as the store grows\n", _table(head, _costs(results, sizes))]
-    parts += ["### Settings\n", _table(("candidate", "settings"), results.settings.items())]
+    missing = ((name, f"**not measured**: {reason}") for name, reason in results.absent.items())
+    parts += ["### Settings\n", _table(("candidate", "settings"), [*results.settings.items(), *missing])]
     return "\n".join(parts)
 
 

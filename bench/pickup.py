@@ -135,6 +135,10 @@ class PersistQueuePost:
         return True
 
 
+def _ignored(stamp: int) -> None:
+    del stamp
+
+
 def _post(session: Session) -> Post:
     match session:
         case HoldfastSession():
@@ -159,7 +163,7 @@ def receive(candidate: Candidate, ground: Ground, count: int) -> list[float]:
     taken: list[float] = []
     # The first job is its own: once it came, the receiver is warm.
     post.send(0)
-    while not post.receive(lambda stamp: None):
+    while not post.receive(_ignored):
         time.sleep(_POLL_SECONDS)
     print(json.dumps({"ready": True}), flush=True)  # noqa: T201  # the parent waits for this line
     patience = time.monotonic() + _PATIENCE_SECONDS

@@ -14,9 +14,7 @@ from bench.ours import HoldfastSession
 from bench.postgres.drivers.protocol import WARM_JOBS
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ROADS: frozenset[Road] = frozenset(
-    {"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8"}
-)
+_ROADS: frozenset[Road] = frozenset({"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8"})
 
 
 class PostgresSession(HoldfastSession):

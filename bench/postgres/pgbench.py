@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 import psycopg
+from tests.support.postgres_installations import preferred
 
 from bench.candidates import Candidate, Road, Session, as_text
-from tests.support.postgres_installations import preferred
 
 _CLIENTS: dict[Road, int] = {"single": 1, "threads-8": 8, "threads-32": 32}
 _SCHEMA = b"""
@@ -67,7 +67,9 @@ def candidates() -> list[Candidate]:
     """Return pgbench where there is one."""
     if _program() is None:
         return []
-    settings = "one table, one index, one prepared insert for each transaction; 1, 8 and 32 clients; no queue around it"
+    settings = (
+        "one table, one index, one prepared insert for each transaction; 1, 8 and 32 clients; no queue around it"
+    )
     return [Candidate("pgbench", "full", settings, frozenset(_CLIENTS), PgbenchSession)]
 
 

@@ -6,6 +6,7 @@ import logging
 from importlib import import_module
 from typing import Any
 
+from bench.candidates import handle
 from bench.postgres.drivers.protocol import OnJob, Peer, serve
 
 LIMIT = 100
@@ -20,7 +21,7 @@ class ObanPeer(Peer):
         self._client: Any = None
         self._server: Any = None
         self._worker: Any = None
-        self._on_job: OnJob = lambda body: None
+        self._on_job: OnJob = handle
 
     async def open(self) -> None:
         """Open the pool and install the tables."""

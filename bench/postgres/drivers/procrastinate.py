@@ -7,6 +7,7 @@ import logging
 from importlib import import_module
 from typing import Any
 
+from bench.candidates import handle
 from bench.postgres.drivers.protocol import OnJob, Peer, serve
 
 CONCURRENCY = 30
@@ -19,7 +20,7 @@ class Procrastinate(Peer):
         self._url = url
         self._app: Any = None
         self._task: Any = None
-        self._on_job: OnJob = lambda body: None
+        self._on_job: OnJob = handle
         self._running: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -29,10 +30,10 @@ class Procrastinate(Peer):
         connector = procrastinate.PsycopgConnector(conninfo=self._url, min_size=4, max_size=CONCURRENCY)
         self._app = procrastinate.App(connector=connector)
 
-        async def handle(body: dict[str, Any]) -> None:
+        async def hand_on(body: dict[str, Any]) -> None:
             self._on_job(body)
 
-        self._task = self._app.task(name="mail", queue="mail")(handle)
+        self._task = self._app.task(name="mail", queue="mail")(hand_on)
         await self._app.open_async()
         query = "select to_regclass('procrastinate_jobs') is not null as there"
         if not (await connector.execute_query_one_async(query))["there"]:

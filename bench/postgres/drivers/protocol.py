@@ -121,7 +121,7 @@ async def _drain(peer: Peer, count: int, *, before: int = 0) -> dict[str, Any]:
     await finished.wait()
     # A worker that writes its ends in batches writes the last one when it stops, rather than when its timer says so.
     stopping = asyncio.create_task(peer.stop())
-    while await peer.unsettled():
+    while await peer.unsettled():  # noqa: ASYNC110  # only the database knows
         await asyncio.sleep(_POLL_SECONDS)
     took = time.perf_counter() - begun
     await stopping
