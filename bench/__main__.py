@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from bench import claim_cost, machine
-from bench.candidates import Engine
+from bench.candidates import Candidate, Engine
 from bench.charts import draw_all
 from bench.everyone import absent, everyone
 from bench.memory import run_memory
@@ -69,6 +69,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--scale", type=float, default=1.0, help="part of the full size, for a quick look (default 1)"
     )
     parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be given several times")
+    parser.add_argument("--candidate", action="append", help="one candidate by name; may be given several times")
     parser.add_argument("--huge", action="store_true", help="also claim among 10,000,000 ready jobs")
     parser.add_argument("--folder", type=Path, help="where to put the files that are measured; mind the disk")
     parser.add_argument("--json", type=Path, help="where to write the results as JSON")
@@ -103,16 +104,25 @@ def measure_sqlite(asked: argparse.Namespace, place: Path, say: Say) -> Results:
         with tempfile.TemporaryDirectory(dir=place) as folder:
             yield Path(folder)
 
-    results = _empty("sqlite", machine.sqlite_facts(place))
-    candidates = everyone("sqlite")
+    candidates = _asked_for("sqlite", asked)
+    results = _empty("sqlite", candidates, machine.sqlite_facts(place))
     if "roads" in parts:
         results.cells = run_roads(
-            candidates, SQLITE_PLANS, fresh, rounds=rounds, scale=scale, say=_of("sqlite", say), disk=place
+            candidates,
+            SQLITE_PLANS,
+            fresh,
+            rounds=rounds,
+            scale=scale,
+            say=_of("sqlite", say),
+            failures=results.absent,
+            disk=place,
         )
     if "pickup" in parts:
         say("SQLite: pick-up across processes")
         count = scaled(_PICKUPS, scale)
-        results.latencies = run_pickup("sqlite", candidates, fresh, rounds=rounds, count=count)
+        results.latencies = run_pickup(
+            "sqlite", candidates, fresh, rounds=rounds, count=count, failures=results.absent
+        )
     if "claims" in parts:
         results.costs = claim_cost.run_claim_cost(place, **_claims(asked), say=_of("sqlite", say))
     if "memory" in parts:
@@ -124,19 +134,27 @@ def measure_sqlite(asked: argparse.Namespace, place: Path, say: Say) -> Results:
 def measure_postgres(asked: argparse.Namespace, place: Path, say: Say) -> Results:
     """Measure the parts that were asked for on a server whose data lies under *place*, if its user can reach that."""
     parts, rounds, scale = asked.only or PARTS, asked.rounds, asked.scale
-    candidates = everyone("postgres")
+    candidates = _asked_for("postgres", asked)
     with Arena(place) as arena:
-        results = _empty("postgres", machine.postgres_facts(arena.folder, arena.version()))
+        results = _empty("postgres", candidates, machine.postgres_facts(arena.folder, arena.version()))
         for name, reason in results.absent.items():
             say(f"PostgreSQL: {name} is NOT MEASURED: {reason}")
         if "roads" in parts:
             results.cells = run_roads(
-                candidates, POSTGRES_PLANS, arena.fresh, rounds=rounds, scale=scale, say=_of("postgres", say)
+                candidates,
+                POSTGRES_PLANS,
+                arena.fresh,
+                rounds=rounds,
+                scale=scale,
+                say=_of("postgres", say),
+                failures=results.absent,
             )
         if "pickup" in parts:
             say("PostgreSQL: pick-up across processes")
             count = scaled(_PICKUPS, scale)
-            results.latencies = run_pickup("postgres", candidates, arena.fresh, rounds=rounds, count=count)
+            results.latencies = run_pickup(
+                "postgres", candidates, arena.fresh, rounds=rounds, count=count, failures=results.absent
+            )
         if "claims" in parts:
             results.costs = postgres_claim_cost.run_claim_cost(arena, **_claims(asked), say=_of("postgres", say))
         if "pinned" in parts:
@@ -147,8 +165,12 @@ def measure_postgres(asked: argparse.Namespace, place: Path, say: Say) -> Result
     return results
 
 
-def _empty(engine: Engine, facts: dict[str, str]) -> Results:
-    settings = {one.label if engine == "sqlite" else one.name: one.settings for one in everyone(engine)}
+def _asked_for(engine: Engine, asked: argparse.Namespace) -> list[Candidate]:
+    return [one for one in everyone(engine) if asked.candidate is None or one.name in asked.candidate]
+
+
+def _empty(engine: Engine, candidates: list[Candidate], facts: dict[str, str]) -> Results:
+    settings = {one.label if engine == "sqlite" else one.name: one.settings for one in candidates}
     return Results(engine, facts, {}, settings, absent=absent(engine))
 
 

@@ -44,6 +44,10 @@ def handle(body: Any) -> None:
     del body
 
 
+class CandidateFailedError(Exception):
+    """A candidate broke down, which is told instead of a figure."""
+
+
 class Session(ABC):
     """One candidate on one ground."""
 
@@ -122,7 +126,7 @@ class PythonSession(Session):
 
         seconds = _timed(work)
         if handled != count:
-            raise RuntimeError(f"{type(self).__name__} handled {handled} of {count} jobs")
+            raise CandidateFailedError(f"{type(self).__name__} handled {handled} of {count} jobs")
         return seconds
 
     def _enqueue_in_threads(self, count: int, threads: int) -> float:

@@ -50,14 +50,22 @@ def _row(place: int, bar: Bar, longest: float) -> str:
 def draw_all(results: Results, folder: Path) -> list[Path]:
     """Draw what was measured and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    charts = _postgres_charts(results) if results.engine == "postgres" else _sqlite_charts(results)
     drawn = []
-    for name, chart in charts.items():
-        if chart is not None:
-            path = folder / f"{name}.svg"
-            path.write_text(chart, encoding="utf-8")
-            drawn.append(path)
+    for name, chart in _charts(results).items():
+        path = folder / f"{name}.svg"
+        path.write_text(chart, encoding="utf-8")
+        drawn.append(path)
     return drawn
+
+
+def chart_names(results: Results) -> list[str]:
+    """Return the names of the charts that are drawn of these results."""
+    return list(_charts(results))
+
+
+def _charts(results: Results) -> dict[str, str]:
+    drawn = _postgres_charts(results) if results.engine == "postgres" else _sqlite_charts(results)
+    return {name: chart for name, chart in drawn.items() if chart is not None}
 
 
 def _sqlite_charts(results: Results) -> dict[str, str | None]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bench.candidates import Road, Session
+from bench.candidates import CandidateFailedError, Road, Session
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PATIENCE_SECONDS = 60
+_ANSWER_SECONDS_MAX = 300.0
+_END_SECONDS_MAX = 30.0
 
 
 class ChildSession(Session):
@@ -23,7 +26,7 @@ class ChildSession(Session):
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment
         )
         if warm:
-            self.ask("warm", warm)
+            self._warm(warm)
 
     def measure(self, road: Road, count: int) -> float:
         """Return the seconds by the process's own clock."""
@@ -37,23 +40,39 @@ class ChildSession(Session):
     def request(self, road: str, count: int) -> None:
         """Send one request without waiting."""
         assert self._process.stdin is not None  # noqa: S101  # it was asked for
-        self._process.stdin.write(json.dumps({"road": road, "count": count}) + "\n")
-        self._process.stdin.flush()
+        # A process that is gone is noticed by the answer that does not come.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"road": road, "count": count}) + "\n")
+            self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for the next answer."""
+        """Wait for the next answer; a process that gives none for minutes is ended."""
         assert self._process.stdout is not None  # noqa: S101  # it was asked for
-        line = self._process.stdout.readline()
+        patience = threading.Timer(_ANSWER_SECONDS_MAX, self._process.kill)
+        patience.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            patience.cancel()
         if not line:
-            raise RuntimeError(f"no answer, and what was written stands above: {' '.join(self._command)}")
+            raise CandidateFailedError(f"it gave no answer: {' '.join(self._command[1:-1])}")
         answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise CandidateFailedError(answer["failed"])
         return answer
 
     def close(self) -> None:
         """End the process, with force if it does not end by itself."""
+        with suppress(BrokenPipeError):
+            try:
+                self._process.communicate(timeout=_END_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+
+    def _warm(self, count: int) -> None:
         try:
-            self._process.communicate(timeout=_PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            self.ask("warm", count)
+        except CandidateFailedError:
+            self.close()
             raise

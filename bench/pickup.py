@@ -12,13 +12,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import holdfast
-from bench.candidates import CEILINGS, Candidate, Durability, Engine, Ground, PythonSession, Session
+from bench.candidates import (
+    CEILINGS,
+    Candidate,
+    CandidateFailedError,
+    Durability,
+    Engine,
+    Ground,
+    PythonSession,
+    Session,
+)
 from bench.child import ChildSession
+from bench.failures import Failures, unless_it_fails
 from bench.ours import HoldfastSession
 from bench.peers import HueySession, LiteQueueSession, PersistQueueSession
 from bench.rounds import Fresh
@@ -178,14 +189,19 @@ def receive(candidate: Candidate, ground: Ground, count: int) -> list[float]:
 
 
 def run_pickup(
-    engine: Engine, candidates: Sequence[Candidate], fresh: Fresh, *, rounds: int, count: int
+    engine: Engine, candidates: Sequence[Candidate], fresh: Fresh, *, rounds: int, count: int, failures: Failures
 ) -> list[Latency]:
-    """Measure each candidate in each round, in turn."""
+    """Measure each candidate in each round, in turn; a peer that breaks down stands in *failures* only."""
     latencies = {one.label: Latency(one.name, one.durability, []) for one in candidates if one.name not in CEILINGS}
     for _ in range(rounds):
         for candidate in candidates:
             if candidate.label in latencies:
-                latencies[candidate.label].seconds.extend(_one_round(engine, candidate, fresh, count))
+                measure = partial(_one_round, engine, candidate, fresh, count)
+                taken = unless_it_fails(candidate, "pick-up", failures, measure)
+                if taken is None:
+                    del latencies[candidate.label]
+                else:
+                    latencies[candidate.label].seconds.extend(taken)
     return list(latencies.values())
 
 
@@ -235,5 +251,5 @@ def _send_spread(count: int, send: Callable[[], object]) -> None:
 def _complete(candidate: Candidate, answer: dict[str, Any], count: int) -> list[float]:
     taken: list[float] = answer["taken"]
     if len(taken) != count:
-        raise RuntimeError(f"{candidate.label} handed over {len(taken)} of {count} jobs")
+        raise CandidateFailedError(f"{candidate.label} handed over {len(taken)} of {count} jobs")
     return taken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from bench import ceilings
 from bench.candidates import Candidate, Durability, Ground, Road
+from bench.failures import Failures, unless_it_fails
 
 
 class Plan(NamedTuple):
@@ -79,11 +81,13 @@ def run_roads(
     rounds: int,
     scale: float,
     say: Say,
+    failures: Failures,
     disk: Path | None = None,
 ) -> list[Cell]:
     """Measure every road, the candidates of each round one after the other, each on *fresh* ground.
 
-    With *disk* the disk under that folder is measured at the beginning of each round.
+    With *disk* the disk under that folder is measured at the beginning of each round. A peer that breaks down has no
+    figure on that road, in no round, and stands in *failures*.
     """
     cells: dict[tuple[str, str, Durability], Cell] = {}
     for number in range(rounds):
@@ -91,14 +95,22 @@ def run_roads(
             cells.setdefault(("disk", name, "full"), Cell("disk", name, "full", [])).rates.append(rate)
         for plan in plans:
             say(f"round {number + 1} of {rounds}: {plan.road}")
-            taking_part = [one for one in candidates if plan.road in one.roads and plan.count(one)]
-            # Who comes first changes with the round, so that nobody always follows the same neighbour.
-            moved = number % max(1, len(taking_part))
-            for candidate in taking_part[moved:] + taking_part[:moved]:
+            for candidate in _in_turn(candidates, plan, number):
                 key = (plan.road, candidate.name, candidate.durability)
-                rate = _measure(candidate, plan, fresh, scale)
-                cells.setdefault(key, Cell(*key, [])).rates.append(rate)
+                measure = partial(_measure, candidate, plan, fresh, scale)
+                rate_or_none = unless_it_fails(candidate, plan.road, failures, measure)
+                if rate_or_none is None:
+                    cells.pop(key, None)
+                else:
+                    cells.setdefault(key, Cell(*key, [])).rates.append(rate_or_none)
     return list(cells.values())
+
+
+def _in_turn(candidates: Sequence[Candidate], plan: Plan, number: int) -> list[Candidate]:
+    taking_part = [one for one in candidates if plan.road in one.roads and plan.count(one)]
+    # Who comes first changes with the round, so that nobody always follows the same neighbour.
+    moved = number % max(1, len(taking_part))
+    return taking_part[moved:] + taking_part[:moved]
 
 
 def _disk_rates(place: Path, scale: float) -> Iterator[tuple[str, float]]:

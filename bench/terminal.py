@@ -12,7 +12,9 @@ from bench.targets import verdicts
 def show(results: Results, console: Console) -> None:
     """Print settings, rates, pick-up, claims and targets of one engine."""
     console.rule(NAMES[results.engine])
-    console.print(_settings(results), _rates(results))
+    console.print(_settings(results))
+    if results.cells:
+        console.print(_rates(results))
     if results.latencies:
         console.print(_latencies(results))
     if results.costs:

@@ -13,7 +13,7 @@ from bench import filling
 from bench.filling import TENANTS, TENANTS_IN_TEMPLATE
 
 # Copies get ids of their own and spread over the tenants; whoever is called "big" or "crowd" stays.
-_MOVED = f"'tenant-' || ((substr(tenant, 8)::integer + copy * {TENANTS_IN_TEMPLATE}) % {TENANTS})"
+_MOVED = f"'tenant-' || ((substr(tenant, 8)::integer + copy * {TENANTS_IN_TEMPLATE}) %% {TENANTS})"
 _TENANT = f"case when tenant like 'tenant-%%' then {_MOVED} else tenant end"
 _CHANGED = {
     "seq": "nextval('holdfast.job_seq')",

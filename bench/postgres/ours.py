@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import holdfast
-from bench.candidates import BATCH, Candidate, Road
+from bench.candidates import BATCH, Candidate, CandidateFailedError, Road
 from bench.ours import HoldfastSession
 from bench.postgres.drivers.protocol import WARM_JOBS
 
@@ -42,18 +43,17 @@ class PostgresSession(HoldfastSession):
         """Time from the word to begin until the last process has settled its last job."""
         self.fill(count)
         command = [sys.executable, "-m", "bench.postgres.ours", self._url]
-        crew = [_start(command) for _ in range(processes)]
-        for worker in crew:
-            _line(worker)
-        begun = time.monotonic()
-        for worker in crew:
-            _say(worker)
-        told = [json.loads(_line(worker)) for worker in crew]
-        for worker in crew:
-            worker.wait()
+        with ExitStack() as ends:
+            crew = [ends.enter_context(_start(command)) for _ in range(processes)]
+            for worker in crew:
+                _line(worker)
+            begun = time.monotonic()
+            for worker in crew:
+                _let_begin(worker)
+            told = [json.loads(_line(worker)) for worker in crew]
         handled = sum(one["handled"] for one in told)
         if handled != count:
-            raise RuntimeError(f"{processes} processes handled {handled} of {count} jobs")
+            raise CandidateFailedError(f"{processes} processes handled {handled} of {count} jobs")
         return float(max(one["last"] for one in told)) - begun
 
 
@@ -61,7 +61,7 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT)  # noqa: S603
 
 
-def _say(worker: subprocess.Popen[str]) -> None:
+def _let_begin(worker: subprocess.Popen[str]) -> None:
     assert worker.stdin is not None  # noqa: S101  # it was asked for
     worker.stdin.write("begin\n")
     worker.stdin.close()
@@ -71,7 +71,7 @@ def _line(worker: subprocess.Popen[str]) -> str:
     assert worker.stdout is not None  # noqa: S101  # it was asked for
     line = worker.stdout.readline()
     if not line:
-        raise RuntimeError("a worker process gave no answer; what it wrote stands above")
+        raise CandidateFailedError("a worker process gave no answer; what it wrote stands above")
     return line
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 from tests.support.postgres_installations import preferred
 
-from bench.candidates import Candidate, Road, Session, as_text
+from bench.candidates import Candidate, CandidateFailedError, Road, Session, as_text
 
 _CLIENTS: dict[Road, int] = {"single": 1, "threads-8": 8, "threads-32": 32}
 _SCHEMA = b"""
@@ -51,7 +51,7 @@ class PgbenchSession(Session):
             told = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         found = _RATE.search(told.stdout)
         if told.returncode or found is None:
-            raise RuntimeError(f"pgbench failed:\n{told.stdout}{told.stderr}")
+            raise CandidateFailedError(f"pgbench failed:\n{told.stdout}{told.stderr}")
         return float(found[1])
 
 

@@ -59,7 +59,6 @@ def serve(make: Callable[[str], Peer]) -> None:
 
 async def _serve(peer: Peer) -> None:
     await peer.open()
-    # Whether one process waits for another's job is told apart by the first request, so this one is warm for all.
     roads: dict[str, Callable[[Peer, int], Awaitable[dict[str, Any]]]] = {
         "warm": _warm,
         "single": _single,
@@ -70,7 +69,12 @@ async def _serve(peer: Peer) -> None:
     }
     while line := await asyncio.to_thread(sys.stdin.readline):
         request = json.loads(line)
-        _tell(await roads[request["road"]](peer, request["count"]))
+        try:
+            _tell(await roads[request["road"]](peer, request["count"]))
+        except Exception as error:
+            # Its reason belongs into the tables; the trace, which goes to the terminal, does not.
+            _tell({"failed": f"{type(error).__name__}: {error}"})
+            raise
     await peer.close()
 
 
