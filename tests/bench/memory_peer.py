@@ -1,11 +1,13 @@
 """A queue in memory behind the line protocol: `python -m tests.bench.memory_peer WHAT-IT-DOES`.
 
-`works` does what a peer should; `dies` ends at the first job; `repeats` hands out every job twice.
+`works` does what a peer should; `dies` ends at the first job; `repeats` hands out every job twice;
+`echoes` sends two more for one that tells its receiver to be ready.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from bench.candidates import handle
@@ -26,6 +28,8 @@ class MemoryPeer(Peer):
         if self._manner == "dies":
             os._exit(3)
         self._waiting.append(body)
+        if self._manner == "echoes" and body["sent"] == 0:
+            self._waiting += [{"sent": time.monotonic_ns()}, {"sent": time.monotonic_ns()}]
         self._hand_out()
 
     async def enqueue_bulk(self, bodies: list[dict[str, Any]]) -> None:

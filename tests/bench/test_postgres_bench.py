@@ -113,8 +113,16 @@ def test_the_server_is_durable_and_every_ground_is_fresh() -> None:
 def test_a_peer_is_measured_on_every_road(peer: ChildSession) -> None:
     assert peer.ask("warm", 3)["seconds"] > 0
     assert peer.measure("drain", 5) > 0
+    assert peer.measure("single", 5) > 0
+    assert peer.measure("bulk", 5) > 0
+
+
+@pytest.mark.parametrize("peer", ["echoes"], indirect=True)
+def test_a_peer_is_ready_once_its_own_job_came_and_tells_what_the_others_took(peer: ChildSession) -> None:
     peer.request("receive", 2)
+
     assert peer.answer() == {"ready": True}
+    assert len(peer.answer()["taken"]) == 2
 
 
 @pytest.mark.parametrize("peer", ["repeats"], indirect=True)
