@@ -21,7 +21,6 @@ class ChildSession(Session):
     """One process on one ground; with *warm* it sends so many jobs all the way before it is measured."""
 
     def __init__(self, command: Sequence[str], *, warm: int = 0, environment: dict[str, str] | None = None) -> None:
-        self._command = command
         self._process = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment
         )
@@ -55,7 +54,7 @@ class ChildSession(Session):
         finally:
             patience.cancel()
         if not line:
-            raise CandidateFailedError(f"it gave no answer: {' '.join(self._command[1:-1])}")
+            raise CandidateFailedError("it ended without an answer; what it wrote stands on the terminal")
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:
             raise CandidateFailedError(answer["failed"])

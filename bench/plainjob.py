@@ -16,7 +16,7 @@ _ROADS: frozenset[Road] = frozenset({"single", "bulk", "drain", "one-by-one"})
 
 def _open(durability: Durability, folder: Path) -> ChildSession:
     node = shutil.which("node") or "node"
-    return ChildSession([node, str(_FOLDER / "plainjob.mjs"), str(folder / "plainjob.db"), durability])
+    return ChildSession([node, str(_FOLDER / "plainjob.mjs"), str(folder / "plainjob.db"), durability], warm=1)
 
 
 def candidates() -> list[Candidate]:

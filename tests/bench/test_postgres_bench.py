@@ -133,7 +133,7 @@ def test_a_peer_that_handles_jobs_twice_is_not_measured(peer: ChildSession) -> N
 
 @pytest.mark.parametrize("peer", ["dies"], indirect=True)
 def test_a_peer_that_dies_is_not_measured(peer: ChildSession) -> None:
-    with pytest.raises(CandidateFailedError, match="no answer"):
+    with pytest.raises(CandidateFailedError, match="without an answer"):
         peer.measure("single", 1)
 
 
