@@ -27,7 +27,7 @@ from holdfast import (
     Transaction,
     Unavailable,
 )
-from tests.chaos.engines import SqliteFile, open_engine, write_ledger
+from tests.chaos.engines import Engine, Own, open_engine
 from tests.chaos.history import Act, Recorder
 
 KEYS = [f"key-{number}" for number in range(6)]
@@ -47,7 +47,7 @@ class _Answer:
 class Actor:
     """Does random things and writes them down."""
 
-    def __init__(self, engine: SqliteFile, recorder: Recorder, name: str, seed: str) -> None:
+    def __init__(self, engine: Engine, recorder: Recorder, name: str, seed: str) -> None:
         self._engine = engine
         self._queue: Queue = engine.queue
         self._recorder = recorder
@@ -55,6 +55,7 @@ class Actor:
         self._chance = random.Random(seed)
         self._made = 0
         self._known: list[str] = []
+        self._fallen: list[str] = []
         self._held: list[Claim] = []
         self._settled: list[tuple[Claim, Outcome]] = []
         self._last_new: NewJob | None = None
@@ -203,6 +204,8 @@ class Actor:
         claim = self._held.pop(self._chance.randrange(len(self._held)))
         outcome = self._outcome(claim)
         self._settled = [*self._settled[-5:], (claim, outcome)]
+        if isinstance(outcome, Failed) and outcome.permanent:
+            self._fallen = [*self._fallen[-5:], claim.job.id]
         return claim, outcome
 
     def settle(self) -> None:
@@ -231,12 +234,18 @@ class Actor:
     def settle_in_transaction(self) -> None:
         if wanted := self._drop_one():
             with self._written_down(_may_settle(*wanted)) as answer, self._queue.transaction() as transaction:
-                answer.acts += _settle_with_ledger(transaction, transaction, *wanted)
+                answer.acts += self._settle_with_ledger(transaction, transaction, *wanted)
 
     def settle_on_own_connection(self) -> None:
         if wanted := self._drop_one():
             with self._written_down(_may_settle(*wanted)) as answer, self._engine.own_transaction() as (joined, own):
-                answer.acts += _settle_with_ledger(joined, own, *wanted)
+                answer.acts += self._settle_with_ledger(joined, own, *wanted)
+
+    def _settle_with_ledger(self, joined: Transaction, own: Own, claim: Claim, outcome: Outcome) -> list[Act]:
+        job = joined.settle(claim, outcome)
+        if job.state == "done":
+            self._engine.write_ledger(own, job.id, claim.epoch)
+        return settled(claim, outcome, job, ledger=job.state == "done")
 
     # --- operate ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +258,8 @@ class Actor:
 
     def requeue(self) -> None:
         if self._known:
-            job_id = self._chance.choice(self._known)
+            # Those that may have failed come first: few others can be requeued at all.
+            job_id = self._fallen.pop() if self._fallen else self._chance.choice(self._known)
             with self._written_down([Act(deed="requeue", job=job_id)]) as answer:
                 self._queue.requeue(job_id)
                 answer.acts.append(Act(deed="requeue", job=job_id))
@@ -289,13 +299,6 @@ def settled(claim: Claim, outcome: Outcome, job: Job, *, again: bool = False, le
             if isinstance(one, NewJob)
         ]
     return acts
-
-
-def _settle_with_ledger(joined: Transaction, own: object, claim: Claim, outcome: Outcome) -> list[Act]:
-    job = joined.settle(claim, outcome)
-    if job.state == "done":
-        write_ledger(own, job.id, claim.epoch)  # type: ignore[arg-type]  # either has `execute`
-    return settled(claim, outcome, job, ledger=job.state == "done")
 
 
 def main() -> None:

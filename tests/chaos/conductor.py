@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast import Done, Event, Job
 from tests.chaos.actor import claimed, settled
 from tests.chaos.checker import History
-from tests.chaos.engines import SqliteFile, open_engine
+from tests.chaos.engines import Engine, open_engine
 from tests.chaos.history import Recorder, acts_in, codes_in
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.reader import pages
@@ -27,7 +27,7 @@ class Conductor:
     """Runs *count* actors and a reader on the store at *url*; all chance comes from *seed*."""
 
     def __init__(self, url: str, folder: Path, seed: int, count: int) -> None:
-        self.engine: SqliteFile = open_engine(url)
+        self.engine: Engine = open_engine(url)
         self.kills = self.stops = 0
         self._url = url
         self._folder = folder
@@ -132,6 +132,7 @@ class Conductor:
             events=self._events(),
             seen=pages(self._folder)[0],
             ledger=self.engine.ledger(),
+            in_commit_order=self.engine.in_commit_order,
         )
 
     def codes(self) -> set[str]:

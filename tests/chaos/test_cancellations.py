@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 
 import holdfast
 from tests.chaos.engines import open_engine
@@ -47,15 +46,14 @@ class Crowd:
         await asyncio.wait_for(self.queue.enqueue("task", job_id="last"), PATIENCE_SECONDS)
 
 
-def test_cancelled_tasks_harm_nobody(tmp_path: Path) -> None:
-    url = str(tmp_path / "jobs.db")
-    engine = open_engine(url)
+def test_cancelled_tasks_harm_nobody(store_url: str) -> None:
+    engine = open_engine(store_url)
     engine.prepare()
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
 
     async def main() -> Crowd:
-        queue = holdfast.connect_async(url)
+        queue = holdfast.connect_async(store_url)
         crowd = Crowd(queue, seed)
         await crowd.run()
         await queue.close()

@@ -22,12 +22,12 @@ def seed_of_run() -> int:
     return int(given) if given else random.SystemRandom().randrange(1 << 32)
 
 
-def run_chaos(folder: Path, *, seconds: float, count: int) -> None:
+def run_chaos(url: str, folder: Path, *, seconds: float, count: int) -> None:
     seed = seed_of_run()
     print(f"HOLDFAST_CHAOS_SEED={seed}")
     logs = folder / "logs"
     logs.mkdir()
-    conductor = Conductor(str(folder / "jobs.db"), logs, seed, count)
+    conductor = Conductor(url, logs, seed, count)
     try:
         conductor.conduct(seconds)
         conductor.rest()
@@ -48,11 +48,13 @@ def run_chaos(folder: Path, *, seconds: float, count: int) -> None:
     conductor.engine.queue.close()
 
 
-def test_killed_and_stopped_processes_break_no_promise(tmp_path: Path) -> None:
-    run_chaos(tmp_path, seconds=8, count=4)
+def test_killed_and_stopped_processes_break_no_promise(store_url: str, tmp_path: Path) -> None:
+    run_chaos(store_url, tmp_path, seconds=8, count=4)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [3, 8, 16])
-def test_killed_and_stopped_processes_break_no_promise_for_minutes(tmp_path: Path, count: int) -> None:
-    run_chaos(tmp_path, seconds=90, count=count)
+def test_killed_and_stopped_processes_break_no_promise_for_minutes(
+    store_url: str, tmp_path: Path, count: int
+) -> None:
+    run_chaos(store_url, tmp_path, seconds=90, count=count)

@@ -8,9 +8,6 @@ import signal
 import threading
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
-
-import pytest
 
 import holdfast
 from tests.chaos.engines import open_engine
@@ -26,15 +23,19 @@ class Interrupted:
     def __init__(self, url: str) -> None:
         self.queue: holdfast.Queue = open_engine(url).queue
         self.made: list[str] = []
+        self.errors: list[str] = []
         self.interrupts = 0
         self.expected = False
         self.ended = threading.Event()
 
     def work_on(self, name: str) -> None:
         number = 0
-        while not self.ended.is_set():
-            self._enqueue(f"{name}-{number}")
-            number += 1
+        try:
+            while not self.ended.is_set():
+                self._enqueue(f"{name}-{number}")
+                number += 1
+        except holdfast.HoldfastError as error:
+            self.errors.append(repr(error))
 
     def interrupt(self, _number: int, _frame: object) -> None:
         """Handle the signal: strike where it is expected, and only once."""
@@ -53,6 +54,8 @@ class Interrupted:
                 self.expected = False
             except KeyboardInterrupt:
                 self.interrupts += 1
+            except holdfast.HoldfastError as error:
+                self.errors.append(repr(error))
 
     def _enqueue(self, job_id: str) -> None:
         self.queue.enqueue("task", job_id=job_id)
@@ -77,23 +80,22 @@ def be_interrupted(pipe: Connection, url: str, seed: int) -> None:
     process.ended.set()
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
-    pipe.send((process.made, process.interrupts, [thread.is_alive() for thread in threads]))
+    pipe.send((process.made, process.interrupts, process.errors, [thread.is_alive() for thread in threads]))
 
 
-@pytest.mark.long
-def test_interrupts_harm_neither_threads_nor_other_processes(tmp_path: Path) -> None:
-    url = str(tmp_path / "jobs.db")
-    engine = open_engine(url)
+def test_interrupts_harm_neither_threads_nor_other_processes(store_url: str) -> None:
+    engine = open_engine(store_url)
     engine.prepare()
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
-    with Child(write_until_told, url, "other") as other, Child(be_interrupted, url, seed) as interrupted:
+    with Child(write_until_told, store_url, "other") as other, Child(be_interrupted, store_url, seed) as interrupted:
         other.hear()
         other.tell()
-        made, interrupts, alive = interrupted.hear()
+        made, interrupts, errors, alive = interrupted.hear()
         other.tell("end")
         count, _ = other.hear()
     assert interrupts >= INTERRUPTS
+    assert errors == []
     assert not any(alive)
     jobs = all_jobs(engine.queue)
     assert {*made, *(f"other-{number}" for number in range(count))} <= jobs.keys()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 
@@ -42,8 +41,7 @@ def all_jobs(queue: holdfast.Queue) -> dict[str, Job]:
     return found
 
 
-def write_for(folder: Path, seconds: float) -> None:
-    url = str(folder / "jobs.db")
+def write_for(url: str, seconds: float) -> None:
     engine = open_engine(url)
     engine.prepare()
     names = [f"w{number}" for number in range(WRITERS)]
@@ -73,10 +71,10 @@ def write_for(folder: Path, seconds: float) -> None:
     engine.queue.close()
 
 
-def test_sixteen_writers_all_get_their_turn(tmp_path: Path) -> None:
-    write_for(tmp_path, 3)
+def test_sixteen_writers_all_get_their_turn(store_url: str) -> None:
+    write_for(store_url, 3)
 
 
 @pytest.mark.long
-def test_sixteen_writers_all_get_their_turn_for_a_minute(tmp_path: Path) -> None:
-    write_for(tmp_path, 60)
+def test_sixteen_writers_all_get_their_turn_for_a_minute(store_url: str) -> None:
+    write_for(store_url, 60)

@@ -50,16 +50,18 @@ from tests.support.calls import (
 )
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.model import Model, RefusalError, Request
-from tests.support.stores import Harness
+from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
     """Every rule does the same to the store and to the model."""
 
+    engine: str
+
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory()
-        self.harness = Harness("sqlite-file", Path(self._folder.name))
+        self.harness = Harness(self.engine, Path(self._folder.name))
         self.queue = self.harness.open()
         self.model = Model()
         self.requests: list[Request] = []
@@ -372,23 +374,29 @@ class StoreAgainstModel(RuleBasedStateMachine):
         return held.forged(place) if place in FORGED else held
 
 
-def _run(examples: int, steps: int, *, repeatable: bool) -> None:
+def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
+    class OnThisEngine(StoreAgainstModel):
+        pass
+
+    OnThisEngine.engine = engine
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
     chosen = settings(
-        max_examples=examples,
+        max_examples=round(examples * SHARE_OF_LONG_TESTS[engine]),
         stateful_step_count=steps,
         derandomize=repeatable,
         print_blob=not repeatable,
         deadline=None,
         suppress_health_check=slow,
     )
-    run_state_machine_as_test(StoreAgainstModel, settings=chosen)
+    run_state_machine_as_test(OnThisEngine, settings=chosen)
 
 
-def test_the_store_does_what_the_model_does() -> None:
-    _run(examples=120, steps=50, repeatable=True)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
+def test_the_store_does_what_the_model_does(engine: str) -> None:
+    _run(engine, examples=120, steps=50, repeatable=True)
 
 
 @pytest.mark.long
-def test_the_store_does_what_the_model_does_for_long_and_at_random() -> None:
-    _run(examples=600, steps=80, repeatable=False)
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
+def test_the_store_does_what_the_model_does_for_long_and_at_random(engine: str) -> None:
+    _run(engine, examples=600, steps=80, repeatable=False)

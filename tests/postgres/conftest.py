@@ -1,10 +1,36 @@
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
+import psycopg
 import pytest
+from psycopg import sql
 
-from tests.support.postgres_server import Server
+import holdfast
+from tests.support.postgres_server import Server, database_url
+from tests.support.wire import Wire
+
+
+@pytest.fixture
+def url() -> str:
+    """A database that this worker alone uses, on the server of the run."""
+    return database_url()
+
+
+@pytest.fixture
+def schema(url: str) -> Iterator[str]:
+    """The name of a schema that is not there yet, and that is gone after the test."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield name
+    drop_schema(url, name)
+
+
+@pytest.fixture
+def queue(url: str, schema: str) -> Iterator[holdfast.Queue]:
+    made = holdfast.connect(url, schema=schema)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -14,3 +40,16 @@ def server() -> Iterator[Server]:
     made.start()
     yield made
     made.close()
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    """A wire to that server."""
+    made = Wire(server.url)
+    yield made
+    made.close()
+
+
+def drop_schema(url: str, name: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))

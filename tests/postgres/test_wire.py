@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 
@@ -12,14 +10,11 @@ from tests.support.postgres_server import Server
 from tests.support.wire import Wire
 
 
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
+@pytest.fixture(autouse=True)
+def _table(server: Server) -> None:
     with server.superuser() as connection:
         connection.execute("drop table if exists kept")
         connection.execute("create table kept (x int)")
-    made = Wire(server.url)
-    yield made
-    made.close()
 
 
 def _kept(server: Server) -> int:

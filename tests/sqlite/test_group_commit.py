@@ -7,7 +7,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.domain.admission import check_job
 from holdfast.stores.script import Script, Write, lane_topic
 from holdfast.stores.scripts.enqueue import enqueue_jobs
-from holdfast.stores.sqlite import writer
+from holdfast.stores.sqlite import turns, writer
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, interruptible, wait_until
@@ -51,7 +50,7 @@ class Watch:
         self.names.append(name)
         if name == "begin" and self._gather:
             others, self._gather = self._gather, 0
-            wait_until(lambda: len(self.store._writer._queue) >= others)
+            wait_until(lambda: len(self.store._writer._turns.queue) >= others)
         if name == "commit" and self.slow:
             time.sleep(SLOWLY)  # so that an answer given too early is seen to be early
         if (waiting := self._raising.get(name)) and (error := waiting.pop(0)) is not None:
@@ -115,7 +114,7 @@ def gathered(watch: Watch, works: list[Callable[[], Any]]) -> list[Any]:
     """Do all in one group: the first leads."""
     watch.gather(len(works) - 1)
     leading = in_background(lambda: together(works[:1]))
-    wait_until(lambda: watch.store._writer._led)
+    wait_until(lambda: watch.store._writer._turns.leader is not None)
     others = together(works[1:])
     return [*leading.result(PATIENCE_SECONDS), *others]
 
@@ -241,9 +240,9 @@ class TestOneGroup:
         async def main() -> list[Any]:
             watch.gather(3)
             leading = asyncio.create_task(queue.enqueue("mail", job_id="first"))
-            await asyncio.to_thread(wait_until, lambda: watch.store._writer._led)
+            await asyncio.to_thread(wait_until, lambda: watch.store._writer._turns.leader is not None)
             queued = [asyncio.create_task(queue.enqueue("mail", job_id=f"queued-{n}")) for n in range(2)]
-            await asyncio.to_thread(wait_until, lambda: len(watch.store._writer._queue) == 2)
+            await asyncio.to_thread(wait_until, lambda: len(watch.store._writer._turns.queue) == 2)
             queued[0].cancel()
             with suppress(asyncio.CancelledError):
                 await queued[0]
@@ -265,12 +264,12 @@ def driver_error(code: int) -> sqlite3.OperationalError:
     return error
 
 
-class _Unconfirmed(sqlite3.Connection):
-    """A connection whose next commit ends in an I/O error, after or instead of happening."""
+class _Unconfirmed(sqlite3.Cursor):
+    """A cursor whose next commit ends in an I/O error, after or instead of happening."""
 
     mode: str = ""
 
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+    def execute(self, sql: str, *values: Any) -> Any:
         mode, happened = type(self).mode, None
         if sql == "commit" and mode:
             type(self).mode = ""
@@ -278,6 +277,11 @@ class _Unconfirmed(sqlite3.Connection):
                 happened = super().execute(sql)
             raise driver_error(sqlite3.SQLITE_IOERR_FSYNC) from (None if happened is None else RuntimeError("late"))
         return super().execute(sql, *values)
+
+
+class _WithUnconfirmed(sqlite3.Connection):
+    def cursor(self, factory: Any = _Unconfirmed) -> Any:
+        return super().cursor(factory)
 
 
 class TestCommitsThatFail:
@@ -295,7 +299,7 @@ class TestCommitsThatFail:
         self, path: str, mode: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         connect = sqlite3.connect
-        monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "factory": _Unconfirmed}))
+        monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "factory": _WithUnconfirmed}))
         watch = Watch()
         watch.store = SqliteStore(path, observe=watch)
         queue = queue_on(watch.store)
@@ -387,9 +391,9 @@ class TestInterrupts:
     def test_an_interrupt_while_queued_leaves_nobody_waiting(self, queue: holdfast.Queue, watch: Watch) -> None:
         watch.gather(2)
         leading = in_background(enqueue(queue, "leading"))
-        wait_until(lambda: watch.store._writer._led)
+        wait_until(lambda: watch.store._writer._turns.leader is not None)
         with interruptible() as interrupt:
-            in_background(lambda: interrupt_once(interrupt, lambda: len(watch.store._writer._queue) == 1))
+            in_background(lambda: interrupt_once(interrupt, lambda: len(watch.store._writer._turns.queue) == 1))
             with pytest.raises(KeyboardInterrupt):
                 queue.enqueue("mail", job_id="interrupted")
         others = [in_background(enqueue(queue, f"other-{number}")) for number in range(2)]
@@ -402,20 +406,17 @@ class TestInterrupts:
         interrupted = threading.Event()
         with interruptible() as interrupt:
 
-            class Slow(Future[bool]):
-                """Interrupts the one who waits between being chosen and being told."""
-
-                def set_running_or_notify_cancel(self) -> bool:
-                    chosen = super().set_running_or_notify_cancel()
-                    interrupt()
-                    interrupted.wait(1)
-                    return chosen
+            def summon_slowly(ticket: turns.Ticket) -> None:
+                """Interrupt the one who waits between being chosen and being told."""
+                interrupt()
+                interrupted.wait(1)
+                ticket.ring()
 
             # A transaction is not taken into a group: it is handed the lead.
             watch.gather(1)
             leading = in_background(enqueue(queue, "leading"))
-            wait_until(lambda: watch.store._writer._led)
-            monkeypatch.setattr(writer, "Future", Slow)
+            wait_until(lambda: watch.store._writer._turns.leader is not None)
+            monkeypatch.setattr(turns.Ticket, "summon", summon_slowly)
             with pytest.raises(KeyboardInterrupt), queue.transaction():
                 raise AssertionError("the interrupt did not come")
             monkeypatch.undo()
@@ -472,7 +473,7 @@ class TestMixed:
                 await tx.enqueue("mail", job_id="held")
                 waiting = [asyncio.create_task(wait_in_vain()) for _ in range(3)]
                 behind = asyncio.create_task(queue.enqueue("mail", job_id="behind"))
-                await asyncio.to_thread(wait_until, lambda: len(watch.store._writer._queue) == 4)
+                await asyncio.to_thread(wait_until, lambda: len(watch.store._writer._turns.queue) == 4)
                 for task in waiting:
                     task.cancel()
                 await asyncio.gather(*waiting, return_exceptions=True)

@@ -12,7 +12,8 @@ SOURCES = Path(holdfast.__file__).parent / "stores"
 
 
 def test_every_statement_is_used_and_every_one_used_exists() -> None:
-    code = "\n".join(path.read_text() for path in SOURCES.rglob("*.py"))
+    files = [path for path in SOURCES.rglob("*.py") if "postgres" not in path.parts]
+    code = "\n".join(path.read_text() for path in files)
     named = set(re.findall(r'"([a-z_]+)"', code))
     built = {name for name in statements() if name.startswith("counts_by_")}
     for_one = {name for name in statements() if name.endswith("_one") and name.removesuffix("_one") in named}

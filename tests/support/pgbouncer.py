@@ -13,7 +13,7 @@ import psycopg
 
 from tests.support import postgres_server, postgres_watchdog
 
-MISSING = "pgbouncer is not installed (Debian: apt-get install pgbouncer); only the stand-in for a pooler was tested"
+MISSING = "pgbouncer is not installed (Debian: apt-get install pgbouncer); the same was tested without a pooler only"
 # Few connections for many clients, so that a client really gets one that another has just had.
 SERVER_CONNECTIONS = 2
 _SETTINGS = """\

@@ -255,6 +255,18 @@ def database_url() -> str:
     return with_database(server_url(), name)
 
 
+@contextmanager
+def fresh_database() -> Iterator[str]:
+    """Give the URL of a database that is not there before nor after."""
+    name = f"holdfast_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server_url(), autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    try:
+        yield with_database(server_url(), name)
+    finally:
+        _drop_database(name)
+
+
 def with_database(url: str, name: str) -> str:
     """Return *url* with another database."""
     parts = urlsplit(url)

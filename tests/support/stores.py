@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
 
 import holdfast
 from holdfast.client.connect import async_queue_on, queue_on
+from holdfast.stores.engine import Store
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.support.clock import ManualClock
 from tests.support.faults import Faults
+from tests.support.postgres_server import database_url
 
-DURABLE_ENGINES = ["sqlite-file"]
+DURABLE_ENGINES = ["sqlite-file", "postgres"]
 ENGINES = [*DURABLE_ENGINES, "sqlite-memory"]
+# How much of a test that draws its examples by chance an engine can afford: on a server every call takes its time.
+SHARE_OF_LONG_TESTS = {"sqlite-file": 1.0, "postgres": 0.15}
 
 
 class Harness:
@@ -20,12 +29,14 @@ class Harness:
     def __init__(self, engine: str, folder: Path) -> None:
         self.clock = ManualClock()
         self.faults = Faults()
-        self._path = ":memory:" if engine == "sqlite-memory" else str(folder / "jobs.db")
+        self._in_memory = engine == "sqlite-memory"
+        self._path = ":memory:" if self._in_memory else str(folder / "jobs.db")
+        self._schema = f"test_{uuid.uuid4().hex[:16]}" if engine == "postgres" else None
         self._opened: list[holdfast.Queue] = []
 
     def open(self) -> holdfast.Queue:
         """Return another client of the store. An in-memory store has but one, so it is returned again."""
-        if self._opened and self._path == ":memory:":
+        if self._opened and self._in_memory:
             return self._opened[0]
         queue = queue_on(self._store())
         self._opened.append(queue)
@@ -37,14 +48,24 @@ class Harness:
 
     def reopen(self) -> holdfast.Queue:
         """Return a client as after a crash: the earlier ones are gone without a word."""
-        self.close()
+        self._close_clients()
         return self.open()
 
     def close(self) -> None:
+        self._close_clients()
+        if self._schema is not None:
+            with psycopg.connect(database_url(), autocommit=True) as connection:
+                connection.execute(f"drop schema if exists {self._schema} cascade".encode())
+
+    def _close_clients(self) -> None:
         self.faults.calm()
         for queue in self._opened:
             queue.close()
         self._opened.clear()
 
-    def _store(self) -> SqliteStore:
-        return SqliteStore(self._path, clock=self.clock, observe=self.faults)
+    def _store(self) -> Store:
+        if self._schema is None:
+            return SqliteStore(self._path, clock=self.clock, observe=self.faults)
+        # The tables that a test makes for itself stand beside the store's own, and go with them.
+        url = f"{database_url()}?options={quote(f'-csearch_path={self._schema}')}"
+        return PostgresStore(url, schema=self._schema, clock=self.clock, observe=self.faults)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
@@ -24,7 +25,7 @@ class Fault:
     """What is to happen at one message, and whether it has happened."""
 
     contains: bytes
-    """In lower case, and compared so. Empty for any message that asks for an answer."""
+    """A whole word or several, in any case. Empty for any message that asks for an answer."""
     countdown: int
     answered: bool
     """Whether the server gets the message and answers it before the connection is cut."""
@@ -33,7 +34,10 @@ class Fault:
     struck: threading.Event = field(default_factory=threading.Event)
 
     def meets(self, kind: bytes, body: bytes) -> bool:
-        wanted = self.contains in body.lower() if self.contains else kind in _ASKING
+        if self.contains:
+            wanted = re.search(rb"\b" + re.escape(self.contains) + rb"\b", body, re.IGNORECASE) is not None
+        else:
+            wanted = kind in _ASKING
         if not wanted or self.struck.is_set():
             return False
         self.countdown -= 1
@@ -62,16 +66,22 @@ class Wire:
         user = f"{self._parts.username}@" if self._parts.username else ""
         return f"postgresql://{user}127.0.0.1:{port}{self._parts.path}?sslmode=disable&gssencmode=disable"
 
+    @property
+    def connections(self) -> int:
+        """How many connections go over this wire now."""
+        with self._lock:
+            return len(self._links)
+
     def cut(self, *, contains: bytes = b"", nth: int = 1, answered: bool = False) -> Fault:
         """Cut the connection at the *nth* message from now that has *contains* in it.
 
         The server does not get it; if *answered*, it does, and the client never hears of that.
         """
-        return self._arm(Fault(contains.lower(), nth, answered, None))
+        return self._arm(Fault(contains, nth, answered, None))
 
     def at(self, deed: Deed, *, contains: bytes = b"", nth: int = 1) -> Fault:
         """Do *deed* before the *nth* message from now that has *contains* in it goes on to the server."""
-        return self._arm(Fault(contains.lower(), nth, answered=False, deed=deed))
+        return self._arm(Fault(contains, nth, answered=False, deed=deed))
 
     def calm(self) -> None:
         """Forget a fault that has not struck, and let new connections through again."""
@@ -185,7 +195,7 @@ class _Link:
 
     def _pass_requests(self) -> None:
         for kind, whole in _messages(self._client):
-            fault = self._meet(kind, whole)
+            fault = self._meet(kind, whole[5:])  # without its type and length, which may look like letters
             if fault is not None and fault.deed is not None:
                 fault.deed()
             elif fault is not None and fault.answered:

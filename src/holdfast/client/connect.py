@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from typing import Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
@@ -11,11 +12,15 @@ from holdfast.client.operations import Operations
 from holdfast.client.queue import Queue
 from holdfast.domain import checks, limits
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.stores.engine import Store
 from holdfast.stores.sqlite.store import SqliteStore
 
 Durability: TypeAlias = Literal["full", "relaxed"]
+
+_SERVER_SCHEMES: Final = ("postgresql", "postgres")
+_SCHEMA_DEFAULT: Final = "holdfast"
+_SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
 def connect(
@@ -24,16 +29,25 @@ def connect(
     durability: Durability = "full",
     migrate: bool = True,
     network_files: bool = False,
+    schema: str = _SCHEMA_DEFAULT,
+    listen_url: str | None = None,
     clock: Clock | None = None,
 ) -> Queue:
-    """Return the queue at *url*: the path of a SQLite file, `sqlite:///path`, or `:memory:` for one that is not kept.
+    """Return the queue at *url*: the path of a SQLite file, `:memory:` for one that is not kept, or `postgresql://…`.
 
-    With `durability="relaxed"` a power cut may lose the last moments of acknowledged work; a killed process loses
-    nothing either way. With `migrate=False` nothing is created: the schema must be there and current, else the first
-    use raises. *network_files* admits a file on a network file system, where locks cannot be trusted. *clock*
+    With `migrate=False` nothing is created: the schema must be there and current, else the first use raises. *clock*
     replaces the store's clock, for tests.
+
+    For SQLite, also as `sqlite:///path`: with `durability="relaxed"` a power cut may lose the last moments of
+    acknowledged work; a killed process loses nothing either way. *network_files* admits a file on a network file
+    system, where locks cannot be trusted.
+
+    For PostgreSQL: everything stands in *schema*. *listen_url* names the server directly where *url* is that of a
+    pooler, through which nobody can be woken.
     """
-    return queue_on(_store(url, durability, clock, migrate=migrate, network_files=network_files))
+    return queue_on(
+        _store(_Words(url, durability, migrate, network_files, schema, listen_url, clock)),
+    )
 
 
 def connect_async(
@@ -42,10 +56,12 @@ def connect_async(
     durability: Durability = "full",
     migrate: bool = True,
     network_files: bool = False,
+    schema: str = _SCHEMA_DEFAULT,
+    listen_url: str | None = None,
     clock: Clock | None = None,
 ) -> AsyncQueue:
     """Return the queue at *url* with the same methods as `connect` gives, to be awaited."""
-    return async_queue_on(_store(url, durability, clock, migrate=migrate, network_files=network_files))
+    return async_queue_on(_store(_Words(url, durability, migrate, network_files, schema, listen_url, clock)))
 
 
 def queue_on(store: Store) -> Queue:
@@ -58,22 +74,77 @@ def async_queue_on(store: Store) -> AsyncQueue:
     return AsyncQueue(store, _operations(store))
 
 
-def _store(url: str, durability: Durability, clock: Clock | None, *, migrate: bool, network_files: bool) -> Store:
-    checks.one_of(durability, "durability", ("full", "relaxed"))
-    checks.name(url, "url", limits.URL_CHARS_MAX)
-    scheme, separator, rest = url.partition("://")
+class _Words(NamedTuple):
+    """The words of `connect`, as they were given."""
+
+    url: str
+    durability: Durability
+    migrate: bool
+    network_files: bool
+    schema: str
+    listen_url: str | None
+    clock: Clock | None
+
+
+def _store(words: _Words) -> Store:
+    checks.one_of(words.durability, "durability", ("full", "relaxed"))
+    checks.flag(words.migrate, "migrate")
+    checks.flag(words.network_files, "network_files")
+    checks.name(words.url, "url", limits.URL_CHARS_MAX)
+    scheme, separator, rest = words.url.partition("://")
+    if separator and scheme in _SERVER_SCHEMES:
+        return _postgres_store(words)
     if not separator:
-        path = url
-    elif scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        path = rest[1:]
-    else:
-        raise InvalidInput("url", f"{url!r} names no store that Holdfast knows; give the path of a SQLite file")
+        return _sqlite_store(words, words.url)
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return _sqlite_store(words, rest[1:])
+    raise InvalidInput(
+        "url",
+        f"{words.url!r} names no store that Holdfast knows; give the path of a SQLite file, or postgresql://…",
+    )
+
+
+def _sqlite_store(words: _Words, path: str) -> Store:
+    for word, given, plain in (
+        ("schema", words.schema, _SCHEMA_DEFAULT),
+        ("listen_url", words.listen_url, None),
+    ):
+        if given != plain:
+            raise InvalidInput(word, "is a word for PostgreSQL; this URL names a SQLite file")
     return SqliteStore(
         path,
-        relaxed=durability == "relaxed",
-        migrates=checks.flag(migrate, "migrate"),
-        network_files=checks.flag(network_files, "network_files"),
-        clock=clock,
+        relaxed=words.durability == "relaxed",
+        migrates=words.migrate,
+        network_files=words.network_files,
+        clock=words.clock,
+    )
+
+
+def _postgres_store(words: _Words) -> Store:
+    for word, given, plain in (
+        ("durability", words.durability, "full"),
+        ("network_files", words.network_files, False),
+    ):
+        if given != plain:
+            raise InvalidInput(word, "is a word for SQLite; this URL names a PostgreSQL server, which has settings")
+    schema = checks.name(words.schema, "schema")
+    if not _SCHEMA_NAME.fullmatch(schema):
+        raise InvalidInput("schema", f"{schema!r} must be up to 48 small letters, digits and underscores")
+    if words.listen_url is not None:
+        checks.name(words.listen_url, "listen_url", limits.URL_CHARS_MAX)
+    try:
+        # Loaded late: whoever stays with SQLite needs no driver.
+        from holdfast.stores.postgres.store import PostgresStore  # noqa: PLC0415
+    except ImportError as error:
+        raise Misconfigured(
+            f"PostgreSQL needs a driver; install it with `pip install 'holdfast[postgres]'` ({error})"
+        ) from error
+    return PostgresStore(
+        words.url,
+        schema=schema,
+        listen_url=words.listen_url,
+        migrates=words.migrate,
+        clock=words.clock,
     )
 
 

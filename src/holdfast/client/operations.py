@@ -57,6 +57,8 @@ COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_cla
 # How often `wait` looks by itself where nobody can wake it: quickly at first, then less and less.
 _POLL_SECONDS_FIRST = 0.02
 _POLL_SECONDS_LAST = 0.5
+# How long a reader of events waits for open transactions that hold some back, before it answers with the others.
+_HELD_BACK_SECONDS = 0.25
 # How often a claim that waits for work looks by itself.
 _CLAIM_SECONDS = 1.0
 
@@ -252,7 +254,13 @@ class Operations:
         """
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
-        return (yield from read(partial(event_scripts.page, after, limit, checking.tenant(tenant))))
+        script, left = partial(event_scripts.page, after, limit, checking.tenant(tenant)), _HELD_BACK_SECONDS
+        while True:
+            page, held_back = yield from read(script)
+            if not held_back or left <= 0:
+                return page
+            # Somebody else is about to commit. A moment later the page is complete, and one's own events are on it.
+            left -= yield Pause(_HELD_BACK_SECONDS / 50)
 
     def report(self) -> Procedure[StoreReport]:
         """Return what an operator should know of the store's health."""

@@ -63,6 +63,14 @@ Request: TypeAlias = Statement | _Ask | Signal
 Script: TypeAlias = Generator[Request, Any, T]
 
 
+class OvertakenError(RuntimeError):
+    """Fewer rows changed than were decided upon.
+
+    Where many write at once, somebody was quicker: the script is run again from its beginning. With a single writer
+    it can only be a defect.
+    """
+
+
 def now() -> Script[Now]:
     """Read the store's clock."""
     return cast(Now, (yield NOW))

@@ -55,17 +55,20 @@ class BlockingListener:
     """Waits in its thread."""
 
     def __init__(self) -> None:
-        self._signalled = threading.Event()
+        # Not an Event, on whose own lock every waker would hang if an interrupt struck as it is let go of.
+        self._quiet = threading.Lock()
+        self._quiet.acquire()
 
     def wake(self) -> None:
         """Note that a signal came."""
-        self._signalled.set()
+        # Others may wake it in the same moment, or its own wait take the signal.
+        with contextlib.suppress(RuntimeError):
+            self._quiet.release()
 
     def wait(self, seconds: float) -> float:
         """Wait for a signal, *seconds* at most, and return the seconds that went by."""
         started = time.monotonic()
-        self._signalled.wait(seconds)
-        self._signalled.clear()
+        self._quiet.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
         return time.monotonic() - started
 
 

@@ -40,6 +40,11 @@ def _route(number: int, lane: str, kind: str, requires_json: str, placed: int) -
     return Route(number, key, frozenset(strict_json.decode(requires_json)))
 
 
+def hold_catalog() -> Script[None]:
+    """Keep everybody else from deciding by the catalog until it has been changed. Comes before any reading of it."""
+    yield Statement("catalog_hold")
+
+
 def touch_catalog() -> Script[None]:
     """Give the catalog a new version. Drawn at random: one that was rolled back is never met again."""
     yield Statement("catalog_touch", {"version": str(secrets.randbits(62) + 1)})

@@ -8,7 +8,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.lane import EventScope, Lane, LaneOrder, LaneState
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Signal, Statement, lane_topic
-from holdfast.stores.scripts.catalog import load_catalog, touch_catalog
+from holdfast.stores.scripts.catalog import hold_catalog, load_catalog, touch_catalog
 from holdfast.stores.scripts.moves import write_rows
 
 
@@ -23,6 +23,7 @@ def set_lane(
     engine: Engine, name: str, state: LaneState | None, order: LaneOrder | None, events: EventScope | None
 ) -> Script[tuple[Lane, list[int]]]:
     """Change what is given and keep the rest; return the lane and the routes in it."""
+    yield from hold_catalog()
     catalog = yield from load_catalog(engine)
     before = catalog.lane(name)
     after = Lane(name, state or before.state, order or before.order, events or before.events)

@@ -12,7 +12,7 @@ from holdfast.domain.event import TERMINAL, EventName
 from holdfast.domain.job import FINISHED, WAITING, Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
-from holdfast.stores.script import Row, Script, Signal, Statement, job_topic, lane_topic
+from holdfast.stores.script import OvertakenError, Row, Script, Signal, Statement, job_topic, lane_topic
 
 # The columns of `job_move`, in its order; `seq` and the epoch the step was decided for follow.
 _MOVED = attrgetter(
@@ -127,8 +127,7 @@ def write_rows(name: str, rows: list[Row]) -> Script[None]:
 
 def _check_changed(name: str, changed: int, decided: int) -> None:
     if changed != decided:
-        # The rows are locked and were read in this transaction, so this is a defect, not a lost race.
-        raise RuntimeError(f"{name} changed {changed} rows where {decided} were decided")
+        raise OvertakenError(f"{name} changed {changed} rows where {decided} were decided")
 
 
 def _in_this_house(catalog: Catalog, step: Step, now: Now) -> Step:

@@ -14,7 +14,7 @@ from holdfast.domain.records import Requeued, Skipped
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
-from holdfast.stores.scripts.catalog import load_catalog, touch_catalog
+from holdfast.stores.scripts.catalog import hold_catalog, load_catalog, touch_catalog
 from holdfast.stores.scripts.enqueue import live_holder
 from holdfast.stores.scripts.inspect import get
 from holdfast.stores.scripts.moves import apply_steps, record, records
@@ -91,6 +91,7 @@ def reprioritize(engine: Engine, job_id: str, priority: int, tenant: str | None)
 
 def retire_kind(engine: Engine, kind: str) -> Script[list[int]]:
     """Refuse new jobs of *kind* from here on; return the routes on which old ones may wait."""
+    yield from hold_catalog()
     now = yield from script.now()
     yield Statement("kind_retire", {"kind": kind, "now": now.wall_ms})
     yield from touch_catalog()
@@ -111,6 +112,7 @@ def retire_jobs(engine: Engine, seqs: Sequence[int]) -> Script[int]:
 
 def restore_kind(kind: str) -> Script[bool]:
     """Take new jobs of *kind* again; tell whether it had been retired."""
+    yield from hold_catalog()
     rows = yield Statement("kind_restore", {"kind": kind})
     yield from touch_catalog()
     return bool(rows)

@@ -27,9 +27,10 @@ def prune_events(age_ms: int) -> Script[int]:
     now = yield from script.now()
     before_ms = now.wall_ms - age_ms
     head = yield Statement("events_head", {"limit": limits.BITE})
-    old = list(takewhile(lambda row: row[1] < before_ms, head))
+    old = list(takewhile(lambda row: row[2] < before_ms, head))
     if old:
-        last = old[-1][0]
-        yield Statement("events_delete", {"event": last})
-        yield Statement("event_horizon_write", {"event": str(last)})
+        transaction, event, _ = old[-1]
+        last = {"transaction": transaction, "event": event}
+        yield Statement("events_delete", last)
+        yield Statement("event_horizon_write", last)
     return len(old)

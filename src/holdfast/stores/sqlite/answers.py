@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -20,12 +21,33 @@ def unobserved(_name: str) -> None:
     """Let everything pass."""
 
 
-class Answers:
-    """Answers requests and collects the signals to send once the transaction has committed."""
+def plain_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """Return a cursor whose rows are tuples; the caller's own connection may shape its rows in other ways."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor
 
-    def __init__(self, connection: Any, clock: Clock, observe: Observer) -> None:
+
+def close_connection(cursor: sqlite3.Cursor) -> None:
+    """Close the connection of *cursor*, and that before it: a statement left open would keep the file open too."""
+    connection = cursor.connection
+    with contextlib.suppress(sqlite3.Error):
+        cursor.close()
+    with contextlib.suppress(sqlite3.Error):
+        connection.close()
+
+
+class Answers:
+    """Answers requests and collects the signals to send once the transaction has committed.
+
+    All statements of a transaction, its begin and its rollback included, go through one cursor, which resets the
+    last one when it runs the next. An interrupt may strike between a statement and the fetching of its rows; on a
+    cursor of its own, kept by the traceback, the statement would stay open, and with it the view it reads.
+    """
+
+    def __init__(self, cursor: Any, clock: Clock, observe: Observer) -> None:
         self.signals: set[str] = set()
-        self._connection = connection
+        self._cursor = cursor
         self._clock = clock
         self._observe = observe
         self._texts = statements()
@@ -54,9 +76,7 @@ class Answers:
 
     def _execute(self, statement: Statement) -> Rows:
         self._observe(statement.name)
-        cursor: sqlite3.Cursor = self._connection.cursor()
-        # The caller's own connection may shape its rows in ways we do not expect.
-        cursor.row_factory = None
+        cursor: sqlite3.Cursor = self._cursor
         if statement.many is not None:
             cursor.executemany(self._texts[statement.name], statement.many)
             return [(cursor.rowcount,)]
@@ -65,8 +85,7 @@ class Answers:
 
     async def _execute_async(self, statement: Statement) -> Rows:
         self._observe(statement.name)
-        cursor = await self._connection.cursor()
-        cursor.row_factory = None
+        cursor = self._cursor
         if statement.many is not None:
             await cursor.executemany(self._texts[statement.name], statement.many)
             return [(cursor.rowcount,)]

@@ -11,7 +11,7 @@ from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.stores.drivers import run_script, run_script_async
 from holdfast.stores.script import Read, Write
 from holdfast.stores.signals import Hub
-from holdfast.stores.sqlite.answers import Answers, Observer
+from holdfast.stores.sqlite.answers import Answers, Observer, plain_cursor
 from holdfast.stores.sqlite.errors import translated
 from holdfast.stores.sqlite.threads import in_thread
 
@@ -29,20 +29,16 @@ class BlockingJoined:
     def __init__(self, connection: sqlite3.Connection, clock: Clock, observe: Observer, hub: Hub) -> None:
         self.hub = hub
         self.connection = connection
-        self._answers = Answers(connection, clock, observe)
-        self._ended = False
-
-    @property
-    def signals(self) -> set[str]:
+        self.signals: set[str] = set()
         """What to tell the others once the transaction has committed."""
-        return self._answers.signals
+        self._clock = clock
+        self._observe = observe
+        self._ended = False
 
     def check_file(self, path: str) -> None:
         """Refuse a connection that is not open on the queue's own file."""
         with translated():
-            cursor = self.connection.cursor()
-            cursor.row_factory = None
-            _refuse_other_file(cursor.execute(_FILES).fetchall(), path)
+            _refuse_other_file(plain_cursor(self.connection).execute(_FILES).fetchall(), path)
 
     def end(self) -> None:
         """Refuse whatever comes after the transaction's end."""
@@ -52,16 +48,20 @@ class BlockingJoined:
         """Run one script in a savepoint."""
         _refuse_ended(ended=self._ended or not self.connection.in_transaction)
         with translated():
-            self.connection.execute(_OPEN)
+            # One for each script, because several threads may run theirs in one transaction.
+            cursor = plain_cursor(self.connection)
+            answers = Answers(cursor, self._clock, self._observe)
+            cursor.execute(_OPEN)
             try:
-                result = run_script(step.script(), self._answers.blocking)
+                result = run_script(step.script(), answers.blocking)
             except BaseException:
                 # An error such as a full disk may have ended the whole transaction already.
                 if self.connection.in_transaction:
-                    self.connection.execute(_UNDO)
-                    self.connection.execute(_KEEP)
+                    cursor.execute(_UNDO)
+                    cursor.execute(_KEEP)
                 raise
-            self.connection.execute(_KEEP)
+            cursor.execute(_KEEP)
+            self.signals |= answers.signals
             return result
 
     async def run_async(self, step: Read[T] | Write[T]) -> T:
@@ -86,7 +86,8 @@ class AwaitingJoined:
         self.hub = hub
         self._unchecked_path: str | None = path
         self.connection = connection
-        self._answers = Answers(connection, clock, observe)
+        self._clock = clock
+        self._observe = observe
 
     def run(self, step: Read[T] | Write[T]) -> T:  # noqa: ARG002  # the shape of a runner
         """Refuse: this connection can only be awaited."""
@@ -96,22 +97,23 @@ class AwaitingJoined:
         """Run one script in a savepoint."""
         _refuse_ended(ended=not self.connection.in_transaction)
         with translated():
-            await self._check_file()
-            await self.connection.execute(_OPEN)
-            try:
-                result = await run_script_async(step.script(), self._answers.awaiting)
-            except BaseException:
-                if self.connection.in_transaction:
-                    await self.connection.execute(_UNDO)
-                    await self.connection.execute(_KEEP)
-                raise
-            await self.connection.execute(_KEEP)
-            return result
-
-    async def _check_file(self) -> None:
-        if self._unchecked_path is not None:
             cursor = await self.connection.cursor()
             cursor.row_factory = None
+            await self._check_file(cursor)
+            await cursor.execute(_OPEN)
+            try:
+                answers = Answers(cursor, self._clock, self._observe)
+                result = await run_script_async(step.script(), answers.awaiting)
+            except BaseException:
+                if self.connection.in_transaction:
+                    await cursor.execute(_UNDO)
+                    await cursor.execute(_KEEP)
+                raise
+            await cursor.execute(_KEEP)
+            return result
+
+    async def _check_file(self, cursor: Any) -> None:
+        if self._unchecked_path is not None:
             await cursor.execute(_FILES)
             _refuse_other_file(list(await cursor.fetchall()), self._unchecked_path)
             self._unchecked_path = None

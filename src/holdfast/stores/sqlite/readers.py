@@ -1,23 +1,37 @@
-"""Reading: each on one consistent view, beside the writer and beside each other."""
+"""Reading: each on one consistent view, beside the writer and beside each other.
+
+As in `turns`, a step that an interrupt cuts short can be begun again, and no `Condition` is waited on.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.stores.drivers import run_script
 from holdfast.stores.script import Script
-from holdfast.stores.sqlite.answers import Answers, Observer
+from holdfast.stores.sqlite.answers import Answers, Observer, close_connection, plain_cursor
 from holdfast.stores.sqlite.errors import translated
 from holdfast.stores.sqlite.opening import Opener
 
 T = TypeVar("T")
 
 _KEPT = 4
+# How often it is looked whether a rest has come, or is over.
+_LOOK_SECONDS = 0.001
+
+
+class _Loan:
+    """What one script reads through: the cursor that runs all its statements, once there is one."""
+
+    __slots__ = ("broken", "cursor")
+
+    def __init__(self) -> None:
+        self.cursor: sqlite3.Cursor | None = None
+        self.broken = False
 
 
 class Readers:
@@ -27,65 +41,80 @@ class Readers:
         self._opener = opener
         self._observe = observe
         self._make_ready = make_ready
-        self._changed = threading.Condition()
-        self._idle: list[sqlite3.Connection] = []
-        self._lent_out = 0
+        self._mutex = threading.Lock()
+        self._idle: list[sqlite3.Cursor] = []
+        self._loans: set[_Loan] = set()
         self._resting = False
 
     def run(self, script: Callable[[], Script[T]]) -> T:
         """Run *script* on one view of the store and return its result."""
-        with translated(), self._lent() as connection:
-            self._observe("begin")
-            connection.execute("begin")
-            try:
-                result = run_script(script(), Answers(connection, self._opener.clock, self._observe).blocking)
-            finally:
-                # An error of the disk may have ended it already.
-                if connection.in_transaction:
-                    connection.execute("rollback")
-            return result
-
-    @contextmanager
-    def _lent(self) -> Iterator[sqlite3.Connection]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._resting)
-            connection = self._idle.pop() if self._idle else None
-            self._lent_out += 1
+        loan = _Loan()
         try:
-            connection = connection or self._open()
-            yield connection
-        except sqlite3.Error:
-            if connection is not None:
-                connection.close()
-            connection = None
-            raise
+            with translated():
+                return self._read(loan, script)
         finally:
-            self._take_back(connection)
+            try:
+                self._take_back(loan)
+            finally:
+                # Once more, for an interrupt that struck within the first.
+                self._take_back(loan)
 
-    def _take_back(self, connection: sqlite3.Connection | None) -> None:
-        with self._changed:
-            self._lent_out -= 1
-            if connection is not None and len(self._idle) < _KEPT and not self._resting:
-                self._idle.append(connection)
-            elif connection is not None:
-                connection.close()
-            self._changed.notify_all()
+    def _read(self, loan: _Loan, script: Callable[[], Script[T]]) -> T:
+        self._lend(loan)
+        if loan.cursor is None:
+            loan.cursor = plain_cursor(self._open())
+        cursor = loan.cursor
+        try:
+            self._observe("begin")
+            cursor.execute("begin")
+            return run_script(script(), Answers(cursor, self._opener.clock, self._observe).blocking)
+        except sqlite3.Error:
+            # Its view is not to be trusted any more.
+            loan.broken = True
+            raise
+
+    def _lend(self, loan: _Loan) -> None:
+        while True:
+            with self._mutex:
+                if not self._resting:
+                    self._loans.add(loan)
+                    if self._idle:
+                        loan.cursor = self._idle[-1]
+                        del self._idle[-1]
+                    return
+            time.sleep(_LOOK_SECONDS)
+
+    def _take_back(self, loan: _Loan) -> None:
+        """End the loan, whatever state it is in; harmless if that was done."""
+        if loan not in self._loans:
+            return
+        cursor = loan.cursor
+        kept = cursor is not None and not loan.broken and _rolled_back(cursor)
+        with self._mutex:
+            if cursor is not None and cursor not in self._idle:
+                if kept and len(self._idle) < _KEPT and not self._resting:
+                    self._idle.append(cursor)
+                else:
+                    close_connection(cursor)
+            loan.cursor = None
+            self._loans.discard(loan)
 
     def rest(self, seconds: float) -> bool:
         """Lend nothing more, wait until all is back and close it; tell whether it came back in time."""
-        with self._changed:
+        with self._mutex:
             self._resting = True
-            if not self._changed.wait_for(lambda: not self._lent_out, seconds):
+        patience = time.monotonic() + seconds
+        while self._loans:
+            if time.monotonic() > patience:
                 self._resting = False
                 return False
+            time.sleep(_LOOK_SECONDS)
         self.close()
         return True
 
     def resume(self) -> None:
         """Lend again."""
-        with self._changed:
-            self._resting = False
-            self._changed.notify_all()
+        self._resting = False
 
     def _open(self) -> sqlite3.Connection:
         connection = self._opener.reading_connection()
@@ -98,8 +127,17 @@ class Readers:
 
     def close(self) -> None:
         """Close what is not lent; what is will be kept or closed when it comes back."""
-        with self._changed:
+        with self._mutex:
             idle, self._idle = self._idle, []
-        for connection in idle:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
+        for cursor in idle:
+            close_connection(cursor)
+
+
+def _rolled_back(cursor: sqlite3.Cursor) -> bool:
+    """End the transaction, if one is open; tell whether the connection can still be used."""
+    try:
+        if cursor.connection.in_transaction:
+            cursor.execute("rollback")
+    except sqlite3.Error:
+        return False
+    return True

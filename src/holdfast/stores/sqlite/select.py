@@ -1,255 +1,27 @@
-"""Choosing ready jobs on SQLite: seek the heads of each route, let the domain's order choose among them.
-
-Nothing here scans. Per level (listed kind, priority) it seeks the turns that come next, then the first jobs of each;
-the number of seeks depends on routes, turns and the limit, never on how many jobs wait.
-"""
+"""Choosing ready jobs on SQLite, where nobody else can take them meanwhile."""
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Route
-from holdfast.domain.ordering import Candidate, Preference, choose, level_of, turn_key
+from holdfast.domain.ordering import Preference
 from holdfast.stores.engine import Selection
-from holdfast.stores.script import Row, Script, Statement
-from holdfast.stores.scripts.turns import read_turn
-
-# How many other affinities a claim looks at when its own has used up its time.
-_AFFINITIES_LOOKED_AT = 256
-
-Place: TypeAlias = tuple[Any, ...]
-"""Where jobs stand in a row: (route, turn) or (route, turn, affinity)."""
-
-
-class _Level(NamedTuple):
-    """The jobs that come first by listed kind and priority, and what is known of them."""
-
-    request: ClaimRequest
-    listed: int
-    priority: int
-    routes: list[int]
-    plain: list[int]
-    """Those of the routes whose jobs name no affinity."""
-    placed: list[int]
-    """Those whose jobs name one."""
-    only_turn: str | None
-    """The one turn there is, if there is but one."""
-    limit: int
-
-
-class _Round(NamedTuple):
-    """Whose turn it is among the jobs of one affinity rank."""
-
-    scope: str | None
-    last_turn: str | None
-
-
-class _Offer(NamedTuple):
-    """Jobs to choose from, and the streams that have more of them."""
-
-    heads: list[Candidate]
-    unfinished: set[Place]
-    round: _Round
+from holdfast.stores.script import Script, Statement
+from holdfast.stores.scripts.ready import choose_from, first_level, is_one_stream, offer_of, select_stream
 
 
 def select_ready(
     request: ClaimRequest, preference: Preference, routes: list[Route], limit: int
 ) -> Script[Selection | None]:
     """Choose up to *limit* ready jobs of the first level that has any, in the order of claiming."""
-    level = yield from _first_level(request, routes, limit)
+    level = yield from first_level(request, routes, limit)
     if level is None:
         return None
-    if _one_stream(level, preference):
-        return (yield from _select_stream(level, preference))
-    offer = yield from _offer(level, preference)
-    chosen = _choose(offer, limit, preference)
+    if is_one_stream(level, preference):
+        return (yield from select_stream(level, preference, limit))
+    offer = yield from offer_of(level, preference)
+    chosen = choose_from(offer, limit, preference)
     rows = yield Statement("jobs_by_seq", {"seqs": [candidate.seq for candidate in chosen]})
     jobs = {job.seq: job for job in map(Job._make, rows)}
     return Selection([jobs[candidate.seq] for candidate in chosen], *offer.round)
-
-
-def _one_stream(level: _Level, preference: Preference) -> bool:
-    """Whether the level is a single run of jobs, so that there is nothing to choose: one queue, one tenant."""
-    return (
-        len(level.routes) == 1
-        and level.only_turn is not None
-        and level.request.tenant is None
-        and not (preference.affinities and level.placed)
-    )
-
-
-def _select_stream(level: _Level, preference: Preference) -> Script[Selection]:
-    [route] = level.routes
-    turn = yield from _round(level, preference, preference.rank(None) if level.plain else 1)
-    values = {"route": route, "priority": level.priority, "turn": level.only_turn, "limit": level.limit}
-    rows = yield Statement("ready_stream", values)
-    jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
-    return Selection(jobs, *turn)
-
-
-def _choose(offer: _Offer, limit: int, preference: Preference) -> list[Candidate]:
-    last_turn = offer.round.last_turn
-    turns = {} if last_turn is None else {level_of(head, preference): last_turn for head in offer.heads}
-    return choose(offer.heads, limit, preference, turns, offer.unfinished)
-
-
-# --- the level -----------------------------------------------------------------------------------------------------
-
-
-def _first_level(request: ClaimRequest, routes: list[Route], limit: int) -> Script[_Level | None]:
-    tops = yield from _tops(request, [route.number for route in routes])
-    if not tops:
-        return None
-    keys = {route.number: route.key for route in routes}
-    ranked = [((request.rank_of(keys[row[0]].kind), -row[1]), row) for row in tops]
-    first = min(rank for rank, _ in ranked)
-    there = [row for rank, row in ranked if rank == first]
-    numbers = list(dict.fromkeys(row[0] for row in there))
-    turns = {turn for row in there for turn in row[2:]}
-    return _Level(
-        request=request,
-        listed=first[0],
-        priority=-first[1],
-        routes=numbers,
-        plain=[number for number in numbers if not keys[number].placed],
-        placed=[number for number in numbers if keys[number].placed],
-        only_turn=turns.pop() if len(turns) == 1 else None,
-        limit=limit,
-    )
-
-
-def _tops(request: ClaimRequest, routes: list[int]) -> Script[list[Row]]:
-    if request.tenant is None:
-        rows: list[Row] = yield Statement("ready_tops", {"routes": routes})
-        return rows
-    # A lane may be fair or strict, or on its way from one to the other, so both places are looked at.
-    fair = yield Statement("ready_tops_of_tenant", {"routes": routes, "tenant": request.tenant})
-    strict = yield Statement("ready_tops_of_tenant_strict", {"routes": routes, "tenant": request.tenant})
-    return [*fair, *strict]
-
-
-# --- what to choose from -------------------------------------------------------------------------------------------
-
-
-def _offer(level: _Level, preference: Preference) -> Script[_Offer]:
-    """Return enough of the level's jobs to choose from: those of the better affinity rank if there are any."""
-    if preference.affinities and level.placed:
-        favoured = yield from _round(level, preference, 0)
-        if preference.expired:
-            offer = yield from _kept_waiting(level, preference, favoured)
-        else:
-            offer = yield from _heads_beside(level, sorted(preference.affinities), favoured)
-        if offer.heads:
-            return offer
-    rank = preference.rank(None) if level.plain else 1
-    ordinary = yield from _round(level, preference, rank)
-    return (yield from _heads(level, level.routes, ordinary))
-
-
-def _round(level: _Level, preference: Preference, rank: int) -> Script[_Round]:
-    if level.request.tenant is not None:
-        return _Round(None, None)
-    scope = level.request.turn_scope(level.listed, level.priority, preference, rank)
-    return _Round(scope, (yield from read_turn(scope)))
-
-
-def _kept_waiting(level: _Level, preference: Preference, turn: _Round) -> Script[_Offer]:
-    """Return jobs with another affinity or none, for a worker that has favoured its own for long enough."""
-    first = yield from _heads(level, level.routes, turn)
-    [head] = _choose(first, 1, Preference())
-    if head.affinity not in preference.affinities:
-        return first
-    values = {
-        "routes": level.placed,
-        "priority": level.priority,
-        "after": head.affinity,
-        "limit": _AFFINITIES_LOOKED_AT,
-    }
-    named = yield Statement("ready_affinities", values)
-    others = list(dict.fromkeys(affinity for (affinity,) in named if affinity not in preference.affinities))
-    beside = yield from _heads_beside(level, others, turn)
-    plain = yield from _heads(level, level.plain, turn)
-    return _Offer([*beside.heads, *plain.heads], beside.unfinished | plain.unfinished, turn)
-
-
-def _heads(level: _Level, routes: Sequence[int], turn: _Round) -> Script[_Offer]:
-    tenant = level.request.tenant
-    if tenant is None:
-        places = yield from _turns(level, routes, turn)
-        return (yield from _fetch(level, "ready_heads", places, turn))
-    places = [(route, turn_of) for route in routes for turn_of in (tenant, "")]
-    fair = yield from _fetch(level, "ready_heads", places[::2], turn)
-    strict = yield from _fetch(level, "ready_heads_of_tenant", places[1::2], turn)
-    return _Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
-
-
-def _heads_beside(level: _Level, affinities: list[str], turn: _Round) -> Script[_Offer]:
-    tenant = level.request.tenant
-    if tenant is None:
-        places = yield from _turns_beside(level, affinities, turn)
-        return (yield from _fetch(level, "ready_heads_beside", places, turn))
-    beside = [(route, affinity) for route in level.placed for affinity in affinities]
-    fair_places = [(route, tenant, affinity) for route, affinity in beside]
-    strict_places = [(route, "", affinity) for route, affinity in beside]
-    fair = yield from _fetch(level, "ready_heads_beside", fair_places, turn)
-    strict = yield from _fetch(level, "ready_heads_of_tenant_beside", strict_places, turn)
-    return _Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
-
-
-def _fetch(level: _Level, statement: str, places: Sequence[Place], turn: _Round) -> Script[_Offer]:
-    """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
-    if not places:
-        return _Offer([], set(), turn)
-    turns = len({place[1] for place in places})
-    of_each_turn = -(-level.limit // turns)
-    # One turn may be spread over many places; twice its even share of each is nearly always enough.
-    window = min(level.limit, of_each_turn, 1 + 2 * of_each_turn * turns // len(places))
-    values = {"places": [list(place) for place in places], "priority": level.priority, "limit": window}
-    if statement.startswith("ready_heads_of_tenant"):
-        values["tenant"] = level.request.tenant
-    rows = yield Statement(statement, values)
-    width = len(places[0])
-    heads = [_candidate(level, row, width) for row in rows]
-    counted = Counter(head.stream for head in heads)
-    return _Offer(heads, {place for place in places if counted[place] >= window}, turn)
-
-
-def _candidate(level: _Level, row: Row, width: int) -> Candidate:
-    seq, route, affinity, turn, due_at_ms = row
-    # A claim for one tenant takes no turns: what of its jobs stands in a strict lane must not go first for ever.
-    taken = turn if level.request.tenant is None else ""
-    return Candidate(level.listed, level.priority, affinity, taken, due_at_ms, seq, (route, turn, affinity)[:width])
-
-
-# --- the turns that come next --------------------------------------------------------------------------------------
-
-
-def _turns(level: _Level, routes: Sequence[int], turn: _Round) -> Script[list[Place]]:
-    if level.only_turn is not None:
-        return [(route, level.only_turn) for route in routes]
-    rows = yield Statement("ready_turns", {"routes": list(routes), **_next(level, turn)})
-    return _within_reach(rows, level, turn)
-
-
-def _turns_beside(level: _Level, affinities: list[str], turn: _Round) -> Script[list[Place]]:
-    if level.only_turn is not None:
-        return [(route, level.only_turn, affinity) for route in level.placed for affinity in affinities]
-    values = {"routes": level.placed, "affinities": affinities, **_next(level, turn)}
-    rows = yield Statement("ready_turns_beside", values)
-    return _within_reach(rows, level, turn)
-
-
-def _next(level: _Level, turn: _Round) -> dict[str, object]:
-    return {"priority": level.priority, "last_turn": turn.last_turn or "", "limit": level.limit}
-
-
-def _within_reach(places: Iterable[Place], level: _Level, turn: _Round) -> list[Place]:
-    """Keep the places of those turns that the limit can reach."""
-    found = list(dict.fromkeys(places))
-    turns = sorted({place[1] for place in found}, key=lambda name: turn_key(name, turn.last_turn))
-    reached = set(turns[: level.limit])
-    return [place for place in found if place[1] in reached]

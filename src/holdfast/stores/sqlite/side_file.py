@@ -11,6 +11,7 @@ import mmap
 import os
 import queue
 import threading
+import time
 import weakref
 import zlib
 from collections.abc import Iterable
@@ -41,9 +42,9 @@ class SideFile:
         _opened.add(self)
 
     def lock(self, seconds: float) -> None:
-        """Wait for the gate, or raise `StoreBusy` after so many seconds."""
+        """Wait for the gate, or raise `StoreBusy` after so many seconds. Whoever is interrupted has to unlock."""
         try:
-            if self._keeper is None or self._keeper.idle:
+            if self._keeper is None or not self._keeper.asking:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
         except BlockingIOError:
@@ -52,8 +53,12 @@ class SideFile:
         self._keeper.lock(seconds)
 
     def unlock(self) -> None:
-        """Let the next writer pass."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        """Let the next writer pass, or ask no more to pass; harmless if there is neither."""
+        if self._keeper is not None and self._keeper.asking:
+            # Not by this thread as well: what the kernel grants the keeper in this moment is the next one's.
+            self._keeper.give_up()
+        else:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def ring(self, topics: Iterable[str]) -> None:
         """Raise the counters of *topics* and wake every process that watches; the gate is held."""
@@ -71,11 +76,13 @@ class SideFile:
         _opened.discard(self)
         self._slots.release()
         self._memory.close()
-        if self._keeper is None:
-            os.close(self._descriptor)
-        else:
+        # Closed once only: the number may be another's by the time this is called again.
+        descriptor, self._descriptor = self._descriptor, -1
+        if self._keeper is not None:
             # It may still be waiting for the gate on this descriptor, whose number must not be given to another.
             self._keeper.stop()
+        elif descriptor >= 0:
+            os.close(descriptor)
 
     def forget(self) -> None:
         """Let go of what came over a fork, leaving the gate to the parent, who may hold it."""
@@ -115,48 +122,55 @@ class _Keeper:
     """A thread that waits for the gate where that takes long: a blocking lock alone could not be given up in time.
 
     The kernel hands a lock over in the order of asking only to those who block, so trying again and again is no
-    substitute.
+    substitute. Its fields change together, with no call between, so that no interrupt can strike there.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._requests: queue.SimpleQueue[Literal["lock", "stop"]] = queue.SimpleQueue()
         self._mutex = threading.Lock()
-        self._granted = threading.Event()
+        # Not an Event, whose own lock stays shut for ever if an interrupt strikes as it is let go of.
+        self._bell = threading.Lock()
         self._wanted = False
-        self._asking = False
+        self._granted = False
+        self.asking = False
+        """Whether a request is under way or granted and not taken; else the lock may be taken without this thread."""
         threading.Thread(target=self._keep, name="holdfast-gate", daemon=True).start()
 
-    @property
-    def idle(self) -> bool:
-        """Whether no request is under way, so that the lock may be taken without this thread."""
-        return not self._asking
-
     def lock(self, seconds: float) -> None:
+        """Wait for the gate, or raise `StoreBusy` after so many seconds."""
         with self._mutex:
             self._wanted = True
-            if not self._asking:
+            if not self.asking:
                 # Else an earlier request that was given up is still under way, and serves this one.
-                self._asking = True
+                self.asking = True
                 self._requests.put("lock")
+        patience = time.monotonic() + seconds
         try:
-            self._granted.wait(seconds)
+            while not self._take():
+                left = patience - time.monotonic()
+                if left <= 0:
+                    raise StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
+                self._bell.acquire(timeout=left)
         except BaseException:
-            if self._take():
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.give_up()
             raise
-        if not self._take():
-            raise StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
 
     def _take(self) -> bool:
-        """Take what was granted; tell whether it was. From here on nothing is wanted."""
+        """Take what was granted; tell whether it was."""
+        with self._mutex:
+            granted = self._granted
+            if granted:
+                self._wanted = self._granted = self.asking = False
+            return granted
+
+    def give_up(self) -> None:
+        """Want the gate no more, and let go of it if it was granted meanwhile."""
         with self._mutex:
             self._wanted = False
-            if not self._granted.is_set():
-                return False
-            self._granted.clear()
-            self._asking = False
-            return True
+            if self._granted:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                self._granted = self.asking = False
 
     def stop(self) -> None:
         """End the thread, which then closes the descriptor."""
@@ -167,8 +181,10 @@ class _Keeper:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             with self._mutex:
                 if self._wanted:
-                    self._granted.set()
+                    self._granted = True
+                    if self._bell.locked():
+                        self._bell.release()
                 else:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-                    self._asking = False
+                    self.asking = False
         os.close(self._descriptor)

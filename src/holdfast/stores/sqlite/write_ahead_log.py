@@ -25,8 +25,8 @@ def trim_log(connection: sqlite3.Connection, path: str) -> None:
     if size < LOG_BYTES_LONG:
         return
     [patience_ms] = connection.execute("pragma busy_timeout").fetchone()
-    connection.execute(f"pragma busy_timeout = {_PATIENCE_MS}")
     try:
+        connection.execute(f"pragma busy_timeout = {_PATIENCE_MS}")
         connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     except sqlite3.OperationalError:
         # A reader holds it back. The next commit tries again.

@@ -3,6 +3,9 @@
 A caller that finds nobody writing leads: it passes the gate, runs its script, then those that others have queued
 meanwhile, each in a savepoint of its own, commits once and answers all. Whoever came too late for that leads next. No
 answer, a refusal included, leaves before the commit it rests on.
+
+An interrupt may strike the leader after any call. What is open and whom it concerns stands in fields, so that
+`_finish`, with which every lead ends, can put it right from wherever it was left, and be begun again itself.
 """
 
 from __future__ import annotations
@@ -12,22 +15,22 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from holdfast.domain.errors import Misconfigured, OutcomeUnknown
+from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown
 from holdfast.stores.drivers import run_script
 from holdfast.stores.script import Script
 from holdfast.stores.signals import Hub
-from holdfast.stores.sqlite.answers import Answers, Observer
-from holdfast.stores.sqlite.errors import translate
+from holdfast.stores.sqlite.answers import Answers, Observer, close_connection, plain_cursor
+from holdfast.stores.sqlite.errors import translate, translated
 from holdfast.stores.sqlite.joined import BlockingJoined
 from holdfast.stores.sqlite.opening import BUSY_SECONDS, Opener
 from holdfast.stores.sqlite.side_file import SideFile
 from holdfast.stores.sqlite.threads import in_thread
+from holdfast.stores.sqlite.turns import TaskTicket, Ticket, Turns
 from holdfast.stores.sqlite.write_ahead_log import trim_log
 
 T = TypeVar("T")
@@ -39,27 +42,12 @@ _GROUP_SECONDS = 0.02
 # How often the length of the log is looked at.
 _COMMITS_BETWEEN_LOOKS = 32
 
+# How many interrupts the end of a lead withstands.
+_INTERRUPTS_MAX = 100
+
 _PART_OPEN = "savepoint holdfast_group"
 _PART_KEEP = "release holdfast_group"
 _PART_UNDO = "rollback to holdfast_group"
-
-
-class _Ticket:
-    """A script that wants to be run, or somebody who wants the writer for himself."""
-
-    def __init__(self, script: Callable[[], Script[Any]] | None, *, threadless: bool = False) -> None:
-        self.script = script
-        self.threadless = threadless
-        """Whether its caller waits without a thread, so that another one has to do the work."""
-        self.turn: Future[bool] | None = None
-        """Resolved when it is to lead (true), or when its answer is there (false); none if it leads at once."""
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def answer(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.result
 
 
 class Writer:
@@ -69,288 +57,279 @@ class Writer:
         self._opener = opener
         self._hub = hub
         self._observe = observe
-        self._mutex = threading.Lock()
-        self._led = False
-        self._queue: deque[_Ticket] = deque()
-        self._connection: sqlite3.Connection | None = None
+        self._turns = Turns()
+        self._cursor: sqlite3.Cursor | None = None
+        """Runs every statement of the writing connection; see `Answers`."""
+        self._dropped: sqlite3.Cursor | None = None
+        """What is not used any more, and not surely closed yet."""
         self._side: SideFile | None = None
         self._threads: ThreadPoolExecutor | None = None
-        self._holder: object = None
         self._commits = 0
+        # Of the lead under way:
+        self._group: list[Ticket] = []
+        self._commit_sent = False
+        self._all_told = False
+        """Whether each of the group has what to tell its caller without a commit."""
+        self._holder: object = None
+        self._joined: BlockingJoined | None = None
+        self._rest: Ticket | None = None
 
     # --- scripts ---------------------------------------------------------------------------------------------------
 
     def run(self, script: Callable[[], Script[T]]) -> T:
         """Run *script* in a transaction and return its result once that has committed."""
-        ticket = _Ticket(script)
-        if self._join(ticket) or self._await_turn(ticket):
-            self._lead(ticket)
-        answer: T = ticket.answer()
-        return answer
+        self.refuse_holder()
+        ticket = Ticket(script)
+        try:
+            if self._turns.join(ticket) or self._turns.wait(ticket):
+                self._lead(ticket)
+        except BaseException:
+            try:
+                self._abandon(ticket)
+            finally:
+                self._abandon(ticket)  # again, for an interrupt that comes right behind the first
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        result: T = ticket.result
+        return result
 
     async def run_async(self, script: Callable[[], Script[T]]) -> T:
         """Run *script* as `run` does, in another thread. It is run to its end also if the task is cancelled."""
-        ticket = _Ticket(script, threadless=True)
-        turn: Future[bool] = Future()
-        ticket.turn = turn
-        if self._join(ticket):
-            self._lead_elsewhere(ticket)
-        await asyncio.shield(asyncio.wrap_future(turn))
-        answer: T = ticket.answer()
-        return answer
-
-    # --- whose turn it is ------------------------------------------------------------------------------------------
-
-    def _join(self, ticket: _Ticket) -> bool:
-        """Queue up; tell whether there was nobody, so that *ticket* leads at once."""
         self.refuse_holder()
-        with self._mutex:
-            if self._led:
-                ticket.turn = ticket.turn or Future()
-                self._queue.append(ticket)
-                return False
-            self._led = True
-            return True
-
-    def _await_turn(self, ticket: _Ticket) -> bool:
-        """Wait in this thread; tell whether *ticket* is to lead or has its answer."""
-        assert ticket.turn is not None  # noqa: S101  # whoever queues has one
-        try:
-            return ticket.turn.result()
-        except BaseException:
-            self._withdraw(ticket)
-            raise
-
-    def _withdraw(self, ticket: _Ticket) -> None:
-        """Leave the queue; hand on the lead if it comes in this very moment."""
-        assert ticket.turn is not None  # noqa: S101  # whoever queues has one
-        with self._mutex:
-            if ticket in self._queue:
-                self._queue.remove(ticket)
-        # Cancelling fails once it is being run or given the lead; both come to their end without us.
-        if not ticket.turn.cancel() and ticket.turn.result():
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        """Give the lead to whoever has waited longest."""
-        while True:
-            with self._mutex:
-                if not self._queue:
-                    self._led = False
-                    return
-                ticket = self._queue.popleft()
-            if ticket.threadless and ticket.script is not None:
+        ticket = TaskTicket(script, self._lead_elsewhere)
+        if self._turns.join(ticket):
+            try:
                 self._lead_elsewhere(ticket)
-                return
-            if ticket.turn is not None and _taken(ticket.turn):
-                ticket.turn.set_result(True)
-                return
+            except BaseException:
+                self._abandon(ticket)
+                raise
+        while not ticket.answered:
+            await ticket.rung()
+        if ticket.error is not None:
+            raise ticket.error
+        result: T = ticket.result
+        return result
 
-    def _lead_elsewhere(self, ticket: _Ticket) -> None:
+    def _lead_elsewhere(self, ticket: Ticket) -> None:
+        self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-writer")
+        self._threads.submit(self._lead_in_thread, ticket)
+
+    def _lead_in_thread(self, ticket: Ticket) -> None:
+        if not self._turns.leads(ticket):
+            return  # summoned twice
         try:
-            self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-writer")
-            self._threads.submit(self._lead, ticket)
-        except BaseException as error:  # the interpreter is going down; nobody must wait for ever
+            self._lead(ticket)
+        except BaseException as error:
             ticket.error = error
-            _resolve(ticket)
-            self._pass_on()
+            self._abandon(ticket)
 
     # --- one group -------------------------------------------------------------------------------------------------
 
-    def _lead(self, ticket: _Ticket) -> None:
+    def _lead(self, ticket: Ticket) -> None:
         """Run *ticket* and whatever is queued in one transaction, answer all, and pass the lead on."""
-        group = [ticket]
+        self._group, self._commit_sent, self._all_told = [ticket], False, False
         try:
-            with self._gate() as connection:
-                self._commit_group(connection, group)
-        except Exception as error:  # every member is told of it
-            for member in group:
-                member.error = translate(error)
-        except BaseException as error:  # this thread is to stop; what the others asked for is not
-            ticket.error = error
-            with self._mutex:
-                self._queue.extendleft(reversed(group[1:]))
-            del group[1:]
-        finally:
-            self._pass_on()
-            for member in group:
-                if member is not ticket or ticket.threadless:
-                    _resolve(member)
+            self._write_group()
+        except Exception as error:
+            self._tell_failure(ticket, error)
+        self._finish(ticket)
 
-    def _commit_group(self, connection: sqlite3.Connection, group: list[_Ticket]) -> None:
-        signals: set[str] = set()
-        try:
-            self._run_part(connection, group[0], signals)
+    def _write_group(self) -> None:
+        cursor, group, signals = self._pass_gate(), self._group, set[str]()
+        self._run_part(cursor, group[0], signals)
+        if self._turns.queue:
             patience = time.monotonic() + _GROUP_SECONDS
-            while len(group) < _GROUP_MAX and (member := self._next_member()) is not None:
-                group.append(member)
-                self._run_part(connection, member, signals)
+            while len(group) < _GROUP_MAX and (member := self._turns.take_next(group)) is not None:
+                self._run_part(cursor, member, signals)
                 if time.monotonic() > patience:
                     break
-            self._commit(connection)
-        except BaseException:
-            self._roll_back(connection)
-            raise
-        try:
+        if cursor.connection.in_transaction:
+            self._commit(cursor)
             self._tell(signals)
             self._observe("committed")
-        except BaseException as error:  # what is committed stays so; only this thread's own answer is lost
-            group[0].error = error
+        else:
+            self._all_told = True
 
-    def _next_member(self) -> _Ticket | None:
-        while True:
-            with self._mutex:
-                if not self._queue or self._queue[0].script is None:
-                    return None
-                ticket = self._queue.popleft()
-            # From here on its caller can no longer withdraw it, unless that happened in this very moment.
-            if ticket.turn is not None and _taken(ticket.turn):
-                return ticket
-
-    def _run_part(self, connection: sqlite3.Connection, member: _Ticket, signals: set[str]) -> None:
+    def _run_part(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str]) -> None:
         """Run one script. If it fails it leaves nothing behind; the others of its group are not concerned."""
         assert member.script is not None  # noqa: S101  # only scripts are taken into a group
         # One that was put back from a group that came to nothing has seen what never was.
         member.result = member.error = None
-        first = not connection.in_transaction
+        first = not cursor.connection.in_transaction
         if first:
-            self._begin(connection)
+            self._begin(cursor)
         else:
-            connection.execute(_PART_OPEN)
-        answers = Answers(connection, self._opener.clock, self._observe)
+            cursor.execute(_PART_OPEN)
+        answers = Answers(cursor, self._opener.clock, self._observe)
         try:
             member.result = run_script(member.script(), answers.blocking)
         except Exception as error:
-            if not connection.in_transaction:
+            if not cursor.connection.in_transaction:
                 # The engine gave up the whole transaction, and with it what the others had done.
                 raise
             member.error = translate(error)
-            connection.execute("rollback" if first else _PART_UNDO)
+            cursor.execute("rollback" if first else _PART_UNDO)
         else:
             signals |= answers.signals
         if not first:
-            connection.execute(_PART_KEEP)
+            cursor.execute(_PART_KEEP)
+
+    def _tell_failure(self, leader: Ticket, error: Exception) -> None:
+        """Tell all of the group why the store refuses; what else goes wrong concerns the leader alone."""
+        translated_error = translate(error)
+        if isinstance(translated_error, HoldfastError | sqlite3.Error) and not self._committed():
+            for member in self._group:
+                member.error = translated_error
+            self._all_told = True
+        leader.error = translated_error
+
+    # --- the end of a lead -----------------------------------------------------------------------------------------
+
+    def _finish(self, ticket: Ticket) -> None:
+        """Put right whatever the lead of *ticket* has left open, answer its group and pass the lead on."""
+        if self._turns.leader is not ticket:
+            return
+        answerable = self._all_told or self._committed()
+        if not answerable:
+            # Else what is rolled back here would be taken for committed if this is begun again.
+            self._commit_sent = False
+        self._roll_back()
+        if self._dropped is not None:
+            self._drop()
+        self._holder = None
+        if self._joined is not None:
+            self._joined.end()
+            self._joined = None
+        if self._side is not None:
+            self._side.unlock()
+        if len(self._group) > 1 or ticket.threadless:
+            self._dismiss(ticket, answerable=answerable)
+        self._group = []
+        self._turns.pass_on(ticket)
+
+    def _dismiss(self, leader: Ticket, *, answerable: bool) -> None:
+        """Answer the group if it has answers; else only the leader is to stop, and the others are tried again."""
+        others = [member for member in self._group if member is not leader]
+        if not answerable:
+            self._turns.put_back(others)
+            others = []
+        for member in [*others, leader]:
+            member.answered = True
+            member.ring()
+
+    def _committed(self) -> bool:
+        """Tell whether the commit has happened, though an interrupt may have struck as it returned."""
+        return self._commit_sent and self._cursor is not None and not self._cursor.connection.in_transaction
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """Leave the queue, or finish the lead, however many interrupts strike meanwhile."""
+        for _ in range(_INTERRUPTS_MAX):
+            try:
+                self._turns.withdraw(ticket)
+                self._finish(ticket)
+            except BaseException:  # noqa: S112  # the first interrupt is on its way to the caller
+                continue
+            return
 
     # --- explicit transactions -------------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingJoined]:
         """Hold the writer for the block: commit at its end, or roll back if it raises."""
-        ticket = _Ticket(None)
-        if not self._join(ticket):
-            self._await_turn(ticket)
+        self.refuse_holder()
+        ticket = Ticket(None)
         try:
-            with self._gate() as connection:
-                joined = self._open_joined(connection)
-                try:
-                    with self._held(joined):
-                        yield joined
-                    self._finish_joined(joined)
-                finally:
-                    self._roll_back(connection)
-        finally:
-            self._pass_on()
+            if not self._turns.join(ticket):
+                self._turns.wait(ticket)
+            joined = self._open_joined()
+            self._holder = _whoever_runs()
+            yield joined
+            self._finish_joined(joined)
+            self._finish(ticket)
+        except BaseException:
+            try:
+                self._abandon(ticket)
+            finally:
+                self._abandon(ticket)
+            raise
 
     @asynccontextmanager
     async def transaction_async(self) -> AsyncIterator[BlockingJoined]:
         """Hold the writer for the block as `transaction` does, running each call in another thread."""
-        ticket = _Ticket(None, threadless=True)
-        if not self._join(ticket):
-            assert ticket.turn is not None  # noqa: S101  # whoever queues has one
-            try:
-                await asyncio.wrap_future(ticket.turn)
-            except BaseException:
-                self._withdraw(ticket)
-                raise
-        gate = self._gate()
+        self.refuse_holder()
+        ticket = TaskTicket(None)
         try:
-            # Entered and left in threads, because both may have to wait for other processes.
-            connection = await in_thread(gate.__enter__)
-            try:
-                joined = await in_thread(lambda: self._open_joined(connection))
-                with self._held(joined):
-                    yield joined
-                await in_thread(lambda: self._finish_joined(joined))
-            finally:
-                self._roll_back(connection)
-                gate.__exit__(None, None, None)
+            if not self._turns.join(ticket):
+                while not self._turns.leads(ticket):
+                    await ticket.rung()
+            # Opened and committed in threads, because both may have to wait for other processes.
+            joined = await in_thread(self._open_joined)
+            self._holder = _whoever_runs()
+            yield joined
+            await in_thread(lambda: self._finish_joined(joined))
         finally:
-            self._pass_on()
-
-    @contextmanager
-    def _held(self, joined: BlockingJoined) -> Iterator[None]:
-        self._holder = _whoever_runs()
-        try:
-            yield
-        finally:
-            self._holder = None
-            joined.end()
+            self._abandon(ticket)
 
     def refuse_holder(self) -> None:
         """Refuse to let somebody wait for himself for ever."""
         if self._holder is not None and self._holder == _whoever_runs():
             raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
 
-    def _open_joined(self, connection: sqlite3.Connection) -> BlockingJoined:
-        try:
-            self._begin(connection)
-        except sqlite3.Error as error:
-            raise translate(error) from error
-        return BlockingJoined(connection, self._opener.clock, self._observe, self._hub)
+    def _open_joined(self) -> BlockingJoined:
+        with translated():
+            cursor = self._pass_gate()
+            self._begin(cursor)
+        self._joined = BlockingJoined(cursor.connection, self._opener.clock, self._observe, self._hub)
+        return self._joined
 
     def _finish_joined(self, joined: BlockingJoined) -> None:
+        joined.end()
         if not joined.connection.in_transaction:
             raise Misconfigured("the transaction was ended by SQL run in it; leave commit and rollback to the block")
-        self._commit(joined.connection)
+        assert self._cursor is not None  # noqa: S101  # it was opened with the transaction
+        self._commit(self._cursor)
         self._tell(joined.signals)
         self._observe("committed")
 
     # --- gate, begin, commit, roll back ----------------------------------------------------------------------------
 
-    @contextmanager
-    def _gate(self) -> Iterator[sqlite3.Connection]:
-        """Pass the gate that all writers of all processes pass, and give the open connection."""
-        if not self._opener.in_memory and self._side is None:
+    def _pass_gate(self) -> sqlite3.Cursor:
+        """Pass the gate that all writers of all processes pass, and return the cursor of the open connection."""
+        if self._side is None and not self._opener.in_memory:
             self._side = self._opener.side_file()
         if self._side is not None:
             self._side.lock(BUSY_SECONDS)
-        try:
-            if self._connection is None:
-                self._connection = self._opener.writing_connection()
-            # An interrupt may have struck where it kept an earlier transaction from being rolled back.
-            self._roll_back(self._connection)
-            yield self._connection
-        finally:
-            try:
-                if self._connection is not None:
-                    self._roll_back(self._connection)
-            finally:
-                if self._side is not None:
-                    self._side.unlock()
+        # Nothing is open, unless the last lead was interrupted beyond measure.
+        self._roll_back()
+        if self._cursor is None:
+            self._cursor = plain_cursor(self._opener.writing_connection())
+        return self._cursor
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
+    def _begin(self, cursor: sqlite3.Cursor) -> None:
         self._observe("begin")
-        connection.execute("begin immediate")
+        cursor.execute("begin immediate")
 
-    def _commit(self, connection: sqlite3.Connection) -> None:
-        if not connection.in_transaction:
-            return
+    def _commit(self, cursor: sqlite3.Cursor) -> None:
         self._observe("commit")
+        self._commit_sent = True
         try:
-            connection.execute("commit")
+            cursor.execute("commit")
         except sqlite3.Error as error:
+            # The first thing done here, as the engine may have rolled back by itself, which is no commit.
+            self._commit_sent = False
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
                 # The disk may or may not have it. The connection's view is not to be trusted any more.
                 self._drop()
                 raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
             raise translate(error) from error
 
-    def _roll_back(self, connection: sqlite3.Connection) -> None:
-        if connection is self._connection and connection.in_transaction:
-            try:
-                connection.execute("rollback")
-            except sqlite3.Error:
-                self._drop()
+    def _roll_back(self) -> None:
+        try:
+            if self._cursor is not None and self._cursor.connection.in_transaction:
+                self._cursor.execute("rollback")
+        except sqlite3.Error:
+            self._drop()
 
     def _tell(self, signals: set[str]) -> None:
         """Wake whoever waits, here and in other processes, and keep the log short; the gate is held.
@@ -365,8 +344,8 @@ class Writer:
                 self._hub.publish(signals)
                 if self._side is not None:
                     self._side.ring(signals)
-            if self._commits % _COMMITS_BETWEEN_LOOKS == 0 and self._connection is not None:
-                trim_log(self._connection, self._opener.path)
+            if self._commits % _COMMITS_BETWEEN_LOOKS == 0 and self._cursor is not None:
+                trim_log(self._cursor.connection, self._opener.path)
             self._commits += 1
 
     # --- closing and resting ---------------------------------------------------------------------------------------
@@ -374,64 +353,63 @@ class Writer:
     def close(self) -> None:
         """Close the connection behind the gate, because the last one to close also checkpoints."""
         self.refuse_holder()
-        ticket = _Ticket(None)
-        if not self._join(ticket):
-            self._await_turn(ticket)
+        ticket = Ticket(None)
         try:
+            if not self._turns.join(ticket):
+                self._turns.wait(ticket)
             self._close_all()
         finally:
-            self._pass_on()
+            try:
+                self._abandon(ticket)
+            finally:
+                self._abandon(ticket)
 
     def rest(self, seconds: float) -> bool:
         """Take the lead and close everything, until `resume`; tell whether the lead could be had in time."""
-        ticket = _Ticket(None)
         if self._holder is not None:
             return False
-        if not self._join(ticket):
-            assert ticket.turn is not None  # noqa: S101  # whoever queues has one
-            try:
-                ticket.turn.result(seconds)
-            except TimeoutError:
-                self._withdraw(ticket)
-                return False
+        ticket = Ticket(None)
+        self._rest = ticket
         try:
-            self._close_all()
+            if self._turns.join(ticket) or self._turns.wait(ticket, seconds):
+                self._close_all()
+                return True
         except Exception:
-            self._pass_on()
-            return False
-        return True
+            self._abandon(ticket)
+        except BaseException:
+            try:
+                self._abandon(ticket)
+            finally:
+                self._abandon(ticket)
+            raise
+        self._abandon(ticket)
+        return False
 
     def resume(self) -> None:
         """Go on after a rest."""
-        self._pass_on()
+        if self._rest is not None:
+            self._abandon(self._rest)
 
     def _close_all(self) -> None:
-        if self._connection is not None:
-            with self._gate():
-                self._drop()
-        if self._side is not None:
-            self._side.close()
+        if self._cursor is not None:
+            if self._side is not None:
+                self._side.lock(BUSY_SECONDS)
+            self._drop()
+        side = self._side
+        if side is not None:
+            side.unlock()
             self._side = None
+            side.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
 
     def _drop(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
-
-
-def _taken(turn: Future[bool]) -> bool:
-    """Keep the caller from withdrawing; tell whether he has not yet. One that was put back is taken already."""
-    return turn.running() or turn.set_running_or_notify_cancel()
-
-
-def _resolve(ticket: _Ticket) -> None:
-    """Tell the caller that its answer is there."""
-    if ticket.turn is not None and not ticket.turn.done():
-        ticket.turn.set_result(False)
+        if self._cursor is not None:
+            self._dropped, self._cursor = self._cursor, None
+        if self._dropped is not None:
+            close_connection(self._dropped)
+            self._dropped = None
 
 
 def _whoever_runs() -> object:

@@ -1,2 +1,2 @@
 -- Remember up to which event the log has been pruned.
-update holdfast_meta set value = :event where name = 'event_horizon'
+update holdfast_meta set value = cast(:event as text) where name = 'event_horizon'

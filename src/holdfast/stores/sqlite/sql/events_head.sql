@@ -1,2 +1,2 @@
 -- Read the first events of the log with their moments, for pruning a prefix.
-select event, at_ms from holdfast_event order by event limit :limit
+select 0, event, at_ms from holdfast_event order by event limit :limit

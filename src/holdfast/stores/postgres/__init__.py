@@ -1,0 +1,1 @@
+"""The PostgreSQL engine: many writers on many machines, one server that keeps the time."""

@@ -1,0 +1,250 @@
+-- The foundation: jobs, their attempts and artifacts, lanes, routes, turns, workers, events.
+-- Names are compared byte by byte, as the domain's order compares them, whatever language the database speaks.
+
+-- The store's clock, read once by each transaction.
+create function holdfast.clock_ms() returns bigint language sql volatile as
+$$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
+
+-- Single values: the lowest code version that may use this schema, the catalog's version, the event horizon, and who
+-- this store is, so that a connection to another one is noticed.
+create table holdfast.meta (
+    name  text collate "C" primary key,
+    value text not null
+);
+
+insert into holdfast.meta (name, value) values
+    ('code_version_min', '0.1.0'),
+    ('catalog_version', '0'),
+    ('event_horizon', '0-0'),
+    ('identity', gen_random_uuid()::text);
+
+-- The catalog's version. Whoever decides by it holds the catalog still until its transaction ends. This has to be a
+-- function: a plain statement that waits for a lock still sees what there was before it waited.
+create function holdfast.catalog_version(held boolean) returns text language plpgsql volatile as
+$$
+begin
+    if held then
+        perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
+    end if;
+    return (select value from holdfast.meta where name = 'catalog_version');
+end
+$$;
+
+-- Lanes that somebody configured; any other lane has the defaults.
+create table holdfast.lane (
+    lane       text collate "C" primary key,
+    state      text not null check (state in ('active', 'paused', 'draining')),
+    lane_order text not null check (lane_order in ('fair', 'strict')),
+    events     text not null check (events in ('terminal', 'all'))
+);
+
+-- Kinds that take no more jobs.
+create table holdfast.retired_kind (
+    kind          text collate "C" primary key,
+    retired_at_ms bigint not null
+);
+
+-- Each combination of lane, kind, required capabilities and "names an affinity", as a small number.
+create table holdfast.route (
+    route    integer generated always as identity primary key,
+    lane     text collate "C" not null,
+    kind     text collate "C" not null,
+    requires text collate "C" not null,
+    placed   smallint not null,
+    unique (lane, kind, requires, placed)
+);
+
+-- The route of a job, as a function: a locking clause passes by what comes from a function, so that locking jobs never
+-- locks the routes they share. The planner puts its text into the query, as if it were joined.
+create function holdfast.route_of(number integer)
+returns table (kind text, lane text, requires text) language sql stable as
+$$ select r.kind, r.lane, r.requires from holdfast.route r where r.route = number $$;
+
+-- Which turn was served last in each round of tenants. A hint for fairness, nothing more.
+create table holdfast.turn (
+    scope      text collate "C" primary key,
+    turn       text collate "C" not null,
+    used_at_ms bigint not null
+) with (fillfactor = 50);
+
+-- The starts of exclusive workers; the newest holds, the others are refused.
+create table holdfast.incarnation (
+    worker        text collate "C" not null,
+    incarnation   text collate "C" not null,
+    started_at_ms bigint not null,
+    superseded    smallint not null default 0,
+    primary key (worker, incarnation)
+);
+-- Two starts at the same moment cannot both be the newest.
+create unique index incarnation_newest on holdfast.incarnation (worker) where superseded = 0;
+
+-- Numbers in enqueue order, never given again.
+create sequence holdfast.job_seq;
+
+-- Jobs. Rows are updated a few times and then rest, so that pages keep some room and dead rows are cleared early.
+create table holdfast.job (
+    seq               bigint primary key,
+    due_at_ms         bigint not null,
+    deadline_at_ms    bigint,
+    enqueued_at_ms    bigint not null,
+    finished_at_ms    bigint,
+    lease_until_ms    bigint,
+    started_at_ms     bigint,
+    deferred_since_ms bigint,
+    predecessor       bigint,
+    percent           double precision,
+    route             integer not null,
+    priority          integer not null,
+    attempt           integer not null default 0,
+    max_attempts      integer not null,
+    epoch             integer not null default 0,
+    claim_place       integer,
+    deferrals         integer not null default 0,
+    releases          integer not null default 0,
+    event_count       integer not null,
+    cancel_requested  smallint not null default 0,
+    suspect           smallint not null default 0,
+    record_all        smallint not null,
+    id                text collate "C" not null unique,
+    state             text collate "C" not null,
+    tenant            text collate "C" not null,
+    turn              text collate "C" not null,
+    affinity          text collate "C",
+    worker            text collate "C",
+    incarnation       text collate "C",
+    lease_token       text collate "C",
+    outcome           text collate "C",
+    settle_digest     text collate "C",
+    dedupe_key        text collate "C",
+    dedupe_kind       text collate "C",
+    digest            bytea,
+    phase             text collate "C",
+    backoff           text collate "C",
+    failure_class     text collate "C",
+    failure_reason    text collate "C",
+    failure_message   text collate "C",
+    failure_traceback text collate "C",
+    headers           text collate "C" not null,
+    tags              text collate "C" not null,
+    result            text collate "C",
+    payload           text collate "C" not null
+) with (
+    fillfactor = 85,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_analyze_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- One index serves order, fairness and filters: per route the first priority, then the next turn, then its first row.
+create index job_ready on holdfast.job (route, priority desc, turn, due_at_ms, seq)
+    where state = 'ready';
+
+-- The same order beside one affinity; only jobs that name one pay for it.
+create index job_affinity on holdfast.job (route, priority desc, affinity, turn, due_at_ms, seq)
+    where state = 'ready' and affinity is not null;
+
+-- Strict lanes have no turns to find a tenant by; only their jobs pay for these two.
+create index job_strict on holdfast.job (tenant, route, priority desc, due_at_ms, seq)
+    where state = 'ready' and turn = '';
+create index job_strict_affinity on holdfast.job (tenant, route, priority desc, affinity, due_at_ms, seq)
+    where state = 'ready' and turn = '' and affinity is not null;
+
+-- Future jobs, found when their moment has come.
+create index job_scheduled on holdfast.job (due_at_ms, seq)
+    where state = 'scheduled';
+
+-- Running jobs, found when their lease has lapsed, and by the worker that holds them.
+create index job_lease on holdfast.job (lease_until_ms)
+    where state = 'running';
+create index job_holder on holdfast.job (worker, lease_token)
+    where state = 'running';
+
+-- Waiting jobs that must be started in time.
+create index job_deadline on holdfast.job (deadline_at_ms)
+    where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready');
+
+-- At most one unfinished job for a key, and at most one that waits to succeed it.
+create unique index job_dedupe on holdfast.job (tenant, dedupe_kind, dedupe_key)
+    where dedupe_key is not null and state in ('scheduled', 'ready', 'running');
+create unique index job_successor on holdfast.job (tenant, dedupe_kind, dedupe_key)
+    where dedupe_key is not null and state = 'blocked';
+create index job_predecessor on holdfast.job (predecessor)
+    where state = 'blocked';
+
+-- Finished jobs by their end, for lists and retention.
+create index job_finished on holdfast.job (state, finished_at_ms, seq)
+    where finished_at_ms is not null;
+
+-- A job as the code reads it: columns in the order of its fields.
+create view holdfast.job_row as
+select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.affinity,
+       r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
+       j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
+       j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
+       j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent,
+       j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class,
+       j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor,
+       j.digest, j.record_all, j.event_count
+  from holdfast.job j
+ cross join lateral holdfast.route_of(j.route) r;
+
+-- Attempts that ended while their job went on; the newest attempt stands in the job's own row.
+create table holdfast.attempt (
+    seq               bigint not null,
+    epoch             integer not null,
+    number            integer not null,
+    worker            text not null,
+    incarnation       text not null,
+    started_at_ms     bigint not null,
+    ended_at_ms       bigint not null,
+    outcome           text not null,
+    failure_class     text,
+    failure_reason    text,
+    failure_message   text,
+    failure_traceback text,
+    lease_token       text,
+    settle_digest     text,
+    primary key (seq, epoch)
+);
+
+-- Named bytes that belong to a job.
+create table holdfast.artifact (
+    seq           bigint not null,
+    name          text collate "C" not null,
+    media_type    text not null,
+    size          bigint not null,
+    epoch         integer not null,
+    created_at_ms bigint not null,
+    data          bytea not null,
+    primary key (seq, name)
+);
+-- Most artifacts come compressed already.
+alter table holdfast.artifact alter column data set storage external;
+
+-- The event log, pruned only from its start. Transactions become visible in another order than they began in, so that
+-- the log is read by transaction first, and only below the oldest one that is still open.
+create table holdfast.event (
+    xid            xid8 not null default pg_current_xact_id(),
+    event          bigint not null generated always as identity,
+    at_ms          bigint not null,
+    due_at_ms      bigint,
+    route          integer not null,
+    number         integer not null,
+    attempt        integer not null,
+    epoch          integer not null,
+    name           text not null,
+    job_id         text not null,
+    tenant         text not null,
+    tags           text not null,
+    state          text not null,
+    worker         text,
+    failure_class  text,
+    failure_reason text,
+    primary key (xid, event)
+) with (
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.1
+);

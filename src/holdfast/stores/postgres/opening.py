@@ -1,0 +1,101 @@
+"""Opening connections, and making sure once that the server and its schema are what this code was written for."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from holdfast.domain.errors import InvalidInput, SchemaMismatch, UnsupportedStore
+from holdfast.stores.postgres import migrate as migrations
+from holdfast.stores.postgres.errors import translated
+from holdfast.stores.postgres.transactions import Terms
+
+_OLDEST_SERVER = 140000
+_STATEMENTS_KEPT = 500
+# A server that has vanished is noticed within a minute, even where nothing is being sent. The URL may say otherwise.
+_DEFAULTS = {
+    "application_name": "holdfast",
+    "connect_timeout": "10",
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+
+
+class Opener:
+    """Makes connections to one database, whose schema is current once `make_ready` has returned."""
+
+    def __init__(self, url: str, terms: Terms, *, migrates: bool) -> None:
+        self._conninfo = with_defaults(url)
+        self._terms = terms
+        self._migrates = migrates
+        self._ready = False
+        self._opening = threading.Lock()
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Return a connection that blocks."""
+        with translated(self._terms.schema):
+            connection = psycopg.connect(self._conninfo, autocommit=True)
+        connection.prepared_max = _STATEMENTS_KEPT
+        return connection
+
+    async def connect_async(self) -> psycopg.AsyncConnection[Any]:
+        """Return a connection that is awaited."""
+        with translated(self._terms.schema):
+            connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        connection.prepared_max = _STATEMENTS_KEPT
+        return connection
+
+    @property
+    def ready(self) -> bool:
+        """Whether server and schema have been looked at."""
+        return self._ready
+
+    def make_ready(self, *, again: bool = False) -> list[str]:
+        """Look at server and schema, unless that was done before; return the migrations applied."""
+        with self._opening:
+            if self._ready and not again:
+                return []
+            connection = self.connect()
+            try:
+                with translated(self._terms.schema):
+                    applied = self._examine(connection)
+            finally:
+                connection.close()
+            self._ready = True
+            return applied
+
+    def _examine(self, connection: psycopg.Connection[Any]) -> list[str]:
+        _check_server(connection)
+        schema = self._terms.schema
+        if not self._migrates and (missing := migrations.pending(connection, schema)):
+            raise SchemaMismatch(
+                f"this database lacks {missing[0].name} of the Holdfast schema {schema!r}; run `holdfast migrate`"
+            )
+        applied = migrations.migrate(connection, schema)
+        [[self._terms.identity]] = connection.execute(
+            self._terms.texts.reading["schema_identity"].encode(), prepare=False
+        ).fetchall()
+        return applied
+
+
+def with_defaults(url: str) -> str:
+    """Return *url* with what it does not say of patience and names, or raise `InvalidInput`."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise InvalidInput("url", f"is none that PostgreSQL understands: {error}") from error
+    return make_conninfo(url, **{name: value for name, value in _DEFAULTS.items() if name not in given})
+
+
+def _check_server(connection: psycopg.Connection[Any]) -> None:
+    version = connection.info.server_version
+    if version < _OLDEST_SERVER:
+        raise UnsupportedStore(f"this server is PostgreSQL {version // 10000}; 14 or later is needed")
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise UnsupportedStore(f"this database is encoded in {encoding}; create one with encoding UTF8")

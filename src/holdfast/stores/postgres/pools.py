@@ -1,0 +1,132 @@
+"""Connections lent to one transaction at a time: a pool for callers that block, and one for each event loop.
+
+They are opened by whoever needs one, so that an error of opening is that caller's own, at once. psycopg's pools open
+in the background: their callers wait for a timeout instead, and theirs cannot be closed from outside the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from holdfast.domain.errors import StoreBusy
+
+_SIZE = 20
+_PATIENCE_SECONDS = 30.0
+
+
+class BlockingPool:
+    """Connections for threads."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+        self._connect = connect
+        self._changed = threading.Condition()
+        self._lent = 0
+        self._idle: list[psycopg.Connection[Any]] = []
+        # A queue that is left to the collector leaves nothing open.
+        weakref.finalize(self, _finish_here, os.getpid(), self._idle)
+
+    def take(self, *, fresh: bool = False) -> psycopg.Connection[Any]:
+        """Lend a connection; a *fresh* one if those that lie here may be dead."""
+        if fresh:
+            self.close()
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._lent < _SIZE, _PATIENCE_SECONDS):
+                raise _busy()
+            self._lent += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._connect()
+        except BaseException:
+            self._one_less()
+            raise
+
+    def give_back(self, connection: psycopg.Connection[Any]) -> None:
+        """Keep the connection for the next, or close it if it is not at rest."""
+        if at_rest(connection):
+            self._idle.append(connection)
+        else:
+            connection.close()
+        self._one_less()
+
+    def _one_less(self) -> None:
+        with self._changed:
+            self._lent -= 1
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Close what is not lent; what is lent is kept when it comes back, for whoever uses the queue again."""
+        with self._changed:
+            idle = self._idle[:]
+            self._idle.clear()
+        _finish(idle)
+
+
+class AwaitingPool:
+    """Connections for the tasks of one event loop."""
+
+    def __init__(self, connect: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]) -> None:
+        self._connect = connect
+        self._free = asyncio.Semaphore(_SIZE)
+        self._idle: list[psycopg.AsyncConnection[Any]] = []
+        weakref.finalize(self, _finish_here, os.getpid(), self._idle)
+
+    async def take(self, *, fresh: bool = False) -> psycopg.AsyncConnection[Any]:
+        """Lend a connection; a *fresh* one if those that lie here may be dead."""
+        if fresh:
+            self.close()
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._free.acquire()
+        except TimeoutError:
+            raise _busy() from None
+        try:
+            return self._idle.pop() if self._idle else await self._connect()
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Keep the connection for the next, or close it if it is not at rest."""
+        if at_rest(connection):
+            self._idle.append(connection)
+        else:
+            connection.pgconn.finish()
+        self._free.release()
+
+    def close(self) -> None:
+        """Close what is not lent, from whichever thread: nobody else can have it."""
+        idle: list[psycopg.AsyncConnection[Any]] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                idle.append(self._idle.pop())
+        _finish(idle)
+
+
+def at_rest(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether the connection lives and has nothing open."""
+    return not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _finish(connections: list[Any]) -> None:
+    for connection in connections:
+        connection.pgconn.finish()
+
+
+def _finish_here(process: int, connections: list[Any]) -> None:
+    # In a forked child they are the parent's, and to finish them is to say goodbye in its name.
+    if os.getpid() == process:
+        _finish(connections)
+
+
+def _busy() -> StoreBusy:
+    return StoreBusy(f"all {_SIZE} connections of this queue are in use; try again, or use fewer threads or tasks")

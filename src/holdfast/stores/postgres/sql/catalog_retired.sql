@@ -1,0 +1,2 @@
+-- Read every retired kind.
+select kind from holdfast.retired_kind

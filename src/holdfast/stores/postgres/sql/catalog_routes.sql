@@ -1,0 +1,2 @@
+-- Read every route.
+select route, lane, kind, requires, placed from holdfast.route

@@ -1,0 +1,2 @@
+-- Tell the newest migration applied.
+select max(name) from holdfast.migration

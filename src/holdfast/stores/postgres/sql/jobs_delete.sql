@@ -1,0 +1,2 @@
+-- Delete jobs.
+delete from holdfast.job where seq = any (%(seqs)s::bigint[])

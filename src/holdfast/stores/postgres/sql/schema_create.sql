@@ -1,0 +1,2 @@
+-- Create the schema in which everything stands.
+create schema holdfast

@@ -1,0 +1,2 @@
+-- Read who this store is.
+select value from holdfast.meta where name = 'identity'

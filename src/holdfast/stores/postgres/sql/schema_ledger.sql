@@ -1,0 +1,2 @@
+-- Read which migrations were applied, with their checksums.
+select number, checksum from holdfast.migration

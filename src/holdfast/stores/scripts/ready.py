@@ -1,0 +1,264 @@
+"""Choosing ready jobs, the part that engines share: seek the heads of each route, let the domain's order choose.
+
+Nothing here scans. Per level (listed kind, priority) it seeks the turns that come next, then the first jobs of each;
+the number of seeks depends on routes, turns and the limit, never on how many jobs wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.domain.claim import ClaimRequest
+from holdfast.domain.job import Job
+from holdfast.domain.lane import Route
+from holdfast.domain.ordering import Candidate, Preference, choose, level_of, turn_key
+from holdfast.stores.engine import Selection
+from holdfast.stores.script import Row, Script, Statement
+from holdfast.stores.scripts.turns import read_turn
+
+# How many other affinities a claim looks at when its own has used up its time.
+_AFFINITIES_LOOKED_AT = 256
+
+Place: TypeAlias = tuple[Any, ...]
+"""Where jobs stand in a row: (route, turn) or (route, turn, affinity)."""
+
+
+class Level(NamedTuple):
+    """The jobs that come first by listed kind and priority, and what is known of them."""
+
+    request: ClaimRequest
+    listed: int
+    priority: int
+    routes: list[int]
+    plain: list[int]
+    """Those of the routes whose jobs name no affinity."""
+    placed: list[int]
+    """Those whose jobs name one."""
+    only_turn: str | None
+    """The one turn there is, if there is but one."""
+    limit: int
+    taken: list[int] | None
+    """Jobs that others have in hand, to be looked past; None where nobody else can write."""
+
+
+class _Round(NamedTuple):
+    """Whose turn it is among the jobs of one affinity rank."""
+
+    scope: str | None
+    last_turn: str | None
+
+
+class Offer(NamedTuple):
+    """Jobs to choose from, and the streams that have more of them."""
+
+    heads: list[Candidate]
+    unfinished: set[Place]
+    round: _Round
+
+
+def is_one_stream(level: Level, preference: Preference) -> bool:
+    """Whether the level is a single run of jobs, so that there is nothing to choose: one queue, one tenant."""
+    return (
+        len(level.routes) == 1
+        and level.only_turn is not None
+        and level.request.tenant is None
+        and not (preference.affinities and level.placed)
+    )
+
+
+def select_stream(level: Level, preference: Preference, limit: int) -> Script[Selection]:
+    """Choose the first jobs of a level that is a single run of jobs."""
+    [route] = level.routes
+    turn = yield from _round(level, preference, preference.rank(None) if level.plain else 1)
+    values = {"route": route, "priority": level.priority, "turn": level.only_turn, "limit": limit}
+    rows = yield Statement("ready_stream", values)
+    jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
+    return Selection(jobs, *turn)
+
+
+def choose_from(offer: Offer, limit: int, preference: Preference) -> list[Candidate]:
+    """Return up to *limit* jobs of the offer, in the order of claiming."""
+    last_turn = offer.round.last_turn
+    turns = {} if last_turn is None else {level_of(head, preference): last_turn for head in offer.heads}
+    return choose(offer.heads, limit, preference, turns, offer.unfinished)
+
+
+# --- the level -----------------------------------------------------------------------------------------------------
+
+
+def first_level(
+    request: ClaimRequest, routes: list[Route], limit: int, taken: list[int] | None = None
+) -> Script[Level | None]:
+    """Return the first level that has any ready job on these routes, past those that are *taken*."""
+    tops = yield from _tops(request, {"routes": [route.number for route in routes], **_past(taken)})
+    if not tops:
+        return None
+    keys = {route.number: route.key for route in routes}
+    ranked = [((request.rank_of(keys[row[0]].kind), -row[1]), row) for row in tops]
+    first = min(rank for rank, _ in ranked)
+    there = [row for rank, row in ranked if rank == first]
+    numbers = list(dict.fromkeys(row[0] for row in there))
+    turns = {turn for row in there for turn in row[2:]}
+    return Level(
+        request=request,
+        listed=first[0],
+        priority=-first[1],
+        routes=numbers,
+        plain=[number for number in numbers if not keys[number].placed],
+        placed=[number for number in numbers if keys[number].placed],
+        only_turn=turns.pop() if len(turns) == 1 else None,
+        limit=limit,
+        taken=taken,
+    )
+
+
+def _tops(request: ClaimRequest, values: dict[str, Any]) -> Script[list[Row]]:
+    if request.tenant is None:
+        rows: list[Row] = yield Statement("ready_tops", values)
+        return rows
+    # A lane may be fair or strict, or on its way from one to the other, so both places are looked at.
+    values["tenant"] = request.tenant
+    fair = yield Statement("ready_tops_of_tenant", values)
+    strict = yield Statement("ready_tops_of_tenant_strict", values)
+    return [*fair, *strict]
+
+
+def _past(taken: list[int] | None) -> dict[str, list[int]]:
+    """Return what tells a statement to look past jobs, for those engines whose statements can."""
+    return {} if taken is None else {"taken": taken}
+
+
+# --- what to choose from -------------------------------------------------------------------------------------------
+
+
+def offer_of(level: Level, preference: Preference) -> Script[Offer]:
+    """Return enough of the level's jobs to choose from: those of the better affinity rank if there are any."""
+    if preference.affinities and level.placed:
+        favoured = yield from _round(level, preference, 0)
+        if preference.expired:
+            offer = yield from _kept_waiting(level, preference, favoured)
+        else:
+            offer = yield from _heads_beside(level, sorted(preference.affinities), favoured)
+        if offer.heads:
+            return offer
+    rank = preference.rank(None) if level.plain else 1
+    ordinary = yield from _round(level, preference, rank)
+    return (yield from _heads(level, level.routes, ordinary))
+
+
+def _round(level: Level, preference: Preference, rank: int) -> Script[_Round]:
+    if level.request.tenant is not None:
+        return _Round(None, None)
+    scope = level.request.turn_scope(level.listed, level.priority, preference, rank)
+    return _Round(scope, (yield from read_turn(scope)))
+
+
+def _kept_waiting(level: Level, preference: Preference, turn: _Round) -> Script[Offer]:
+    """Return jobs with another affinity or none, for a worker that has favoured its own for long enough."""
+    first = yield from _heads(level, level.routes, turn)
+    heads = choose_from(first, 1, Preference())
+    if not heads or (head := heads[0]).affinity not in preference.affinities:
+        return first
+    values = {
+        "routes": level.placed,
+        "priority": level.priority,
+        "after": head.affinity,
+        "limit": _AFFINITIES_LOOKED_AT,
+        **_past(level.taken),
+    }
+    named = yield Statement("ready_affinities", values)
+    others = list(dict.fromkeys(affinity for (affinity,) in named if affinity not in preference.affinities))
+    beside = yield from _heads_beside(level, others, turn)
+    plain = yield from _heads(level, level.plain, turn)
+    return Offer([*beside.heads, *plain.heads], beside.unfinished | plain.unfinished, turn)
+
+
+def _heads(level: Level, routes: Sequence[int], turn: _Round) -> Script[Offer]:
+    tenant = level.request.tenant
+    if tenant is None:
+        places = yield from _turns(level, routes, turn)
+        return (yield from _fetch(level, "ready_heads", places, turn))
+    places = [(route, turn_of) for route in routes for turn_of in (tenant, "")]
+    fair = yield from _fetch(level, "ready_heads", places[::2], turn)
+    strict = yield from _fetch(level, "ready_heads_of_tenant", places[1::2], turn)
+    return Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
+
+
+def _heads_beside(level: Level, affinities: list[str], turn: _Round) -> Script[Offer]:
+    tenant = level.request.tenant
+    if tenant is None:
+        places = yield from _turns_beside(level, affinities, turn)
+        return (yield from _fetch(level, "ready_heads_beside", places, turn))
+    beside = [(route, affinity) for route in level.placed for affinity in affinities]
+    fair_places = [(route, tenant, affinity) for route, affinity in beside]
+    strict_places = [(route, "", affinity) for route, affinity in beside]
+    fair = yield from _fetch(level, "ready_heads_beside", fair_places, turn)
+    strict = yield from _fetch(level, "ready_heads_of_tenant_beside", strict_places, turn)
+    return Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
+
+
+def _fetch(level: Level, statement: str, places: Sequence[Place], turn: _Round) -> Script[Offer]:
+    """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
+    if not places:
+        return Offer([], set(), turn)
+    turns = len({place[1] for place in places})
+    of_each_turn = -(-level.limit // turns)
+    # One turn may be spread over many places; twice its even share of each is nearly always enough.
+    window = min(level.limit, of_each_turn, 1 + 2 * of_each_turn * turns // len(places))
+    values: dict[str, Any] = {
+        "places": [list(place) for place in places],
+        "priority": level.priority,
+        "limit": window,
+        **_past(level.taken),
+    }
+    if statement.startswith("ready_heads_of_tenant"):
+        values["tenant"] = level.request.tenant
+    rows = yield Statement(statement, values)
+    width = len(places[0])
+    heads = [_candidate(level, row, width) for row in rows]
+    counted = Counter(head.stream for head in heads)
+    return Offer(heads, {place for place in places if counted[place] >= window}, turn)
+
+
+def _candidate(level: Level, row: Row, width: int) -> Candidate:
+    seq, route, affinity, turn, due_at_ms = row
+    # A claim for one tenant takes no turns: what of its jobs stands in a strict lane must not go first for ever.
+    taken = turn if level.request.tenant is None else ""
+    return Candidate(level.listed, level.priority, affinity, taken, due_at_ms, seq, (route, turn, affinity)[:width])
+
+
+# --- the turns that come next --------------------------------------------------------------------------------------
+
+
+def _turns(level: Level, routes: Sequence[int], turn: _Round) -> Script[list[Place]]:
+    if level.only_turn is not None:
+        return [(route, level.only_turn) for route in routes]
+    rows = yield Statement("ready_turns", {"routes": list(routes), **_next(level, turn)})
+    return _within_reach(rows, level, turn)
+
+
+def _turns_beside(level: Level, affinities: list[str], turn: _Round) -> Script[list[Place]]:
+    if level.only_turn is not None:
+        return [(route, level.only_turn, affinity) for route in level.placed for affinity in affinities]
+    values = {"routes": level.placed, "affinities": affinities, **_next(level, turn)}
+    rows = yield Statement("ready_turns_beside", values)
+    return _within_reach(rows, level, turn)
+
+
+def _next(level: Level, turn: _Round) -> dict[str, object]:
+    return {
+        "priority": level.priority,
+        "last_turn": turn.last_turn or "",
+        "limit": level.limit,
+        **_past(level.taken),
+    }
+
+
+def _within_reach(places: Iterable[Place], level: Level, turn: _Round) -> list[Place]:
+    """Keep the places of those turns that the limit can reach."""
+    found = list(dict.fromkeys(places))
+    turns = sorted({place[1] for place in found}, key=lambda name: turn_key(name, turn.last_turn))
+    reached = set(turns[: level.limit])
+    return [place for place in found if place[1] in reached]

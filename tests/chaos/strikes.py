@@ -1,0 +1,102 @@
+"""Interrupts at a chosen point: each place in turn at which the interpreter may handle a signal.
+
+CPython looks for signals when a function is entered and when a call of a built-in returns. A profiler hears of both
+and may raise there, so that every such place can be tried, not only those that real signals happen to hit.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import holdfast.stores
+
+_STORES = str(Path(holdfast.stores.__file__).parent)
+_SCRIPTS = str(Path(_STORES) / "scripts")
+# What of the standard library holds things that an interrupt may leave held.
+_LIBRARY = {str(Path(sysconfig.get_path("stdlib")) / name) for name in ("contextlib.py", "threading.py")}
+
+
+class Strike:
+    """Raises KeyboardInterrupt in this thread at the *first*-th place, and again *again* places after that.
+
+    Counted are the places in the stores, scripts apart, and in the context managers and locks they use.
+    """
+
+    def __init__(self, first: int, again: int | None = None) -> None:
+        self.struck = 0
+        self.passed = 0
+        """How many places were come by."""
+        self.places: list[str] = []
+        self._left = first
+        self._again = again
+
+    def during(self, work: Callable[[], Any]) -> Any:
+        """Do *work*, interrupted unless it ends before."""
+        sys.setprofile(self._profile)
+        try:
+            return work()
+        finally:
+            sys.setprofile(None)
+            sys.settrace(None)
+
+    def _profile(self, frame: FrameType, event: str, _argument: object) -> None:
+        if (event == "c_return" or (event == "call" and _entered(frame))) and _counts(frame):
+            self._come(frame)
+
+    def _trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        """Go on counting after a first strike, which ends profiling, in whatever is called next."""
+        if not _counts(frame):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if _entered(frame):
+            self._come(frame)
+        return _AfterCalls(self._come).trace
+
+    def _come(self, frame: FrameType) -> None:
+        self.passed += 1
+        self._left -= 1
+        if self._left >= 0:
+            return
+        self.struck += 1
+        self.places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
+        if self.struck == 1 and self._again is not None:
+            self._left = self._again
+            sys.settrace(self._trace)
+        else:
+            sys.settrace(None)
+        raise KeyboardInterrupt
+
+
+class _AfterCalls:
+    """Tells of each place in one frame that comes right after a call; no signal is handled at any other."""
+
+    def __init__(self, come: Callable[[FrameType], None]) -> None:
+        self._come = come
+        self._called = False
+
+    def trace(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "opcode":
+            called, self._called = self._called, _is_call(frame)
+            if called:
+                self._come(frame)
+        return self.trace
+
+
+def _is_call(frame: FrameType) -> bool:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+
+
+def _entered(frame: FrameType) -> bool:
+    """Tell whether a frame begins or goes on; no signal is handled as an error is thrown into it."""
+    return frame.f_lasti < 0 or dis.opname[frame.f_code.co_code[frame.f_lasti]] != "YIELD_VALUE"
+
+
+def _counts(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name in _LIBRARY or (name.startswith(_STORES) and not name.startswith(_SCRIPTS))

@@ -1,0 +1,133 @@
+"""The server's clock decides: a machine whose own clock is hours off changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Done, LeaseLost
+from tests.chaos.threads import wait_until
+from tests.support.lives import claimed
+
+# Runs a program on a machine whose wall clock is *hours* off. What it prints is its answer.
+SHIFTED = """
+import sys, time
+hours = float(sys.argv[1])
+seconds, nanoseconds = time.time, time.time_ns
+time.time = lambda: seconds() + hours * 3600
+time.time_ns = lambda: nanoseconds() + int(hours * 3600 * 1_000_000_000)
+import datetime, json
+class Shifted(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.datetime.fromtimestamp(time.time(), tz)
+datetime.datetime = Shifted
+import holdfast
+queue = holdfast.connect(sys.argv[2], schema=sys.argv[3])
+"""
+HOURS = [-6.0, 6.0]
+
+
+def _run(program: str, hours: float, url: str, schema: str) -> Any:
+    ran = subprocess.run(
+        [sys.executable, "-c", SHIFTED + program, str(hours), url, schema],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=60,
+    )
+    return json.loads(ran.stdout or "null")
+
+
+@pytest.mark.parametrize("hours", HOURS)
+class TestAMachineWhoseClockIsOff:
+    def test_its_jobs_are_due_when_they_should_be(
+        self, queue: holdfast.Queue, url: str, schema: str, hours: float
+    ) -> None:
+        program = 'queue.enqueue("mail", job_id="now"); queue.enqueue("mail", job_id="later", delay=3600)'
+        _run(program, hours, url, schema)
+        assert [claim.job.id for claim in queue.claim_many()] == ["now"]
+        now, later = queue.get("now"), queue.get("later")
+        assert later.state == "scheduled"
+        assert abs(later.due_at_ms - now.due_at_ms - 3_600_000) < 600_000
+
+    def test_it_takes_no_job_from_a_living_holder(
+        self, queue: holdfast.Queue, url: str, schema: str, hours: float
+    ) -> None:
+        queue.enqueue("mail", job_id="held")
+        claim = claimed(queue, lease=600)
+        program = "print(json.dumps(queue.claim() is None))"
+        assert _run(program, hours, url, schema) is True
+        assert queue.settle(claim, Done()).epoch == 1
+
+    def test_its_own_lease_is_neither_shorter_nor_longer(
+        self, queue: holdfast.Queue, url: str, schema: str, hours: float
+    ) -> None:
+        queue.enqueue("mail", job_id="short")
+        _run("queue.claim(lease=0.2)", hours, url, schema)
+        # Hours too long, and nobody would get it; the wait is for the lease alone.
+        again = claimed(queue, wait=20, lease=600)
+        assert (again.job.id, again.epoch) == ("short", 2)
+
+        queue.enqueue("mail", job_id="long")
+        program = """
+claim = queue.claim(lease=600)
+queue.heartbeat(claim)
+print(json.dumps([claim.job.id, queue.settle(claim, holdfast.Done()).state]))
+"""
+        assert _run(program, hours, url, schema) == ["long", "done"]
+
+    def test_its_late_holder_is_refused_like_any_other(
+        self, queue: holdfast.Queue, url: str, schema: str, hours: float
+    ) -> None:
+        program = """
+import threading
+claim = queue.claim(lease=0.1)
+refused = None
+while refused is None:
+    threading.Event().wait(0.05)
+    try:
+        queue.progress(claim, percent=1)
+    except holdfast.LeaseLost as lost:
+        refused = lost.code
+print(json.dumps(refused))
+"""
+        queue.enqueue("mail")
+        assert _run(program, hours, url, schema) == "lease_lost"
+
+    def test_its_events_and_attempts_carry_the_servers_time(
+        self, queue: holdfast.Queue, url: str, schema: str, hours: float
+    ) -> None:
+        before = queue.enqueue("mail", job_id="before").job.enqueued_at_ms
+        program = """
+queue.enqueue("mail", job_id="theirs", events="all")
+for claim in queue.claim_many():
+    queue.settle(claim, holdfast.Done())
+"""
+        _run(program, hours, url, schema)
+        after = queue.enqueue("mail", job_id="after").job.enqueued_at_ms
+        theirs = queue.get("theirs")
+        assert theirs.finished_at_ms is not None
+        assert before <= theirs.enqueued_at_ms <= theirs.finished_at_ms <= after
+
+
+def test_a_lease_ends_by_the_servers_clock_although_ours_stands_still(
+    queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue("mail")
+    claim = claimed(queue, lease=0.1)
+
+    def lapsed() -> bool:
+        return queue.claim(lease=600) is not None
+
+    wait_until(lapsed)
+    with pytest.raises(LeaseLost):
+        queue.settle(claim, Done())

@@ -1,0 +1,177 @@
+"""How the store is opened and shared: its words, its connections, threads, event loops and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import InvalidInput, Misconfigured
+from holdfast.client.connect import async_queue_on, queue_on
+from holdfast.stores.postgres.store import PostgresStore
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("url", "words", "field"),
+        [
+            ("postgresql://host/db", {"durability": "relaxed"}, "durability"),
+            ("postgresql://host/db", {"network_files": True}, "network_files"),
+            ("postgresql://host/db", {"schema": "Robert'); drop"}, "schema"),
+            ("postgresql://host/db", {"schema": "x" * 49}, "schema"),
+            ("postgresql://host/db", {"schema": ""}, "schema"),
+            ("postgresql://host/db", {"listen_url": ""}, "listen_url"),
+            ("postgresql://host/db?no_such_word=1", {}, "url"),
+            ("mysql://host/db", {}, "url"),
+            ("jobs.db", {"schema": "other"}, "schema"),
+            ("jobs.db", {"listen_url": "postgresql://host/db"}, "listen_url"),
+        ],
+    )
+    def test_a_word_that_makes_no_sense_is_refused_by_name(self, url: str, words: Any, field: str) -> None:
+        for connect in (holdfast.connect, holdfast.connect_async):
+            with pytest.raises(InvalidInput) as caught:
+                connect(url, **words)
+            assert caught.value.field == field
+
+    def test_both_spellings_of_the_scheme_are_known(self, url: str, schema: str) -> None:
+        with holdfast.connect(url.replace("postgresql://", "postgres://"), schema=schema) as queue:
+            assert queue.enqueue("mail").created
+
+    def test_nothing_is_opened_until_it_is_used(self) -> None:
+        holdfast.connect("postgresql://nobody@127.0.0.1:1/nothing")
+
+    def test_without_the_driver_it_says_what_to_install(self) -> None:
+        program = """
+import sys
+sys.modules["psycopg"] = None
+import holdfast
+try:
+    holdfast.connect("postgresql://host/db")
+except holdfast.Misconfigured as error:
+    print(error)
+"""
+        told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+        assert "holdfast[postgres]" in told.stdout
+
+
+class TestTransactions:
+    def test_statements_of_the_callers_own_keep_their_errors(self, queue: holdfast.Queue, schema: str) -> None:
+        def fail() -> None:
+            with queue.transaction() as tx:
+                tx.execute(f"create table {schema}.orders (id integer primary key)")
+                tx.execute(f"insert into {schema}.orders values (%s)", (1,))
+                tx.execute(f"insert into {schema}.orders values (1)")
+
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            fail()
+
+    def test_one_in_which_a_statement_failed_does_not_pass_for_committed(self, queue: holdfast.Queue) -> None:
+        def go_on_regardless() -> None:
+            with queue.transaction() as tx:
+                tx.enqueue("mail")
+                with pytest.raises(psycopg.errors.UndefinedTable):
+                    tx.execute("select * from missing")
+
+        with pytest.raises(Misconfigured, match="statement failed"):
+            go_on_regardless()
+        assert queue.counts() == {}
+
+    def test_the_callers_own_statements_are_planned_as_ever(self, queue: holdfast.Queue) -> None:
+        with queue.transaction() as tx:
+            tx.enqueue("mail")
+            assert tx.execute("select current_setting('enable_seqscan'), current_setting('jit')") == [("on", "on")]
+
+    def test_a_write_beside_it_is_refused_rather_than_waited_for(self, queue: holdfast.Queue) -> None:
+        with queue.transaction() as tx:
+            made = tx.enqueue("mail")
+            with pytest.raises(Misconfigured, match="methods of the transaction"):
+                queue.enqueue("mail")
+            assert queue.counts() == {}
+        assert queue.get(made.id).state == "ready"
+
+
+class TestSharing:
+    def test_more_threads_than_connections_all_come_through(self, queue: holdfast.Queue) -> None:
+        threads = [threading.Thread(target=lambda: queue.enqueue("mail")) for _ in range(60)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert queue.counts() == {"ready": 60}
+
+    def test_more_tasks_than_connections_all_come_through(self, url: str, schema: str) -> None:
+        async def scenario() -> dict[str, int]:
+            async with holdfast.connect_async(url, schema=schema) as queue:
+                await asyncio.gather(*(queue.enqueue("mail") for _ in range(60)))
+                return await queue.counts()
+
+        assert asyncio.run(scenario()) == {"ready": 60}
+
+    def test_a_cancelled_call_is_brought_to_its_end(self, url: str, schema: str) -> None:
+        async def scenario() -> None:
+            reached = asyncio.Event()
+            queue = async_queue_on(PostgresStore(url, schema=schema, observe=lambda _name: reached.set()))
+            await queue.migrate()
+            task = asyncio.create_task(queue.enqueue("mail", job_id="a"))
+            await reached.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            # The same id again waits for whoever is storing it.
+            assert not (await queue.enqueue("mail", job_id="a")).created
+            await queue.close()
+
+        asyncio.run(scenario())
+
+    def test_a_queue_left_to_the_collector_leaves_no_connection(self, url: str, schema: str) -> None:
+        store = PostgresStore(f"{url}?application_name=forgotten", schema=schema)
+        queue = queue_on(store)
+        queue.enqueue("mail")
+        asked = b"select count(*) from pg_stat_activity where application_name = 'forgotten'"
+        with psycopg.connect(url, autocommit=True) as other:
+            assert other.execute(asked).fetchone() == (1,)
+            del store, queue
+            gc.collect()
+            for _ in range(200):
+                if other.execute(asked).fetchone() == (0,):
+                    return
+                threading.Event().wait(0.02)
+        pytest.fail("the connection is still there")
+
+    def test_a_closed_queue_opens_again(self, queue: holdfast.Queue) -> None:
+        queue.enqueue("mail")
+        queue.close()
+        assert queue.counts() == {"ready": 1}
+
+    def test_parent_and_child_of_a_fork_both_go_on(self, url: str, schema: str) -> None:
+        program = """
+import os, sys
+import holdfast, psycopg
+queue = holdfast.connect(sys.argv[1] + "?application_name=family", schema=sys.argv[2])
+queue.enqueue_many([{"kind": "mail"}] * 4)
+claim = queue.claim()
+child = os.fork()
+if child == 0:
+    sys.exit(0 if queue.claim() is not None else 1)
+assert os.waitpid(child, 0)[1] == 0
+with psycopg.connect(sys.argv[1]) as other:
+    asked = "select count(*) from pg_stat_activity where application_name = 'family'"
+    print("still open:", *other.execute(asked).fetchone())
+print(queue.settle(claim, holdfast.Done()).state, queue.counts())
+"""
+        words = [sys.executable, "-c", program, url, schema]
+        told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+        assert told.stdout.splitlines() == ["still open: 1", "done {'done': 1, 'ready': 2, 'running': 1}"]
+
+
+def test_the_doctor_knows_the_server(queue: holdfast.Queue) -> None:
+    queue.enqueue("mail")
+    findings = {finding.name: finding.status for finding in queue.report().findings}
+    assert findings["PostgreSQL"] == findings["disk"] == findings["durability"] == findings["schema"] == "ok"

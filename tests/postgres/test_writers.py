@@ -1,0 +1,317 @@
+"""Many writers at once: nobody waits for what he need not have, nothing is counted twice, nothing slips through."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Conflict, Done, KindRetired, NewJob, StoreBusy
+from holdfast.client.connect import queue_on
+from holdfast.stores.postgres import transactions
+from holdfast.stores.postgres.store import PostgresStore
+from tests.support.held import claim_ids, claim_one
+
+T = TypeVar("T")
+TOGETHER = 8
+
+
+def together(*calls: Callable[[], T]) -> list[T | Exception]:
+    """Make the calls at the same moment, and return their answers or errors in order."""
+    start, answers = threading.Barrier(len(calls)), dict[int, Any]()
+
+    def call(place: int, what: Callable[[], T]) -> None:
+        start.wait()
+        try:
+            answers[place] = what()
+        except Exception as error:
+            answers[place] = error
+
+    threads = [threading.Thread(target=call, args=pair) for pair in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [answers[place] for place in range(len(calls))]
+
+
+@contextmanager
+def in_hand(url: str, schema: str, *job_ids: str) -> Iterator[None]:
+    """Let somebody else hold jobs locked, as a transaction does that has yet to commit."""
+    with psycopg.connect(url) as connection:
+        connection.execute(f"select 1 from {schema}.job where id = any (%s) for update".encode(), [list(job_ids)])
+        yield
+        connection.rollback()
+
+
+class Slow:
+    """A client whose calls stop before their commit until they are told to go on."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.queue = queue_on(PostgresStore(url, schema=schema, observe=self._observe))
+        self._stopped, self._go_on = threading.Event(), threading.Event()
+
+    def _observe(self, name: str) -> None:
+        if name == "commit":
+            self._stopped.set()
+            assert self._go_on.wait(30)
+
+    def during(self, call: Callable[[holdfast.Queue], object], meanwhile: Callable[[], T]) -> T:
+        """Make *call*; before it commits begin *meanwhile*, which has to wait for it, and return its answer."""
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                call(self.queue)
+            except Exception as error:
+                errors.append(error)
+
+        first = threading.Thread(target=run)
+        first.start()
+        assert self._stopped.wait(30)
+        answers: list[T] = []
+        second = threading.Thread(target=lambda: answers.append(meanwhile()))
+        second.start()
+        second.join(0.3)
+        assert second.is_alive(), "it did not wait"
+        self._go_on.set()
+        first.join(30)
+        second.join(30)
+        assert errors == []
+        return answers[0]
+
+
+@pytest.fixture
+def slow(url: str, schema: str, queue: holdfast.Queue) -> Iterator[Slow]:
+    queue.migrate()
+    made = Slow(url, schema)
+    yield made
+    made.queue.close()
+
+
+# --- claiming ------------------------------------------------------------------------------------------------------
+
+
+class TestClaiming:
+    def test_no_job_is_given_to_two(self, queue: holdfast.Queue) -> None:
+        queue.enqueue_many([NewJob(f"kind{number % 5}", tenant=f"t{number % 3}") for number in range(400)])
+
+        def drain() -> list[str]:
+            mine = []
+            while claims := queue.claim_many(limit=7):
+                mine += [claim.job.id for claim in claims]
+                queue.settle_many([(claim, Done()) for claim in claims])
+            return mine
+
+        taken = together(*[drain] * TOGETHER)
+        assert not [answer for answer in taken if isinstance(answer, Exception)]
+        ids = [job_id for mine in taken if isinstance(mine, list) for job_id in mine]
+        assert (len(ids), len(set(ids))) == (400, 400)
+        assert queue.counts() == {"done": 400}
+
+    @pytest.mark.parametrize("kinds", [("mail", "mail"), ("mail", "post")], ids=["one stream", "two routes"])
+    def test_it_looks_past_what_others_have_in_hand(
+        self, queue: holdfast.Queue, url: str, schema: str, kinds: tuple[str, str]
+    ) -> None:
+        queue.enqueue_many([NewJob(kinds[0], job_id="a"), NewJob(kinds[1], job_id="b"), NewJob("mail", job_id="c")])
+        with in_hand(url, schema, "a", "b"):
+            assert claim_ids(queue) == ["c"]
+        assert claim_ids(queue) == ["a", "b"]
+
+    @pytest.mark.parametrize("words", [{}, {"tenant": "t1"}, {"affinity": "m"}], ids=str)
+    def test_a_whole_level_in_hand_does_not_hide_the_next(
+        self, queue: holdfast.Queue, url: str, schema: str, words: Any
+    ) -> None:
+        urgent = [f"urgent{number}" for number in range(40)]
+        queue.enqueue_many([NewJob("mail", job_id=name, priority=5, tenant="t1", affinity="m") for name in urgent])
+        queue.enqueue("mail", job_id="ordinary", tenant="t1")
+        with in_hand(url, schema, *urgent):
+            assert claim_ids(queue, **words) == ["ordinary"]
+
+    def test_what_is_due_or_lapsed_in_other_hands_is_left_to_them(
+        self, queue: holdfast.Queue, url: str, schema: str
+    ) -> None:
+        queue.enqueue_many([NewJob("mail", job_id="lapsed"), NewJob("mail", job_id="free")])
+        assert claim_one(queue, lease=0.01).job.id == "lapsed"
+        threading.Event().wait(0.05)
+        with in_hand(url, schema, "lapsed"):
+            assert claim_ids(queue) == ["free"]
+
+    def test_a_round_that_another_worker_writes_is_not_waited_for(
+        self, queue: holdfast.Queue, url: str, schema: str
+    ) -> None:
+        queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in "abab"])
+        claim_one(queue)
+        with psycopg.connect(url) as other:
+            other.execute(f"select 1 from {schema}.turn for update".encode())
+            assert claim_one(queue).job.tenant == "b"
+            other.rollback()
+
+    def test_of_two_starts_at_once_one_is_the_newest(self, queue: holdfast.Queue) -> None:
+        queue.enqueue_many([NewJob("mail")] * TOGETHER)
+        starts = [f"start{number}" for number in range(TOGETHER)]
+
+        def claim(start: str) -> Callable[[], object]:
+            return lambda: queue.claim(worker="gpu", incarnation=start, exclusive=True)
+
+        answers = together(*map(claim, starts))
+        assert {type(answer) for answer in answers} <= {holdfast.Claim, Conflict}
+        holding = {job.incarnation for job in queue.jobs(state="running")}
+        assert len(holding) == 1
+        assert queue.counts() == {"ready": TOGETHER - 1, "running": 1}
+
+    @pytest.mark.parametrize("known", [True, False], ids=["a known start", "a new start"])
+    def test_a_later_start_waits_for_what_an_earlier_one_is_claiming_and_takes_it_back(
+        self, queue: holdfast.Queue, slow: Slow, known: bool
+    ) -> None:
+        queue.enqueue_many([NewJob("mail", job_id="a"), NewJob("mail", job_id="b")])
+        if known:
+            claim_one(queue, worker="gpu", incarnation="first", exclusive=True)
+
+        taken = slow.during(
+            lambda client: client.claim(worker="gpu", incarnation="first", exclusive=True),
+            lambda: claim_ids(queue, worker="gpu", incarnation="second", exclusive=True),
+        )
+        assert sorted(taken) == ["a", "b"]
+        assert {job.incarnation for job in queue.jobs(state="running")} == {"second"}
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
+
+
+class TestKeys:
+    def test_one_id_sent_by_many_is_one_job(self, queue: holdfast.Queue) -> None:
+        answers = together(*[lambda: queue.enqueue("mail", 1, job_id="a").created] * TOGETHER)
+        assert sorted(map(str, answers)) == ["False"] * (TOGETHER - 1) + ["True"]
+
+    def test_one_dedupe_key_sent_by_many_is_one_job(self, queue: holdfast.Queue) -> None:
+        answers = together(*[lambda: queue.enqueue("mail", dedupe_key="k").created] * TOGETHER)
+        assert sorted(map(str, answers)) == ["False"] * (TOGETHER - 1) + ["True"]
+        assert queue.counts() == {"ready": 1}
+
+    def test_many_triggers_of_a_running_job_make_one_successor(self, queue: holdfast.Queue) -> None:
+        queue.enqueue("mail", dedupe_key="k")
+        claim = claim_one(queue)
+
+        def trigger() -> object:
+            return queue.enqueue("mail", dedupe_key="k", on_duplicate="run_again").created
+
+        answers = together(*[trigger] * TOGETHER, lambda: queue.settle(claim, Done()))
+        assert not [answer for answer in answers if isinstance(answer, Exception)]
+        assert queue.get(claim.job.id).state == "done"
+        assert queue.counts().get("blocked", 0) == 0
+        assert sum(queue.counts().values()) <= 2
+
+    def test_a_trigger_that_meets_the_end_of_the_holder_is_not_left_blocked(
+        self, queue: holdfast.Queue, slow: Slow
+    ) -> None:
+        queue.enqueue("mail", dedupe_key="k")
+        claim = claim_one(queue)
+        made = slow.during(
+            lambda client: client.settle(claim, Done()),
+            lambda: queue.enqueue("mail", dedupe_key="k", on_duplicate="run_again"),
+        )
+        assert (made.created, queue.get(made.id).state) == (True, "ready")
+
+    def test_two_requeues_of_one_key_let_one_through(self, queue: holdfast.Queue) -> None:
+        for name in ("a", "b"):
+            queue.enqueue("mail", job_id=name, dedupe_key="k")
+            queue.cancel(name)
+        answers = together(lambda: queue.requeue("a"), lambda: queue.requeue("b"))
+        assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "Job"]
+
+    def test_many_in_either_order_all_come_through(self, queue: holdfast.Queue) -> None:
+        def enqueue(names: list[str]) -> Callable[[], list[holdfast.Enqueued]]:
+            return lambda: queue.enqueue_many([NewJob("mail", job_id=name) for name in names])
+
+        names = [f"job-{number}" for number in range(40)]
+        answers = together(*[enqueue(names), enqueue(names[::-1])] * (TOGETHER // 2))
+        assert not [answer for answer in answers if isinstance(answer, Exception)]
+        assert queue.counts() == {"ready": 40}
+
+
+# --- the catalog ---------------------------------------------------------------------------------------------------
+
+
+class TestCatalog:
+    def test_new_kinds_come_in_by_many_at_once(self, queue: holdfast.Queue) -> None:
+        def enqueue(first: int) -> Callable[[], object]:
+            return lambda: [queue.enqueue(f"kind{number % 10}") for number in range(first, first + 10)]
+
+        answers = together(*[enqueue(first) for first in range(TOGETHER)])
+        assert not [answer for answer in answers if isinstance(answer, Exception)]
+        assert set(queue.counts(by="kind").values()) == {TOGETHER}
+
+    def test_no_job_slips_into_a_kind_that_is_being_retired(self, queue: holdfast.Queue) -> None:
+        queue.enqueue("mail")
+
+        def enqueue() -> object:
+            for _ in range(20):
+                queue.enqueue("mail")
+            return None
+
+        answers = together(*[enqueue] * (TOGETHER - 1), lambda: queue.retire("mail"))
+        assert {type(answer) for answer in answers[:-1]} <= {type(None), KindRetired}
+        assert set(queue.counts()) == {"retired"}
+
+    def test_a_kind_is_retired_only_when_those_on_their_way_in_have_come(
+        self, queue: holdfast.Queue, slow: Slow
+    ) -> None:
+        queue.enqueue("mail")
+        assert slow.during(lambda client: client.enqueue("mail"), lambda: queue.retire("mail")) == 2
+        assert queue.counts() == {"retired": 2}
+
+    def test_a_job_on_its_way_into_a_kind_that_is_being_retired_is_refused(
+        self, queue: holdfast.Queue, slow: Slow
+    ) -> None:
+        queue.enqueue("mail")
+
+        def enqueue() -> type:
+            try:
+                return type(queue.enqueue("mail"))
+            except KindRetired as refusal:
+                return type(refusal)
+
+        assert slow.during(lambda client: client.retire("mail"), enqueue) is KindRetired
+        assert queue.counts() == {"retired": 1}
+
+    def test_changes_of_lanes_by_many_all_come_through(self, queue: holdfast.Queue) -> None:
+        def change(number: int) -> Callable[[], object]:
+            return lambda: [queue.set_lane(f"lane{number}", state=state) for state in ("paused", "active")]
+
+        answers = together(*[change(number % 3) for number in range(TOGETHER)])
+        assert not [answer for answer in answers if isinstance(answer, Exception)]
+        assert [lane.state for lane in queue.lanes()] == ["active"] * 3
+
+    def test_locking_jobs_locks_none_of_the_routes_they_share(
+        self, queue: holdfast.Queue, url: str, schema: str
+    ) -> None:
+        queue.enqueue("mail", job_id="a")
+        with ExitStack() as stack:
+            tx = stack.enter_context(queue.transaction())
+            tx.cancel("a")
+            other = stack.enter_context(psycopg.connect(url))
+            assert other.execute(f"select 1 from {schema}.route for update nowait".encode()).fetchall() == [(1,)]
+            other.rollback()
+
+
+# --- patience ------------------------------------------------------------------------------------------------------
+
+
+def test_what_others_hold_for_too_long_is_a_busy_store(
+    url: str, schema: str, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue("mail", job_id="a")
+    monkeypatch.setattr(transactions, "LOCK_MS", 50)
+    impatient = holdfast.connect(url, schema=schema)
+    with in_hand(url, schema, "a"):
+        with pytest.raises(StoreBusy):
+            impatient.cancel("a")
+        assert impatient.get("a").state == "ready"
+    assert impatient.cancel("a").state == "cancelled"
+    impatient.close()
