@@ -10,7 +10,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := -m pytest -n auto
-# More words for the bench, such as BENCH="--only claims --huge" or BENCH=--docs.
+# More words for the bench, such as BENCH="--engine postgres --only claims --huge" or BENCH=--docs.
 BENCH ?=
 
 help: ## Show this list
@@ -38,16 +38,18 @@ check: ## Check style, types and the direction of imports
 test-pythons: ## Run the tests on every CPython from 3.11 up that really starts here
 	@scripts/test-pythons
 
-bench: ## Measure Holdfast beside its peers, in about half an hour, on a machine that does nothing else
+bench: ## Measure Holdfast beside its peers, in about 40 minutes, on a machine that does nothing else
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
 	@bench/node/install
+	@bench/postgres/prepare
 	$(BIN)/python -m bench --json bench/results/latest.json $(BENCH)
 
 bench-quick: ## The same at a twentieth of its size, for a first look
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,bench
 	@bench/node/install
+	@bench/postgres/prepare
 	$(BIN)/python -m bench --scale 0.05 --rounds 3 $(BENCH)
 
 clean: ## Remove the environments and all that the tools left behind
-	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

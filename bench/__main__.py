@@ -5,54 +5,71 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from bench import machine
+from bench import claim_cost, machine
+from bench.candidates import Candidate, Engine
 from bench.charts import draw_all
-from bench.claim_cost import run_claim_cost
-from bench.everyone import everyone
+from bench.everyone import absent, everyone
 from bench.memory import run_memory
 from bench.page import write_page
 from bench.pickup import run_pickup
-from bench.results import Results, store
-from bench.rounds import run_roads, scaled
+from bench.postgres import claim_cost as postgres_claim_cost
+from bench.postgres.server import Arena
+from bench.results import NAMES, Results, store
+from bench.rounds import POSTGRES_PLANS, SQLITE_PLANS, Say, run_roads, scaled
 from bench.terminal import show
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("roads", "pickup", "claims", "memory")
+PARTS = ("roads", "pickup", "claims", "memory", "pinned")
+"""All parts; memory is measured on SQLite only, a pinned snapshot on PostgreSQL only."""
+ENGINES: dict[str, tuple[Engine, ...]] = {
+    "sqlite": ("sqlite",),
+    "postgres": ("postgres",),
+    "all": ("sqlite", "postgres"),
+}
 _SIZES = (1_000, 100_000, 1_000_000)
 _SIZE_HUGE = 10_000_000
 _BESIDE = 1_000_000
 _MEMORY_JOBS = 1_000_000
+_PINNED_JOBS = 200_000
 _PICKUPS = 100
 _CLAIMS = 100
 
 
-def main(arguments: list[str] | None = None) -> Results:
-    """Run the parts that were asked for and return what they found."""
+def main(arguments: list[str] | None = None) -> list[Results]:
+    """Run the parts that were asked for and return what they found, engine by engine."""
     asked = _arguments().parse_args(arguments)
     console = Console(log_path=False)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.folder) as folder:
-        results = measure(asked, Path(folder).resolve(), console)
-    show(results, console)
+    measures = {"sqlite": measure_sqlite, "postgres": measure_postgres}
+    runs = []
+    for engine in ENGINES[asked.engine]:
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.folder) as folder:
+            runs.append(_timed(measures[engine], asked, Path(folder).resolve(), console))
+    for results in runs:
+        show(results, console)
     if asked.json is not None:
-        store(results, asked.json)
-    if asked.docs:
+        store(runs, asked.json)
+    for results in runs if asked.docs else []:
         draw_all(results, ROOT / "docs" / "images")
         write_page(results, ROOT / "docs" / "performance.md")
-    return results
+    return runs
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Holdfast beside its peers.")
+    parser.add_argument("--engine", choices=tuple(ENGINES), default="all", help="which half to run (default all)")
     parser.add_argument("--rounds", type=int, default=5, help="how often each candidate is measured (default 5)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="part of the full size, for a quick look (default 1)"
     )
     parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be given several times")
+    parser.add_argument("--candidate", action="append", help="one candidate by name; may be given several times")
     parser.add_argument("--huge", action="store_true", help="also claim among 10,000,000 ready jobs")
     parser.add_argument("--folder", type=Path, help="where to put the files that are measured; mind the disk")
     parser.add_argument("--json", type=Path, help="where to write the results as JSON")
@@ -60,40 +77,116 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(asked: argparse.Namespace, place: Path, console: Console) -> Results:
-    """Measure the parts that were asked for."""
-    parts = asked.only or PARTS
-    candidates = everyone()
-    method: dict[str, Any] = {"rounds": asked.rounds, "scale": asked.scale, "load before": f"{machine.load():.2f}"}
-    results = Results(machine.facts(place), method, {one.label: one.settings for one in candidates})
-    begun = time.monotonic()
-
-    def say(what: str) -> None:
-        console.log(what)
-
-    if "roads" in parts:
-        results.cells = run_roads(candidates, place, rounds=asked.rounds, scale=asked.scale, say=say)
-    if "pickup" in parts:
-        say("pick-up across processes")
-        count = scaled(_PICKUPS, asked.scale)
-        results.latencies = run_pickup(candidates, place, rounds=asked.rounds, count=count)
-    if "claims" in parts:
-        results.costs = _claims(asked, place, say)
-    if "memory" in parts:
-        say("memory")
-        results.memory = run_memory(place, scaled(_MEMORY_JOBS, asked.scale))
-    method["load after"] = f"{machine.load():.2f}"
-    method["minutes"] = f"{(time.monotonic() - begun) / 60:.1f}"
+def _timed(
+    measure: Callable[[argparse.Namespace, Path, Say], Results],
+    asked: argparse.Namespace,
+    place: Path,
+    console: Console,
+) -> Results:
+    load_before, begun = machine.load(), time.monotonic()
+    results = measure(asked, place, console.log)
+    results.method = {
+        "rounds": asked.rounds,
+        "scale": asked.scale,
+        "load before": f"{load_before:.2f}",
+        "load after": f"{machine.load():.2f}",
+        "minutes": f"{(time.monotonic() - begun) / 60:.1f}",
+    }
     return results
 
 
-def _claims(asked: argparse.Namespace, place: Path, say: Any) -> Any:
+def measure_sqlite(asked: argparse.Namespace, place: Path, say: Say) -> Results:
+    """Measure the parts that were asked for on files under *place*."""
+    parts, rounds, scale = asked.only or PARTS, asked.rounds, asked.scale
+
+    @contextmanager
+    def fresh() -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            yield Path(folder)
+
+    candidates = _asked_for("sqlite", asked)
+    results = _empty("sqlite", candidates, machine.sqlite_facts(place))
+    if "roads" in parts:
+        results.cells = run_roads(
+            candidates,
+            SQLITE_PLANS,
+            fresh,
+            rounds=rounds,
+            scale=scale,
+            say=_of("sqlite", say),
+            failures=results.absent,
+            disk=place,
+        )
+    if "pickup" in parts:
+        say("SQLite: pick-up across processes")
+        count = scaled(_PICKUPS, scale)
+        results.latencies = run_pickup(
+            "sqlite", candidates, fresh, rounds=rounds, count=count, failures=results.absent
+        )
+    if "claims" in parts:
+        results.costs = claim_cost.run_claim_cost(place, **_claims(asked), say=_of("sqlite", say))
+    if "memory" in parts:
+        say("SQLite: memory")
+        results.memory = run_memory(place, scaled(_MEMORY_JOBS, scale))
+    return results
+
+
+def measure_postgres(asked: argparse.Namespace, place: Path, say: Say) -> Results:
+    """Measure the parts that were asked for on a server whose data lies under *place*, if its user can reach that."""
+    parts, rounds, scale = asked.only or PARTS, asked.rounds, asked.scale
+    candidates = _asked_for("postgres", asked)
+    with Arena(place) as arena:
+        results = _empty("postgres", candidates, machine.postgres_facts(arena.folder, arena.version()))
+        for name, reason in results.absent.items():
+            say(f"PostgreSQL: {name} is NOT MEASURED: {reason}")
+        if "roads" in parts:
+            results.cells = run_roads(
+                candidates,
+                POSTGRES_PLANS,
+                arena.fresh,
+                rounds=rounds,
+                scale=scale,
+                say=_of("postgres", say),
+                failures=results.absent,
+            )
+        if "pickup" in parts:
+            say("PostgreSQL: pick-up across processes")
+            count = scaled(_PICKUPS, scale)
+            results.latencies = run_pickup(
+                "postgres", candidates, arena.fresh, rounds=rounds, count=count, failures=results.absent
+            )
+        if "claims" in parts:
+            results.costs = postgres_claim_cost.run_claim_cost(arena, **_claims(asked), say=_of("postgres", say))
+        if "pinned" in parts:
+            say("PostgreSQL: claims under a pinned snapshot")
+            results.pinned = postgres_claim_cost.run_pinned(
+                arena, jobs=scaled(_PINNED_JOBS, scale), claims=max(4, scaled(2 * _CLAIMS, scale))
+            )
+    return results
+
+
+def _asked_for(engine: Engine, asked: argparse.Namespace) -> list[Candidate]:
+    return [one for one in everyone(engine) if asked.candidate is None or one.name in asked.candidate]
+
+
+def _empty(engine: Engine, candidates: list[Candidate], facts: dict[str, str]) -> Results:
+    settings = {one.label if engine == "sqlite" else one.name: one.settings for one in candidates}
+    return Results(engine, facts, {}, settings, absent=absent(engine))
+
+
+def _of(engine: Engine, say: Say) -> Say:
+    return lambda what: say(f"{NAMES[engine]}: {what}")
+
+
+def _claims(asked: argparse.Namespace) -> dict[str, Any]:
     sizes = [*_SIZES, _SIZE_HUGE] if asked.huge else [*_SIZES]
-    # A template is a thousand rows, so that this is the smallest store there is.
-    shrunk = sorted({max(1_000, scaled(size, asked.scale)) for size in sizes})
-    claims = max(2, scaled(_CLAIMS, min(1.0, asked.scale * 4)))
-    beside = max(1_000, scaled(_BESIDE, asked.scale))
-    return run_claim_cost(place, sizes=shrunk, beside=beside, rounds=asked.rounds, claims=claims, say=say)
+    return {
+        # A template is a thousand rows, so that this is the smallest store there is.
+        "sizes": sorted({max(1_000, scaled(size, asked.scale)) for size in sizes}),
+        "beside": max(1_000, scaled(_BESIDE, asked.scale)),
+        "rounds": asked.rounds,
+        "claims": max(2, scaled(_CLAIMS, min(1.0, asked.scale * 4))),
+    }
 
 
 if __name__ == "__main__":

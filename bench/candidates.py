@@ -1,4 +1,4 @@
-"""What every candidate is measured through: a session on one fresh file, and the paths it can be timed on.
+"""What every candidate is measured through: a session on fresh ground, and the paths it can be timed on.
 
 A session times itself, so that a candidate in another language can answer from its own process.
 """
@@ -10,16 +10,22 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+Engine: TypeAlias = Literal["sqlite", "postgres"]
 Durability: TypeAlias = Literal["full", "relaxed"]
-Road: TypeAlias = Literal["single", "threads-8", "threads-64", "bulk", "drain", "one-by-one"]
+Road: TypeAlias = Literal[
+    "single", "threads-8", "threads-32", "threads-64", "bulk", "drain", "one-by-one", "workers-4", "workers-8"
+]
+Ground: TypeAlias = Any
+"""What a session stands on: a folder for SQLite, the URL of a database for PostgreSQL; fresh each time."""
 
 BULK = 1_000
 """Jobs in one call, where a candidate can take many."""
 BATCH = 100
 """Jobs claimed and settled together, where a candidate can."""
+CEILINGS = frozenset({"bare sqlite3", "pgbench"})
+"""No queues: what the engine alone can do."""
 
 
 def payload(number: int) -> dict[str, Any]:
@@ -38,8 +44,12 @@ def handle(body: Any) -> None:
     del body
 
 
+class CandidateFailedError(Exception):
+    """A candidate broke down, which is told instead of a figure."""
+
+
 class Session(ABC):
-    """One candidate on one file."""
+    """One candidate on one ground."""
 
     @abstractmethod
     def measure(self, road: Road, count: int) -> float:
@@ -47,7 +57,7 @@ class Session(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the ground."""
 
 
 class Candidate(NamedTuple):
@@ -57,7 +67,7 @@ class Candidate(NamedTuple):
     durability: Durability
     settings: str
     roads: frozenset[Road]
-    open: Callable[[Path], Session]
+    open: Callable[[Ground], Session]
 
     @property
     def label(self) -> str:
@@ -86,27 +96,28 @@ class PythonSession(Session):
         match road:
             case "single":
                 return _timed(lambda: self._enqueue_each(0, count))
-            case "threads-8":
-                return self._enqueue_in_threads(count, 8)
-            case "threads-64":
-                return self._enqueue_in_threads(count, 64)
+            case "threads-8" | "threads-32" | "threads-64":
+                return self._enqueue_in_threads(count, int(road.removeprefix("threads-")))
             case "bulk":
-                return _timed(lambda: self._fill(count))
+                return _timed(lambda: self.fill(count))
             case "drain":
                 return self._drain(count, BATCH)
             case "one-by-one":
                 return self._drain(count, 1)
+            case _:
+                raise ValueError(f"{type(self).__name__} has no road {road}")
 
     def _enqueue_each(self, first: int, count: int) -> None:
         for number in range(first, first + count):
             self.enqueue(number)
 
-    def _fill(self, count: int) -> None:
+    def fill(self, count: int) -> None:
+        """Store *count* jobs, a thousand for each call."""
         for first in range(0, count, BULK):
             self.enqueue_bulk(first, min(BULK, count - first))
 
     def _drain(self, count: int, batch: int) -> float:
-        self._fill(count)
+        self.fill(count)
         handled = 0
 
         def work() -> None:
@@ -115,7 +126,7 @@ class PythonSession(Session):
 
         seconds = _timed(work)
         if handled != count:
-            raise RuntimeError(f"{type(self).__name__} handled {handled} of {count} jobs")
+            raise CandidateFailedError(f"{type(self).__name__} handled {handled} of {count} jobs")
         return seconds
 
     def _enqueue_in_threads(self, count: int, threads: int) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from bench.candidates import Durability
+from bench.candidates import CEILINGS, Durability
 from bench.results import Results
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _STEP, _BAR = 800, 340, 90, 46, 26, 18
@@ -50,7 +50,26 @@ def _row(place: int, bar: Bar, longest: float) -> str:
 def draw_all(results: Results, folder: Path) -> list[Path]:
     """Draw what was measured and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    charts = {
+    drawn = []
+    for name, chart in _charts(results).items():
+        path = folder / f"{name}.svg"
+        path.write_text(chart, encoding="utf-8")
+        drawn.append(path)
+    return drawn
+
+
+def chart_names(results: Results) -> list[str]:
+    """Return the names of the charts that are drawn of these results."""
+    return list(_charts(results))
+
+
+def _charts(results: Results) -> dict[str, str]:
+    drawn = _postgres_charts(results) if results.engine == "postgres" else _sqlite_charts(results)
+    return {name: chart for name, chart in drawn.items() if chart is not None}
+
+
+def _sqlite_charts(results: Results) -> dict[str, str | None]:
+    return {
         "bench-single-full": _rates(results, "single", "full", "Single enqueue, FULL (best peer = 1)"),
         "bench-drain-full": _rates(results, "drain", "full", "Drain, FULL (best peer = 1)"),
         "bench-drain-relaxed": _rates(results, "drain", "relaxed", "Drain, NORMAL (best peer = 1)"),
@@ -58,19 +77,23 @@ def draw_all(results: Results, folder: Path) -> list[Path]:
         "bench-pickup": _pickup(results),
         "bench-claim-cost": _claim_cost(results),
     }
-    drawn = []
-    for name, chart in charts.items():
-        if chart is not None:
-            path = folder / f"{name}.svg"
-            path.write_text(chart, encoding="utf-8")
-            drawn.append(path)
-    return drawn
+
+
+def _postgres_charts(results: Results) -> dict[str, str | None]:
+    return {
+        "bench-postgres-single": _rates(results, "single", "full", "Single enqueue, PostgreSQL (best peer = 1)"),
+        "bench-postgres-bulk": _rates(results, "bulk", "full", "Bulk enqueue, PostgreSQL (best peer = 1)"),
+        "bench-postgres-drain": _rates(results, "drain", "full", "Drain, PostgreSQL (best peer = 1)"),
+        "bench-postgres-workers": _workers(results),
+        "bench-postgres-pickup": _pickup(results),
+        "bench-postgres-claim-cost": _claim_cost(results),
+    }
 
 
 def _rates(results: Results, road: str, durability: Durability, title: str) -> str | None:
     peers = results.peers(road, durability)
     ours = results.cell(road, "holdfast", durability)
-    bare = results.cell(road, "bare sqlite3", durability)
+    bare = next((cell for name in CEILINGS if (cell := results.cell(road, name, durability))), None)
     if not peers or ours is None:
         return None
     unit = peers[0].rate
@@ -82,6 +105,19 @@ def _rates(results: Results, road: str, durability: Durability, title: str) -> s
     )
 
 
+def _workers(results: Results) -> str | None:
+    cells = [results.cell(road, "holdfast", "full") for road in ("drain", "workers-4", "workers-8")]
+    [one, *_] = cells
+    if one is None:
+        return None
+    bars = [
+        Bar(f"{processes} process{'es' * (processes > 1)}", rate := cell.rate / one.rate, f"{rate:.2f}", _OURS)
+        for processes, cell in zip((1, 4, 8), cells, strict=True)
+        if cell is not None
+    ]
+    return draw("Drain by worker processes of Holdfast, PostgreSQL (one process = 1)", bars)
+
+
 def _pickup(results: Results) -> str | None:
     if not results.latencies:
         return None
@@ -90,7 +126,7 @@ def _pickup(results: Results) -> str | None:
     )
     bars = [
         Bar(
-            f"{one.candidate} ({one.durability})",
+            one.candidate if results.engine == "postgres" else f"{one.candidate} ({one.durability})",
             one.percentile(0.5) * 1e3,
             f"{one.percentile(0.5) * 1e3:.2f} ms",
             _OURS if one.candidate == "holdfast" else _THEIRS,

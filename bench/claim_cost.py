@@ -77,13 +77,14 @@ def run_claim_cost(
             filling.add_ready(base, stores[size], size)
         queues = {size: holdfast.connect(str(path), durability="relaxed") for size, path in stores.items()}
         try:
-            return _measure(queues, rounds, claims, say)
+            return measure_claims(queues, rounds, claims, say)
         finally:
             for queue in queues.values():
                 queue.close()
 
 
-def _measure(queues: dict[int, holdfast.Queue], rounds: int, claims: int, say: Say) -> list[Cost]:
+def measure_claims(queues: dict[int, holdfast.Queue], rounds: int, claims: int, say: Say) -> list[Cost]:
+    """Measure every filter on each of the queues, which are named by their size."""
     taken: dict[tuple[str, int], list[float]] = {(one.name, size): [] for one in FILTERS for size in queues}
     for number in range(rounds):
         say(f"claim cost: round {number + 1} of {rounds}")

@@ -1,11 +1,21 @@
-"""All candidates that can be measured here."""
+"""All candidates that can be measured here, and those that cannot."""
 
 from __future__ import annotations
 
 from bench import ceilings, ours, peers, plainjob
-from bench.candidates import Candidate
+from bench.candidates import Candidate, Engine
+from bench.postgres import ours as postgres_ours
+from bench.postgres import peers as postgres_peers
+from bench.postgres import pgbench
 
 
-def everyone() -> list[Candidate]:
-    """Return Holdfast, its peers that are installed, and the bare loop."""
+def everyone(engine: Engine) -> list[Candidate]:
+    """Return Holdfast, its peers that are installed, and what the engine does without a queue."""
+    if engine == "postgres":
+        return [*postgres_ours.candidates(), *postgres_peers.candidates(), *pgbench.candidates()]
     return [*ours.candidates(), *peers.candidates(), *plainjob.candidates(), *ceilings.candidates()]
+
+
+def absent(engine: Engine) -> dict[str, str]:
+    """Return who should have been measured and cannot be, with the reason."""
+    return {**postgres_peers.absent(), **pgbench.absent()} if engine == "postgres" else {}

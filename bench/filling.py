@@ -19,9 +19,9 @@ TENANTS_IN_TEMPLATE = 200
 KINDS = tuple(f"kind-{number}" for number in range(20))
 TEMPLATE = 1_000
 """Ready rows in one template: the smallest size that is measured."""
-_RARE = 50
+RARE = 50
 """How many there are of what is rare, at every size: a job can be released a hundred times in a row only."""
-_FAR_SECONDS = 30 * 24 * 3600.0
+FAR_SECONDS = 30 * 24 * 3600.0
 
 # Copies get ids of their own and spread over the tenants; whoever is called "big" or "crowd" stays.
 _MOVED = f"'tenant-' || ((substr(tenant, 8) + :copy * {TENANTS_IN_TEMPLATE}) % {TENANTS})"
@@ -58,18 +58,28 @@ def _half_big(number: int) -> str:
 def make_base(path: Path, *, finished: int, future: int) -> None:
     """Make a store with finished and future jobs and none that is ready."""
     with holdfast.connect(str(path), durability="relaxed") as queue:
-        queue.migrate()
-        queue.set_lane("strict", order="strict")
-        ended = queue.enqueue_many(
-            [{"kind": KINDS[n % 20], "payload": {"n": n}} for n in range(min(finished, TEMPLATE))]
-        )
-        while claims := queue.claim_many(limit=1_000):
-            queue.settle_many([(claim, holdfast.Done()) for claim in claims])
-        later = queue.enqueue_many(
-            [{"kind": KINDS[n % 20], "delay": _FAR_SECONDS + n} for n in range(min(future, TEMPLATE))]
-        )
-    _multiply(path, len(ended), finished, (one.job.seq for one in ended))
-    _multiply(path, len(later), future, (one.job.seq for one in later))
+        ended, later = enqueue_base(queue, finished=finished, future=future)
+    _multiply(path, len(ended), finished, ended)
+    _multiply(path, len(later), future, later)
+
+
+def enqueue_base(queue: holdfast.Queue, *, finished: int, future: int) -> tuple[list[int], list[int]]:
+    """Store the templates of finished and of future jobs, and return their numbers."""
+    queue.migrate()
+    queue.set_lane("strict", order="strict")
+    ended = queue.enqueue_many([{"kind": KINDS[n % 20], "payload": {"n": n}} for n in range(min(finished, TEMPLATE))])
+    while claims := queue.claim_many(limit=1_000):
+        queue.settle_many([(claim, holdfast.Done()) for claim in claims])
+    later = queue.enqueue_many(
+        [{"kind": KINDS[n % 20], "delay": FAR_SECONDS + n} for n in range(min(future, TEMPLATE))]
+    )
+    return [one.job.seq for one in ended], [one.job.seq for one in later]
+
+
+def enqueue_rare(queue: holdfast.Queue) -> None:
+    """Store what is rare at every size."""
+    queue.enqueue_many([{"kind": "rare"} for _ in range(RARE)])
+    queue.enqueue_many([{"kind": KINDS[n % 20], "tenant": "small"} for n in range(RARE)])
 
 
 def add_ready(base: Path, path: Path, count: int) -> None:
@@ -82,8 +92,7 @@ def add_ready(base: Path, path: Path, count: int) -> None:
         rest = [one.job.seq for one in queue.enqueue_many(served())]
     _multiply(path, len(rest), count - count // 10, rest)
     with holdfast.connect(str(path), durability="relaxed") as queue:
-        queue.enqueue_many([{"kind": "rare"} for _ in range(_RARE)])
-        queue.enqueue_many([{"kind": KINDS[n % 20], "tenant": "small"} for n in range(_RARE)])
+        enqueue_rare(queue)
 
 
 def _multiply(path: Path, template: int, wanted: int, numbers: Iterable[int]) -> None:

@@ -10,24 +10,42 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import holdfast
+from bench.postgres.peers import ENVIRONMENTS
 
 _PEERS = ("huey", "litequeue", "persist-queue")
-_NODE_PEERS = ("plainjob", "better-sqlite3")
+_POSTGRES_PEERS = ("pgqueuer", "procrastinate", "awa-pg", "oban")
 _NODE_MODULES = Path(__file__).parent / "node" / "node_modules"
 
 
-def facts(place: Path) -> dict[str, str]:
+def sqlite_facts(place: Path) -> dict[str, str]:
     """Return what was measured on, and with which versions."""
+    return {
+        **_facts(place),
+        "sqlite": sqlite3.sqlite_version,
+        **{name: _version(name) for name in _PEERS},
+        **{name: _node_version(name) for name in ("plainjob", "better-sqlite3")},
+    }
+
+
+def postgres_facts(place: Path, server: str) -> dict[str, str]:
+    """Return the same for a run on a *server*, as it describes itself."""
+    return {
+        **_facts(place),
+        "postgres": server,
+        "psycopg": _version("psycopg"),
+        **{name: _environment_version(name) for name in _POSTGRES_PEERS},
+        "graphile-worker": _node_version("graphile-worker"),
+    }
+
+
+def _facts(place: Path) -> dict[str, str]:
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores",
         "memory": _memory(),
         "system": f"{platform.system()} {platform.release()}",
         "file system": _file_system(place),
         "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
         "holdfast": holdfast.__version__,
-        **{name: _version(name) for name in _PEERS},
-        **{name: _node_version(name) for name in _NODE_PEERS},
     }
 
 
@@ -41,6 +59,15 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
+
+
+def _environment_version(name: str) -> str:
+    """Return the version of a peer in its own environment, and of the Python there."""
+    packages = ENVIRONMENTS.glob(f"{name}/lib/python*/site-packages/{name.replace('-', '_')}-*.dist-info")
+    found = next(packages, None)
+    if found is None:
+        return "not installed"
+    return f"{found.stem.rpartition('-')[2]}, {found.parents[1].name}"
 
 
 def _node_version(name: str) -> str:

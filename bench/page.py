@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bench.candidates import Engine
+from bench.charts import chart_names
+from bench.postgres.claim_cost import Pinned
 from bench.results import Results, ratio
 from bench.targets import verdicts
 
-BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
+BEGIN: dict[Engine, str] = {
+    "sqlite": "<!-- results: written by make bench -->",
+    "postgres": "<!-- results on PostgreSQL: written by make bench -->",
+}
+END: dict[Engine, str] = {
+    "sqlite": "<!-- end of results -->",
+    "postgres": "<!-- end of results on PostgreSQL -->",
+}
 _MODES = {"full": "FULL", "relaxed": "NORMAL"}
 
 
 def write_page(results: Results, page: Path) -> None:
-    """Replace what stands between the marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{told(results)}\n{END}{after}", encoding="utf-8")
+    """Replace what stands between the marks of the engine."""
+    begin, end = BEGIN[results.engine], END[results.engine]
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"{page} has no place for the results: {begin} … {end}")
+    page.write_text(f"{before}{begin}\n\n{told(results)}\n{end}{after}", encoding="utf-8")
 
 
 def told(results: Results) -> str:
@@ -31,6 +44,8 @@ def told(results: Results) -> str:
         "### Rates\n\nJobs per second, rounded medians. A ratio is the median of the rounds' ratios.\n",
         _table(("road", "mode", "candidate", "jobs/s", "Holdfast is"), _rates(results)),
     ]
+    if results.engine == "postgres":
+        parts = [*(f"![{name}](images/{name}.svg)\n" for name in chart_names(results)), *parts]
     if results.latencies:
         parts += [
             "### Pick-up across processes\n",
@@ -40,7 +55,13 @@ def told(results: Results) -> str:
         sizes = sorted(results.costs[0].seconds)
         head = ("claim", f"µs at {sizes[0]:,}", *(f"ratio at {size:,}" for size in sizes[1:]))
         parts += ["### Claims as the store grows\n", _table(head, _costs(results, sizes))]
-    parts += ["### Settings\n", _table(("candidate", "settings"), results.settings.items())]
+    if results.pinned is not None:
+        parts += [
+            "### Claims under a pinned snapshot\n",
+            _table(("jobs drained under it", "µs before", "µs after", "ratio"), [_pinned(results.pinned)]),
+        ]
+    missing = ((name, f"**not measured**: {reason}") for name, reason in results.absent.items())
+    parts += ["### Settings\n", _table(("candidate", "settings"), [*results.settings.items(), *missing])]
     return "\n".join(parts)
 
 
@@ -72,6 +93,11 @@ def _latencies(results: Results) -> Iterable[Sequence[str]]:
     for one in sorted(results.latencies, key=lambda one: (one.durability, one.percentile(0.5))):
         p50, p99 = one.percentile(0.5) * 1e3, one.percentile(0.99) * 1e3
         yield _MODES[one.durability], one.candidate, f"{p50:.2f}", f"{p99:.2f}"
+
+
+def _pinned(found: Pinned) -> Sequence[str]:
+    before, after = found.before * 1e6, found.after * 1e6
+    return f"{found.jobs:,}", f"{before:.0f}", f"{after:.0f}", f"{after / before:.2f}"
 
 
 def _costs(results: Results, sizes: Sequence[int]) -> Iterable[Sequence[str]]:

@@ -10,18 +10,29 @@ import json
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import holdfast
-from bench.candidates import Candidate, Durability, PythonSession, Session
+from bench.candidates import (
+    CEILINGS,
+    Candidate,
+    CandidateFailedError,
+    Durability,
+    Engine,
+    Ground,
+    PythonSession,
+    Session,
+)
+from bench.child import ChildSession
+from bench.failures import Failures, unless_it_fails
 from bench.ours import HoldfastSession
 from bench.peers import HueySession, LiteQueueSession, PersistQueueSession
-from bench.plainjob import PlainjobSession
+from bench.rounds import Fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 _POLL_SECONDS = 0.001
@@ -135,6 +146,10 @@ class PersistQueuePost:
         return True
 
 
+def _ignored(stamp: int) -> None:
+    del stamp
+
+
 def _post(session: Session) -> Post:
     match session:
         case HoldfastSession():
@@ -152,11 +167,15 @@ def _post(session: Session) -> Post:
 # --- the receiving process -----------------------------------------------------------------------------------------
 
 
-def receive(candidate: Candidate, folder: Path, count: int) -> list[float]:
+def receive(candidate: Candidate, ground: Ground, count: int) -> list[float]:
     """Take *count* jobs and return the seconds of each."""
-    session = candidate.open(folder)
+    session = candidate.open(ground)
     post = _post(session)
     taken: list[float] = []
+    # The first job is its own: once it came, the receiver is warm.
+    post.send(0)
+    while not post.receive(_ignored):
+        time.sleep(_POLL_SECONDS)
     print(json.dumps({"ready": True}), flush=True)  # noqa: T201  # the parent waits for this line
     patience = time.monotonic() + _PATIENCE_SECONDS
     while len(taken) < count and time.monotonic() < patience:
@@ -169,30 +188,37 @@ def receive(candidate: Candidate, folder: Path, count: int) -> list[float]:
 # --- the sending process -------------------------------------------------------------------------------------------
 
 
-def run_pickup(candidates: Sequence[Candidate], place: Path, *, rounds: int, count: int) -> list[Latency]:
-    """Measure each candidate in each round, in turn."""
-    latencies = {one.label: Latency(one.name, one.durability, []) for one in candidates if one.name != "bare sqlite3"}
+def run_pickup(
+    engine: Engine, candidates: Sequence[Candidate], fresh: Fresh, *, rounds: int, count: int, failures: Failures
+) -> list[Latency]:
+    """Measure each candidate in each round, in turn; a peer that breaks down stands in *failures* only."""
+    latencies = {one.label: Latency(one.name, one.durability, []) for one in candidates if one.name not in CEILINGS}
     for _ in range(rounds):
         for candidate in candidates:
             if candidate.label in latencies:
-                latencies[candidate.label].seconds.extend(_one_round(candidate, place, count))
+                measure = partial(_one_round, engine, candidate, fresh, count)
+                taken = unless_it_fails(candidate, "pick-up", failures, measure)
+                if taken is None:
+                    del latencies[candidate.label]
+                else:
+                    latencies[candidate.label].seconds.extend(taken)
     return list(latencies.values())
 
 
-def _one_round(candidate: Candidate, place: Path, count: int) -> list[float]:
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        sender = candidate.open(Path(folder))
+def _one_round(engine: Engine, candidate: Candidate, fresh: Fresh, count: int) -> list[float]:
+    with fresh() as ground:
+        sender = candidate.open(ground)
         try:
-            if isinstance(sender, PlainjobSession):
-                return _between_nodes(candidate, sender, Path(folder), count)
+            if isinstance(sender, ChildSession):
+                return _between_children(candidate, sender, ground, count)
             assert isinstance(sender, PythonSession)  # noqa: S101  # there is no other
-            return _between_pythons(candidate, _post(sender), Path(folder), count)
+            return _between_pythons(engine, candidate, _post(sender), ground, count)
         finally:
             sender.close()
 
 
-def _between_pythons(candidate: Candidate, post: Post, folder: Path, count: int) -> list[float]:
-    words = [candidate.name, candidate.durability, str(folder), str(count)]
+def _between_pythons(engine: Engine, candidate: Candidate, post: Post, ground: Ground, count: int) -> list[float]:
+    words = [engine, candidate.name, candidate.durability, str(ground), str(count)]
     command = [sys.executable, "-m", "bench.receiver", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as receiver:  # noqa: S603
         assert receiver.stdout is not None  # noqa: S101  # it was asked for
@@ -202,9 +228,9 @@ def _between_pythons(candidate: Candidate, post: Post, folder: Path, count: int)
     return _complete(candidate, answer, count)
 
 
-def _between_nodes(candidate: Candidate, sender: PlainjobSession, folder: Path, count: int) -> list[float]:
-    receiver = candidate.open(folder)
-    assert isinstance(receiver, PlainjobSession)  # noqa: S101  # the same candidate opened it
+def _between_children(candidate: Candidate, sender: ChildSession, ground: Ground, count: int) -> list[float]:
+    receiver = candidate.open(ground)
+    assert isinstance(receiver, ChildSession)  # noqa: S101  # the same candidate opened it
     try:
         receiver.request("receive", count)
         receiver.answer()
@@ -225,5 +251,5 @@ def _send_spread(count: int, send: Callable[[], object]) -> None:
 def _complete(candidate: Candidate, answer: dict[str, Any], count: int) -> list[float]:
     taken: list[float] = answer["taken"]
     if len(taken) != count:
-        raise RuntimeError(f"{candidate.label} handed over {len(taken)} of {count} jobs")
+        raise CandidateFailedError(f"{candidate.label} handed over {len(taken)} of {count} jobs")
     return taken

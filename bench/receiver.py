@@ -1,4 +1,4 @@
-"""The receiving process of a pick-up: `python -m bench.receiver NAME DURABILITY FOLDER COUNT`."""
+"""The receiving process of a pick-up: `python -m bench.receiver ENGINE NAME DURABILITY GROUND COUNT`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from bench.pickup import receive
 
 def main() -> None:
     """Receive and print what each job took."""
-    name, durability, folder, count = sys.argv[1:]
-    [candidate] = [one for one in everyone() if (one.name, one.durability) == (name, durability)]
-    print(json.dumps({"taken": receive(candidate, Path(folder), int(count))}), flush=True)  # noqa: T201
+    engine, name, durability, ground, count = sys.argv[1:]
+    candidates = everyone("sqlite") if engine == "sqlite" else everyone("postgres")
+    [candidate] = [one for one in candidates if (one.name, one.durability) == (name, durability)]
+    taken = receive(candidate, Path(ground) if engine == "sqlite" else ground, int(count))
+    print(json.dumps({"taken": taken}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

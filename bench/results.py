@@ -1,4 +1,4 @@
-"""The results of one run: what was measured, and how it is stored."""
+"""The results of one run on one engine: what was measured, and how it is stored."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.candidates import Durability
+from bench.candidates import CEILINGS, Durability, Engine
 from bench.claim_cost import Cost
 from bench.memory import Memory
 from bench.pickup import Latency
+from bench.postgres.claim_cost import Pinned
 from bench.rounds import Cell
+
+NAMES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 
 @dataclass
 class Results:
-    """Everything one run found."""
+    """Everything one run found on one engine."""
 
+    engine: Engine
     machine: dict[str, str]
     method: dict[str, Any]
     settings: dict[str, str]
@@ -26,6 +30,8 @@ class Results:
     latencies: list[Latency] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
     memory: Memory | None = None
+    pinned: Pinned | None = None
+    absent: dict[str, str] = field(default_factory=dict)
 
     def cell(self, road: str, candidate: str, durability: Durability) -> Cell | None:
         """Return one candidate on one road, if it was measured."""
@@ -39,7 +45,7 @@ class Results:
                 cell
                 for cell in self.cells
                 if (cell.road, cell.durability) == (road, durability)
-                and cell.candidate not in {"holdfast", "bare sqlite3"}
+                and cell.candidate not in CEILINGS | {"holdfast"}
             ),
             key=lambda cell: -cell.rate,
         )
@@ -57,12 +63,21 @@ def ratio(ours: Cell | None, theirs: Cell | None) -> float | None:
     return median(mine / other for mine, other in zip(ours.rates, theirs.rates, strict=True))
 
 
-def store(results: Results, path: Path) -> None:
-    """Write the results as JSON, small enough to be kept."""
-    told = {
+def store(runs: list[Results], path: Path) -> None:
+    """Write the results as JSON, small enough to be kept; what is known of another engine stays."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = {engine: known[engine] for engine in ("sqlite", "postgres") if engine in known}
+    told = kept | {results.engine: _told(results) for results in runs}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def _told(results: Results) -> dict[str, Any]:
+    return {
         "machine": results.machine,
         "method": results.method,
         "settings": results.settings,
+        "not_measured": results.absent,
         "roads": [_cell(cell) for cell in results.cells],
         "pickup": [_latency(one) for one in results.latencies],
         "claim_cost": [
@@ -73,9 +88,8 @@ def store(results: Results, path: Path) -> None:
             for cost in results.costs
         ],
         "memory": None if results.memory is None else results.memory._asdict(),
+        "pinned_snapshot": None if results.pinned is None else results.pinned._asdict(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 def _cell(cell: Cell) -> dict[str, Any]:

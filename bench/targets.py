@@ -10,6 +10,7 @@ from bench.results import Results, ratio
 
 MEMORY_MEGABYTES_MAX = 128
 CLAIM_GROWTH_MAX = 1.5
+PINNED_GROWTH_MAX = 1.3
 
 
 class Verdict(NamedTuple):
@@ -22,7 +23,9 @@ class Verdict(NamedTuple):
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Return every target with what this run found."""
+    """Return every target of the engine with what this run found."""
+    if results.engine == "postgres":
+        return [*_postgres_roads(results), *_postgres_pickup(results), *_claims(results), *_pinned(results)]
     return [*_roads(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
 
 
@@ -32,7 +35,8 @@ def _at_least(path: str, against: str, least: float, found: float | None) -> Ver
 
 def _beside(results: Results, path: str, road: str, peer: str, durability: Durability, *, least: float) -> Verdict:
     found = ratio(results.cell(road, "holdfast", durability), results.cell(road, peer, durability))
-    return _at_least(path, f"{peer} ({durability})", least, found)
+    against = peer if results.engine == "postgres" else f"{peer} ({durability})"
+    return _at_least(path, against, least, found)
 
 
 def _roads(results: Results) -> Iterator[Verdict]:
@@ -85,3 +89,27 @@ def _memory(results: Results) -> Iterator[Verdict]:
         megabytes = results.memory.peak_bytes / 1e6
         path = f"memory of a process that enqueues and drains {results.memory.jobs:,} jobs"
         yield Verdict(path, f"at most {MEMORY_MEGABYTES_MAX} MB", megabytes, megabytes <= MEMORY_MEGABYTES_MAX)
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------------------------
+
+
+def _postgres_roads(results: Results) -> Iterator[Verdict]:
+    for peer, least in (("graphile-worker", 1.5), ("pgqueuer", 3.0), ("awa-pg", 5.0)):
+        yield _beside(results, "drain", "drain", peer, "full", least=least)
+    yield _beside(results, "bulk enqueue", "bulk", "pgqueuer", "full", least=1.6)
+    yield _beside(results, "single enqueue", "single", "pgqueuer", "full", least=1.4)
+    yield _beside(results, "single enqueue", "single", "pgbench", "full", least=0.75)
+
+
+def _postgres_pickup(results: Results) -> Iterator[Verdict]:
+    ours, theirs = results.latency("holdfast", "full"), results.latency("pgqueuer", "full")
+    found = None if ours is None or theirs is None else ours.percentile(0.99) / theirs.percentile(0.99)
+    yield Verdict("pick-up p99", "at most 0.5x pgqueuer", found, None if found is None else found <= 1 / 2)
+
+
+def _pinned(results: Results) -> Iterator[Verdict]:
+    if results.pinned is not None:
+        found = results.pinned.after / results.pinned.before
+        path = f"claim after {results.pinned.jobs:,} jobs under a pinned snapshot"
+        yield Verdict(path, f"at most {PINNED_GROWTH_MAX:g}x the claim before", found, found <= PINNED_GROWTH_MAX)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from bench.results import Results, ratio
+from bench.results import NAMES, Results, ratio
 from bench.targets import verdicts
 
 
 def show(results: Results, console: Console) -> None:
-    """Print settings, rates, pick-up, claims and targets."""
-    console.print(_settings(results), _rates(results))
+    """Print settings, rates, pick-up, claims and targets of one engine."""
+    console.rule(NAMES[results.engine])
+    console.print(_settings(results))
+    if results.cells:
+        console.print(_rates(results))
     if results.latencies:
         console.print(_latencies(results))
     if results.costs:
         console.print(_costs(results))
     console.print(_targets(results))
+    for name, reason in results.absent.items():
+        console.print(f"[bold red]{name} was NOT MEASURED: {reason}[/]")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -32,6 +37,8 @@ def _settings(results: Results) -> Table:
     table.add_column("settings")
     for name, settings in results.settings.items():
         table.add_row(name, settings)
+    for name, reason in results.absent.items():
+        table.add_row(f"[bold red]{name}[/]", f"[bold red]NOT MEASURED: {reason}[/]")
     return table
 
 

@@ -56,6 +56,8 @@ async function drain(count) {
 }
 
 const roads = {
+  // It is open when it answers: two that open one file at the same time may find it locked.
+  warm: () => 0,
   single: (count) => {
     const begun = process.hrtime.bigint();
     enqueueEach(count);

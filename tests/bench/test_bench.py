@@ -8,34 +8,35 @@ from xml.etree import ElementTree
 
 import pytest
 from bench.__main__ import main
+from bench.candidates import CandidateFailedError
 from bench.charts import Bar, draw, draw_all
 from bench.everyone import everyone
 from bench.ours import HoldfastSession
 from bench.page import BEGIN, END, told, write_page
 from bench.results import Results, store
-from bench.rounds import PLANS, Cell
+from bench.rounds import SQLITE_PLANS, Cell
 from bench.targets import verdicts
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("bench")
-    return main(
-        ["--rounds", "1", "--scale", "0.001", "--folder", str(folder), "--json", str(folder / "results.json")]
-    )
+    words = ["--engine", "sqlite", "--rounds", "1", "--scale", "0.001"]
+    [results] = main([*words, "--folder", str(folder), "--json", str(folder / "results.json")])
+    return results
 
 
 def _rates(**rates: list[float]) -> Results:
     cells = [Cell("drain", name, "full", values) for name, values in rates.items()]
-    return Results({}, {}, {}, cells=cells)
+    return Results("sqlite", {}, {}, {}, cells=cells)
 
 
 def test_every_road_is_measured_for_holdfast_and_the_bare_loop(results: Results) -> None:
     measured = {(cell.road, cell.candidate, cell.durability) for cell in results.cells}
 
-    for plan in PLANS:
-        for candidate in everyone():
-            if plan.road in candidate.roads and plan.count(candidate.durability):
+    for plan in SQLITE_PLANS:
+        for candidate in everyone("sqlite"):
+            if plan.road in candidate.roads and plan.count(candidate):
                 assert (plan.road, candidate.name, candidate.durability) in measured
     assert ("disk", "overwrite", "full") in measured
 
@@ -49,16 +50,17 @@ def test_pickup_claims_and_memory_are_measured(results: Results) -> None:
 
 def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nthe last run\n{END}\nafter\n", encoding="utf-8")
+    begin, end = BEGIN["sqlite"], END["sqlite"]
+    page.write_text(f"before\n{begin}\nthe last run\n{end}\nafter\n", encoding="utf-8")
 
-    store(results, tmp_path / "results.json")
+    store([results], tmp_path / "results.json")
     write_page(results, page)
     charts = draw_all(results, tmp_path / "images")
 
-    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["roads"]
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["sqlite"]["roads"]
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n")
-    assert text.endswith(f"{END}\nafter\n")
+    assert text.endswith(f"{end}\nafter\n")
     assert "the last run" not in text
     assert told(results) in text
     assert charts
@@ -66,7 +68,7 @@ def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path
 
 
 def test_every_candidate_shows_its_settings(results: Results) -> None:
-    assert results.settings == {one.label: one.settings for one in everyone()}
+    assert results.settings == {one.label: one.settings for one in everyone("sqlite")}
     assert all(results.settings.values())
 
 
@@ -101,7 +103,7 @@ class _Forgetful(HoldfastSession):
 def test_a_candidate_that_loses_jobs_is_not_measured(tmp_path: Path) -> None:
     session = _Forgetful("full", tmp_path)
     try:
-        with pytest.raises(RuntimeError, match="handled 0 of 4"):
+        with pytest.raises(CandidateFailedError, match="handled 0 of 4"):
             session.measure("drain", 4)
     finally:
         session.close()

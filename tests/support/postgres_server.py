@@ -20,9 +20,10 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -59,13 +60,21 @@ class Server:
     """A PostgreSQL server of the test's own, on a free port of 127.0.0.1; made from *installation*, not yet started.
 
     Run as root, the server is started as another user. It is gone when the processes that use it are, and the folder
-    *beside* with it.
+    *beside* with it. *settings* add to the usual ones; its data lies under *place* if its user can reach that.
     """
 
-    def __init__(self, installation: Installation | None = None, *, beside: Path | None = None) -> None:
+    def __init__(
+        self,
+        installation: Installation | None = None,
+        *,
+        beside: Path | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        place: Path | None = None,
+    ) -> None:
         self.installation = installation or preferred()
         self.user = server_user()
-        self.folder = fresh_folder(self.user)
+        self.folder = fresh_folder(self.user, *([str(place)] if place else []))
+        self._settings = {**SETTINGS, **settings}
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._held = postgres_watchdog.hold(self.folder)
@@ -88,7 +97,7 @@ class Server:
 
     def start(self) -> None:
         """Start it and return once it answers."""
-        settings = {**SETTINGS, "port": str(self.port)}
+        settings = {**self._settings, "port": str(self.port)}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self._process = self._popen("postgres", "-D", str(self.folder / "data"), *words, output=log)
@@ -305,9 +314,9 @@ def server_user() -> pwd.struct_passwd | None:
     return pwd.getpwnam("holdfast-postgres")
 
 
-def fresh_folder(user: pwd.struct_passwd | None) -> Path:
-    """Make a folder that the server's user can reach and write."""
-    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
+def fresh_folder(user: pwd.struct_passwd | None, *wanted: str) -> Path:
+    """Make a folder that the server's user can reach and write, in one of those *wanted* if that can be."""
+    for parent in dict.fromkeys((*wanted, tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=parent))
         if user is None:
             return folder

@@ -1,0 +1,100 @@
+"""The peers on PostgreSQL, each in a process and an environment of its own, with its best documented settings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.candidates import Candidate, Road
+from bench.child import ChildSession
+from bench.postgres.drivers.protocol import WARM_JOBS
+
+ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".bench"
+_NODE = Path(__file__).resolve().parents[1] / "node"
+_ROADS: frozenset[Road] = frozenset({"single", "bulk", "drain"})
+
+
+class _Peer(NamedTuple):
+    name: str
+    driver: str
+    settings: str
+
+
+_PYTHON_PEERS = [
+    _Peer(
+        "pgqueuer",
+        "pgqueuer",
+        "asyncpg pool, uvloop; enqueue of many in one call; QueueManager.run(batch_size=500)",
+    ),
+    _Peer(
+        "procrastinate",
+        "procrastinate",
+        "PsycopgConnector with psycopg's C implementation; batch_defer_async; async worker with concurrency=30,"
+        ' delete_jobs="successful"; drains 2,000 jobs, the others 10,000',
+    ),
+    _Peer(
+        "awa-pg",
+        "awa",
+        "queue storage; insert, enqueue_many_copy; 500 slots, claim_batch_size=500; timed until shutdown has"
+        " written its ends",
+    ),
+    _Peer("oban", "oban", "psycopg, uvloop; enqueue, enqueue_many; one queue with a limit of 100"),
+]
+_GRAPHILE = _Peer(
+    "graphile-worker",
+    "graphile-worker.mjs",
+    "addJob, addJobs; concurrentJobs=24, maxPoolSize=25, localQueue.size=500, completeJobBatchDelay=0 (as its page on"
+    " performance has it)",
+)
+
+
+def _python(peer: _Peer) -> Path:
+    return ENVIRONMENTS / peer.name / "bin" / "python"
+
+
+def _open_python(peer: _Peer, url: str) -> ChildSession:
+    # The environment must not see this one's packages.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(_python(peer)), "-m", f"bench.postgres.drivers.{peer.driver}", url]
+    return ChildSession(command, warm=WARM_JOBS, environment=environment)
+
+
+def _open_graphile(url: str) -> ChildSession:
+    command = [shutil.which("node") or "node", str(_NODE / _GRAPHILE.driver), url]
+    return ChildSession(command, warm=WARM_JOBS)
+
+
+def _graphile_is_there() -> bool:
+    return shutil.which("node") is not None and (_NODE / "node_modules" / "graphile-worker").is_dir()
+
+
+def candidates() -> list[Candidate]:
+    """Return the peers that are installed."""
+    found = [
+        Candidate(peer.name, "full", peer.settings, _ROADS, partial(_open_python, peer))
+        for peer in _PYTHON_PEERS
+        if _is_ready(peer)
+    ]
+    if _graphile_is_there():
+        found.append(Candidate(_GRAPHILE.name, "full", _GRAPHILE.settings, _ROADS, _open_graphile))
+    return found
+
+
+def absent() -> dict[str, str]:
+    """Return the peers that are not installed, with the reason that `bench/postgres/prepare` wrote down."""
+    missing = {peer.name: _reason(peer) for peer in _PYTHON_PEERS if not _is_ready(peer)}
+    if not _graphile_is_there():
+        missing[_GRAPHILE.name] = "it is not installed; bench/node/install does that where npm is there"
+    return missing
+
+
+def _is_ready(peer: _Peer) -> bool:
+    return (ENVIRONMENTS / peer.name / ".prepared").exists()
+
+
+def _reason(peer: _Peer) -> str:
+    noted = ENVIRONMENTS / f"{peer.name}.missing"
+    return noted.read_text(encoding="utf-8").strip() if noted.exists() else "not installed; bench/postgres/prepare is"

@@ -1,0 +1,78 @@
+"""What no queue on this server can beat: PostgreSQL's own bench inserting rows, without a queue around it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg
+from tests.support.postgres_installations import preferred
+
+from bench.candidates import Candidate, CandidateFailedError, Road, Session, as_text
+
+_CLIENTS: dict[Road, int] = {"single": 1, "threads-8": 8, "threads-32": 32}
+_SCHEMA = b"""
+create table job (
+    seq bigint generated always as identity primary key, id uuid not null unique, state text not null,
+    epoch integer not null, payload text not null
+);
+create index job_ready on job (seq) where state = 'ready';
+"""
+_INSERT = "insert into job (id, state, epoch, payload) values (gen_random_uuid(), 'ready', 0, '{body}');\n"
+_RATE = re.compile(r"tps = ([\d.]+) \(without initial connection time\)")
+
+
+class PgbenchSession(Session):
+    """One table, one partial index, prepared inserts, as many clients as the road has callers."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(_SCHEMA)
+        self._insert(1, 100)
+
+    def measure(self, road: Road, count: int) -> float:
+        """Return the seconds that *count* inserts take, by the rate it finds itself, connecting left out."""
+        return count / self._insert(_CLIENTS[road], count)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _insert(self, clients: int, count: int) -> float:
+        with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+            script.write(_INSERT.format(body=as_text(0)))
+            script.flush()
+            each = max(1, count // clients)
+            words = ["-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, 2)), "-t", str(each)]
+            command = [str(_program()), *words, "-f", script.name, "-d", self._url]
+            told = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        found = _RATE.search(told.stdout)
+        if told.returncode or found is None:
+            raise CandidateFailedError(f"pgbench failed:\n{told.stdout}{told.stderr}")
+        return float(found[1])
+
+
+def _program() -> Path | None:
+    beside = preferred().programs / "pgbench"
+    if beside.exists():
+        return beside
+    elsewhere = shutil.which("pgbench")
+    return None if elsewhere is None else Path(elsewhere)
+
+
+def candidates() -> list[Candidate]:
+    """Return pgbench where there is one."""
+    if _program() is None:
+        return []
+    settings = (
+        "one table, one index, one prepared insert for each transaction; 1, 8 and 32 clients; no queue around it"
+    )
+    return [Candidate("pgbench", "full", settings, frozenset(_CLIENTS), PgbenchSession)]
+
+
+def absent() -> dict[str, str]:
+    """Return pgbench where there is none."""
+    return {"pgbench": "neither beside the server's programs nor on PATH"} if _program() is None else {}

@@ -1,0 +1,218 @@
+"""The half of the bench on PostgreSQL, at a thousandth of its size; how fast it is, is no test's business."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psycopg
+import pytest
+from bench.__main__ import main
+from bench.candidates import Candidate, CandidateFailedError, Session
+from bench.charts import draw_all
+from bench.child import ChildSession
+from bench.page import BEGIN, END, write_page
+from bench.pickup import Latency
+from bench.postgres.claim_cost import Pinned
+from bench.postgres.ours import PostgresSession
+from bench.postgres.peers import absent, candidates
+from bench.postgres.server import Arena
+from bench.results import Results, store
+from bench.rounds import POSTGRES_PLANS, Cell, Plan, run_roads
+from bench.targets import verdicts
+
+from tests.support import postgres_server
+
+PEERS = {"pgqueuer", "procrastinate", "awa-pg", "oban", "graphile-worker"}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("bench")
+    words = ["--engine", "postgres", "--candidate", "holdfast", "--candidate", "pgbench"]
+    [results] = main([*words, "--rounds", "1", "--scale", "0.001", "--folder", str(folder)])
+    return results
+
+
+@pytest.fixture
+def peer(request: pytest.FixtureRequest) -> Iterator[ChildSession]:
+    session = ChildSession([sys.executable, "-m", "tests.bench.memory_peer", getattr(request, "param", "works")])
+    yield session
+    session.close()
+
+
+def _results(**words: object) -> Results:
+    return Results("postgres", {}, {}, {}, **words)  # type: ignore[arg-type]  # each test names what it needs
+
+
+def test_every_road_is_measured_for_holdfast(results: Results) -> None:
+    measured = {cell.road for cell in results.cells if cell.candidate == "holdfast"}
+
+    assert measured == {plan.road for plan in POSTGRES_PLANS}
+    assert [one.candidate for one in results.latencies] == ["holdfast"]
+    assert results.costs
+    assert all(cost.seconds for cost in results.costs)
+    assert results.pinned is not None
+    assert results.pinned.jobs == 200
+
+
+def test_who_is_missing_is_named_with_a_reason(results: Results) -> None:
+    assert set(results.absent) - {"pgbench"} == PEERS - {one.name for one in candidates()}
+    assert all(absent().values())
+
+
+def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    marks = [f"{BEGIN[engine]}\nold {engine}\n{END[engine]}\n" for engine in ("sqlite", "postgres")]
+    page.write_text("".join(marks), encoding="utf-8")
+    kept = tmp_path / "results.json"
+    kept.write_text('{"sqlite": "of another day"}', encoding="utf-8")
+
+    store([results], kept)
+    write_page(results, page)
+    charts = draw_all(results, tmp_path / "images")
+
+    told = json.loads(kept.read_text(encoding="utf-8"))
+    assert told["sqlite"] == "of another day"
+    assert told["postgres"]["pinned_snapshot"]["jobs"] == 200
+    text = page.read_text(encoding="utf-8")
+    assert "old sqlite" in text
+    assert "old postgres" not in text
+    assert all(f"images/{chart.name}" in text for chart in charts)
+    assert {ElementTree.parse(chart).getroot().tag for chart in charts} == {"{http://www.w3.org/2000/svg}svg"}
+
+
+def test_a_page_without_a_place_for_the_results_is_refused(results: Results, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing of the kind", encoding="utf-8")
+
+    with pytest.raises(ValueError, match="no place for the results"):
+        write_page(results, page)
+
+    assert page.read_text(encoding="utf-8") == "nothing of the kind"
+
+
+def test_the_server_is_durable_and_every_ground_is_fresh() -> None:
+    with Arena() as arena:
+        assert (arena.ask("show fsync"), arena.ask("show synchronous_commit")) == ("on", "on")
+        with arena.fresh() as url, psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(b"create table mine (number integer)")
+            first = connection.info.dbname
+        with arena.fresh() as url, psycopg.connect(url) as connection:
+            found = connection.execute(b"select to_regclass('mine')").fetchone()
+        databases = arena.ask("select array_agg(datname::text) from pg_database")
+
+    assert found == (None,)
+    assert first not in databases
+
+
+def test_a_peer_is_measured_on_every_road(peer: ChildSession) -> None:
+    assert peer.ask("warm", 3)["seconds"] > 0
+    assert peer.measure("drain", 5) > 0
+    assert peer.measure("single", 5) > 0
+    assert peer.measure("bulk", 5) > 0
+
+
+@pytest.mark.parametrize("peer", ["echoes"], indirect=True)
+def test_a_peer_is_ready_once_its_own_job_came_and_tells_what_the_others_took(peer: ChildSession) -> None:
+    peer.request("receive", 2)
+
+    assert peer.answer() == {"ready": True}
+    assert len(peer.answer()["taken"]) == 2
+
+
+@pytest.mark.parametrize("peer", ["repeats"], indirect=True)
+def test_a_peer_that_handles_jobs_twice_is_not_measured(peer: ChildSession) -> None:
+    with pytest.raises(CandidateFailedError, match="handled 10 of 5 jobs"):
+        peer.measure("drain", 5)
+
+
+@pytest.mark.parametrize("peer", ["dies"], indirect=True)
+def test_a_peer_that_dies_is_not_measured(peer: ChildSession) -> None:
+    with pytest.raises(CandidateFailedError, match="without an answer"):
+        peer.measure("single", 1)
+
+
+class _Broken(Session):
+    def measure(self, road: str, count: int) -> float:
+        raise CandidateFailedError("it broke down")
+
+    def close(self) -> None:
+        pass
+
+
+class _Sound(_Broken):
+    def measure(self, road: str, count: int) -> float:
+        return 1.0
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _run(*those: Candidate) -> tuple[list[Cell], dict[str, str]]:
+    failures: dict[str, str] = {}
+    plans = [Plan("drain", 10, 0), Plan("bulk", 10, 0)]
+    cells = run_roads(those, plans, _nothing, rounds=2, scale=1.0, say=lambda what: None, failures=failures)
+    return cells, failures
+
+
+def _candidate(name: str, session: type[_Broken]) -> Candidate:
+    return Candidate(name, "full", "", frozenset({"drain"}), lambda ground: session())
+
+
+def test_a_peer_that_breaks_down_has_no_figure_and_takes_nobody_with_it() -> None:
+    cells, failures = _run(_candidate("sound", _Sound), _candidate("broken", _Broken))
+
+    assert [(cell.candidate, cell.rates) for cell in cells] == [("sound", [10.0, 10.0])]
+    assert failures == {"broken (full), drain": "it broke down"}
+
+
+def test_holdfast_must_not_break_down() -> None:
+    with pytest.raises(CandidateFailedError, match="it broke down"):
+        _run(_candidate("holdfast", _Broken))
+
+
+class _Forgetful(PostgresSession):
+    """Holdfast, but half of the jobs are gone before its processes begin."""
+
+    def fill(self, count: int) -> None:
+        super().fill(count // 2)
+
+
+def test_processes_that_do_not_handle_every_job_are_not_measured() -> None:
+    session = _Forgetful(postgres_server.database_url())
+    try:
+        with pytest.raises(CandidateFailedError, match="handled 4 of 8"):
+            session.measure("workers-4", 8)
+    finally:
+        session.close()
+
+
+def test_a_target_compares_with_the_peer_it_names() -> None:
+    rates = {"holdfast": [90.0], "graphile-worker": [60.0], "pgqueuer": [45.0], "awa-pg": [9.0]}
+    cells = [Cell("drain", name, "full", values) for name, values in rates.items()]
+
+    [graphile, pgqueuer, awa, *others] = verdicts(_results(cells=cells))
+
+    assert [(one.found, one.met) for one in (graphile, pgqueuer, awa)] == [(1.5, True), (2.0, False), (10.0, True)]
+    assert {one.met for one in others} == {None}
+
+
+def test_a_claim_under_a_pinned_snapshot_may_grow_by_a_third() -> None:
+    for after, met in ((1.3, True), (1.4, False)):
+        [*_, verdict] = verdicts(_results(pinned=Pinned(200, 1.0, after)))
+        assert (verdict.found, verdict.met) == (after, met)
+
+
+def test_the_slowest_picked_up_jobs_are_compared() -> None:
+    latencies = [Latency("holdfast", "full", [1.0, 5.0]), Latency("pgqueuer", "full", [4.0, 8.0])]
+
+    [verdict] = [one for one in verdicts(_results(latencies=latencies)) if one.path == "pick-up p99"]
+
+    assert (verdict.found, verdict.met) == (0.625, False)
