@@ -1,4 +1,4 @@
-"""Holdfast: a durable work queue with fenced leases. One SQLite file to start with, no server."""
+"""Holdfast: a durable work queue with fenced leases. One SQLite file to start with, PostgreSQL for many machines."""
 
 from holdfast.client.async_queue import AsyncQueue, AsyncTransaction
 from holdfast.client.connect import connect, connect_async

@@ -1,4 +1,4 @@
-"""What every command shares: `--url` and `--json` before or after a subcommand, help with examples, the terminal."""
+"""What every command shares: `--url`, `--schema` and `--json` before or after a subcommand, help with examples, the terminal."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def _take_url(context: click.Context, _: click.Parameter, value: str | None) -> 
         _terminal(context).given_url = value
 
 
+def _take_schema(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _terminal(context).given_schema = value
+
+
 def _take_json(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         _terminal(context).json = True
@@ -38,7 +43,15 @@ def _common() -> list[click.Parameter]:
             expose_value=False,
             is_eager=True,
             callback=_take_url,
-            help="The queue: the path of a SQLite file. Default: $HOLDFAST_URL, else holdfast.db.",
+            help="The queue: the path of a SQLite file, or postgresql://…. Default: $HOLDFAST_URL, else holdfast.db.",
+        ),
+        click.Option(
+            ["--schema"],
+            metavar="NAME",
+            expose_value=False,
+            is_eager=True,
+            callback=_take_schema,
+            help="The schema of a PostgreSQL database. Default: $HOLDFAST_SCHEMA, else holdfast.",
         ),
         click.Option(
             ["--json"],

@@ -27,6 +27,7 @@ from holdfast.cli.text import clean
 
 DEFAULT_URL = "holdfast.db"
 URL_VARIABLE = "HOLDFAST_URL"
+SCHEMA_VARIABLE = "HOLDFAST_SCHEMA"
 
 
 class Terminal:
@@ -34,6 +35,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self.given_url: str | None = None
+        self.given_schema: str | None = None
         self.json = False
         self.now_ms = time.time_ns() // 1_000_000
 
@@ -43,6 +45,15 @@ class Terminal:
         if self.given_url is not None:
             return self.given_url
         return os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Which schema of a PostgreSQL database is meant, if that is said: the option, else the environment."""
+        named = self.given_schema
+        if named is None and self.url.startswith("postgres"):
+            # One for the server must not stand in the way of a command on a file.
+            named = os.environ.get(SCHEMA_VARIABLE) or None
+        return {} if named is None else {"schema": named}
 
     @cached_property
     def out(self) -> Console:
@@ -57,7 +68,7 @@ class Terminal:
     @contextmanager
     def queue(self, *, create: bool = False) -> Iterator[holdfast.Queue]:
         """Open the queue for one command; one that does not exist is made only if *create* says so."""
-        queue = holdfast.connect(self.url, migrate=create)
+        queue = holdfast.connect(self.url, migrate=create, **self.schema)
         if not create:
             self._refuse_missing()
         try:
