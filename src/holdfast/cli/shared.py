@@ -1,4 +1,4 @@
-"""What every command shares: `--url`, `--schema` and `--json` before or after a subcommand, help with examples, the terminal."""
+"""What every command shares: where the queue is and how to answer, help with examples, the terminal."""
 
 from __future__ import annotations
 
