@@ -15,7 +15,16 @@ from holdfast.client.checking import Held
 from holdfast.domain import checks, limits
 from holdfast.domain.admission import JobLike, JobOptions, NewJob, check_job
 from holdfast.domain.checks import Duration
-from holdfast.domain.claim import Claim, ClaimOptions, ClaimRequest, Renewal, Settlement, check_claim, lease_ms
+from holdfast.domain.claim import (
+    Claim,
+    ClaimOptions,
+    ClaimRequest,
+    Note,
+    Renewal,
+    Settlement,
+    check_claim,
+    lease_ms,
+)
 from holdfast.domain.errors import HoldfastError, UnknownKind, WaitTimeout
 from holdfast.domain.event import EventPage
 from holdfast.domain.failure import FailureClass
@@ -125,6 +134,12 @@ class Operations:
             (claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(checking.claim, claims)
         ]
         return (yield from write(partial(lease_scripts.heartbeat, held)))
+
+    def keep_many(self, held: Sequence[tuple[Claim, Note | None]]) -> Procedure[list[Renewal | HoldfastError]]:
+        """Extend many leases as `heartbeat_many` does and write what their handlers have noted, in one commit."""
+        beats = [(claim.lease, claim.lease_ms) for claim, _ in held]
+        notes = {claim.job.seq: note for claim, note in held if note is not None}
+        return (yield from write(partial(lease_scripts.heartbeat, beats, notes)))
 
     def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Procedure[Job]:
         """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
