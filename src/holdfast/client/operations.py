@@ -48,6 +48,7 @@ from holdfast.domain.records import (
     Pruned,
     Requeued,
     StoreReport,
+    WorkerInfo,
 )
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Listen, Pause, Procedure, job_topic, lane_topic, read, write
@@ -60,6 +61,7 @@ from holdfast.stores.scripts import lease as lease_scripts
 from holdfast.stores.scripts import operate as operate_scripts
 from holdfast.stores.scripts import retention as retention_scripts
 from holdfast.stores.scripts import settle as settle_scripts
+from holdfast.stores.scripts import workers as worker_scripts
 
 COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_class")
 
@@ -268,6 +270,19 @@ class Operations:
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
         return (yield from read(partial(event_scripts.page, after, limit, checking.tenant(tenant))))
+
+    def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> Procedure[list[WorkerInfo]]:
+        """Return the workers that said something last: who runs, what it takes and holds, when it last said so."""
+        limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
+        return (yield from read(partial(worker_scripts.newest, limit)))
+
+    def worker_beat(self, worker: WorkerInfo) -> Procedure[None]:
+        """Write what one start of a worker says of itself."""
+        yield from write(partial(worker_scripts.beat, worker))
+
+    def worker_leave(self, worker: str, incarnation: str) -> Procedure[None]:
+        """Delete the row of a start that ends in good order."""
+        yield from write(partial(worker_scripts.leave, worker, incarnation))
 
     def report(self) -> Procedure[StoreReport]:
         """Return what an operator should know of the store's health."""

@@ -67,6 +67,11 @@ DEFERRED_MS_MAX: Final = 7 * DAY_MS
 RELEASES_MAX: Final = 100
 MOMENT_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 
+# Workers.
+CONCURRENCY_MAX: Final = 1_000
+WORKER_SILENT_MS: Final = 60 * SECOND_MS
+WORKERS_FORGOTTEN_MS: Final = 7 * DAY_MS
+
 # History and housekeeping.
 ATTEMPTS_KEPT: Final = 100
 BITE: Final = 200
