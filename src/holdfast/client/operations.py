@@ -43,6 +43,7 @@ from holdfast.domain.records import (
     ArtifactInfo,
     CountBy,
     Enqueued,
+    Finding,
     JobFilter,
     JobPage,
     Pruned,
@@ -287,6 +288,10 @@ class Operations:
     def report(self) -> Procedure[StoreReport]:
         """Return what an operator should know of the store's health."""
         return (yield from read(partial(inspect_scripts.report, self._engine)))
+
+    def troubles(self) -> Procedure[list[Finding]]:
+        """Return what of the report concerns jobs and can be asked often."""
+        return (yield from read(inspect_scripts.troubles))
 
     # --- operate ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.domain import limits, strict_json
 from holdfast.domain.records import WorkerInfo
 from holdfast.stores import script
@@ -43,7 +45,6 @@ def newest(limit: int) -> Script[list[WorkerInfo]]:
 
 def _worker(row: script.Row, now_ms: int) -> WorkerInfo:
     said = WorkerInfo._make(row)
-    return said._replace(
-        state="silent" if now_ms - said.beat_at_ms > limits.WORKER_SILENT_MS else said.state,
-        **{word: tuple(strict_json.decode(getattr(said, word))) for word in _LISTS},
-    )
+    lists: dict[str, Any] = {word: tuple(strict_json.decode(getattr(said, word))) for word in _LISTS}
+    silent = now_ms - said.beat_at_ms > limits.WORKER_SILENT_MS
+    return said._replace(state="silent" if silent else said.state, **lists)

@@ -145,6 +145,10 @@ create index holdfast_job_lease on holdfast_job (lease_until_ms)
 create index holdfast_job_holder on holdfast_job (worker, lease_token)
     where state = 'running';
 
+-- Jobs whose last attempt lapsed, few as they are, for those who look after them.
+create index holdfast_job_suspect on holdfast_job (state)
+    where suspect = 1;
+
 -- Waiting jobs that must be started in time.
 create index holdfast_job_deadline on holdfast_job (deadline_at_ms)
     where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready');
