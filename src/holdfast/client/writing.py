@@ -20,6 +20,8 @@ from holdfast.domain import limits, strict_json
 from holdfast.domain.strict_json import Json
 
 _AS_THEY_ARE: Final = frozenset((str, int, bool, type(None)))
+# Up to here a float of seconds tells every microsecond; beyond, only whole days are sure to come back.
+_EXACT_MAX: Final = timedelta(microseconds=1 << 53)
 _FOREIGN: Final = (("msgspec", "Struct"), ("pydantic", "BaseModel"))
 
 
@@ -124,7 +126,7 @@ def _time(value: time) -> str:
 
 def _seconds(value: timedelta) -> float:
     seconds = value.total_seconds()
-    if timedelta(seconds=seconds) != value:
+    if abs(value) > _EXACT_MAX and timedelta(days=value.days) != value:
         raise Unfit("is a timedelta too long to be written in seconds exactly")
     return seconds
 

@@ -146,7 +146,7 @@ create index holdfast_job_holder on holdfast_job (worker, lease_token)
     where state = 'running';
 
 -- Jobs whose last attempt lapsed, few as they are, for those who look after them.
-create index holdfast_job_suspect on holdfast_job (state)
+create index holdfast_job_suspect on holdfast_job (suspect, state)
     where suspect = 1;
 
 -- Waiting jobs that must be started in time.

@@ -1,4 +1,5 @@
--- Count what an operator should look at: lapsed and not taken back, suspect, due but not promoted.
+-- Count what an operator should look at: lapsed and not taken back, suspect, due but not promoted. The plus before the
+-- state keeps the planner from going through all that are ready.
 select (select count(*) from holdfast_job where state = 'running' and lease_until_ms <= :lease_now),
-       (select count(*) from holdfast_job where state = 'ready' and suspect = 1),
+       (select count(*) from holdfast_job where suspect = 1 and +state = 'ready'),
        (select count(*) from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now)
