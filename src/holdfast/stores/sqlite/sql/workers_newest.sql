@@ -4,5 +4,5 @@ select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurr
        (select count(*) from holdfast_job j
          where j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation)
   from holdfast_worker w
- order by w.beat_at_ms desc, w.worker, w.incarnation
+ order by w.beat_at_ms desc
  limit :limit
