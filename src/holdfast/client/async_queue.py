@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
+from holdfast.client.declaring import AsyncTasks, AwaitedTasks, Home, include
 from holdfast.client.faces import awaiting
 from holdfast.client.operations import Operations
 from holdfast.stores.engine import Joined, Store
@@ -40,12 +41,23 @@ class AsyncTransaction:
         return await self._runner.execute_async(sql, values)
 
 
-class AsyncQueue:
+class AsyncQueue(AwaitedTasks):
     """A durable work queue, awaited. Opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations) -> None:
+        super().__init__(Home(self))
         self._runner = store
         self._operations = operations
+
+    @property
+    def store(self) -> Store:
+        """The store itself, for a worker: it needs connections of its own."""
+        return self._runner
+
+    @property
+    def operations(self) -> Operations:
+        """The operations without colour, for a worker."""
+        return self._operations
 
     enqueue = awaiting(Operations.enqueue)
     enqueue_many = awaiting(Operations.enqueue_many)
@@ -93,6 +105,13 @@ class AsyncQueue:
         Commit and rollback stay the caller's. Others notice at poll latency.
         """
         return AsyncTransaction(self._operations, self._runner.within(connection))
+
+    def include(self, tasks: AsyncTasks, *, again: bool = False) -> None:
+        """Know the tasks of a collection, and be where their jobs go.
+
+        A collection has one queue. With *again* one that has another already is moved here, as tests may want.
+        """
+        include(self, tasks, again=again)
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date and return the names of the migrations applied."""

@@ -1,4 +1,4 @@
-"""Where in a value something is wrong: the path is put together on the way out, so that what is right costs nothing."""
+"""Where in a value something is wrong: the path is put together on the way out, for what is right costs nothing."""
 
 from __future__ import annotations
 

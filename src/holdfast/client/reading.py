@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import types
@@ -18,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get
 from uuid import UUID
 
 from holdfast.client.places import Unfit
-from holdfast.client.writing import foreign_model
+from holdfast.client.writing import foreign_model, write
 from holdfast.domain import strict_json
 from holdfast.domain.strict_json import Json
 
@@ -27,13 +28,14 @@ Reader: TypeAlias = Callable[[Json], Any]
 
 def reader_of(annotation: Any) -> Reader:
     """Return what reads a value of *annotation*; one that JSON cannot hold is refused at each value, not here."""
-    if annotation in _AS_IT_IS:
+    if annotation is Any or annotation is object:
         return as_it_is
     if isinstance(annotation, TypeVar):
-        return reader_of(annotation.__bound__)
-    if (aliased := getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)) is not None:
-        if not isinstance(annotation, type):
-            return reader_of(aliased)
+        return reader_of(annotation.__bound__ or Any)
+    # What `NewType` and the `type` statement made stands for something else.
+    aliased = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+    if aliased is not None and not isinstance(annotation, type):
+        return reader_of(aliased)
     origin = get_origin(annotation) or annotation
     if origin in {Union, types.UnionType}:
         return _union(get_args(annotation))
@@ -42,7 +44,7 @@ def reader_of(annotation: Any) -> Reader:
     return _reader_of_class(annotation, origin) if isinstance(origin, type) else _refusing(annotation)
 
 
-def _reader_of_class(annotation: Any, origin: type) -> Reader:
+def _reader_of_class(annotation: Any, origin: type) -> Reader:  # noqa: PLR0911  # one for each kind of class
     if origin in _SCALARS:
         return _SCALARS[origin]
     if foreign_model(origin) is not None:
@@ -82,7 +84,7 @@ def _wanted(what: str, value: Json) -> Unfit:
     return Unfit(f"must be {what}, not {_JSON_NAMES.get(type(value), type(value).__name__)}")
 
 
-# --- single values ---------------------------------------------------------------------------------------------------
+# --- single values --------------------------------------------------------------------------------------------------
 
 
 def _string(value: Json) -> str:
@@ -150,15 +152,17 @@ def _cut(value: Json) -> str:
 
 
 def _enum(kind: type[Enum]) -> Reader:
+    members = [(write(member.value), member) for member in kind]
+
     def read(value: Json) -> Enum:
-        for member in kind:
-            if _same(member.value, value):
+        for written, member in members:
+            if _same(written, value):
                 return member
-        try:
+        if type(value) in {str, int}:
             # Flags have more values than members, and a class may know further ones by itself.
-            return kind(value)
-        except (ValueError, TypeError):
-            raise Unfit(f"{_cut(value)} is not a value of {kind.__name__}") from None
+            with contextlib.suppress(ValueError):
+                return kind(value)
+        raise Unfit(f"{_cut(value)} is not a value of {kind.__name__}")
 
     return read
 
@@ -174,15 +178,15 @@ def _literal(allowed: tuple[Any, ...]) -> Reader:
 
 
 def _same(one: object, other: Json) -> bool:
-    # To Python true and 1 are equal, to whoever reads JSON they are not.
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+    # To Python 1, 1.0 and true are equal, to whoever reads JSON they are not.
+    return one == other and type(one) is type(other)
 
 
-# --- choices and collections -----------------------------------------------------------------------------------------
+# --- choices and collections ----------------------------------------------------------------------------------------
 
 
 def _union(members: tuple[Any, ...]) -> Reader:
-    exact = {member: _SCALARS[member] for member in members if member in _JSON_NAMES and member in _SCALARS}
+    exact = _JSON_SCALARS.intersection(member for member in members if isinstance(member, type))
     readers = [reader_of(member) for member in members]
     wanted = " or ".join(map(_shown, members))
 
@@ -259,7 +263,7 @@ def _object(value: Json) -> dict[str, Json]:
     return value
 
 
-# --- things with fields ----------------------------------------------------------------------------------------------
+# --- things with fields ---------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -322,7 +326,9 @@ def _hints(kind: Any) -> dict[str, Any]:
     try:
         return get_type_hints(kind)
     except NameError as error:
-        raise Unfit(f"cannot be read as {kind.__name__}: its annotation {error.name!r} is not there at run time") from None
+        raise Unfit(
+            f"cannot be read as {kind.__name__}: its annotation {error.name!r} is not there at run time"
+        ) from None
 
 
 def _chosen(annotation: Any, kind: Any, names: list[str]) -> dict[str, Any]:
@@ -345,22 +351,29 @@ def _reader_of_model(annotation: Any, kind: Any) -> Reader:
         try:
             return msgspec.convert(value, annotation, str_keys=True)
         except msgspec.ValidationError as error:
-            raise Unfit(f"is refused by msgspec: {error}") from error
+            raise Unfit(f"is refused: {error}") from None
 
     def read_model(value: Json) -> Any:
         try:
             # From text, because only then does a strict model take a moment that is written as a string.
             return kind.model_validate_json(strict_json.compact(value))
         except ValueError as error:
-            raise Unfit(f"is refused by pydantic: {error}") from error
+            raise _first_of(error) from None
 
     return read_struct if foreign_model(kind) == "msgspec" else read_model
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+def _first_of(error: Any) -> Unfit:
+    """Return the first thing that pydantic found wrong; all of them would be a page."""
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+    return Unfit(first["msg"], path)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
 
 _decimal_text = _from_text("a decimal number", Decimal)
-_AS_IT_IS: Final = (Any, object, None.__class__ and None)
+_JSON_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _SCALARS: Final[dict[Any, Reader]] = {
     str: _string,
     int: _integer,

@@ -25,7 +25,7 @@ _EXACT_MAX: Final = timedelta(microseconds=1 << 53)
 _FOREIGN: Final = (("msgspec", "Struct"), ("pydantic", "BaseModel"))
 
 
-def write(value: object, depth: int = 0) -> Json:
+def write(value: object, depth: int = 0) -> Json:  # noqa: PLR0911  # one for each kind of value
     """Return *value* as JSON made of new lists and objects, or raise `Unfit`."""
     if type(value) in _AS_THEY_ARE:
         return value
