@@ -6,45 +6,53 @@ What they tell each other goes through here, under one lock.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Protocol
 
-from holdfast.client.context import Context
+from holdfast.client.asking import Cancelled
+from holdfast.client.context import Context, StopReason
 from holdfast.client.outcomes import outcome_of
 from holdfast.client.tasks import AnyTask
 from holdfast.domain.claim import Claim
-from holdfast.domain.outcome import Failed, Outcome, Released
+from holdfast.domain.outcome import Outcome
 
-Reason: TypeAlias = Literal["cancel", "shutdown", "timeout", "lost"]
-"""Why a handler is told to stop: somebody asked, the worker goes down, its time is up, its lease is gone."""
+
+class OpenTransaction(Protocol):
+    """A transaction that a handler has opened and that its settlement is to join."""
+
+    def finish(self, outcome: Outcome) -> Outcome | None:
+        """Settle in it and commit, or undo it; return what is still to be settled, if anything."""
+        ...
+
+    async def finish_async(self, outcome: Outcome) -> Outcome | None:
+        """Do the same for a handler that is awaited."""
+        ...
 
 
 class Attempt:
     """One job under one claim, from the claim to its settlement."""
 
-    def __init__(self, claim: Claim, task: AnyTask, context: Context) -> None:
+    def __init__(self, claim: Claim, task: AnyTask) -> None:
         self.claim = claim
         self.task = task
-        self.context = context
+        self.context = Context(claim)
+        self.key = (claim.job.seq, claim.job.epoch)
+        """What tells it from every other attempt."""
         self.started_at: float | None = None
         """When a slot took it, by the monotonic clock."""
         self.lease_ends_at = time.monotonic() + claim.lease_ms / 1000
         """Until when this worker may believe that it holds the job, by the monotonic clock."""
         self.cancel_handler: Callable[[], None] | None = None
         """Cancels an awaited handler from any thread; a blocking one can only be asked."""
-        self.stopped: Reason | None = None
-        """Why its handler was told to stop, if it was."""
+        self.transaction: OpenTransaction | None = None
+        """What its handler has opened, if it has."""
+        self.settled = False
+        """Whether it was settled by its own transaction."""
         self._lock = threading.Lock()
         self._decided = False
         self._outcome: Outcome | None = None
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """What tells it from every other attempt."""
-        return self.claim.job.seq, self.claim.epoch
 
     @property
     def timeout_at(self) -> float | None:
@@ -52,8 +60,13 @@ class Attempt:
         return None if self.started_at is None else self.started_at + self.task.policy.timeout_seconds
 
     @property
+    def stopped(self) -> StopReason | None:
+        """Why its handler was told to stop, if it was."""
+        return self.context.stop_reason
+
+    @property
     def outcome(self) -> Outcome | None:
-        """What to settle it with; none while that is open, and for good if it is not ours to settle any more."""
+        """What to settle it with; none while that is open, and for good if there is nothing to settle any more."""
         return self._outcome
 
     def arguments(self) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -61,14 +74,21 @@ class Attempt:
         args, kwargs = self.task.arguments.call(self.claim.job.payload)
         return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
 
-    # --- how it ends: whoever comes first decides ----------------------------------------------------------------
+    # --- how it ends: whoever comes first decides ------------------------------------------------------------------
 
-    def conclude(self, ended: object) -> bool:
-        """Let what the handler returned or raised decide; tell whether that was still open."""
-        if isinstance(ended, asyncio.CancelledError):
-            # It was told to stop and did. The store makes a cancellation of it where somebody asked for one.
-            return self.decide(Released())
-        return self.decide(outcome_of(ended, self.task.policy, self.context))
+    def conclude(self, ended: object) -> None:
+        """Let what a blocking handler returned or raised decide, unless that is done."""
+        outcome: Outcome | None = outcome_of(ended, self.task.policy, self.context)
+        if self.transaction is not None and outcome is not None:
+            outcome = self.transaction.finish(outcome)
+        self.decide(outcome)
+
+    async def conclude_async(self, ended: object) -> None:
+        """Let what an awaited handler returned or raised decide, unless that is done."""
+        outcome: Outcome | None = outcome_of(ended, self.task.policy, self.context)
+        if self.transaction is not None and outcome is not None:
+            outcome = await self.transaction.finish_async(outcome)
+        self.decide(outcome)
 
     def decide(self, outcome: Outcome | None) -> bool:
         """Settle with *outcome*, or with none let the job go; tell whether that was still open.
@@ -88,8 +108,8 @@ class Attempt:
 
     def time_out(self) -> bool:
         """Fail the attempt because its time is up, and stop its handler; tell whether that was still open."""
-        seconds = self.task.policy.timeout_seconds
-        decided = self.decide(Failed(f"still running after its timeout of {seconds:g} s", reason="timeout"))
+        self.context.ask_to_stop("timeout")
+        decided = self.decide(outcome_of(Cancelled("timeout"), self.task.policy, self.context))
         self.stop("timeout")
         return decided
 
@@ -99,9 +119,8 @@ class Attempt:
         self.stop("lost")
         return decided
 
-    def stop(self, reason: Reason) -> None:
+    def stop(self, reason: StopReason) -> None:
         """Tell the handler to stop: an awaited one is cancelled, a blocking one sees it in its context."""
-        self.stopped = reason
-        self.context.ask_to_stop()
+        self.context.ask_to_stop(reason)
         if self.cancel_handler is not None:
             self.cancel_handler()

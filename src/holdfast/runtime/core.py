@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from holdfast.client.context import Context
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
 from holdfast.domain import limits
@@ -25,6 +24,7 @@ from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.slots import TaskSlots, ThreadSlots
+from holdfast.runtime.transactions import offer_transaction
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.stores.script import lane_topic
@@ -42,7 +42,7 @@ _RETRY_SECONDS_FIRST, _RETRY_SECONDS_LAST = 0.1, 5.0
 
 
 class Core:
-    """Claims, hands out, settles. Used from one event loop; slots and the keeper tell it of ends from their threads."""
+    """Claims, hands out, settles. Lives in one event loop; slots and the keeper tell it of ends from their threads."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Core:
         store: Store,
         tasks: TaskRegistry,
         words: ClaimOptions,
+        *,
         concurrency: int,
         keeper: LeaseKeeper,
     ) -> None:
@@ -149,7 +150,7 @@ class Core:
         if self._run_seconds < _HORIZON_SECONDS:
             more = min(int(self._concurrency * _HORIZON_SECONDS / max(self._run_seconds, 1e-5)), _PREFETCH_MAX)
         # A call may settle and claim so many; what is beyond waits for the next.
-        return min(self._concurrency + more - self._busy, limits.CLAIM_MAX)
+        return max(0, min(self._concurrency + more - self._busy, limits.CLAIM_MAX))
 
     def _take_ended(self) -> list[Attempt]:
         """Return what is to be settled, a call's worth of it, and let go of what is not ours any more."""
@@ -166,7 +167,7 @@ class Core:
                 # Settled or let go before its handler came to its end.
                 continue
             if attempt.outcome is None:
-                self._let_go([attempt], "lost")
+                self._let_go([attempt], "done" if attempt.settled else "lost")
             else:
                 ended[attempt.key] = attempt
         return list(ended.values())
@@ -256,10 +257,10 @@ class Core:
                 self.counts[counted] += 1
 
     def _hand_out(self, claims: Sequence[Claim]) -> None:
-        attempts = []
-        for claim in claims:
-            task = self._tasks.get(claim.job.kind)
-            attempts.append(Attempt(claim, task, Context(claim)))
+        attempts = [Attempt(claim, self._tasks.get(claim.job.kind)) for claim in claims]
+        for attempt in attempts:
+            if attempt.task.takes_context:
+                offer_transaction(attempt, self._operations, self._store)
         self._held.update((attempt.key, attempt) for attempt in attempts)
         self._keeper.hold(attempts)
         self._busy += len(attempts)
@@ -274,6 +275,11 @@ class Core:
             if attempt.started_at is None and attempt.decide(Released()):
                 attempt.stop("shutdown")
                 self.attempt_decided(attempt)
+
+    @property
+    def running(self) -> int:
+        """How many jobs are in this worker's hands."""
+        return len(self._held)
 
     def release_running(self, *, at_once: bool) -> None:
         """Tell handlers to stop; with *at_once* give their jobs back without waiting for them."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.runtime.attempt import Attempt
@@ -131,7 +132,7 @@ class TaskSlots:
             args, kwargs = attempt.arguments()
             ended = await attempt.task.function(*args, **kwargs)
         except asyncio.CancelledError as error:
-            if attempt.stopped is None and task.cancelling():
+            if attempt.stopped is None:
                 # Not the handler but the slot is to end: the loop goes down.
                 raise
             ended = error
@@ -141,7 +142,7 @@ class TaskSlots:
             attempt.cancel_handler = None
             while task.cancelling():
                 task.uncancel()
-        attempt.conclude(ended)
+        await attempt.conclude_async(ended)
 
     def _cancelling(self, task: asyncio.Task[Any], attempt: Attempt) -> Callable[[], None]:
         def cancel() -> None:
@@ -149,7 +150,11 @@ class TaskSlots:
             if attempt.cancel_handler is not None:
                 task.cancel()
 
-        return lambda: self._loop.call_soon_threadsafe(cancel) and None
+        def ask() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and the handler with it
+                self._loop.call_soon_threadsafe(cancel)
+
+        return ask
 
     async def close(self) -> None:
         """End the tasks, cancelling what still runs in them."""

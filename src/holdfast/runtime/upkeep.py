@@ -1,7 +1,7 @@
 """Upkeep: what every worker does for the store beside its jobs, a little at a time and spread by chance.
 
-Promotion, taking back and deadlines belong to every claim and need no upkeep; what is left is the registry of workers,
-retention, and telling of jobs that somebody should look at.
+Promotion, taking back and deadlines belong to every claim and need no upkeep; what is left is the registry of
+workers, retention, and telling of jobs that somebody should look at.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Upkeep:
         operations: Operations,
         store: Store,
         words: ClaimOptions,
+        *,
         concurrency: int,
         running: Callable[[], int],
         retention_seconds: float | None,

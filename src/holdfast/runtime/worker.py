@@ -48,7 +48,9 @@ class Worker:
         grace: Duration = GRACE_SECONDS_DEFAULT,
         **words: Unpack[ClaimOptions],
     ) -> None:
-        self._queue = queue
+        self._store = queue.store
+        self._operations = queue.operations
+        self._tasks = queue.tasks
         self._concurrency = checks.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
         self._grace_seconds = checks.duration_ms(grace, "grace") / 1000
         for word in ("wait", "lease_token", "residence_left"):
@@ -57,7 +59,7 @@ class Worker:
         self.name = checks.name(words.get("worker", identity.worker_name()), "worker")
         self.incarnation = words.get("incarnation", uuid.uuid4().hex)
         self._words: ClaimOptions = {**words, "worker": self.name, "incarnation": self.incarnation}
-        self._lease_seconds = check_claim(self._words, limit=1, fresh_token="check").lease_ms / 1000
+        self._lease_seconds = check_claim(self._words, limit=1, fresh_token="").lease_ms / 1000
         self._core: Core | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
@@ -75,23 +77,24 @@ class Worker:
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self.stop)
-        keeper_store = self._queue.store.twin()
-        keeper = LeaseKeeper(self._queue.operations, keeper_store, self._lease_seconds)
+        words = self._claim_words()
+        keeper_store = self._store.twin()
+        keeper = LeaseKeeper(self._operations, keeper_store, self._lease_seconds)
         try:
             self._core = Core(
-                self._queue.operations,
-                self._queue.store,
-                self._queue.tasks,
-                self._claim_words(),
-                self._concurrency,
-                keeper,
+                self._operations,
+                self._store,
+                self._tasks,
+                words,
+                concurrency=self._concurrency,
+                keeper=keeper,
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
             await self._serve_and_end(self._core)
         finally:
             keeper.stop()
-            if keeper_store is not self._queue.store:
+            if keeper_store is not self._store:
                 keeper_store.close()
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
@@ -129,7 +132,7 @@ class Worker:
                 await serving
 
     async def _stopped_before(self, serving: asyncio.Future[None], seconds: float | None) -> bool | None:
-        """Wait for a stop: true if one came, false if the serving has ended before it, none if neither did in time."""
+        """Wait for a stop: true if one came, false if the serving ended before it, none if neither did in time."""
         assert self._stops is not None  # noqa: S101  # made before anything is served
         stop = asyncio.ensure_future(self._stops.get())
         try:
@@ -145,7 +148,7 @@ class Worker:
 
     def _claim_words(self) -> ClaimOptions:
         """Return the words of its claims: by default the kinds the queue has tasks for, in the lanes these name."""
-        tasks = self._queue.tasks
+        tasks = self._tasks
         kinds = self._words.get("kinds")
         if kinds is None:
             kinds = tasks.kinds()
