@@ -24,6 +24,7 @@ from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.slots import TaskSlots, ThreadSlots
+from holdfast.runtime.status import RunningJob
 from holdfast.runtime.transactions import offer_transaction
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
@@ -42,7 +43,7 @@ _RETRY_SECONDS_FIRST, _RETRY_SECONDS_LAST = 0.1, 5.0
 
 
 class Core:
-    """Claims, hands out, settles. Lives in one event loop; slots and the keeper tell it of ends from their threads."""
+    """Claims, hands out, settles. Lives in one event loop; slots and the keeper tell it of ends from threads."""
 
     def __init__(
         self,
@@ -280,6 +281,20 @@ class Core:
     def running(self) -> int:
         """How many jobs are in this worker's hands."""
         return len(self._held)
+
+    def running_jobs(self) -> tuple[RunningJob, ...]:
+        """Return what is in this worker's hands, the longest first; from any thread."""
+        now = time.monotonic()
+        jobs = [
+            RunningJob(
+                attempt.claim.job.id,
+                attempt.claim.job.kind,
+                attempt.claim.job.attempt,
+                None if attempt.started_at is None else now - attempt.started_at,
+            )
+            for attempt in self._keeper.held()
+        ]
+        return tuple(sorted(jobs, key=lambda job: -(job.seconds or 0.0)))
 
     def release_running(self, *, at_once: bool) -> None:
         """Tell handlers to stop; with *at_once* give their jobs back without waiting for them."""

@@ -11,7 +11,8 @@ import logging
 import signal
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Unpack
 
 from holdfast.client import identity
@@ -20,9 +21,11 @@ from holdfast.client.queue import Queue
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions, check_claim
-from holdfast.domain.errors import InvalidInput, Misconfigured
+from holdfast.domain.errors import HoldfastError, InvalidInput, Misconfigured
 from holdfast.runtime.core import Core
 from holdfast.runtime.leases import LeaseKeeper
+from holdfast.runtime.status import WorkerStatus
+from holdfast.runtime.upkeep import Upkeep
 
 log = logging.getLogger("holdfast.worker")
 
@@ -37,7 +40,8 @@ class Worker:
 
     The words of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`) say
     which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
-    seconds running handlers are waited for when the worker is told to stop; what is left is released.
+    seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
+    how many seconds finished jobs and events are kept; none keeps them for ever.
     """
 
     def __init__(
@@ -46,12 +50,14 @@ class Worker:
         *,
         concurrency: int = CONCURRENCY_DEFAULT,
         grace: Duration = GRACE_SECONDS_DEFAULT,
+        retention: Duration | None = None,
         **words: Unpack[ClaimOptions],
     ) -> None:
         self._store = queue.store
         self._operations = queue.operations
         self._tasks = queue.tasks
         self._concurrency = checks.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
+        self._retention_seconds = None if retention is None else checks.duration_ms(retention, "retention") / 1000
         self._grace_seconds = checks.duration_ms(grace, "grace") / 1000
         for word in ("wait", "lease_token", "residence_left"):
             if word in words:
@@ -91,7 +97,8 @@ class Worker:
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
-            await self._serve_and_end(self._core)
+            async with self._kept_up(words, self._core):
+                await self._serve_and_end(self._core)
         finally:
             keeper.stop()
             if keeper_store is not self._store:
@@ -100,6 +107,27 @@ class Worker:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     self._loop.remove_signal_handler(number)
             log.info("worker %s has stopped", self.name)
+
+    @asynccontextmanager
+    async def _kept_up(self, words: ClaimOptions, core: Core) -> AsyncIterator[None]:
+        """Do the upkeep beside the block, and take this worker out of the registry at its end."""
+        upkeep = Upkeep(
+            self._operations,
+            self._store,
+            words,
+            concurrency=self._concurrency,
+            running=lambda: core.running,
+            retention_seconds=self._retention_seconds,
+        )
+        running = asyncio.ensure_future(upkeep.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError, HoldfastError):
+                await running
+            with suppress(HoldfastError):
+                await upkeep.leave()
 
     def stop(self) -> None:
         """Take no more jobs, wait for those that run, then end; called again, end at once. From any thread."""
@@ -143,6 +171,15 @@ class Worker:
             return True if stop.done() else None
         finally:
             stop.cancel()
+
+    # --- how it is doing -------------------------------------------------------------------------------------------
+
+    def status(self) -> WorkerStatus:
+        """Return what it has done and is doing, for those who watch; from any thread."""
+        core = self._core
+        if core is None:
+            return WorkerStatus(self.name, (), {}, stopping=False)
+        return WorkerStatus(self.name, core.running_jobs(), dict(core.counts), stopping=self._stop_asked)
 
     # --- what it takes ---------------------------------------------------------------------------------------------
 
