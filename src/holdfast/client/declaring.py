@@ -33,22 +33,21 @@ class Home(Generic[Q]):
     """Where the jobs of some tasks go: a queue, once one is known."""
 
     def __init__(self, queue: Q | None = None) -> None:
-        self._queue = queue
+        self.known = queue
 
     @property
     def queue(self) -> Q:
         """The queue, or `Misconfigured` if there is none yet."""
-        if self._queue is None:
+        if self.known is None:
             raise Misconfigured(
                 "this task is in a collection that no queue includes; call queue.include(tasks) first"
             )
-        return self._queue
+        return self.known
 
-    def move(self, queue: Q, *, again: bool) -> None:
-        """Let the jobs go to *queue*; if they go to another one already, only when *again* is said."""
-        if self._queue not in {None, queue} and not again:
+    def refuse_other(self, queue: Q) -> None:
+        """Raise `Misconfigured` if the jobs go to another queue than *queue* already."""
+        if self.known not in {None, queue}:
             raise Misconfigured("this collection is included in another queue already; say again=True to move it")
-        self._queue = queue
 
 
 class _Anything:
@@ -96,6 +95,8 @@ class _HasTasks:
             chosen = self._with_context if takes_context(checked) else self._plain
             task = chosen(checked, kind_of(checked) if kind is None else kind, words, self._home)
             self.tasks.add(task)
+            if self._home.known is not None:
+                self._home.known.tasks.add(task)
             return task
 
         if not callable(kind):
@@ -169,6 +170,7 @@ class AsyncTasks(AwaitedTasks):
 
 def include(queue: _HasTasks, collection: _HasTasks, *, again: bool) -> None:
     """Let *queue* know the tasks of *collection*, and their jobs go there."""
-    for task in collection.tasks:
-        queue.tasks.add(task)
-    collection._home.move(queue, again=again)
+    if not again:
+        collection._home.refuse_other(queue)
+    queue.tasks.add(*collection.tasks)
+    collection._home.known = queue

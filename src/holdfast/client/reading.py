@@ -15,7 +15,20 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Final,
+    Literal,
+    NotRequired,
+    Required,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 from uuid import UUID
 
 from holdfast.client.places import Unfit
@@ -272,7 +285,7 @@ class _Fields:
 
     make: Callable[..., Any]
     hints: Callable[[], dict[str, Any]]
-    required: frozenset[str]
+    required: Callable[[], frozenset[str]]
     order: tuple[str, ...] | None = None
     """The names of entries in a list, where that is how values are written."""
 
@@ -281,27 +294,31 @@ class _Fields:
         fields = [field for field in dataclasses.fields(kind) if field.init]
         needed = [field.name for field in fields if _has_no_default(field)]
         names = [field.name for field in fields]
-        return cls(kind, lambda: _chosen(annotation, kind, names), frozenset(needed))
+        return cls(kind, lambda: _chosen(annotation, kind, names), lambda: frozenset(needed))
 
     @classmethod
     def of_typed_dict(cls, kind: Any) -> _Fields:
-        return cls(dict, lambda: _hints(kind), kind.__required_keys__)
+        return cls(dict, lambda: _hints(kind), lambda: _required_keys(kind))
 
     @classmethod
     def of_named_tuple(cls, kind: Any) -> _Fields:
         names = kind._fields
         needed = frozenset(names) - kind._field_defaults.keys()
-        return cls(kind, lambda: {name: _hints(kind).get(name, Any) for name in names}, needed, names)
+        return cls(kind, lambda: {name: _hints(kind).get(name, Any) for name in names}, lambda: needed, names)
 
     @cached_property
     def readers(self) -> dict[str, Reader]:
         return {name: reader_of(hint) for name, hint in self.hints().items()}
 
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        return self.required()
+
     def read(self, value: Json) -> Any:
         if self.order is not None and isinstance(value, list):
             value = self._by_name(value, self.order)
         given, readers = _object(value), self.readers
-        if missing := self.required - given.keys():
+        if missing := self.needed - given.keys():
             raise Unfit("is missing", f".{min(missing)}")
         if unknown := given.keys() - readers.keys():
             raise Unfit("is not known", f".{min(unknown)}")
@@ -322,9 +339,18 @@ def _has_no_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _hints(kind: Any) -> dict[str, Any]:
+def _required_keys(kind: Any) -> frozenset[str]:
+    """Return what must be there; the class itself does not see a mark in an annotation that is still a string."""
+    marked = {name: get_origin(hint) for name, hint in _hints(kind, marks=True).items()}
+    usual: frozenset[str] = kind.__required_keys__
+    return frozenset(
+        name for name, mark in marked.items() if mark is Required or (name in usual and mark is not NotRequired)
+    )
+
+
+def _hints(kind: Any, *, marks: bool = False) -> dict[str, Any]:
     try:
-        return get_type_hints(kind)
+        return get_type_hints(kind, include_extras=marks)
     except NameError as error:
         raise Unfit(
             f"cannot be read as {kind.__name__}: its annotation {error.name!r} is not there at run time"

@@ -134,12 +134,17 @@ class TaskRegistry:
         self._tasks: dict[str, AnyTask] = {}
         self._lock = Lock()
 
-    def add(self, task: AnyTask) -> None:
-        """Take *task* in, or raise `Misconfigured` if its kind has another function already."""
+    def add(self, *tasks: AnyTask) -> None:
+        """Take *tasks* in, or raise `Misconfigured`, and take none, if the kind of one has another function."""
         with self._lock:
-            known = self._tasks.setdefault(task.kind, task)
-        if known.function is not task.function:
-            raise Misconfigured(f"kind {task.kind!r} is declared twice, for {_shown(known)} and for {_shown(task)}")
+            for task in tasks:
+                known = self._tasks.get(task.kind, task)
+                if known.function is not task.function:
+                    raise Misconfigured(
+                        f"kind {task.kind!r} is declared twice, for {_shown(known)} and for {_shown(task)}"
+                    )
+            for task in tasks:
+                self._tasks.setdefault(task.kind, task)
 
     def get(self, kind: str) -> AnyTask:
         """Return the task of *kind*, or raise `UnknownKind`."""

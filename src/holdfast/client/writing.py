@@ -20,8 +20,6 @@ from holdfast.domain import limits, strict_json
 from holdfast.domain.strict_json import Json
 
 _AS_THEY_ARE: Final = frozenset((str, int, bool, type(None)))
-# Up to here a float of seconds tells every microsecond; beyond, only whole days are sure to come back.
-_EXACT_MAX: Final = timedelta(microseconds=1 << 53)
 _FOREIGN: Final = (("msgspec", "Struct"), ("pydantic", "BaseModel"))
 
 
@@ -126,7 +124,11 @@ def _time(value: time) -> str:
 
 def _seconds(value: timedelta) -> float:
     seconds = value.total_seconds()
-    if abs(value) > _EXACT_MAX and timedelta(days=value.days) != value:
+    try:
+        exact = timedelta(seconds=seconds) == value
+    except OverflowError:
+        exact = False
+    if not exact:
         raise Unfit("is a timedelta too long to be written in seconds exactly")
     return seconds
 
