@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
-from holdfast.client.declaring import AsyncTasks, AwaitedTasks, Home, include
+from holdfast.client.declaring import AwaitedHost
 from holdfast.client.faces import awaiting
 from holdfast.client.operations import Operations
 from holdfast.stores.engine import Joined, Store
@@ -41,11 +41,11 @@ class AsyncTransaction:
         return await self._runner.execute_async(sql, values)
 
 
-class AsyncQueue(AwaitedTasks):
+class AsyncQueue(AwaitedHost):
     """A durable work queue, awaited. Opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations) -> None:
-        super().__init__(Home(self))
+        super().__init__()
         self._runner = store
         self._operations = operations
 
@@ -105,13 +105,6 @@ class AsyncQueue(AwaitedTasks):
         Commit and rollback stay the caller's. Others notice at poll latency.
         """
         return AsyncTransaction(self._operations, self._runner.within(connection))
-
-    def include(self, tasks: AsyncTasks, *, again: bool = False) -> None:
-        """Know the tasks of a collection, and be where their jobs go.
-
-        A collection has one queue. With *again* one that has another already is moved here, as tests may want.
-        """
-        include(self, tasks, again=again)
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date and return the names of the migrations applied."""

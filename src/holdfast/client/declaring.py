@@ -168,8 +168,35 @@ class AsyncTasks(AwaitedTasks):
         super().__init__(Home())
 
 
-def include(queue: _HasTasks, collection: _HasTasks, *, again: bool) -> None:
-    """Let *queue* know the tasks of *collection*, and their jobs go there."""
+class BlockingHost(BlockingTasks):
+    """What makes a `Queue` the place where tasks are declared, and where their jobs go."""
+
+    def __init__(self) -> None:
+        super().__init__(Home(self))
+
+    def include(self, tasks: Tasks, *, again: bool = False) -> None:
+        """Know the tasks of a collection, and be where their jobs go.
+
+        A collection has one queue. With *again* one that has another already is moved here, as tests may want.
+        """
+        _include(self, tasks, again=again)
+
+
+class AwaitedHost(AwaitedTasks):
+    """The same for an `AsyncQueue`."""
+
+    def __init__(self) -> None:
+        super().__init__(Home(self))
+
+    def include(self, tasks: AsyncTasks, *, again: bool = False) -> None:
+        """Know the tasks of a collection, and be where their jobs go.
+
+        A collection has one queue. With *again* one that has another already is moved here, as tests may want.
+        """
+        _include(self, tasks, again=again)
+
+
+def _include(queue: _HasTasks, collection: _HasTasks, *, again: bool) -> None:
     if not again:
         collection._home.refuse_other(queue)
     queue.tasks.add(*collection.tasks)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from holdfast.client.declaring import BlockingTasks, Home, Tasks, include
+from holdfast.client.declaring import BlockingHost
 from holdfast.client.faces import blocking
 from holdfast.client.operations import Operations
 from holdfast.stores.engine import Joined, Store
@@ -40,11 +40,11 @@ class Transaction:
         return self._runner.execute(sql, values)
 
 
-class Queue(BlockingTasks):
+class Queue(BlockingHost):
     """A durable work queue. Opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations) -> None:
-        super().__init__(Home(self))
+        super().__init__()
         self._runner = store
         self._operations = operations
 
@@ -104,13 +104,6 @@ class Queue(BlockingTasks):
         Commit and rollback stay the caller's. Others notice at poll latency.
         """
         return Transaction(self._operations, self._runner.within(connection))
-
-    def include(self, tasks: Tasks, *, again: bool = False) -> None:
-        """Know the tasks of a collection, and be where their jobs go.
-
-        A collection has one queue. With *again* one that has another already is moved here, as tests may want.
-        """
-        include(self, tasks, again=again)
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date and return the names of the migrations applied."""
