@@ -42,6 +42,8 @@ class Arguments:
         self._required = frozenset(parameter.name for parameter in parameters if _is_required(parameter))
         self._items = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
         self._extras = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
+        self._only_in_place = [p for p in parameters if p.kind is Parameter.POSITIONAL_ONLY]
+        self._before_items = [p for p in parameters if p.kind in _IN_PLACE]
         self._named = frozenset(parameter.name for parameter in parameters if parameter.kind in _BY_NAME)
 
     @cached_property
@@ -109,7 +111,7 @@ class Arguments:
                 values[name] = self._read(name, value)
             except Unfit as error:
                 raise PayloadInvalid(f"arguments.{name}{error.path}: {error.problem}") from None
-        return tuple(self._in_place(values)), values
+        return self._in_place(values), values
 
     def _refuse_names(self, given: Mapping[str, Json]) -> None:
         if missing := self._required - given.keys():
@@ -137,13 +139,14 @@ class Arguments:
                 raise error.inside(f"[{index}]") from None
         return values
 
-    def _in_place(self, values: dict[str, Any]) -> list[Any]:
+    def _in_place(self, values: dict[str, Any]) -> tuple[Any, ...]:
         """Take out of *values* those that have to be given by place, and return them."""
-        kinds = _IN_PLACE if self._items is not None and values.get(self._items) else _IN_PLACE[:1]
-        leading = [parameter for parameter in self._parameters.values() if parameter.kind in kinds]
+        if self._items is None and not self._only_in_place:
+            return ()
+        items = values.pop(self._items, ()) if self._items is not None else ()
+        leading = self._before_items if items else self._only_in_place
         # A default stands for one that was left out before others that were not.
-        args = [values.pop(parameter.name, parameter.default) for parameter in leading]
-        return args if self._items is None else [*args, *values.pop(self._items, ())]
+        return (*(values.pop(parameter.name, parameter.default) for parameter in leading), *items)
 
 
 def _is_required(parameter: Parameter) -> bool:

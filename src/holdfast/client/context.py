@@ -156,6 +156,11 @@ class Context:
             self._follow_ups.append(kept)
 
     @property
+    def collected(self) -> bool:
+        """Whether there is anything to be stored beside the result."""
+        return bool(self._artifacts or self._follow_ups)
+
+    @property
     def artifacts(self) -> tuple[Artifact, ...]:
         """What was attached so far."""
         with self._lock:

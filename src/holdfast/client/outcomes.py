@@ -30,6 +30,8 @@ _NOTHING: Final = Done()
 
 def outcome_of(ended: object, policy: Policy, context: Context) -> Outcome:
     """Return the outcome of an attempt whose handler returned, or raised, *ended*."""
+    if ended is None and not context.collected:
+        return _NOTHING
     if isinstance(ended, BaseException):
         return _outcome_of_error(ended, policy, context)
     if isinstance(ended, Failed | Deferred | Released):
@@ -90,16 +92,13 @@ def _backoff(policy: Policy, context: Context) -> Backoff | None:
 
 
 def _done(done: Done, context: Context) -> Outcome:
-    artifacts, follow_ups = context.artifacts, context.follow_ups
-    if done.result is None and not (artifacts or follow_ups or done.artifacts or done.follow_ups):
-        return _NOTHING
     try:
         result = write(done.result)
     except Unfit as error:
         return _refused(f"result{error.path}: {error.problem}")
-    if not (artifacts or follow_ups):
-        return _sound(Done(result, done.follow_ups, done.artifacts), context)
-    return _sound(_joined(done, result, context), context)
+    if context.collected:
+        return _sound(_joined(done, result, context), context)
+    return _sound(Done(result, done.follow_ups, done.artifacts), context)
 
 
 def _joined(done: Done, result: object, context: Context) -> Done:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,15 +21,36 @@ from holdfast.domain import limits, strict_json
 from holdfast.domain.strict_json import Json
 
 _AS_THEY_ARE: Final = frozenset((str, int, bool, type(None)))
+_CLASSES_REMEMBERED: Final = 1_024
 _FOREIGN: Final = (("msgspec", "Struct"), ("pydantic", "BaseModel"))
 
 
-def write(value: object, depth: int = 0) -> Json:  # noqa: PLR0911  # one for each kind of value
+def write(value: object, depth: int = 0) -> Json:
     """Return *value* as JSON made of new lists and objects, or raise `Unfit`."""
-    if type(value) in _AS_THEY_ARE:
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
         return value
     if depth > limits.JSON_DEPTH_MAX:
         raise Unfit(f"is nested deeper than {limits.JSON_DEPTH_MAX} levels")
+    # By exact type first: to ask what a value is a kind of takes longer than to write it.
+    if writer := _WRITERS.get(kind):
+        return writer(value)
+    if nested := _NESTED.get(kind):
+        return nested(value, depth)
+    if (fields := _fields_of(kind)) is not None:
+        return {name: _member(name, getattr(value, name), depth) for name in fields}
+    return _write_kind_of(value, depth)
+
+
+@lru_cache(_CLASSES_REMEMBERED)
+def _fields_of(kind: type) -> tuple[str, ...] | None:
+    if not dataclasses.is_dataclass(kind) or issubclass(kind, Enum):
+        return None
+    # A field that is not an argument of the constructor is made anew when it is read.
+    return tuple(field.name for field in dataclasses.fields(kind) if field.init)
+
+
+def _write_kind_of(value: object, depth: int) -> Json:
     match value:
         case Enum():
             return write(value.value, depth)
@@ -38,15 +60,9 @@ def write(value: object, depth: int = 0) -> Json:  # noqa: PLR0911  # one for ea
             return int.__int__(value)
         case float():
             return _number(value)
-        case list() | tuple():
-            return _items(value, depth)
-        case set() | frozenset():
-            # Sorted, so that the same set is the same JSON in every process.
-            return sorted(_items(tuple(value), depth), key=strict_json.canonical)
-        case Mapping():
-            return _members(value, depth)
         case _:
-            return _object(value, depth)
+            found = (nested for kind, nested in _NESTED.items() if isinstance(value, kind))
+            return next(found, _object)(value, depth)
 
 
 def _items(values: list[Any] | tuple[Any, ...], depth: int) -> list[Json]:
@@ -57,6 +73,11 @@ def _items(values: list[Any] | tuple[Any, ...], depth: int) -> list[Json]:
         except Unfit as error:
             raise error.inside(f"[{index}]") from None
     return written
+
+
+def _sorted_items(values: set[Any] | frozenset[Any], depth: int) -> list[Json]:
+    # Sorted, so that the same set is the same JSON in every process.
+    return sorted(_items(tuple(values), depth), key=strict_json.canonical)
 
 
 def _members(values: Mapping[Any, Any], depth: int) -> dict[str, Json]:
@@ -84,20 +105,13 @@ def _member(name: str, value: object, depth: int) -> Json:
 
 
 def _object(value: Any, depth: int) -> Json:
-    if writer := _WRITERS.get(type(value)) or _inherited(value):
+    if (library := foreign_model(type(value))) is not None:
+        return _WRITERS_OF_MODELS[library](value)
+    if writer := next((writer for kind, writer in _WRITERS.items() if isinstance(value, kind)), None):
         return writer(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A field that is not an argument of the constructor is made anew when it is read.
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return {name: _member(name, getattr(value, name), depth) for name in fields}
+    if isinstance(value, Mapping):
+        return _members(value, depth)
     raise Unfit(f"a {type(value).__name__} cannot be written as JSON")
-
-
-def _inherited(value: object) -> Callable[[Any], Json] | None:
-    foreign = foreign_model(type(value))
-    if foreign is not None:
-        return _WRITERS_OF_MODELS[foreign]
-    return next((writer for kind, writer in _WRITERS.items() if isinstance(value, kind)), None)
 
 
 def foreign_model(kind: object) -> str | None:
@@ -149,11 +163,19 @@ def _model(value: Any) -> Json:
 
 # A datetime is a date as well, so it stands before it.
 _WRITERS: Final[dict[type, Callable[[Any], Json]]] = {
+    float: _number,
     datetime: datetime.isoformat,
     date: date.isoformat,
     time: _time,
     timedelta: _seconds,
     UUID: str,
     Decimal: str,
+}
+_NESTED: Final[dict[type, Callable[[Any, int], Json]]] = {
+    list: _items,
+    tuple: _items,
+    dict: _members,
+    set: _sorted_items,
+    frozenset: _sorted_items,
 }
 _WRITERS_OF_MODELS: Final[dict[str, Callable[[Any], Json]]] = {"msgspec": _struct, "pydantic": _model}
