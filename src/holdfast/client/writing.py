@@ -27,7 +27,7 @@ _FOREIGN: Final = (("msgspec", "Struct"), ("pydantic", "BaseModel"))
 
 def write(value: object, depth: int = 0) -> Json:
     """Return *value* as JSON made of new lists and objects, or raise `Unfit`."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _AS_THEY_ARE:
         return value
     if depth > limits.JSON_DEPTH_MAX:
