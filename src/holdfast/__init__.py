@@ -42,7 +42,19 @@ from holdfast.domain.failure import Failure
 from holdfast.domain.job import Attempt, Job
 from holdfast.domain.lane import Lane
 from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
-from holdfast.domain.records import ArtifactInfo, Enqueued, Finding, JobPage, Pruned, Requeued, Skipped, StoreReport
+from holdfast.domain.records import (
+    ArtifactInfo,
+    Enqueued,
+    Finding,
+    JobPage,
+    Pruned,
+    Requeued,
+    Skipped,
+    StoreReport,
+    WorkerInfo,
+)
+from holdfast.runtime.status import RunningJob, WorkerStatus
+from holdfast.runtime.worker import Worker
 from holdfast.version import __version__
 
 __all__ = [
@@ -98,6 +110,7 @@ __all__ = [
     "Renewal",
     "Requeued",
     "Retry",
+    "RunningJob",
     "SchemaMismatch",
     "SettledAndClaimed",
     "Settlement",
@@ -116,6 +129,9 @@ __all__ = [
     "UnknownKind",
     "UnsupportedStore",
     "WaitTimeout",
+    "Worker",
+    "WorkerInfo",
+    "WorkerStatus",
     "__version__",
     "connect",
     "connect_async",

@@ -78,6 +78,7 @@ class AsyncQueue(AwaitedHost):
     artifact = awaiting(Operations.artifact)
     counts = awaiting(Operations.counts)
     events = awaiting(Operations.events)
+    workers = awaiting(Operations.workers)
     report = awaiting(Operations.report)
     cancel = awaiting(Operations.cancel)
     requeue = awaiting(Operations.requeue)

@@ -77,6 +77,7 @@ class Queue(BlockingHost):
     artifact = blocking(Operations.artifact)
     counts = blocking(Operations.counts)
     events = blocking(Operations.events)
+    workers = blocking(Operations.workers)
     report = blocking(Operations.report)
     cancel = blocking(Operations.cancel)
     requeue = blocking(Operations.requeue)
