@@ -17,7 +17,7 @@ from holdfast.cli.worker_report import About
 from holdfast.cli.worker_target import AnyQueue, find_queue
 from holdfast.client import identity
 from holdfast.domain import limits
-from holdfast.runtime.processes import PROCESSES_MAX, end_with_parent
+from holdfast.runtime.processes import end_with_parent
 from holdfast.runtime.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
 
 _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
@@ -45,7 +45,7 @@ _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
     help="How many jobs a process runs at once.",
 )
 @click.option(
-    "--processes", type=click.IntRange(1, PROCESSES_MAX), default=1, metavar="N", help="How many processes."
+    "--processes", type=click.IntRange(1, limits.PROCESSES_MAX), default=1, metavar="N", help="How many processes."
 )
 @click.option("--lane", multiple=True, help="Take from this lane. Repeatable. Default: the lanes of the tasks.")
 @click.option("--kind", multiple=True, help="Take this kind. Repeatable. Default: every task of the queue.")
@@ -75,7 +75,7 @@ def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> 
         end_with_parent(about.grace_seconds)
     queue = find_queue(target)
     worker_logs.set_up(words["log_level"], as_json=terminal.json)
-    made = _worker(queue, words)
+    made = _worker(queue, target, words)
     if processes > 1:
         _refuse_unshared(queue)
         return worker_crew.run_crew(terminal, about, words)
@@ -87,7 +87,15 @@ def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> 
     return 0
 
 
-def _worker(queue: AnyQueue, words: dict[str, Any]) -> Worker:
+def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:
+    # Asked now, so that nothing is started that could only fail.
+    if not queue.tasks:
+        raise Complaint(
+            f"{target!r} has no tasks",
+            hint="declare some with @queue.task, and import their modules where the queue is made",
+        )
+    for kind in words["kind"]:
+        queue.tasks.get(kind)
     # A word that is not given leaves the choice to the worker.
     chosen: Any = {"lanes": words["lane"], "kinds": words["kind"], "drain": words["drain"]}
     claim: ClaimOptions = {

@@ -6,6 +6,7 @@ All of them look at `WorkerStatus` now and then; nothing here slows a job down.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -182,7 +183,12 @@ def _say(terminal: Terminal, event: str, line: str, document: wire.Document) -> 
 
 
 def _about(about: About, status: WorkerStatus) -> wire.Document:
-    return {"worker": status.worker, "target": about.target, "concurrency": about.concurrency}
+    return {
+        "worker": status.worker,
+        "process": os.getpid(),
+        "target": about.target,
+        "concurrency": about.concurrency,
+    }
 
 
 def _started(about: About, status: WorkerStatus) -> str:

@@ -72,6 +72,7 @@ MOMENT_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 
 # Workers.
 CONCURRENCY_MAX: Final = 1_000
+PROCESSES_MAX: Final = 256
 WORKER_SILENT_MS: Final = 60 * SECOND_MS
 WORKERS_FORGOTTEN_MS: Final = 7 * DAY_MS
 

@@ -23,12 +23,11 @@ log = logging.getLogger("holdfast.worker")
 Output: TypeAlias = Callable[[int, str | None], None]
 """Told of each line that a child writes, with the child's number; of none once it writes no more."""
 
-PROCESSES_MAX = 256
 # A child that lived for less is started again after a pause, longer each time.
 _QUICK_SECONDS = 10.0
 _PAUSE_SECONDS_FIRST, _PAUSE_SECONDS_LAST = 0.5, 30.0
 # What a child needs beyond its grace period to give back its jobs and to end.
-_ENDING_SECONDS = 15.0
+ENDING_SECONDS = 15.0
 _ASKED_TO_END = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
 
 
@@ -53,9 +52,10 @@ class _Ended:
 class Crew:
     """Keeps *size* children running until a signal ends it.
 
-    *command* gives the command line of a child by its number, from 1. *hopeless* are exit codes that another start
-    would only bring again: a child that ends so ends the whole crew. With *output* the children's lines go there
-    instead of straight to this process's own streams.
+    *command* gives the command line of a child by its number, from 1. One that is told to end and has not done so
+    *grace_seconds* and *ending_seconds* later is killed. *hopeless* are exit codes that another start would only
+    bring again: a child that ends so ends the whole crew. With *output* the children's lines go there instead of
+    straight to this process's own streams.
     """
 
     def __init__(
@@ -67,10 +67,12 @@ class Crew:
         grace_seconds: float,
         hopeless: frozenset[int] = frozenset(),
         output: Output | None = None,
+        ending_seconds: float = ENDING_SECONDS,
     ) -> None:
         self._command = command
         self._environment = dict(environment)
         self._grace_seconds = grace_seconds
+        self._ending_seconds = ending_seconds
         self._hopeless = hopeless
         self._output = output
         self._places = [_Place(number) for number in range(1, size + 1)]
@@ -194,7 +196,7 @@ class Crew:
     def _stop(self) -> None:
         """Tell every child to end; told again, they end at once."""
         self._signals += 1
-        patience = _ENDING_SECONDS + (self._grace_seconds if self._signals == 1 else 0)
+        patience = self._ending_seconds + (self._grace_seconds if self._signals == 1 else 0)
         self._kill_at = time.monotonic() + patience
         for place in self._places:
             place.start_at = None
@@ -227,7 +229,7 @@ def end_with_parent(grace_seconds: float) -> None:
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)
-    _in_thread(lambda: _end_after(held, grace_seconds + _ENDING_SECONDS))
+    _in_thread(lambda: _end_after(held, grace_seconds + ENDING_SECONDS))
 
 
 def _end_after(held: int, seconds: float) -> None:
