@@ -125,6 +125,16 @@ class Context:
             noted, self._noted = self._noted, None
             return noted
 
+    def return_progress(self, noted: Note | None) -> None:
+        """Take back what could not be written, for the next time; what was noted since stands."""
+        with self._lock:
+            if noted is not None:
+                newer = self._noted or Note()
+                self._noted = Note(
+                    noted.phase if newer.phase is None else newer.phase,
+                    noted.percent if newer.percent is None else newer.percent,
+                )
+
     # --- collecting ------------------------------------------------------------------------------------------------
 
     def attach(self, name: str, data: bytes, media_type: str = "application/octet-stream") -> None:

@@ -16,7 +16,7 @@ from holdfast.client.context import Context, StopReason
 from holdfast.client.outcomes import outcome_of
 from holdfast.client.tasks import AnyTask
 from holdfast.domain.claim import Claim
-from holdfast.domain.outcome import Outcome
+from holdfast.domain.outcome import Outcome, Released
 
 
 class OpenTransaction(Protocol):
@@ -34,16 +34,23 @@ class OpenTransaction(Protocol):
 class Attempt:
     """One job under one claim, from the claim to its settlement."""
 
-    def __init__(self, claim: Claim, task: AnyTask) -> None:
+    def __init__(self, claim: Claim, task: AnyTask, asked_at: float) -> None:
         self.claim = claim
         self.task = task
         self.context = Context(claim)
         self.key = (claim.job.seq, claim.job.epoch)
         """What tells it from every other attempt."""
         self.started_at: float | None = None
-        """When a slot took it, by the monotonic clock."""
-        self.lease_ends_at = time.monotonic() + claim.lease_ms / 1000
-        """Until when this worker may believe that it holds the job, by the monotonic clock."""
+        """When a slot took it, by the monotonic clock; none while it waits for one."""
+        self.taken_at = time.monotonic()
+        """When this worker heard that it has the job, by the monotonic clock."""
+        self.lease_ends_at = asked_at + claim.lease_ms / 1000
+        """Until when this worker may believe that it holds the job, by the monotonic clock.
+
+        Counted from before it asked, because it cannot know when in between the store answered.
+        """
+        self.ended_at: float | None = None
+        """When its handler came to its end, by the monotonic clock."""
         self.cancel_handler: Callable[[], None] | None = None
         """Cancels an awaited handler from any thread; a blocking one can only be asked."""
         self.transaction: OpenTransaction | None = None
@@ -73,6 +80,24 @@ class Attempt:
         """Return what the handler is called with."""
         args, kwargs = self.task.arguments.call(self.claim.job.payload)
         return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
+
+    # --- whether it begins -----------------------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Note that a slot has it; tell whether its handler is to run. One told to stop before is given back."""
+        with self._lock:
+            self.started_at = time.monotonic()
+            if not self._decided and self.stopped is not None:
+                self._decided, self._outcome = True, Released()
+            return not self._decided
+
+    def give_back(self) -> bool:
+        """Release it if no slot has started it; tell whether that was so."""
+        with self._lock:
+            if self._decided or self.started_at is not None:
+                return False
+            self._decided, self._outcome = True, Released()
+            return True
 
     # --- how it ends: whoever comes first decides ------------------------------------------------------------------
 
@@ -109,18 +134,25 @@ class Attempt:
     def time_out(self) -> bool:
         """Fail the attempt because its time is up, and stop its handler; tell whether that was still open."""
         self.context.ask_to_stop("timeout")
-        decided = self.decide(outcome_of(Cancelled("timeout"), self.task.policy, self.context))
-        self.stop("timeout")
-        return decided
+        return self._decide_and_cancel(outcome_of(Cancelled("timeout"), self.task.policy, self.context))
 
     def lose(self) -> bool:
         """Let go of a job whose lease is gone, and stop its handler; tell whether that was still open."""
-        decided = self.decide(None)
-        self.stop("lost")
-        return decided
+        self.context.ask_to_stop("lost")
+        return self._decide_and_cancel(None)
 
     def stop(self, reason: StopReason) -> None:
-        """Tell the handler to stop: an awaited one is cancelled, a blocking one sees it in its context."""
-        self.context.ask_to_stop(reason)
-        if self.cancel_handler is not None:
-            self.cancel_handler()
+        """Tell the handler to stop: an awaited one is cancelled, once, a blocking one sees it in its context."""
+        if self.context.ask_to_stop(reason):
+            self._cancel()
+
+    def _decide_and_cancel(self, outcome: Outcome | None) -> bool:
+        decided = self.decide(outcome)
+        if decided:
+            self._cancel()
+        return decided
+
+    def _cancel(self) -> None:
+        cancel = self.cancel_handler
+        if cancel is not None:
+            cancel()

@@ -19,7 +19,7 @@ from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
 from holdfast.domain import limits
 from holdfast.domain.claim import Claim, ClaimOptions, Settlement
-from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost, Unavailable
+from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost, OutcomeUnknown, Unavailable
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.leases import LeaseKeeper
@@ -36,6 +36,8 @@ _LINGER_SECONDS = 0.002
 # While handlers take less than this, so much more work is taken than there are slots.
 _HORIZON_SECONDS = 0.02
 _PREFETCH_MAX = 500
+# What has waited for a slot for so long is given back, because another worker may be idle.
+_PATIENCE_SECONDS = 1.0
 # Without a signal, how often a worker looks for work by itself.
 _LOOK_SECONDS = 1.0
 _AVERAGE_WEIGHT = 0.05
@@ -81,6 +83,8 @@ class Core:
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
+        # Each colour has as many slots as may run at all, so that more than those could run at once.
+        self._prefetches = len({tasks.get(kind).is_async for kind in words.get("kinds") or ()}) == 1
 
     # --- what others tell ------------------------------------------------------------------------------------------
 
@@ -123,6 +127,7 @@ class Core:
             await self._coroutines.close()
 
     async def _step(self) -> None:
+        self._give_back_stuck()
         ended = self._take_ended()
         room = self._room()
         asks = room > 0 and time.monotonic() >= self._dry_until
@@ -148,7 +153,7 @@ class Core:
         if self._stopping:
             return 0
         more = 0
-        if self._run_seconds < _HORIZON_SECONDS:
+        if self._prefetches and self._run_seconds < _HORIZON_SECONDS:
             more = min(int(self._concurrency * _HORIZON_SECONDS / max(self._run_seconds, 1e-5)), _PREFETCH_MAX)
         # A call may settle and claim so many; what is beyond waits for the next.
         return max(0, min(self._concurrency + more - self._busy, limits.CLAIM_MAX))
@@ -174,9 +179,18 @@ class Core:
         return list(ended.values())
 
     def _note_run(self, attempt: Attempt) -> None:
-        if attempt.started_at is not None:
-            took = time.monotonic() - attempt.started_at
+        if attempt.started_at is not None and attempt.ended_at is not None:
+            took = attempt.ended_at - attempt.started_at
             self._run_seconds += (took - self._run_seconds) * _AVERAGE_WEIGHT
+
+    def _give_back_stuck(self) -> None:
+        """Give back what was taken ahead and waits behind handlers that turned out to be long."""
+        if self._busy <= self._concurrency:
+            return
+        waiting = next((attempt for attempt in self._held.values() if attempt.started_at is None), None)
+        if waiting is not None and time.monotonic() - waiting.taken_at > _PATIENCE_SECONDS:
+            self._run_seconds = 1.0
+            self.release_waiting()
 
     # --- one commit ------------------------------------------------------------------------------------------------
 
@@ -184,9 +198,13 @@ class Core:
         """Settle what ended and claim what there is room for, in one commit, however often the store fails."""
         token = secrets.token_hex(16)
         pause = _RETRY_SECONDS_FIRST
-        while ended or (room and not self._stopping):
+        asked_at = time.monotonic()
+        unknown = False
+        while ended or (room and (unknown or not self._stopping)):
             try:
-                settlements, claims = await self._send(ended, 0 if self._stopping else room, token)
+                # A claim that may have been granted is asked for again, to be given back and not left to lapse.
+                asked = room if unknown or not self._stopping else 0
+                settlements, claims = await self._send(ended, asked, token)
             except InvalidInput as error:
                 if not self._replace_invalid(ended):
                     raise
@@ -196,9 +214,12 @@ class Core:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
                 pause = min(pause * 2, _RETRY_SECONDS_LAST)
                 ended = self._still_ours(ended)
+                unknown = unknown or isinstance(error, OutcomeUnknown)
+                if not unknown or time.monotonic() > asked_at + self._keeper.lease_seconds:
+                    unknown, asked_at, token = False, time.monotonic(), secrets.token_hex(16)
             else:
                 self._note_settled(ended, settlements)
-                self._hand_out(claims)
+                self._hand_out(claims, asked_at)
                 if len(claims) < room:
                     self._dry_until = time.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
                 return
@@ -257,13 +278,17 @@ class Core:
             if self._held.pop(attempt.key, None) is not None and counted is not None:
                 self.counts[counted] += 1
 
-    def _hand_out(self, claims: Sequence[Claim]) -> None:
-        attempts = [Attempt(claim, self._tasks.get(claim.job.kind)) for claim in claims]
+    def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
+        attempts = [Attempt(claim, self._tasks.get(claim.job.kind), asked_at) for claim in claims]
         for attempt in attempts:
             if attempt.task.takes_context:
                 offer_transaction(attempt, self._operations, self._store)
         self._held.update((attempt.key, attempt) for attempt in attempts)
         self._keeper.hold(attempts)
+        if self._stopping:
+            # Claimed by a call that was under way when the worker was told to stop.
+            self.release_waiting()
+            return
         self._busy += len(attempts)
         for attempt in attempts:
             (self._coroutines if attempt.task.is_async else self._threads).put(attempt)
@@ -273,8 +298,7 @@ class Core:
     def release_waiting(self) -> None:
         """Give back what no slot has started yet."""
         for attempt in list(self._held.values()):
-            if attempt.started_at is None and attempt.decide(Released()):
-                attempt.stop("shutdown")
+            if attempt.give_back():
                 self.attempt_decided(attempt)
 
     @property

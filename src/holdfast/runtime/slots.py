@@ -21,6 +21,8 @@ Told: TypeAlias = Callable[[Attempt], None]
 
 # For how long awaited handlers that never give way may keep the loop from everything else.
 _TURN_SECONDS = 0.005
+# How long handlers that are cancelled because the loop goes down may take to clean up.
+_CLOSING_SECONDS = 1.0
 
 
 class Slots(Protocol):
@@ -39,24 +41,26 @@ class ThreadSlots:
         self._told = told
         self._attempts: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._threads = 0
-        self._idle = 0
+        self._lock = threading.Lock()
+        self._unended = 0
+        """Attempts that run or wait for a thread."""
 
     def put(self, attempt: Attempt) -> None:
         """Let the next free thread run the attempt."""
+        with self._lock:
+            self._unended += 1
+            needed = self._unended > self._threads and self._threads < self._size
         self._attempts.put(attempt)
-        if self._threads < self._size and self._idle < self._attempts.qsize():
+        if needed:
             self._threads += 1
             # Nothing can stop a thread: one that never comes to its end must not keep the process alive.
             threading.Thread(target=self._work, name=f"holdfast-slot-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
-        while True:
-            self._idle += 1
-            attempt = self._attempts.get()
-            self._idle -= 1
-            if attempt is None:
-                return
+        while (attempt := self._attempts.get()) is not None:
             run_blocking(attempt)
+            with self._lock:
+                self._unended -= 1
             self._told(attempt)
 
     def close(self) -> None:
@@ -67,8 +71,7 @@ class ThreadSlots:
 
 def run_blocking(attempt: Attempt) -> None:
     """Run a blocking handler in this thread and let what it returns or raises decide."""
-    attempt.started_at = time.monotonic()
-    if attempt.stopped is not None:
+    if not attempt.start():
         return
     ended: object
     try:
@@ -76,6 +79,7 @@ def run_blocking(attempt: Attempt) -> None:
         ended = attempt.task.function(*args, **kwargs)
     except BaseException as error:  # whatever a handler raises is an outcome, an exit of its thread too
         ended = error
+    attempt.ended_at = time.monotonic()
     attempt.conclude(ended)
 
 
@@ -89,6 +93,7 @@ class TaskSlots:
         self._attempts: deque[Attempt] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     def put(self, attempt: Attempt) -> None:
         """Let the next free task run the attempt."""
@@ -107,7 +112,7 @@ class TaskSlots:
 
     async def _work(self) -> None:
         turn_ends_at = 0.0
-        while True:
+        while not self._closing:
             while not self._attempts:
                 waiter = self._loop.create_future()
                 self._idle.append(waiter)
@@ -122,9 +127,8 @@ class TaskSlots:
 
     async def _run(self, attempt: Attempt) -> None:
         """Run an awaited handler and let what it returns or raises decide."""
-        attempt.started_at = time.monotonic()
         task = asyncio.current_task()
-        if attempt.stopped is not None or task is None:
+        if task is None or not attempt.start():
             return
         ended: object
         attempt.cancel_handler = self._cancelling(task, attempt)
@@ -132,13 +136,15 @@ class TaskSlots:
             args, kwargs = attempt.arguments()
             ended = await attempt.task.function(*args, **kwargs)
         except asyncio.CancelledError as error:
-            if attempt.stopped is None:
+            if attempt.stopped is None and task.cancelling():
                 # Not the handler but the slot is to end: the loop goes down.
                 raise
+            # Else the handler was told to stop, or has awaited something that somebody cancelled.
             ended = error
         except BaseException as error:  # whatever a handler raises is an outcome
             ended = error
         finally:
+            attempt.ended_at = time.monotonic()
             attempt.cancel_handler = None
             while task.cancelling():
                 task.uncancel()
@@ -157,8 +163,10 @@ class TaskSlots:
         return ask
 
     async def close(self) -> None:
-        """End the tasks, cancelling what still runs in them."""
+        """End the tasks, cancelling what still runs in them; a handler that does not heed is waited for no longer."""
+        self._closing = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSING_SECONDS)
