@@ -1,9 +1,14 @@
 """Holdfast: a durable work queue with fenced leases. One SQLite file to start with, PostgreSQL for many machines."""
 
+from holdfast.client.asking import Cancelled, Defer, Fail, Retry
 from holdfast.client.async_queue import AsyncQueue, AsyncTransaction
 from holdfast.client.connect import connect, connect_async
+from holdfast.client.context import Context
+from holdfast.client.declaring import AsyncTasks, Tasks
 from holdfast.client.operations import SettledAndClaimed
+from holdfast.client.policy import Policy, TaskOptions
 from holdfast.client.queue import Queue, Transaction
+from holdfast.client.tasks import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
 from holdfast.domain.admission import JobOptions, NewJob
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claim import Claim, ClaimOptions, Renewal, Settlement
@@ -37,27 +42,47 @@ from holdfast.domain.failure import Failure
 from holdfast.domain.job import Attempt, Job
 from holdfast.domain.lane import Lane
 from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
-from holdfast.domain.records import ArtifactInfo, Enqueued, Finding, JobPage, Pruned, Requeued, Skipped, StoreReport
+from holdfast.domain.records import (
+    ArtifactInfo,
+    Enqueued,
+    Finding,
+    JobPage,
+    Pruned,
+    Requeued,
+    Skipped,
+    StoreReport,
+    WorkerInfo,
+)
+from holdfast.runtime.status import RunningJob, WorkerStatus
+from holdfast.runtime.worker import Worker
 from holdfast.version import __version__
 
 __all__ = [
     "Artifact",
     "ArtifactInfo",
     "ArtifactNotFound",
+    "AsyncContextTask",
     "AsyncQueue",
+    "AsyncTask",
+    "AsyncTasks",
     "AsyncTransaction",
     "Attempt",
     "Backoff",
+    "Cancelled",
     "Claim",
     "ClaimOptions",
     "Clock",
     "Conflict",
+    "Context",
+    "ContextTask",
+    "Defer",
     "Deferred",
     "Done",
     "Enqueued",
     "Event",
     "EventPage",
     "EventsPruned",
+    "Fail",
     "Failed",
     "Failure",
     "Finding",
@@ -76,6 +101,7 @@ __all__ = [
     "Now",
     "Outcome",
     "OutcomeUnknown",
+    "Policy",
     "Pruned",
     "Queue",
     "ReadOnlyStore",
@@ -83,6 +109,8 @@ __all__ = [
     "Released",
     "Renewal",
     "Requeued",
+    "Retry",
+    "RunningJob",
     "SchemaMismatch",
     "SettledAndClaimed",
     "Settlement",
@@ -92,11 +120,18 @@ __all__ = [
     "StoreFull",
     "StoreReport",
     "StoreUnreachable",
+    "Task",
+    "TaskOptions",
+    "TaskRegistry",
+    "Tasks",
     "Transaction",
     "Unavailable",
     "UnknownKind",
     "UnsupportedStore",
     "WaitTimeout",
+    "Worker",
+    "WorkerInfo",
+    "WorkerStatus",
     "__version__",
     "connect",
     "connect_async",

@@ -71,7 +71,7 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(
 
 def _run_python(page: Path, block: Block, namespace: dict[str, Any]) -> None:
     # Blank lines in front let a traceback name the line of the page.
-    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec", dont_inherit=True)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code, namespace)

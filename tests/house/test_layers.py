@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.sources import Module, imports, modules, texts
 
-LAYERS = ["domain", "stores", "client", "cli"]
+LAYERS = ["domain", "stores", "client", "runtime", "cli"]
 MODULES = modules()
 # What would make a rule depend on when, where or by chance it is asked.
 IMPURE = {
@@ -75,7 +75,7 @@ def test_the_rules_use_the_standard_library_only_and_nothing_impure(module: Modu
 
 
 @pytest.mark.parametrize(
-    "module", [m for m in MODULES if m.layer in {"stores", "client"}], ids=lambda module: module.name
+    "module", [m for m in MODULES if m.layer in {"stores", "client", "runtime"}], ids=lambda module: module.name
 )
 def test_the_library_needs_nothing_but_the_standard_library_and_the_driver_of_an_engine(module: Module) -> None:
     foreign = {name.split(".")[0] for name in imports(module)} - {"holdfast"}

@@ -88,8 +88,16 @@ def test_a_damaged_file_is_called_so_with_the_remedy(path: str) -> None:
     queue.enqueue_many([{"kind": "mail", "payload": "x" * 500} for _ in range(500)])
     queue.close()
     raw = bytearray(Path(path).read_bytes())
-    middle = len(raw) // 2 // 4096 * 4096
-    raw[middle : middle + 4096] = bytes(4096)
+    first, last = (len(raw) * part // 4 // 4096 * 4096 for part in (1, 3))
+    raw[first:last] = bytes(last - first)
     Path(path).write_bytes(raw)
-    with pytest.raises(holdfast.StoreDamaged, match="backup"):
-        holdfast.connect(path).report()
+    assert "backup" in _said_of(path)
+
+
+def _said_of(path: str) -> str:
+    """Return what the doctor says of the file, whether its own questions can still be answered or not."""
+    try:
+        findings = holdfast.connect(path).report().findings
+    except holdfast.StoreDamaged as damage:
+        return str(damage)
+    return " ".join(finding.remedy for finding in findings if finding.name == "file")

@@ -16,7 +16,6 @@ from holdfast.stores.sqlite.statements import statements
 COUNTS = {name for name in statements() if name.startswith("counts_by_")}
 ALLOWED = {
     **dict.fromkeys(COUNTS, "counts every job"),
-    "report_troubles": "counts the suspect among the ready jobs, for the doctor",
     "incarnation_forget": "sorts the few starts of one worker",
     "turn_trim": "sorts the rounds, of which a thousand are kept",
     "events_head": "reads the first rows of the log in its own order",

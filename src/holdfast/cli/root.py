@@ -18,6 +18,8 @@ from holdfast.version import __version__
 # A command's module is imported only when it is used, so that each starts quickly.
 COMMANDS = {
     "demo": "holdfast.cli.demo:demo",
+    "worker": "holdfast.cli.worker:worker",
+    "workers": "holdfast.cli.workers:workers",
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "jobs": "holdfast.cli.jobs:jobs",
     "lanes": "holdfast.cli.lanes:lanes",
@@ -32,6 +34,7 @@ COMMANDS = {
 EPILOG = """
 Examples:
   holdfast demo
+  holdfast worker app.jobs:queue --processes 4
   holdfast enqueue email.send '{"to": "ada@example.org"}'
   holdfast jobs list --state failed
   holdfast --url jobs.db stats --by kind --json
@@ -39,7 +42,8 @@ Examples:
 Exit codes:
   0    it worked
   1    refused: what the store holds forbids it (no such job, wrong state);
-       or the answer is no (doctor found a problem, the awaited job is not done)
+       or the answer is no (doctor found a problem, the awaited job is not done,
+       a process of 'worker --processes' did not end in good order)
   2    wrong usage, input or configuration; also a queue that does not exist
   3    the store could not answer now: try again
   4    'jobs wait' ran out of time

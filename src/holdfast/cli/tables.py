@@ -28,6 +28,8 @@ STATE_STYLES = {
     "active": "green",
     "paused": "yellow",
     "draining": "magenta",
+    "stopping": "yellow",
+    "silent": "red",
     "ok": "green",
     "warning": "yellow",
     "problem": "bold red",

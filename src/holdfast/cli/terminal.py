@@ -24,6 +24,7 @@ import holdfast
 from holdfast.cli.complaints import Complaint
 from holdfast.cli.console import console
 from holdfast.cli.text import clean
+from holdfast.client.connect import SCHEMA_DEFAULT
 
 DEFAULT_URL = "holdfast.db"
 URL_VARIABLE = "HOLDFAST_URL"
@@ -47,13 +48,13 @@ class Terminal:
         return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @property
-    def schema(self) -> dict[str, str]:
-        """Which schema of a PostgreSQL database is meant, if that is said: the option, else the environment."""
-        named = self.given_schema
-        if named is None and self.url.startswith("postgres"):
-            # One for the server must not stand in the way of a command on a file.
-            named = os.environ.get(SCHEMA_VARIABLE) or None
-        return {} if named is None else {"schema": named}
+    def schema(self) -> str:
+        """Which schema of a PostgreSQL database is meant: the option, else the environment, else the usual one."""
+        if self.given_schema is not None:
+            return self.given_schema
+        # One that the environment names for a server must not stand in the way of a command on a file.
+        named = os.environ.get(SCHEMA_VARIABLE) if self.url.startswith("postgres") else None
+        return named or SCHEMA_DEFAULT
 
     @cached_property
     def out(self) -> Console:
@@ -68,7 +69,7 @@ class Terminal:
     @contextmanager
     def queue(self, *, create: bool = False) -> Iterator[holdfast.Queue]:
         """Open the queue for one command; one that does not exist is made only if *create* says so."""
-        queue = holdfast.connect(self.url, migrate=create, **self.schema)
+        queue = holdfast.connect(self.url, migrate=create, schema=self.schema)
         if not create:
             self._refuse_missing()
         try:

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from holdfast import ArtifactInfo, Attempt, Backoff, Enqueued, Event, Failure, Finding, Job, Lane, Pruned, Requeued
+from holdfast import (
+    ArtifactInfo,
+    Attempt,
+    Backoff,
+    Enqueued,
+    Event,
+    Failure,
+    Finding,
+    Job,
+    Lane,
+    Pruned,
+    Requeued,
+    WorkerInfo,
+    WorkerStatus,
+)
 
 Document: TypeAlias = dict[str, Any]
 
@@ -125,6 +139,22 @@ def pruned(one: Pruned) -> Document:
 def finding(one: Finding) -> Document:
     """Return one thing the doctor looked at."""
     return dict(one._asdict())
+
+
+def worker(one: WorkerInfo) -> Document:
+    """Return one start of a worker, as it last said of itself."""
+    return dict(one._asdict())
+
+
+def worker_status(one: WorkerStatus, seconds: float) -> Document:
+    """Return what a worker has done in so many seconds, and how much it has in its hands."""
+    return {
+        "worker": one.worker,
+        "seconds": round(seconds, 3),
+        "running": len(one.running),
+        "ended": one.ended,
+        "stopping": one.stopping,
+    }
 
 
 def _dedupe_scope(one: Job) -> str | None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
+from holdfast.client.declaring import AwaitedHost
 from holdfast.client.faces import awaiting
 from holdfast.client.operations import Operations
 from holdfast.stores.engine import Joined, Store
@@ -40,12 +41,23 @@ class AsyncTransaction:
         return await self._runner.execute_async(sql, values)
 
 
-class AsyncQueue:
+class AsyncQueue(AwaitedHost):
     """A durable work queue, awaited. Opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations) -> None:
+        super().__init__()
         self._runner = store
         self._operations = operations
+
+    @property
+    def store(self) -> Store:
+        """The store itself, for a worker: it needs connections of its own."""
+        return self._runner
+
+    @property
+    def operations(self) -> Operations:
+        """The operations without colour, for a worker."""
+        return self._operations
 
     enqueue = awaiting(Operations.enqueue)
     enqueue_many = awaiting(Operations.enqueue_many)
@@ -66,6 +78,7 @@ class AsyncQueue:
     artifact = awaiting(Operations.artifact)
     counts = awaiting(Operations.counts)
     events = awaiting(Operations.events)
+    workers = awaiting(Operations.workers)
     report = awaiting(Operations.report)
     cancel = awaiting(Operations.cancel)
     requeue = awaiting(Operations.requeue)

@@ -19,7 +19,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 Durability: TypeAlias = Literal["full", "relaxed"]
 
 _SERVER_SCHEMES: Final = ("postgresql", "postgres")
-_SCHEMA_DEFAULT: Final = "holdfast"
+SCHEMA_DEFAULT: Final = "holdfast"
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
@@ -29,7 +29,7 @@ def connect(
     durability: Durability = "full",
     migrate: bool = True,
     network_files: bool = False,
-    schema: str = _SCHEMA_DEFAULT,
+    schema: str = SCHEMA_DEFAULT,
     listen_url: str | None = None,
     clock: Clock | None = None,
 ) -> Queue:
@@ -56,7 +56,7 @@ def connect_async(
     durability: Durability = "full",
     migrate: bool = True,
     network_files: bool = False,
-    schema: str = _SCHEMA_DEFAULT,
+    schema: str = SCHEMA_DEFAULT,
     listen_url: str | None = None,
     clock: Clock | None = None,
 ) -> AsyncQueue:
@@ -106,7 +106,7 @@ def _store(words: _Words) -> Store:
 
 def _sqlite_store(words: _Words, path: str) -> Store:
     for word, given, plain in (
-        ("schema", words.schema, _SCHEMA_DEFAULT),
+        ("schema", words.schema, SCHEMA_DEFAULT),
         ("listen_url", words.listen_url, None),
     ):
         if given != plain:

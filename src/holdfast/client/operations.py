@@ -15,7 +15,16 @@ from holdfast.client.checking import Held
 from holdfast.domain import checks, limits
 from holdfast.domain.admission import JobLike, JobOptions, NewJob, check_job
 from holdfast.domain.checks import Duration
-from holdfast.domain.claim import Claim, ClaimOptions, ClaimRequest, Renewal, Settlement, check_claim, lease_ms
+from holdfast.domain.claim import (
+    Claim,
+    ClaimOptions,
+    ClaimRequest,
+    Note,
+    Renewal,
+    Settlement,
+    check_claim,
+    lease_ms,
+)
 from holdfast.domain.errors import HoldfastError, UnknownKind, WaitTimeout
 from holdfast.domain.event import EventPage
 from holdfast.domain.failure import FailureClass
@@ -34,11 +43,13 @@ from holdfast.domain.records import (
     ArtifactInfo,
     CountBy,
     Enqueued,
+    Finding,
     JobFilter,
     JobPage,
     Pruned,
     Requeued,
     StoreReport,
+    WorkerInfo,
 )
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Listen, Pause, Procedure, job_topic, lane_topic, read, write
@@ -51,6 +62,7 @@ from holdfast.stores.scripts import lease as lease_scripts
 from holdfast.stores.scripts import operate as operate_scripts
 from holdfast.stores.scripts import retention as retention_scripts
 from holdfast.stores.scripts import settle as settle_scripts
+from holdfast.stores.scripts import workers as worker_scripts
 
 COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_class")
 
@@ -127,6 +139,12 @@ class Operations:
             (claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(checking.claim, claims)
         ]
         return (yield from write(partial(lease_scripts.heartbeat, held)))
+
+    def keep_many(self, held: Sequence[tuple[Claim, Note | None]]) -> Procedure[list[Renewal | HoldfastError]]:
+        """Extend many leases as `heartbeat_many` does and write what their handlers have noted, in one commit."""
+        beats = [(claim.lease, claim.lease_ms) for claim, _ in held]
+        notes = {claim.job.seq: note for claim, note in held if note is not None}
+        return (yield from write(partial(lease_scripts.heartbeat, beats, notes)))
 
     def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Procedure[Job]:
         """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
@@ -262,9 +280,26 @@ class Operations:
             # Somebody else is about to commit. A moment later the page is complete, and one's own events are on it.
             left -= yield Pause(_HELD_BACK_SECONDS / 50)
 
+    def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> Procedure[list[WorkerInfo]]:
+        """Return the workers that said something last: who runs, what it takes and holds, when it last said so."""
+        limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
+        return (yield from read(partial(worker_scripts.newest, limit)))
+
+    def worker_beat(self, worker: WorkerInfo) -> Procedure[None]:
+        """Write what one start of a worker says of itself."""
+        yield from write(partial(worker_scripts.beat, worker))
+
+    def worker_leave(self, worker: str, incarnation: str) -> Procedure[None]:
+        """Delete the row of a start that ends in good order."""
+        yield from write(partial(worker_scripts.leave, worker, incarnation))
+
     def report(self) -> Procedure[StoreReport]:
         """Return what an operator should know of the store's health."""
         return (yield from read(partial(inspect_scripts.report, self._engine)))
+
+    def troubles(self) -> Procedure[list[Finding]]:
+        """Return what of the report concerns jobs and can be asked often."""
+        return (yield from read(inspect_scripts.troubles))
 
     # --- operate ---------------------------------------------------------------------------------------------------
 

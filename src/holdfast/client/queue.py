@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from holdfast.client.declaring import BlockingHost
 from holdfast.client.faces import blocking
 from holdfast.client.operations import Operations
 from holdfast.stores.engine import Joined, Store
@@ -39,12 +40,23 @@ class Transaction:
         return self._runner.execute(sql, values)
 
 
-class Queue:
+class Queue(BlockingHost):
     """A durable work queue. Opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations) -> None:
+        super().__init__()
         self._runner = store
         self._operations = operations
+
+    @property
+    def store(self) -> Store:
+        """The store itself, for a worker: it needs connections of its own."""
+        return self._runner
+
+    @property
+    def operations(self) -> Operations:
+        """The operations without colour, for a worker."""
+        return self._operations
 
     enqueue = blocking(Operations.enqueue)
     enqueue_many = blocking(Operations.enqueue_many)
@@ -65,6 +77,7 @@ class Queue:
     artifact = blocking(Operations.artifact)
     counts = blocking(Operations.counts)
     events = blocking(Operations.events)
+    workers = blocking(Operations.workers)
     report = blocking(Operations.report)
     cancel = blocking(Operations.cancel)
     requeue = blocking(Operations.requeue)

@@ -59,6 +59,13 @@ class Claim:
         return Lease(self.job.seq, self.job.id, self.job.epoch, self.lease_token)
 
 
+class Note(NamedTuple):
+    """What a running attempt says of itself; a word not given stays as it was."""
+
+    phase: str | None = None
+    percent: float | None = None
+
+
 class Renewal(NamedTuple):
     """The answer to a heartbeat: the lease's new end, and whether somebody asked for the job to be cancelled."""
 

@@ -12,6 +12,9 @@ LEASE_LAPSED: Final = "lease_lapsed"
 DEADLINE_PASSED: Final = "deadline_passed"
 DEFERRED_TOO_LONG: Final = "deferred_too_long"
 RELEASED_TOO_OFTEN: Final = "released_too_often"
+PAYLOAD_INVALID: Final = "payload_invalid"
+RESULT_INVALID: Final = "result_invalid"
+TIMEOUT: Final = "timeout"
 
 
 class Failure(NamedTuple):

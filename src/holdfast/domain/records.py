@@ -107,3 +107,40 @@ class StoreReport(NamedTuple):
     def healthy(self) -> bool:
         """Whether nothing is a problem; warnings do not count."""
         return all(finding.status != "problem" for finding in self.findings)
+
+
+WorkerState: TypeAlias = Literal["active", "stopping", "silent"]
+
+
+class WorkerInfo(NamedTuple):
+    """One start of a worker, as it last said of itself."""
+
+    worker: str
+    incarnation: str
+    host: str
+    process: int
+    version: str
+    state: WorkerState
+    """`silent` if it has not said anything for a minute: it may be gone, or cut off."""
+    concurrency: int
+    running: int
+    """Handlers that ran when it last said so."""
+    lanes: tuple[str, ...]
+    kinds: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    loaded: tuple[str, ...]
+    """The affinities it has at hand."""
+    started_at_ms: int = 0
+    beat_at_ms: int = 0
+    held: int = 0
+    """Jobs that it holds in the store now."""
+
+    @property
+    def started_at(self) -> datetime:
+        """When it started."""
+        return datetime_of(self.started_at_ms)
+
+    @property
+    def beat_at(self) -> datetime:
+        """When it last said something."""
+        return datetime_of(self.beat_at_ms)

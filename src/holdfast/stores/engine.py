@@ -94,6 +94,10 @@ class Store(Runner, AsyncRunner, Protocol):
         """Join the write transaction open on the caller's own connection."""
         ...
 
+    def twin(self) -> Store:
+        """Return another store on the same database with connections of its own; one in memory has no other."""
+        ...
+
     def migrate(self) -> list[str]:
         """Bring the schema up to date and return the migrations applied."""
         ...

@@ -261,6 +261,17 @@ class PostgresStore:
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 
+    def twin(self) -> PostgresStore:
+        """Return another store on the same schema with connections of its own."""
+        return PostgresStore(
+            self._url,
+            schema=self._terms.schema,
+            listen_url=self._listen_url,
+            migrates=self._migrates,
+            clock=self._terms.clock,
+            observe=self._terms.observe,
+        )
+
     def migrate(self) -> list[str]:
         """Bring the schema up to date and return the migrations that were applied."""
         self._check_process()

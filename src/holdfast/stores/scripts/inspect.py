@@ -94,22 +94,24 @@ def _position(after: str | None, *, by_finish: bool) -> tuple[int, int]:
 def report(engine: Engine) -> Script[StoreReport]:
     """Return what the engine says of itself and what the jobs say of their workers."""
     findings = yield from engine.examine()
+    return StoreReport([*findings, *(yield from troubles())])
+
+
+def troubles() -> Script[list[Finding]]:
+    """Return what the jobs say of their workers: leases that nobody took back, suspects, what nobody promotes."""
     now = yield from script.now()
-    [troubles] = yield Statement("report_troubles", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
-    lapsed, suspect, due = troubles
-    return StoreReport(
-        [
-            *findings,
-            _trouble(lapsed, "lapsed leases", "lapsed and not yet taken back", "is a worker claiming in their lane?"),
-            _trouble(
-                suspect,
-                "suspect jobs",
-                "lost their worker in the last attempt",
-                "run them isolated, or look at `holdfast jobs show`",
-            ),
-            _trouble(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
-        ]
-    )
+    [found] = yield Statement("report_troubles", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
+    lapsed, suspect, due = found
+    return [
+        _trouble(lapsed, "lapsed leases", "lapsed and not yet taken back", "is a worker claiming in their lane?"),
+        _trouble(
+            suspect,
+            "suspect jobs",
+            "lost their worker in the last attempt",
+            "run them isolated, or look at `holdfast jobs show`",
+        ),
+        _trouble(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
+    ]
 
 
 def _trouble(count: int, name: str, says: str, remedy: str) -> Finding:

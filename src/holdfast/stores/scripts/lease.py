@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.checks import datetime_of
-from holdfast.domain.claim import Claim, Lease, Renewal
+from holdfast.domain.claim import Claim, Lease, Note, Renewal
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
 from holdfast.domain.job import Job
@@ -70,8 +70,10 @@ def held_job(jobs: dict[int, Job], lease: Lease) -> Job:
     return job
 
 
-def heartbeat(held: Sequence[tuple[Lease, int]]) -> Script[list[Renewal | HoldfastError]]:
-    """Extend each lease by its length, or answer with its error."""
+def heartbeat(
+    held: Sequence[tuple[Lease, int]], notes: Mapping[int, Note] | None = None
+) -> Script[list[Renewal | HoldfastError]]:
+    """Extend each lease by its length and write the note of its job, if there is one, or answer with its error."""
     if not held:
         return []
     jobs = yield from lock_held([lease for lease, _ in held])
@@ -79,6 +81,9 @@ def heartbeat(held: Sequence[tuple[Lease, int]]) -> Script[list[Renewal | Holdfa
     answers = [_renew(jobs, lease, lease_ms, now) for lease, lease_ms in held]
     renewed = {answer.seq: answer for answer in answers if isinstance(answer, Job)}
     yield from write_rows("job_lease", [(job.lease_until_ms, job.seq, job.epoch) for job in renewed.values()])
+    for lease, _ in held if notes else ():
+        if notes and lease.seq in notes and lease.seq in renewed:
+            yield from _write_note(renewed[lease.seq], lease, notes[lease.seq], now)
     return [answer if isinstance(answer, HoldfastError) else _renewal(answer) for answer in answers]
 
 
@@ -97,9 +102,14 @@ def progress(lease: Lease, phase: str | None, percent: float | None) -> Script[J
     """Write what the attempt says of itself."""
     jobs = yield from lock_held([lease])
     now = yield from script.now()
-    job = lifecycle.progress(held_job(jobs, lease), lease, phase, percent, now)
-    yield Statement("job_progress", {"phase": job.phase, "percent": job.percent, "seq": job.seq, "epoch": job.epoch})
-    return job
+    return (yield from _write_note(held_job(jobs, lease), lease, Note(phase, percent), now))
+
+
+def _write_note(job: Job, lease: Lease, note: Note, now: Now) -> Script[Job]:
+    noted = lifecycle.progress(job, lease, note.phase, note.percent, now)
+    values = {"phase": noted.phase, "percent": noted.percent, "seq": noted.seq, "epoch": noted.epoch}
+    yield Statement("job_progress", values)
+    return noted
 
 
 def attach(lease: Lease, artifacts: Sequence[Artifact]) -> Script[None]:

@@ -47,6 +47,13 @@ class SqliteStore:
         observe: Observer = unobserved,
     ) -> None:
         self.engine = Engine(select_ready=select_ready, examine=partial(examine, path))
+        self._settings: dict[str, Any] = {
+            "relaxed": relaxed,
+            "migrates": migrates,
+            "network_files": network_files,
+            "clock": clock,
+            "observe": observe,
+        }
         self._opener = Opener(path, relaxed=relaxed, migrates=migrates, network_files=network_files, clock=clock)
         self._observe = observe
         self._start()
@@ -146,6 +153,10 @@ class SqliteStore:
         self._writer.resume()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
+
+    def twin(self) -> SqliteStore:
+        """Return another store on the same file with connections of its own; one in memory has no other."""
+        return self if self._opener.in_memory else SqliteStore(self.path, **self._settings)
 
     def migrate(self) -> list[str]:
         """Open the file, bring its schema up to date and return the migrations that this opening applied."""

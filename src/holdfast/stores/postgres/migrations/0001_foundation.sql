@@ -78,6 +78,26 @@ create table holdfast.incarnation (
 -- Two starts at the same moment cannot both be the newest.
 create unique index incarnation_newest on holdfast.incarnation (worker) where superseded = 0;
 
+-- The workers: who runs, what it takes, and when it last said so. Nothing is decided by it.
+create table holdfast.worker (
+    worker        text collate "C" not null,
+    incarnation   text collate "C" not null,
+    host          text not null,
+    process       bigint not null,
+    version       text not null,
+    state         text not null,
+    concurrency   integer not null,
+    running       integer not null,
+    lanes         text not null,
+    kinds         text not null,
+    capabilities  text not null,
+    loaded        text not null,
+    started_at_ms bigint not null,
+    beat_at_ms    bigint not null,
+    primary key (worker, incarnation)
+) with (fillfactor = 50);
+create index worker_beat on holdfast.worker (beat_at_ms);
+
 -- Numbers in enqueue order, never given again.
 create sequence holdfast.job_seq;
 
@@ -161,6 +181,10 @@ create index job_lease on holdfast.job (lease_until_ms)
     where state = 'running';
 create index job_holder on holdfast.job (worker, lease_token)
     where state = 'running';
+
+-- Jobs whose last attempt lapsed, few as they are, for those who look after them.
+create index job_suspect on holdfast.job (suspect, state)
+    where suspect = 1;
 
 -- Waiting jobs that must be started in time.
 create index job_deadline on holdfast.job (deadline_at_ms)

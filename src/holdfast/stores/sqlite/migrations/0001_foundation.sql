@@ -51,6 +51,26 @@ create table holdfast_incarnation (
     primary key (worker, incarnation)
 ) strict, without rowid;
 
+-- The workers: who runs, what it takes, and when it last said so. Nothing is decided by it.
+create table holdfast_worker (
+    worker        text not null,
+    incarnation   text not null,
+    host          text not null,
+    process       integer not null,
+    version       text not null,
+    state         text not null,
+    concurrency   integer not null,
+    running       integer not null,
+    lanes         text not null,
+    kinds         text not null,
+    capabilities  text not null,
+    loaded        text not null,
+    started_at_ms integer not null,
+    beat_at_ms    integer not null,
+    primary key (worker, incarnation)
+) strict, without rowid;
+create index holdfast_worker_beat on holdfast_worker (beat_at_ms);
+
 -- Jobs. Without AUTOINCREMENT the number of a deleted last row would be given again. What is wide stands last, so
 -- that reading what is narrow does not touch it.
 create table holdfast_job (
@@ -124,6 +144,10 @@ create index holdfast_job_lease on holdfast_job (lease_until_ms)
     where state = 'running';
 create index holdfast_job_holder on holdfast_job (worker, lease_token)
     where state = 'running';
+
+-- Jobs whose last attempt lapsed, few as they are, for those who look after them.
+create index holdfast_job_suspect on holdfast_job (suspect, state)
+    where suspect = 1;
 
 -- Waiting jobs that must be started in time.
 create index holdfast_job_deadline on holdfast_job (deadline_at_ms)

@@ -1,0 +1,130 @@
+"""`holdfast worker`: run the tasks of a queue, in this process or in several."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from typing import Any
+
+import click
+
+from holdfast import ClaimOptions, Worker
+from holdfast.cli import values, worker_crew, worker_logs, worker_report
+from holdfast.cli.complaints import Complaint
+from holdfast.cli.shared import Command, pass_terminal
+from holdfast.cli.terminal import Terminal
+from holdfast.cli.worker_report import About
+from holdfast.cli.worker_target import AnyQueue, find_queue
+from holdfast.client import identity
+from holdfast.domain import limits
+from holdfast.runtime.processes import end_with_parent
+from holdfast.runtime.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
+
+_DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    SIGTERM or SIGINT: take no more jobs, wait for those that run, give back what is left
+    after --grace. A second one: give back at once. The exit code is 0 after either.
+
+    Examples:
+      holdfast worker app.jobs:queue
+      holdfast worker app.jobs:queue --concurrency 50 --lane default --lane mail
+      holdfast worker app.jobs:queue --processes 4 --retention 7d
+    """,
+)
+@click.argument("target", metavar="MODULE:QUEUE")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, limits.CONCURRENCY_MAX),
+    default=CONCURRENCY_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="How many jobs a process runs at once.",
+)
+@click.option(
+    "--processes", type=click.IntRange(1, limits.PROCESSES_MAX), default=1, metavar="N", help="How many processes."
+)
+@click.option("--lane", multiple=True, help="Take from this lane. Repeatable. Default: the lanes of the tasks.")
+@click.option("--kind", multiple=True, help="Take this kind. Repeatable. Default: every task of the queue.")
+@click.option("--tenant", help="Take only this tenant's jobs.")
+@click.option("--capability", multiple=True, help="What this worker has, for jobs that require it. Repeatable.")
+@click.option("--affinity", multiple=True, help="What it has loaded: jobs beside it go first. Repeatable.")
+@click.option("--drain", type=click.Choice(["oldest", "listed"]), help="listed: kinds in the order given.")
+@click.option("--exclusive", is_flag=True, help="Take back at once what an earlier start of this name held.")
+@click.option("--lease", type=values.DURATION, metavar="TIME", default=_DEFAULT_LEASE, help="Length of a lease: 30s.")
+@click.option(
+    "--grace", type=values.DURATION, metavar="TIME", default=GRACE_SECONDS_DEFAULT, help="Patience at the end: 30s."
+)
+@click.option("--name", help="The worker's name. Default: host and process.")
+@click.option("--retention", type=values.DURATION, metavar="TIME", help="Delete what finished so long ago: 7d.")
+@click.option("--log-level", type=click.Choice(worker_logs.LEVELS), default="warning", show_default=True)
+@pass_terminal
+def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> int:
+    """Run the tasks of a queue until told to stop.
+
+    MODULE:QUEUE names a variable of a module that can be imported from this folder, as in app.jobs:queue.
+    """
+    if terminal.given_url is not None:
+        raise Complaint("--url does not go with a worker", hint="MODULE:QUEUE names the queue, which knows its store")
+    about = About(target, words["concurrency"], processes, words["grace"])
+    told_by = os.environ.pop(worker_crew.CHILD_VARIABLE, None)
+    if told_by is not None:
+        end_with_parent(about.grace_seconds)
+    queue = find_queue(target)
+    worker_logs.set_up(words["log_level"], as_json=terminal.json)
+    made = _worker(queue, target, words)
+    if processes > 1:
+        _refuse_unshared(queue)
+        return worker_crew.run_crew(terminal, about, words)
+    try:
+        with _reporting(terminal, about, made, records=told_by == "records"):
+            made.run()
+    finally:
+        queue.store.close()
+    return 0
+
+
+def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:
+    # Asked now, so that nothing is started that could only fail.
+    if not queue.tasks:
+        raise Complaint(
+            f"{target!r} has no tasks",
+            hint="declare some with @queue.task, and import their modules where the queue is made",
+        )
+    for kind in words["kind"]:
+        queue.tasks.get(kind)
+    # A word that is not given leaves the choice to the worker.
+    chosen: Any = {"lanes": words["lane"], "kinds": words["kind"], "drain": words["drain"]}
+    claim: ClaimOptions = {
+        **{word: value for word, value in chosen.items() if value},  # type: ignore[typeddict-item]  # as named above
+        "tenant": words["tenant"],
+        "capabilities": words["capability"],
+        "affinity": words["affinity"],
+        "exclusive": words["exclusive"],
+        "lease": words["lease"],
+        "worker": words["name"] or identity.worker_name(),
+    }
+    return Worker(
+        queue,
+        concurrency=words["concurrency"],
+        grace=words["grace"],
+        retention=words["retention"],
+        **claim,
+    )
+
+
+def _refuse_unshared(queue: AnyQueue) -> None:
+    # Only a store in memory has no twin.
+    if queue.store.twin() is queue.store:
+        raise Complaint("a queue in memory cannot be shared by processes", hint="leave out --processes")
+
+
+def _reporting(terminal: Terminal, about: About, made: Worker, *, records: bool) -> AbstractContextManager[None]:
+    if records:
+        return worker_report.in_records(made.status)
+    if terminal.out.is_terminal and not terminal.json:
+        return worker_report.on_screen(terminal, about, made.status)
+    return worker_report.in_lines(terminal, about, made.status)

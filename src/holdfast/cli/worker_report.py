@@ -1,0 +1,246 @@
+"""How a worker tells what it does: a live screen on a terminal, lines elsewhere, JSON for programs.
+
+All of them look at `WorkerStatus` now and then; nothing here slows a job down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from holdfast import WorkerStatus
+from holdfast.cli import text, wire
+from holdfast.cli.tables import STATE_STYLES, Column, table
+from holdfast.cli.terminal import Terminal
+
+Asked: TypeAlias = Callable[[], WorkerStatus]
+
+DRAWN_PER_SECOND: Final = 4
+SUMMARY_SECONDS: Final = 10.0
+# Begins the lines by which a child tells its supervisor's screen of itself (RFC 7464); handlers may print as well.
+RECORD: Final = "\x1e"
+_RATE_SECONDS: Final = 5.0
+_ALWAYS_SHOWN: Final = ("done", "failed")
+# Lines of the screen beside the rows of jobs.
+_LINES_AROUND: Final = 8
+_ROWS_MIN: Final = 3
+
+
+class About(NamedTuple):
+    """What does not change while a worker runs."""
+
+    target: str
+    concurrency: int
+    processes: int
+    grace_seconds: float
+
+
+class Meter:
+    """Tells how many attempts ended in a second, over the last few."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, at: float, total: int) -> float:
+        """Note that *total* attempts had ended at a moment; return the rate."""
+        self._seen.append((at, total))
+        while len(self._seen) > 2 and at - self._seen[0][0] > _RATE_SECONDS:
+            self._seen.popleft()
+        first_at, first = self._seen[0]
+        return (total - first) / (at - first_at) if at > first_at else 0.0
+
+
+# --- a screen -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def on_screen(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
+    """Draw the status until the end of the block, then leave one line that sums it up."""
+    started, meter, console = time.monotonic(), Meter(), terminal.out
+
+    def drawn() -> RenderableType:
+        now, status = time.monotonic(), asked()
+        rate = meter.note(now, sum(status.ended.values()))
+        return draw(about, status, now - started, rate, console.width, console.height)
+
+    live = Live(
+        console=console,
+        get_renderable=drawn,
+        refresh_per_second=DRAWN_PER_SECOND,
+        transient=True,
+        # What is logged to a file must not land on the screen.
+        redirect_stderr=sys.stderr.isatty(),
+    )
+    try:
+        with live:
+            yield
+    finally:
+        terminal.line(_stopped(asked(), time.monotonic() - started))
+
+
+def draw(  # noqa: PLR0917  # one picture, from all it shows
+    about: About, status: WorkerStatus, seconds: float, rate: float, width: int, height: int
+) -> RenderableType:
+    """Return the picture of a worker for a terminal of *width* and *height*."""
+    rows = max(height - _LINES_AROUND, _ROWS_MIN)
+    shown, hidden = status.running[:rows], len(status.running) - rows
+    parts: list[RenderableType] = [
+        _heading(about, status, seconds),
+        _counts(status, rate),
+        Text(_slots(about, status), "dim"),
+    ]
+    if shown:
+        columns = [
+            Column("JOB", [job.job_id for job in shown], floor=8),
+            Column("KIND", [job.kind for job in shown], rank=1, floor=8),
+            Column("TRY", [str(job.attempt) for job in shown], rank=2, justify="right"),
+            Column("RUNNING", [_running_time(job.seconds) for job in shown], justify="right"),
+        ]
+        parts += [Text(""), table(columns, width)]
+    if hidden > 0:
+        parts.append(Text(f"and {hidden:,} more", "dim"))
+    return Group(*(_one_row(part) for part in parts))
+
+
+def _one_row(part: RenderableType) -> RenderableType:
+    if isinstance(part, Text):
+        part.no_wrap, part.overflow = True, "ellipsis"
+    return part
+
+
+def _heading(about: About, status: WorkerStatus, seconds: float) -> Text:
+    heading = Text.assemble("worker ", (text.clean(status.worker, keep=""), "bold"), f"  {about.target}")
+    if about.processes > 1:
+        heading.append(f"  {about.processes} processes")
+    heading.append(f"  up {text.duration(seconds * 1000)}", "dim")
+    if status.stopping:
+        # No length of time: how much of the grace period is left is not known here.
+        heading.append("  stopping: takes no more jobs and waits for those that run", "yellow")
+    return heading
+
+
+def _counts(status: WorkerStatus, rate: float) -> Text:
+    counts = Text()
+    for outcome, count in _told_counts(status).items():
+        style = STATE_STYLES.get("lapsed" if outcome == "lost" else outcome, "")
+        counts.append(f"{outcome} ").append(f"{count:,}", style if count else "dim").append("   ")
+    return counts.append(f"{rate:,.1f}/s")
+
+
+def _slots(about: About, status: WorkerStatus) -> str:
+    busy = sum(job.seconds is not None for job in status.running)
+    waiting = len(status.running) - busy
+    slots = f"{busy:,} of {text.number(about.concurrency * about.processes, 'slot')} busy"
+    return f"{slots}, {text.number(waiting, 'job')} taken ahead" if waiting else slots
+
+
+def _running_time(seconds: float | None) -> str:
+    return "" if seconds is None else text.duration(seconds * 1000)
+
+
+# --- lines ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def in_lines(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
+    """Write a line at the start, now and then one that sums up if anything changed, and one at the end."""
+    started = time.monotonic()
+    seen = asked()
+    _say(terminal, "started", _started(about, seen), _about(about, seen))
+
+    def sum_up() -> None:
+        nonlocal seen
+        now = asked()
+        if now.ended != seen.ended:
+            seconds = time.monotonic() - started
+            _say(terminal, "summary", f"worker {now.worker}: {_summed_up(now)}", wire.worker_status(now, seconds))
+        seen = now
+
+    try:
+        with _every(SUMMARY_SECONDS, sum_up):
+            yield
+    finally:
+        status, seconds = asked(), time.monotonic() - started
+        _say(terminal, "stopped", _stopped(status, seconds), wire.worker_status(status, seconds))
+
+
+def _say(terminal: Terminal, event: str, line: str, document: wire.Document) -> None:
+    if terminal.json:
+        terminal.emit({"event": event, **document})
+    else:
+        terminal.line(line)
+
+
+def _about(about: About, status: WorkerStatus) -> wire.Document:
+    return {
+        "worker": status.worker,
+        "process": os.getpid(),
+        "target": about.target,
+        "concurrency": about.concurrency,
+    }
+
+
+def _started(about: About, status: WorkerStatus) -> str:
+    return f"worker {status.worker} runs {about.target}, {text.number(about.concurrency, 'job')} at once"
+
+
+def _stopped(status: WorkerStatus, seconds: float) -> str:
+    return f"worker {status.worker} stopped after {text.duration(seconds * 1000)}: {_summed_up(status)}"
+
+
+def _summed_up(status: WorkerStatus) -> str:
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in _told_counts(status).items())
+    return f"{counts}, {len(status.running):,} running" if status.running else counts
+
+
+def _told_counts(status: WorkerStatus) -> dict[str, int]:
+    """Return the ends worth telling of: what usually happens always, what seldom does if it did."""
+    named = {outcome: status.ended.get(outcome, 0) for outcome in _ALWAYS_SHOWN}
+    return named | {outcome: count for outcome, count in sorted(status.ended.items()) if count}
+
+
+# --- records for the supervisor's screen ----------------------------------------------------------------------------
+
+
+@contextmanager
+def in_records(asked: Asked) -> Iterator[None]:
+    """Tell the supervisor's screen of this child, as often as it is drawn."""
+
+    def tell() -> None:
+        sys.stdout.write(f"{RECORD}{json.dumps(asked()._asdict())}\n")
+        sys.stdout.flush()
+
+    try:
+        with _every(1 / DRAWN_PER_SECOND, tell):
+            yield
+    finally:
+        tell()
+
+
+@contextmanager
+def _every(seconds: float, work: Callable[[], None]) -> Iterator[None]:
+    """Do something now and then, in a thread, until the end of the block."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            work()
+
+    thread = threading.Thread(target=repeat, name="holdfast-report", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

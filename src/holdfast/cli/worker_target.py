@@ -1,0 +1,80 @@
+"""From `MODULE:QUEUE` to the queue that it names, or to words that say what is wrong with it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
+
+import holdfast
+from holdfast.cli.complaints import Complaint
+
+AnyQueue: TypeAlias = holdfast.Queue | holdfast.AsyncQueue
+
+_SHAPE = "write MODULE:QUEUE, as in app.jobs:queue for the variable queue in app/jobs.py"
+
+
+def find_queue(target: str) -> AnyQueue:
+    """Import the module that *target* names, this folder before all others, and return its queue."""
+    module_name, separator, name = target.partition(":")
+    if not separator or not module_name or not name:
+        raise Complaint(f"{target!r} does not name a queue", hint=_hint_of_shape(target))
+    module = _imported(module_name)
+    found: object = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise Complaint(f"module {module_name!r} has no {name!r}", hint=_hint_of_names(module, module_name))
+        found = getattr(found, part)
+    if not isinstance(found, holdfast.Queue | holdfast.AsyncQueue):
+        raise Complaint(
+            f"{target!r} is not a queue but {_article(type(found).__name__)}",
+            hint=_hint_of_names(module, module_name),
+        )
+    return found
+
+
+def _imported(module_name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise Complaint(
+                f"there is no module {error.name!r}",
+                hint="run this in the folder that holds it, or name that folder in PYTHONPATH",
+            ) from None
+        raise _failed(module_name, error) from error
+    except Exception as error:
+        raise _failed(module_name, error) from error
+
+
+def _failed(module_name: str, error: Exception) -> Complaint:
+    # Where in the user's own code it went wrong is what they need; the frames of the import itself are not.
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename][1:]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return Complaint(
+        f"importing {module_name!r} failed: {type(error).__name__}: {error}{place}",
+        hint=f"'{Path(sys.executable).name} -c \"import {module_name}\"' in this folder shows all of it",
+    )
+
+
+def _hint_of_shape(target: str) -> str:
+    return f"write {target[:-3].replace('/', '.')}:queue" if target.endswith(".py") else _SHAPE
+
+
+def _hint_of_names(module: ModuleType, module_name: str) -> str:
+    queues = [
+        f"{module_name}:{name}"
+        for name, value in vars(module).items()
+        if isinstance(value, holdfast.Queue | holdfast.AsyncQueue)
+    ]
+    return f"there is {', '.join(queues)}" if queues else "make one there: queue = holdfast.connect('jobs.db')"
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"

@@ -1,0 +1,67 @@
+"""What a task says of its attempts: how long one may take, and which errors are worth another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.domain import checks, limits
+from holdfast.domain.admission import JobOptions, NewJob, check_job
+from holdfast.domain.backoff import Backoff
+from holdfast.domain.checks import Duration
+from holdfast.domain.errors import InvalidInput
+
+
+class TaskOptions(JobOptions, total=False):
+    """The words of `task`: those of `enqueue`, for every job of the task, and three that the worker heeds."""
+
+    timeout: Duration
+    """How long an attempt may take; default one hour. Past it the handler is stopped and the attempt fails."""
+    retry_on: type[BaseException] | Sequence[type[BaseException]]
+    """Errors worth another attempt; all others, but for broken connections, then fail the job for good."""
+    permanent_on: type[BaseException] | Sequence[type[BaseException]]
+    """Errors that fail the job for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the worker treats the attempts of one task."""
+
+    timeout_seconds: float = limits.TASK_TIMEOUT_MS_DEFAULT / 1000
+    retry_on: tuple[type[BaseException], ...] = ()
+    permanent_on: tuple[type[BaseException], ...] = ()
+    backoff: Backoff | None = None
+    """Pauses between attempts, for jobs that bring none of their own."""
+    max_attempts: int = limits.MAX_ATTEMPTS_DEFAULT
+
+
+DEFAULT: Final = Policy()
+_OWN_WORDS: Final = ("timeout", "retry_on", "permanent_on")
+
+
+def split(kind: str, words: TaskOptions) -> tuple[JobOptions, Policy]:
+    """Return the options of a task's jobs and its policy, or raise `InvalidInput` naming the word that is wrong."""
+    if words.get("job_id") is not None:
+        raise InvalidInput("job_id", "cannot be one for all jobs of a task; give it with using")
+    given: Any = words
+    options: Any = {word: value for word, value in given.items() if word not in _OWN_WORDS}
+    check_job(NewJob(kind, **options), fresh_id="checked")
+    policy = Policy(
+        timeout_seconds=checks.duration_ms(words.get("timeout", DEFAULT.timeout_seconds), "timeout", 1) / 1000,
+        retry_on=_errors(words.get("retry_on", ()), "retry_on"),
+        permanent_on=_errors(words.get("permanent_on", ()), "permanent_on"),
+        backoff=words.get("backoff"),
+        max_attempts=words.get("max_attempts", DEFAULT.max_attempts),
+    )
+    return options, policy
+
+
+def _errors(values: object, field: str) -> tuple[type[BaseException], ...]:
+    listed = (values,) if isinstance(values, type) else values
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise InvalidInput(field, f"must be a list of exception classes, not {type(values).__name__}")
+    for index, value in enumerate(listed):
+        if not isinstance(value, type) or not issubclass(value, BaseException):
+            raise InvalidInput(f"{field}[{index}]", f"must be an exception class, not {value!r}")
+    return tuple(listed)

@@ -1,0 +1,158 @@
+"""One attempt in this worker's hands: what it runs, how long it may, and what becomes of it.
+
+An attempt is touched by three: the slot that runs its handler, the keeper of leases, and the core that settles it.
+What they tell each other goes through here, under one lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.client.asking import Cancelled
+from holdfast.client.context import Context, StopReason
+from holdfast.client.outcomes import outcome_of
+from holdfast.client.tasks import AnyTask
+from holdfast.domain.claim import Claim
+from holdfast.domain.outcome import Outcome, Released
+
+
+class OpenTransaction(Protocol):
+    """A transaction that a handler has opened and that its settlement is to join."""
+
+    def finish(self, outcome: Outcome) -> Outcome | None:
+        """Settle in it and commit, or undo it; return what is still to be settled, if anything."""
+        ...
+
+    async def finish_async(self, outcome: Outcome) -> Outcome | None:
+        """Do the same for a handler that is awaited."""
+        ...
+
+
+class Attempt:
+    """One job under one claim, from the claim to its settlement."""
+
+    def __init__(self, claim: Claim, task: AnyTask, asked_at: float) -> None:
+        self.claim = claim
+        self.task = task
+        self.context = Context(claim)
+        self.key = (claim.job.seq, claim.job.epoch)
+        """What tells it from every other attempt."""
+        self.started_at: float | None = None
+        """When a slot took it, by the monotonic clock; none while it waits for one."""
+        self.taken_at = time.monotonic()
+        """When this worker heard that it has the job, by the monotonic clock."""
+        self.lease_ends_at = asked_at + claim.lease_ms / 1000
+        """Until when this worker may believe that it holds the job, by the monotonic clock.
+
+        Counted from before it asked, because it cannot know when in between the store answered.
+        """
+        self.ended_at: float | None = None
+        """When its handler came to its end, by the monotonic clock."""
+        self.cancel_handler: Callable[[], None] | None = None
+        """Cancels an awaited handler from any thread; a blocking one can only be asked."""
+        self.transaction: OpenTransaction | None = None
+        """What its handler has opened, if it has."""
+        self.settled = False
+        """Whether it was settled by its own transaction."""
+        self._lock = threading.Lock()
+        self._decided = False
+        self._outcome: Outcome | None = None
+
+    @property
+    def timeout_at(self) -> float | None:
+        """When its time is up, by the monotonic clock; none until it is started."""
+        return None if self.started_at is None else self.started_at + self.task.policy.timeout_seconds
+
+    @property
+    def stopped(self) -> StopReason | None:
+        """Why its handler was told to stop, if it was."""
+        return self.context.stop_reason
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What to settle it with; none while that is open, and for good if there is nothing to settle any more."""
+        return self._outcome
+
+    def arguments(self) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Return what the handler is called with."""
+        args, kwargs = self.task.arguments.call(self.claim.job.payload)
+        return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
+
+    # --- whether it begins -----------------------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Note that a slot has it; tell whether its handler is to run. One told to stop before is given back."""
+        with self._lock:
+            self.started_at = time.monotonic()
+            if not self._decided and self.stopped is not None:
+                self._decided, self._outcome = True, Released()
+            return not self._decided
+
+    def give_back(self) -> bool:
+        """Release it if no slot has started it; tell whether that was so."""
+        with self._lock:
+            if self._decided or self.started_at is not None:
+                return False
+            self._decided, self._outcome = True, Released()
+            return True
+
+    # --- how it ends: whoever comes first decides ------------------------------------------------------------------
+
+    def conclude(self, ended: object) -> None:
+        """Let what a blocking handler returned or raised decide, unless that is done."""
+        outcome: Outcome | None = outcome_of(ended, self.task.policy, self.context)
+        if self.transaction is not None and outcome is not None:
+            outcome = self.transaction.finish(outcome)
+        self.decide(outcome)
+
+    async def conclude_async(self, ended: object) -> None:
+        """Let what an awaited handler returned or raised decide, unless that is done."""
+        outcome: Outcome | None = outcome_of(ended, self.task.policy, self.context)
+        if self.transaction is not None and outcome is not None:
+            outcome = await self.transaction.finish_async(outcome)
+        self.decide(outcome)
+
+    def decide(self, outcome: Outcome | None) -> bool:
+        """Settle with *outcome*, or with none let the job go; tell whether that was still open.
+
+        The handler may run on if it does not heed: what it returns is dropped.
+        """
+        with self._lock:
+            if self._decided:
+                return False
+            self._decided = True
+            self._outcome = outcome
+            return True
+
+    def amend(self, outcome: Outcome) -> None:
+        """Settle with another outcome, because the store refused the first."""
+        self._outcome = outcome
+
+    def time_out(self) -> bool:
+        """Fail the attempt because its time is up, and stop its handler; tell whether that was still open."""
+        self.context.ask_to_stop("timeout")
+        return self._decide_and_cancel(outcome_of(Cancelled("timeout"), self.task.policy, self.context))
+
+    def lose(self) -> bool:
+        """Let go of a job whose lease is gone, and stop its handler; tell whether that was still open."""
+        self.context.ask_to_stop("lost")
+        return self._decide_and_cancel(None)
+
+    def stop(self, reason: StopReason) -> None:
+        """Tell the handler to stop: an awaited one is cancelled, once, a blocking one sees it in its context."""
+        if self.context.ask_to_stop(reason):
+            self._cancel()
+
+    def _decide_and_cancel(self, outcome: Outcome | None) -> bool:
+        decided = self.decide(outcome)
+        if decided:
+            self._cancel()
+        return decided
+
+    def _cancel(self) -> None:
+        cancel = self.cancel_handler
+        if cancel is not None:
+            cancel()

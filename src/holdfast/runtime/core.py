@@ -1,0 +1,353 @@
+"""The heart of a worker: free slots are filled by claims, ended attempts are settled in the same commit.
+
+One loop does both. It asks for as many jobs as there are free slots, and for a few more only while handlers are so
+short that a slot would wait for the next commit; it lets ended attempts gather for a few milliseconds at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from holdfast.client.operations import Operations
+from holdfast.client.tasks import TaskRegistry
+from holdfast.domain import limits
+from holdfast.domain.claim import Claim, ClaimOptions, Settlement
+from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost, OutcomeUnknown, Unavailable
+from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
+from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.leases import LeaseKeeper
+from holdfast.runtime.slots import TaskSlots, ThreadSlots
+from holdfast.runtime.status import RunningJob
+from holdfast.runtime.transactions import offer_transaction
+from holdfast.stores.drivers import drive_async
+from holdfast.stores.engine import Store
+from holdfast.stores.script import lane_topic
+
+log = logging.getLogger("holdfast.worker")
+
+_LINGER_SECONDS = 0.002
+# While handlers take less than this, so much more work is taken than there are slots.
+_HORIZON_SECONDS = 0.02
+_PREFETCH_MAX = 500
+# What has waited for a slot for so long is given back, because another worker may be idle.
+_PATIENCE_SECONDS = 1.0
+# Without a signal, how often a worker looks for work by itself.
+_LOOK_SECONDS = 1.0
+_AVERAGE_WEIGHT = 0.05
+_RETRY_SECONDS_FIRST, _RETRY_SECONDS_LAST = 0.1, 5.0
+
+
+class Core:
+    """Claims, hands out, settles. Lives in one event loop; slots and the keeper tell it of ends from threads."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        store: Store,
+        tasks: TaskRegistry,
+        words: ClaimOptions,
+        *,
+        concurrency: int,
+        keeper: LeaseKeeper,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        """How attempts ended here, by outcome."""
+        self._operations = operations
+        self._store = store
+        self._tasks = tasks
+        self._words = words
+        self._concurrency = concurrency
+        self._keeper = keeper
+        keeper.decided = self.attempt_decided
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadSlots(concurrency, self.handler_ended)
+        self._coroutines = TaskSlots(concurrency, self.handler_ended)
+        self._busy = 0
+        """Handlers that run or wait for their slot."""
+        self._held: dict[tuple[int, int], Attempt] = {}
+        """Claimed and not yet settled."""
+        self._freed: deque[Attempt] = deque()
+        self._decided: deque[Attempt] = deque()
+        self._told = False
+        self._wake = asyncio.Event()
+        self._listener = _LaneListener(self._loop, self._wake)
+        self._stopping = False
+        self._dry_until = 0.0
+        """Until when there is no use in asking for work, unless a signal comes."""
+        self._run_seconds = 1.0
+        """How long handlers take, as a moving average."""
+        # Each colour has as many slots as may run at all, so that more than those could run at once.
+        self._prefetches = len({tasks.get(kind).is_async for kind in words.get("kinds") or ()}) == 1
+
+    # --- what others tell ------------------------------------------------------------------------------------------
+
+    def handler_ended(self, attempt: Attempt) -> None:
+        """Note that a slot is free again, and what its handler came to; from any thread."""
+        self._freed.append(attempt)
+        self._tell()
+
+    def attempt_decided(self, attempt: Attempt) -> None:
+        """Note that an attempt was decided while its handler still runs; from any thread."""
+        self._decided.append(attempt)
+        self._tell()
+
+    def stop(self) -> None:
+        """Claim nothing more, and end once nothing is held."""
+        self._stopping = True
+        self._wake.set()
+
+    def _tell(self) -> None:
+        # Only the first of many ends pays for waking the loop.
+        if not self._told:
+            self._told = True
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    # --- the loop --------------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Run jobs until told to stop and nothing is held any more."""
+        topics = [lane_topic(lane) for lane in self._words.get("lanes", ())]
+        for topic in topics:
+            self._store.hub.add(topic, self._listener)
+        try:
+            while not self._stopping or self._held:
+                await self._step()
+        finally:
+            for topic in topics:
+                self._store.hub.remove(topic, self._listener)
+            self._threads.close()
+            await self._coroutines.close()
+
+    async def _step(self) -> None:
+        self._give_back_stuck()
+        ended = self._take_ended()
+        room = self._room()
+        asks = room > 0 and time.monotonic() >= self._dry_until
+        if ended or asks:
+            await self._exchange(ended, room if asks or ended else 0)
+        else:
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for an end, a signal or the next look; then let further ends gather."""
+        until = self._dry_until if self._room() else time.monotonic() + _LOOK_SECONDS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(until - time.monotonic(), 0)):
+                await self._wake.wait()
+        self._wake.clear()
+        if self._listener.take():
+            self._dry_until = 0.0
+        if (self._freed or self._decided) and self._busy > len(self._freed):
+            await asyncio.sleep(_LINGER_SECONDS)
+
+    def _room(self) -> int:
+        """Return how many more jobs this worker should have in its hands."""
+        if self._stopping:
+            return 0
+        more = 0
+        if self._prefetches and self._run_seconds < _HORIZON_SECONDS:
+            more = min(int(self._concurrency * _HORIZON_SECONDS / max(self._run_seconds, 1e-5)), _PREFETCH_MAX)
+        # A call may settle and claim so many; what is beyond waits for the next.
+        return max(0, min(self._concurrency + more - self._busy, limits.CLAIM_MAX))
+
+    def _take_ended(self) -> list[Attempt]:
+        """Return what is to be settled, a call's worth of it, and let go of what is not ours any more."""
+        self._told = False
+        while self._freed:
+            attempt = self._freed.popleft()
+            self._busy -= 1
+            self._note_run(attempt)
+            self._decided.append(attempt)
+        ended: dict[tuple[int, int], Attempt] = {}
+        while self._decided and len(ended) < limits.SETTLE_MANY_MAX:
+            attempt = self._decided.popleft()
+            if attempt.key not in self._held:
+                # Settled or let go before its handler came to its end.
+                continue
+            if attempt.outcome is None:
+                self._let_go([attempt], "done" if attempt.settled else "lost")
+            else:
+                ended[attempt.key] = attempt
+        return list(ended.values())
+
+    def _note_run(self, attempt: Attempt) -> None:
+        if attempt.started_at is not None and attempt.ended_at is not None:
+            took = attempt.ended_at - attempt.started_at
+            self._run_seconds += (took - self._run_seconds) * _AVERAGE_WEIGHT
+
+    def _give_back_stuck(self) -> None:
+        """Give back what was taken ahead and waits behind handlers that turned out to be long."""
+        if self._busy <= self._concurrency:
+            return
+        waiting = next((attempt for attempt in self._held.values() if attempt.started_at is None), None)
+        if waiting is not None and time.monotonic() - waiting.taken_at > _PATIENCE_SECONDS:
+            self._run_seconds = 1.0
+            self.release_waiting()
+
+    # --- one commit ------------------------------------------------------------------------------------------------
+
+    async def _exchange(self, ended: list[Attempt], room: int) -> None:
+        """Settle what ended and claim what there is room for, in one commit, however often the store fails."""
+        token = secrets.token_hex(16)
+        pause = _RETRY_SECONDS_FIRST
+        asked_at = time.monotonic()
+        unknown = False
+        while ended or (room and (unknown or not self._stopping)):
+            try:
+                # A claim that may have been granted is asked for again, to be given back and not left to lapse.
+                asked = room if unknown or not self._stopping else 0
+                settlements, claims = await self._send(ended, asked, token)
+            except InvalidInput as error:
+                if not self._replace_invalid(ended):
+                    raise
+                log.error("an outcome was refused: %s", error)
+            except Unavailable as error:
+                log.warning("the store did not answer, trying again: %s", error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
+                pause = min(pause * 2, _RETRY_SECONDS_LAST)
+                ended = self._still_ours(ended)
+                unknown = unknown or isinstance(error, OutcomeUnknown)
+                if not unknown or time.monotonic() > asked_at + self._keeper.lease_seconds:
+                    unknown, asked_at, token = False, time.monotonic(), secrets.token_hex(16)
+            else:
+                self._note_settled(ended, settlements)
+                self._hand_out(claims, asked_at)
+                if len(claims) < room:
+                    self._dry_until = time.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+                return
+
+    async def _send(self, ended: list[Attempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
+        pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
+        if not room:
+            return await drive_async(self._operations.settle_many(pairs), self._store), []
+        words: ClaimOptions = {**self._words, "lease_token": token}
+        settled, claims = await drive_async(
+            self._operations.settle_and_claim(pairs, limit=room, **words), self._store
+        )
+        return settled, claims
+
+    def _replace_invalid(self, ended: Sequence[Attempt]) -> bool:
+        """Let attempts whose outcome cannot be stored fail for good; tell whether there were any."""
+        found = False
+        for attempt in ended:
+            try:
+                check_outcome(attempt.outcome or Released(), tenant=attempt.claim.job.tenant, fresh_id=str)
+            except InvalidInput as error:
+                found = True
+                attempt.amend(Failed(str(error), reason="result_invalid", permanent=True))
+        return found
+
+    def _still_ours(self, ended: Sequence[Attempt]) -> list[Attempt]:
+        """Return those that may still be settled; a settlement is tried until its lease has ended."""
+        now = time.monotonic()
+        gone = [attempt for attempt in ended if attempt.lease_ends_at <= now]
+        self._let_go(gone, "lost")
+        return [attempt for attempt in ended if attempt.lease_ends_at > now]
+
+    def _note_settled(self, ended: Sequence[Attempt], settlements: Sequence[Settlement]) -> None:
+        settled = []
+        for attempt, settlement in zip(ended, settlements, strict=True):
+            if settlement.error is None:
+                self.counts[_name_of(attempt.outcome)] += 1
+                settled.append(attempt)
+            elif isinstance(settlement.error, LeaseLost):
+                log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
+                self.counts["lost"] += 1
+                settled.append(attempt)
+            else:
+                self._amend(attempt, settlement.error)
+        self._let_go(settled)
+
+    def _amend(self, attempt: Attempt, refusal: HoldfastError) -> None:
+        """Let an attempt fail whose outcome the store refused, such as for a follow-up to a draining lane."""
+        log.error("the outcome of job %s was refused: %s", attempt.claim.job.id, refusal)
+        attempt.amend(Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True))
+        self._decided.append(attempt)
+
+    def _let_go(self, attempts: Sequence[Attempt], counted: str | None = None) -> None:
+        self._keeper.let_go(attempts)
+        for attempt in attempts:
+            if self._held.pop(attempt.key, None) is not None and counted is not None:
+                self.counts[counted] += 1
+
+    def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
+        attempts = [Attempt(claim, self._tasks.get(claim.job.kind), asked_at) for claim in claims]
+        for attempt in attempts:
+            if attempt.task.takes_context:
+                offer_transaction(attempt, self._operations, self._store)
+        self._held.update((attempt.key, attempt) for attempt in attempts)
+        self._keeper.hold(attempts)
+        if self._stopping:
+            # Claimed by a call that was under way when the worker was told to stop.
+            self.release_waiting()
+            return
+        self._busy += len(attempts)
+        for attempt in attempts:
+            (self._coroutines if attempt.task.is_async else self._threads).put(attempt)
+
+    # --- going down ------------------------------------------------------------------------------------------------
+
+    def release_waiting(self) -> None:
+        """Give back what no slot has started yet."""
+        for attempt in list(self._held.values()):
+            if attempt.give_back():
+                self.attempt_decided(attempt)
+
+    @property
+    def running(self) -> int:
+        """How many jobs are in this worker's hands."""
+        return len(self._held)
+
+    def running_jobs(self) -> tuple[RunningJob, ...]:
+        """Return what is in this worker's hands, the longest first; from any thread."""
+        now = time.monotonic()
+        jobs = [
+            RunningJob(
+                attempt.claim.job.id,
+                attempt.claim.job.kind,
+                attempt.claim.job.attempt,
+                None if attempt.started_at is None else now - attempt.started_at,
+            )
+            for attempt in self._keeper.held()
+        ]
+        return tuple(sorted(jobs, key=lambda job: -(job.seconds or 0.0)))
+
+    def release_running(self, *, at_once: bool) -> None:
+        """Tell handlers to stop; with *at_once* give their jobs back without waiting for them."""
+        for attempt in list(self._held.values()):
+            attempt.stop("shutdown")
+            if at_once and attempt.decide(Released()):
+                self.attempt_decided(attempt)
+
+
+class _LaneListener:
+    """Hears that a lane may have something to claim."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> None:
+        self._loop = loop
+        self._wake = wake
+        self._heard = False
+
+    def wake(self) -> None:
+        """Note that a signal came; from any thread."""
+        if not self._heard:
+            self._heard = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    def take(self) -> bool:
+        """Tell whether a signal came since this was last asked."""
+        heard, self._heard = self._heard, False
+        return heard
+
+
+def _name_of(outcome: Outcome | None) -> str:
+    return "lost" if outcome is None else type(outcome).__name__.lower()

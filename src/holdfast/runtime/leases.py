@@ -1,0 +1,162 @@
+"""Keeping leases: a thread with a store connection of its own extends what this worker holds, another watches time.
+
+Both live apart from the event loop because handlers may block that. What only time tells must not wait for the store
+either: a timeout that has passed, and a store out of reach for so long that the leases can no longer be believed in.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from holdfast.client.operations import Operations
+from holdfast.domain import limits
+from holdfast.domain.claim import Renewal
+from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
+from holdfast.runtime.attempt import Attempt
+from holdfast.stores.drivers import drive
+from holdfast.stores.engine import Runner
+
+log = logging.getLogger("holdfast.worker")
+
+# A lease is extended three times before it would lapse, so that two answers may be lost.
+_BEATS_IN_A_LEASE = 3
+# How often timeouts are looked at; one that starts and ends in between is noticed that late.
+_LOOKS_SECONDS = 0.25
+_LOOKS_SECONDS_LEAST = 0.005
+_RETRY_SECONDS = 0.2
+
+
+class LeaseKeeper:
+    """Extends leases until they are let go; tells of each attempt that it has decided itself."""
+
+    def __init__(self, operations: Operations, runner: Runner, lease_seconds: float) -> None:
+        self.decided: Callable[[Attempt], None] = lambda _attempt: None
+        """Told of each attempt that is decided here while its handler still runs."""
+        self.lease_seconds = lease_seconds
+        self._operations = operations
+        self._runner = runner
+        self._beat_seconds = lease_seconds / _BEATS_IN_A_LEASE
+        self._held: dict[tuple[int, int], Attempt] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._resting = False
+        self._held_again = threading.Event()
+        """Wakes the watch where it rests because nothing was held."""
+        self._threads = [
+            threading.Thread(target=self._keep, name="holdfast-leases", daemon=True),
+            threading.Thread(target=self._watch, name="holdfast-timeouts", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def hold(self, attempts: Iterable[Attempt]) -> None:
+        """Extend the leases of *attempts* from now on."""
+        with self._lock:
+            self._held.update((attempt.key, attempt) for attempt in attempts)
+            resting, self._resting = self._resting, False
+        if resting:
+            self._held_again.set()
+
+    def let_go(self, attempts: Iterable[Attempt]) -> None:
+        """Extend the leases of *attempts* no more."""
+        with self._lock:
+            for attempt in attempts:
+                self._held.pop(attempt.key, None)
+
+    def held(self) -> list[Attempt]:
+        """Return what is held now."""
+        with self._lock:
+            return list(self._held.values())
+
+    def stop(self) -> None:
+        """End the threads; what is still held will lapse."""
+        self._stopping.set()
+        self._held_again.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(self.lease_seconds)
+
+    # --- the thread that extends -----------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        pause = self._beat_seconds
+        while not self._stopping.wait(pause):
+            # Past its timeout nothing is extended any more, whatever becomes of its settlement.
+            attempts = [attempt for attempt in self.held() if attempt.stopped not in {"timeout", "lost"}]
+            pause = self._beat(attempts) if attempts else self._beat_seconds
+
+    def _beat(self, attempts: list[Attempt]) -> float:
+        """Extend leases; return after how many seconds to do so again."""
+        started = time.monotonic()
+        try:
+            for first in range(0, len(attempts), limits.SETTLE_MANY_MAX):
+                self._beat_some(attempts[first : first + limits.SETTLE_MANY_MAX], started)
+        except Unavailable as error:
+            log.warning("leases could not be extended, trying again: %s", error)
+            return min(_RETRY_SECONDS, self._beat_seconds)
+        return max(0.0, started + self._beat_seconds - time.monotonic())
+
+    def _beat_some(self, attempts: list[Attempt], started: float) -> None:
+        """Extend some leases and write the progress noted since the last time, in one commit."""
+        noted = [(attempt.claim, attempt.context.take_progress()) for attempt in attempts]
+        try:
+            answers = drive(self._operations.keep_many(noted), self._runner)
+        except Unavailable:
+            for attempt, (_, note) in zip(attempts, noted, strict=True):
+                attempt.context.return_progress(note)
+            raise
+        for attempt, answer in zip(attempts, answers, strict=True):
+            self._heed(attempt, answer, started)
+
+    def _heed(self, attempt: Attempt, answer: Renewal | HoldfastError, started: float) -> None:
+        if isinstance(answer, Renewal):
+            attempt.lease_ends_at = started + self.lease_seconds
+            if answer.cancel_requested and attempt.stopped is None:
+                attempt.stop("cancel")
+        elif isinstance(answer, LeaseLost) and attempt.lose():
+            log.warning("lost the lease of job %s: %s", attempt.claim.job.id, answer)
+            self.decided(attempt)
+
+    # --- the thread that watches time ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            attempts = self._held_or_rest()
+            now = time.monotonic()
+            for attempt in attempts:
+                self._end_overdue(attempt, now)
+            self._stopping.wait(_seconds_to_next(attempts, time.monotonic()))
+
+    def _held_or_rest(self) -> list[Attempt]:
+        """Return what is held, as soon as there is anything."""
+        with self._lock:
+            self._resting = not self._held
+            if self._resting:
+                self._held_again.clear()
+        if self._resting and not self._stopping.is_set():
+            self._held_again.wait()
+        return self.held()
+
+    def _end_overdue(self, attempt: Attempt, now: float) -> None:
+        """Stop a handler whose time is up, or whose job may be another worker's by now."""
+        job_id = attempt.claim.job.id
+        if attempt.lease_ends_at <= now:
+            if attempt.lose():
+                log.error("let go of job %s: its lease could not be extended in time", job_id)
+                self.decided(attempt)
+        elif attempt.timeout_at is not None and attempt.timeout_at <= now and attempt.time_out():
+            log.warning("job %s is past its timeout and was stopped", job_id)
+            self.decided(attempt)
+
+
+def _seconds_to_next(attempts: Sequence[Attempt], now: float) -> float:
+    """Return for how long no time is up, at least if no shorter timeout is started meanwhile."""
+    ends = [attempt.lease_ends_at for attempt in attempts if attempt.stopped is None]
+    ends += [at for attempt in attempts if attempt.stopped is None and (at := attempt.timeout_at) is not None]
+    return max(_LOOKS_SECONDS_LEAST, min([end - now for end in ends] + [_LOOKS_SECONDS]))

@@ -1,0 +1,108 @@
+"""Upkeep: what every worker does for the store beside its jobs, a little at a time and spread by chance.
+
+Promotion, taking back and deadlines belong to every claim and need no upkeep; what is left is the registry of
+workers, retention, and telling of jobs that somebody should look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+
+from holdfast.client.operations import Operations
+from holdfast.domain.claim import ClaimOptions
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.records import Finding, WorkerInfo, WorkerState
+from holdfast.stores.drivers import drive_async
+from holdfast.stores.engine import Store
+from holdfast.version import __version__
+
+log = logging.getLogger("holdfast.worker")
+
+BEAT_SECONDS = 10.0
+_LOOK_SECONDS = 60.0
+
+
+class Upkeep:
+    """Runs beside the core until it is cancelled."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        store: Store,
+        words: ClaimOptions,
+        *,
+        concurrency: int,
+        running: Callable[[], int],
+        retention_seconds: float | None,
+    ) -> None:
+        self.state: WorkerState = "active"
+        self._operations = operations
+        self._store = store
+        self._words = words
+        self._concurrency = concurrency
+        self._running = running
+        self._retention_seconds = retention_seconds
+        self._told: set[Finding] = set()
+        # Workers that start together must not all come round together.
+        self._next_look_at = time.monotonic() + _LOOK_SECONDS * random.random()  # noqa: S311
+
+    async def run(self) -> None:
+        """Keep things up until cancelled; what fails is tried again next time."""
+        while True:
+            try:
+                await self.beat()
+                if time.monotonic() >= self._next_look_at:
+                    await self._look()
+            except HoldfastError as error:
+                log.warning("upkeep failed and will be tried again: %s", error)
+            await asyncio.sleep(BEAT_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311
+
+    async def beat(self) -> None:
+        """Write this worker's row."""
+        said = WorkerInfo(
+            worker=self._words["worker"],
+            incarnation=self._words["incarnation"],
+            host=socket.gethostname(),
+            process=os.getpid(),
+            version=__version__,
+            state=self.state,
+            concurrency=self._concurrency,
+            running=self._running(),
+            lanes=tuple(self._words.get("lanes", ())),
+            kinds=tuple(self._words.get("kinds") or ()),
+            capabilities=tuple(self._words.get("capabilities", ())),
+            loaded=_loaded(self._words),
+        )
+        await drive_async(self._operations.worker_beat(said), self._store)
+
+    async def leave(self) -> None:
+        """Delete this worker's row."""
+        leaving = self._operations.worker_leave(self._words["worker"], self._words["incarnation"])
+        await drive_async(leaving, self._store)
+
+    async def _look(self) -> None:
+        self._next_look_at = time.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
+        if self._retention_seconds is not None:
+            pruned = await drive_async(self._operations.prune(older_than=self._retention_seconds), self._store)
+            if any(pruned):
+                log.info("deleted %d finished jobs and %d events past their retention", *pruned)
+        await self._tell_troubles()
+
+    async def _tell_troubles(self) -> None:
+        """Tell of stuck and suspect jobs, of each once until it has gone."""
+        findings = await drive_async(self._operations.troubles(), self._store)
+        troubles = {finding for finding in findings if finding.status != "ok"}
+        for finding in sorted(troubles - self._told):
+            log.warning("%s: %s. %s", finding.name, finding.says, finding.remedy)
+        self._told = troubles
+
+
+def _loaded(words: ClaimOptions) -> tuple[str, ...]:
+    affinity = words.get("affinity")
+    return (affinity,) if isinstance(affinity, str) else tuple(affinity or ())

@@ -1,0 +1,197 @@
+"""`Worker`: runs the tasks of a queue until it is told to stop.
+
+It owns the start and the end: which thread and loop everything lives in, what signals mean, how long handlers are
+waited for. What happens in between is the core's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Unpack
+
+from holdfast.client import identity
+from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.queue import Queue
+from holdfast.domain import checks, limits
+from holdfast.domain.checks import Duration
+from holdfast.domain.claim import ClaimOptions, check_claim
+from holdfast.domain.errors import HoldfastError, InvalidInput, Misconfigured
+from holdfast.runtime.core import Core
+from holdfast.runtime.leases import LeaseKeeper
+from holdfast.runtime.status import WorkerStatus
+from holdfast.runtime.upkeep import Upkeep
+
+log = logging.getLogger("holdfast.worker")
+
+CONCURRENCY_DEFAULT = 8
+GRACE_SECONDS_DEFAULT = 30.0
+# After the grace period, how long handlers that were told to stop are waited for.
+_STOPPING_SECONDS = 1.0
+
+
+class Worker:
+    """Runs the tasks of *queue*, *concurrency* at once.
+
+    The words of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`) say
+    which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
+    seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
+    how many seconds finished jobs and events are kept; none keeps them for ever.
+    """
+
+    def __init__(
+        self,
+        queue: Queue | AsyncQueue,
+        *,
+        concurrency: int = CONCURRENCY_DEFAULT,
+        grace: Duration = GRACE_SECONDS_DEFAULT,
+        retention: Duration | None = None,
+        **words: Unpack[ClaimOptions],
+    ) -> None:
+        self._store = queue.store
+        self._operations = queue.operations
+        self._tasks = queue.tasks
+        self._concurrency = checks.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
+        self._retention_seconds = None if retention is None else checks.duration_ms(retention, "retention") / 1000
+        self._grace_seconds = checks.duration_ms(grace, "grace") / 1000
+        for word in ("wait", "lease_token", "residence_left"):
+            if word in words:
+                raise InvalidInput(word, "is the worker's own to say")
+        self.name = checks.name(words.get("worker", identity.worker_name()), "worker")
+        self.incarnation = words.get("incarnation", uuid.uuid4().hex)
+        self._words: ClaimOptions = {**words, "worker": self.name, "incarnation": self.incarnation}
+        self._lease_seconds = check_claim(self._words, limit=1, fresh_token="").lease_ms / 1000
+        self._core: Core | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stops: asyncio.Queue[None] | None = None
+        self._stop_asked = False
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run jobs in this thread until a signal or `stop` ends it; a second signal ends it at once."""
+        asyncio.run(self.serve(signals=threading.current_thread() is threading.main_thread()))
+
+    async def serve(self, *, signals: bool = False) -> None:
+        """Run jobs in this event loop until `stop` is called, or with *signals* until SIGTERM or SIGINT."""
+        self._loop = asyncio.get_running_loop()
+        if signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self.stop)
+        words = self._claim_words()
+        keeper_store = self._store.twin()
+        keeper = LeaseKeeper(self._operations, keeper_store, self._lease_seconds)
+        try:
+            self._core = Core(
+                self._operations,
+                self._store,
+                self._tasks,
+                words,
+                concurrency=self._concurrency,
+                keeper=keeper,
+            )
+            keeper.start()
+            log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
+            async with self._kept_up(words, self._core):
+                await self._serve_and_end(self._core)
+        finally:
+            keeper.stop()
+            if keeper_store is not self._store:
+                keeper_store.close()
+            if signals:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    self._loop.remove_signal_handler(number)
+            log.info("worker %s has stopped", self.name)
+
+    @asynccontextmanager
+    async def _kept_up(self, words: ClaimOptions, core: Core) -> AsyncIterator[None]:
+        """Do the upkeep beside the block, and take this worker out of the registry at its end."""
+        upkeep = Upkeep(
+            self._operations,
+            self._store,
+            words,
+            concurrency=self._concurrency,
+            running=lambda: core.running,
+            retention_seconds=self._retention_seconds,
+        )
+        running = asyncio.ensure_future(upkeep.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError, HoldfastError):
+                await running
+            with suppress(HoldfastError):
+                await upkeep.leave()
+
+    def stop(self) -> None:
+        """Take no more jobs, wait for those that run, then end; called again, end at once. From any thread."""
+        self._stop_asked = True
+        if self._loop is not None and self._stops is not None:
+            with suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._stops.put_nowait, None)
+
+    async def _serve_and_end(self, core: Core) -> None:
+        """Serve until told to stop, then let handlers end, then give back what is left."""
+        self._stops = asyncio.Queue()
+        if self._stop_asked:
+            self._stops.put_nowait(None)
+        serving = asyncio.ensure_future(core.serve())
+        try:
+            if not await self._stopped_before(serving, None):
+                return
+            log.info("worker %s takes no more jobs and waits for those that run", self.name)
+            core.stop()
+            core.release_waiting()
+            if await self._stopped_before(serving, self._grace_seconds) is False:
+                return
+            core.release_running(at_once=False)
+            await self._stopped_before(serving, _STOPPING_SECONDS)
+            core.release_running(at_once=True)
+            await serving
+        finally:
+            serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await serving
+
+    async def _stopped_before(self, serving: asyncio.Future[None], seconds: float | None) -> bool | None:
+        """Wait for a stop: true if one came, false if the serving ended before it, none if neither did in time."""
+        assert self._stops is not None  # noqa: S101  # made before anything is served
+        stop = asyncio.ensure_future(self._stops.get())
+        try:
+            await asyncio.wait((serving, stop), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+                return False
+            return True if stop.done() else None
+        finally:
+            stop.cancel()
+
+    # --- how it is doing -------------------------------------------------------------------------------------------
+
+    def status(self) -> WorkerStatus:
+        """Return what it has done and is doing, for those who watch; from any thread."""
+        core = self._core
+        if core is None:
+            return WorkerStatus(self.name, (), {}, stopping=False)
+        return WorkerStatus(self.name, core.running_jobs(), dict(core.counts), stopping=self._stop_asked)
+
+    # --- what it takes ---------------------------------------------------------------------------------------------
+
+    def _claim_words(self) -> ClaimOptions:
+        """Return the words of its claims: by default the kinds the queue has tasks for, in the lanes these name."""
+        tasks = self._tasks
+        kinds = self._words.get("kinds")
+        if kinds is None:
+            kinds = tasks.kinds()
+        if not kinds:
+            raise Misconfigured("the queue has no tasks; declare some with @queue.task, in a module that is imported")
+        for kind in kinds:
+            tasks.get(kind)
+        lanes = self._words.get("lanes") or tasks.lanes(kinds)
+        return {**self._words, "kinds": list(kinds), "lanes": list(lanes)}

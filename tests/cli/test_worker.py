@@ -1,0 +1,335 @@
+"""`holdfast worker` as people and programs meet it: started, stopped, killed, watched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.cli.worker_process import APP, PATIENCE_SECONDS, command, environment, on_terminal, running, write_app
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[holdfast.Queue]:
+    write_app(tmp_path)
+    with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
+        yield queue
+
+
+def complaint(folder: Path, *words: str) -> str:
+    """Return what a worker that cannot start complains of."""
+    ran = subprocess.run(
+        command("worker", *words),
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    return ran.stderr
+
+
+def is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+# --- one process ----------------------------------------------------------------------------------------------------
+
+
+def test_it_runs_the_tasks_of_the_queue_and_ends_with_0_when_told_to(tmp_path: Path, queue: holdfast.Queue) -> None:
+    made = queue.enqueue("add", {"one": 2, "other": 3})
+
+    with running(tmp_path, "--json", "--name", "w1", "--concurrency", "3") as worker:
+        started = worker.document(event="started")
+        done = queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        worker.process.send_signal(signal.SIGTERM)
+        stopped = worker.document(event="stopped")
+        code = worker.finish()
+
+    assert (done.result, done.worker) == (5, "w1")
+    assert (started["worker"], started["process"], started["target"], started["concurrency"]) == (
+        "w1",
+        worker.process.pid,
+        "app:queue",
+        3,
+    )
+    assert (stopped["ended"], stopped["running"], stopped["stopping"]) == ({"done": 1}, 0, True)
+    assert code == 0
+
+
+def test_elsewhere_than_on_a_terminal_it_writes_plain_lines(tmp_path: Path, queue: holdfast.Queue) -> None:
+    made = queue.enqueue("add", {"one": 2, "other": "three"})
+
+    with running(tmp_path, "--name", "w1") as worker:
+        worker.says("worker w1 runs app:queue, 8 jobs at once")
+        assert queue.wait(made.id, timeout=PATIENCE_SECONDS).state == "failed"
+        worker.process.send_signal(signal.SIGINT)
+        worker.says("0 done, 1 failed")
+        code = worker.finish()
+
+    assert code == 0
+    assert not any("\x1b" in line for line in worker.lines)
+
+
+def test_its_words_choose_which_jobs_it_takes(tmp_path: Path, queue: holdfast.Queue) -> None:
+    words: Any = {"tenant": "acme", "lane": "mail", "requires": ["gpu"]}
+    taken = queue.enqueue("add", {"one": 1, "other": 1}, **words)
+    others = [queue.enqueue("hold", **words)]
+    for word, value in {"tenant": "globex", "lane": "default", "requires": ["tpu"]}.items():
+        others.append(queue.enqueue("add", {"one": 1, "other": 1}, **{**words, word: value}))
+
+    chosen = ["--tenant", "acme", "--lane", "mail", "--kind", "add", "--capability", "gpu", "--affinity", "m1"]
+    with running(tmp_path, "--json", "--name", "w1", "--drain", "listed", *chosen) as worker:
+        assert queue.wait(taken.id, timeout=PATIENCE_SECONDS).result == 2
+        [said] = queue.workers()
+        worker.process.send_signal(signal.SIGTERM)
+        stopped = worker.document(event="stopped")
+
+    assert stopped["ended"] == {"done": 1}
+    assert [queue.get(made.id).state for made in others] == ["ready"] * 4
+    assert (said.worker, said.lanes, said.kinds, said.capabilities, said.loaded) == (
+        "w1",
+        ("mail",),
+        ("add",),
+        ("gpu",),
+        ("m1",),
+    )
+
+
+def test_told_to_stop_it_lets_a_running_handler_end(tmp_path: Path, queue: holdfast.Queue) -> None:
+    made = queue.enqueue("hold")
+
+    with running(tmp_path, "--log-level", "info") as worker:
+        worker.document(handler="hold")
+        later = queue.enqueue("add", {"one": 1, "other": 1})
+        queue.wait(later.id, timeout=PATIENCE_SECONDS)
+        worker.process.send_signal(signal.SIGTERM)
+        worker.says("takes no more jobs and waits for those that run")
+        left = queue.enqueue("add", {"one": 1, "other": 1})
+        (tmp_path / "go").touch()
+        code = worker.finish()
+
+    held = queue.get(made.id)
+    assert (held.state, held.result, held.attempt) == ("done", "held", 1)
+    assert queue.get(left.id).state == "ready"
+    assert code == 0
+
+
+def test_told_twice_it_gives_back_what_runs_without_spending_the_attempt(
+    tmp_path: Path, queue: holdfast.Queue
+) -> None:
+    made = queue.enqueue("hold")
+
+    with running(tmp_path, "--log-level", "info", "--grace", "1h") as worker:
+        worker.document(handler="hold")
+        worker.process.send_signal(signal.SIGTERM)
+        worker.says("takes no more jobs and waits for those that run")
+        worker.process.send_signal(signal.SIGTERM)
+        code = worker.finish()
+
+    given_back = queue.get(made.id)
+    assert (given_back.state, given_back.attempt, given_back.releases) == ("ready", 0, 1)
+    assert code == 0
+
+
+def test_after_its_grace_it_gives_back_what_still_runs(tmp_path: Path, queue: holdfast.Queue) -> None:
+    made = queue.enqueue("hold")
+
+    with running(tmp_path, "--json", "--grace", "0") as worker:
+        worker.document(handler="hold")
+        worker.process.send_signal(signal.SIGTERM)
+        stopped = worker.document(event="stopped")
+        code = worker.finish()
+
+    given_back = queue.get(made.id)
+    assert (given_back.state, given_back.attempt) == ("ready", 0)
+    assert stopped["ended"] == {"released": 1}
+    assert code == 0
+
+
+def test_logs_are_json_lines_where_answers_are(tmp_path: Path, queue: holdfast.Queue) -> None:
+    queue.enqueue("hold")
+
+    with running(tmp_path, "--json", "--log-level", "info", "--name", "w1") as worker:
+        worker.document(handler="hold")
+        worker.process.send_signal(signal.SIGTERM)
+        logged = worker.document(logger="holdfast.worker", level="info")
+        (tmp_path / "go").touch()
+        worker.finish()
+
+    assert logged.keys() == {"at", "level", "logger", "message"}
+    assert [line for line in worker.lines if not isinstance(json.loads(line), dict)] == []
+
+
+# --- a terminal -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [[], ["--processes", "2"]])
+def test_on_a_terminal_it_draws_what_runs_and_leaves_one_line(
+    tmp_path: Path, queue: holdfast.Queue, words: list[str]
+) -> None:
+    made = queue.enqueue("hold", job_id="held-by-test")
+
+    with on_terminal(tmp_path, "--name", "w1", *words) as shown:
+        shown.read_until("held-by-test")
+        (tmp_path / "go").touch()
+        queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        shown.read_until("\x1b[32m1")
+        shown.type("\x03")
+        shown.read_until("w1 stopped after")
+        code = shown.finish()
+
+    assert "RUNNING" in shown.seen
+    assert ": 1 done, 0 failed" in shown.seen
+    assert code == 0
+
+
+# --- several processes ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_process_is_killed_is_finished_by_another(tmp_path: Path, queue: holdfast.Queue) -> None:
+    made = queue.enqueue("hold")
+
+    with running(tmp_path, "--json", "--processes", "2", "--name", "w", "--lease", "500ms") as worker:
+        first = worker.document(handler="hold", attempt=1)["process"]
+        os.kill(first, signal.SIGKILL)
+        second = worker.document(handler="hold", attempt=2)["process"]
+        (tmp_path / "go").touch()
+        done = queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        worker.process.send_signal(signal.SIGTERM)
+        code = worker.finish()
+
+    assert (done.state, done.result) == ("done", "held")
+    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["lapsed", "done"]
+    assert first != second
+    assert is_gone(second)
+    assert any("killed by signal 9" in line for line in worker.lines)
+    assert code == 0
+
+
+def test_a_process_that_was_killed_is_started_again_under_its_name(tmp_path: Path, queue: holdfast.Queue) -> None:
+    queue.migrate()
+
+    with running(tmp_path, "--json", "--processes", "2", "--name", "w") as worker:
+        started = [worker.document(event="started") for _ in range(2)]
+        killed = started[0]
+        os.kill(killed["process"], signal.SIGKILL)
+        again = worker.document(event="started")
+        worker.process.send_signal(signal.SIGTERM)
+        code = worker.finish()
+
+    assert {one["worker"] for one in started} == {"w-1", "w-2"}
+    assert again["worker"] == killed["worker"]
+    assert again["process"] != killed["process"]
+    assert code == 0
+
+
+def test_every_process_lets_its_handlers_end_and_a_second_signal_gives_back(
+    tmp_path: Path, queue: holdfast.Queue
+) -> None:
+    made = [queue.enqueue("hold") for _ in range(2)]
+
+    words = ["--processes", "2", "--concurrency", "1", "--log-level", "info", "--grace", "1h"]
+    with running(tmp_path, *words) as worker:
+        for _ in range(2):
+            worker.document(handler="hold")
+        worker.process.send_signal(signal.SIGINT)
+        for _ in range(2):
+            worker.says("takes no more jobs and waits for those that run")
+        worker.process.send_signal(signal.SIGINT)
+        code = worker.finish()
+
+    assert [(job.state, job.attempt) for job in (queue.get(one.id) for one in made)] == [("ready", 0)] * 2
+    assert code == 0
+
+
+def test_no_process_outlives_a_supervisor_that_was_killed(tmp_path: Path, queue: holdfast.Queue) -> None:
+    with running(tmp_path, "--json", "--processes", "2", "--grace", "0") as worker:
+        children = [worker.document(event="started")["process"] for _ in range(2)]
+        made = queue.enqueue("hold")
+        worker.document(handler="hold")
+        worker.process.kill()
+        worker.read_to_the_end()
+
+    assert worker.process.pid not in children
+    given_back = queue.get(made.id)
+    assert (given_back.state, given_back.attempt) == ("ready", 0)
+
+
+@pytest.mark.parametrize("words", [[], ["--processes", "3"]])
+def test_a_queue_without_tasks_is_told_of_once(tmp_path: Path, words: list[str]) -> None:
+    write_app(tmp_path, "import holdfast\nqueue = holdfast.connect('jobs.db')\n")
+
+    said = complaint(tmp_path, "app:queue", *words)
+
+    assert said.startswith("error: 'app:queue' has no tasks\nhint: declare some with @queue.task")
+    assert said.count("error:") == 1
+
+
+# --- what cannot be run ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "problem", "hint"),
+    [
+        ("app", "'app' does not name a queue", "write MODULE:QUEUE"),
+        ("app.py", "'app.py' does not name a queue", "write app:queue"),
+        ("absent:queue", "there is no module 'absent'", "PYTHONPATH"),
+        ("app.absent:queue", "there is no module 'app.absent'", "PYTHONPATH"),
+        ("app:absent", "module 'app' has no 'absent'", "there is app:queue"),
+        ("app:add", "'app:add' is not a queue but a Task", "there is app:queue"),
+        ("os:sep", "'os:sep' is not a queue but a str", "holdfast.connect"),
+        ("broken:queue", "importing 'broken' failed: ValueError: not today", "import broken"),
+        ("needy:queue", "importing 'needy' failed: ModuleNotFoundError: No module named 'nowhere'", "import needy"),
+    ],
+)
+def test_a_target_that_is_no_queue_is_refused_with_what_to_do(
+    tmp_path: Path, target: str, problem: str, hint: str
+) -> None:
+    write_app(tmp_path)
+    (tmp_path / "broken.py").write_text("raise ValueError('not today')\n")
+    (tmp_path / "needy.py").write_text("import nowhere\n")
+
+    said = complaint(tmp_path, target)
+
+    first, second = said.splitlines()
+    assert first.startswith(f"error: {problem}")
+    assert second.startswith("hint: ")
+    assert hint in second
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--url", "jobs.db"], "--url does not go with a worker"),
+        (["--kind", "absent"], "absent"),
+        (["--drain", "listed"], "drain"),
+        (["--concurrency", "0"], "--concurrency"),
+        (["--processes", "0"], "--processes"),
+        (["--lease", "soon"], "'soon' is not a duration"),
+        (["--lease", "0"], "lease"),
+    ],
+)
+def test_a_wrong_word_is_refused(tmp_path: Path, words: list[str], problem: str) -> None:
+    write_app(tmp_path)
+
+    assert problem in complaint(tmp_path, "app:queue", *words)
+
+
+def test_a_queue_in_memory_is_not_run_by_several_processes(tmp_path: Path) -> None:
+    write_app(tmp_path, APP.replace("jobs.db", ":memory:"))
+
+    assert "in memory cannot be shared" in complaint(tmp_path, "app:queue", "--processes", "2")

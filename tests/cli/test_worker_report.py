@@ -1,0 +1,111 @@
+"""What a worker's screen and its log lines look like, from given figures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from holdfast import RunningJob, WorkerStatus
+from holdfast.cli.worker_logs import JsonFormatter
+from holdfast.cli.worker_report import About, Meter, draw
+
+ABOUT = About("app:queue", concurrency=4, processes=1, grace_seconds=30)
+
+
+def drawn(status: WorkerStatus, about: About = ABOUT, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(file=StringIO(), width=width, height=height)
+    console.print(draw(about, status, 65, 12.34, width, height))
+    assert isinstance(console.file, StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def busy(count: int) -> WorkerStatus:
+    running = tuple(RunningJob(f"job-{number}", "email.send", 1, 60.0 - number) for number in range(count))
+    return WorkerStatus("w1", running, {"done": 1_234, "failed": 2}, stopping=False)
+
+
+def test_it_shows_who_runs_what_for_how_long_and_how_much_is_done() -> None:
+    waiting = RunningJob("ahead", "email.send", 3, None)
+    lines = drawn(busy(1)._replace(running=(*busy(1).running, waiting)))
+
+    assert lines[:3] == [
+        "worker w1  app:queue  up 1m 5s",
+        "done 1,234   failed 2   12.3/s",
+        "1 of 4 slots busy, 1 job taken ahead",
+    ]
+    assert lines[4].split() == ["JOB", "KIND", "TRY", "RUNNING"]
+    assert lines[6].split() == ["job-0", "email.send", "1", "1m"]
+    assert lines[7].split() == ["ahead", "email.send", "3"]
+
+
+def test_an_idle_worker_shows_no_table() -> None:
+    lines = drawn(WorkerStatus("w1", (), {}, stopping=False))
+
+    assert lines[1:] == ["done 0   failed 0   12.3/s", "0 of 4 slots busy"]
+
+
+def test_ends_that_seldom_happen_are_shown_if_they_did() -> None:
+    status = WorkerStatus("w1", (), {"done": 1, "lost": 2, "released": 0}, stopping=False)
+
+    assert drawn(status)[1] == "done 1   failed 0   lost 2   12.3/s"
+
+
+def test_several_processes_and_a_stop_are_named() -> None:
+    lines = drawn(busy(0)._replace(stopping=True), ABOUT._replace(processes=3), width=120)
+
+    assert lines[0].startswith("worker w1  app:queue  3 processes  up 1m 5s  stopping")
+    assert lines[2] == "0 of 12 slots busy"
+
+
+@pytest.mark.parametrize("height", [10, 24, 50])
+def test_it_never_grows_beyond_the_screen(height: int) -> None:
+    lines = drawn(busy(100), height=height)
+
+    assert len(lines) < max(height, 12)
+    assert lines[-1].startswith("and ")
+
+
+def test_it_stays_within_a_narrow_screen() -> None:
+    assert max(map(len, drawn(busy(3), width=30))) <= 30
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    evil = "\x1b[2J"
+    status = WorkerStatus(evil, (RunningJob(evil, evil, 1, 1.0),), {}, stopping=False)
+
+    assert not any("\x1b" in line for line in drawn(status))
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    meter = Meter()
+
+    assert meter.note(0, 0) == 0
+    assert meter.note(1, 10) == 10
+    for second in range(2, 20):
+        newest = meter.note(second, 10)
+    assert newest == 0
+
+
+def test_a_log_record_becomes_one_line_of_json_with_what_was_added_to_it() -> None:
+    logger = logging.getLogger("holdfast.task.email.send")
+    try:
+        raise ValueError("no such\naddress")
+    except ValueError:
+        record = logger.makeRecord(
+            logger.name, logging.WARNING, "send.py", 3, "cannot send to %s", ("ada",), sys.exc_info(),
+            extra={"job_id": "j1", "odd": {1}},
+        )  # fmt: skip
+
+    line = JsonFormatter().format(record)
+
+    document = json.loads(line)
+    assert "\n" not in line
+    assert (document["level"], document["logger"]) == ("warning", "holdfast.task.email.send")
+    assert (document["message"], document["job_id"], document["odd"]) == ("cannot send to ada", "j1", "{1}")
+    assert document["traceback"].endswith("ValueError: no such\naddress")
+    assert document["at"].endswith("+00:00")

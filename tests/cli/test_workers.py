@@ -1,0 +1,82 @@
+"""`holdfast workers`: the registry, as a table and as JSON."""
+
+from __future__ import annotations
+
+from holdfast import WorkerInfo
+from holdfast.client.operations import Operations
+from holdfast.domain import limits
+from holdfast.stores.drivers import drive
+from tests.cli.conftest import Cli
+
+SAID = WorkerInfo(
+    worker="w1",
+    incarnation="i1",
+    host="alpha",
+    process=42,
+    version="0.1.0",
+    state="active",
+    concurrency=8,
+    running=1,
+    lanes=("default", "mail"),
+    kinds=("email.send",),
+    capabilities=(),
+    loaded=("llama3",),
+)
+
+
+def beat(cli: Cli, said: WorkerInfo) -> None:
+    operations: Operations = cli.queue.operations
+    drive(operations.worker_beat(said), cli.queue.store)
+
+
+def test_no_worker_is_no_error(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    assert "no worker has said anything" in cli.run("workers").stderr
+
+
+def test_it_lists_who_runs_and_what_each_holds(cli: Cli) -> None:
+    cli.queue.enqueue("email.send")
+    cli.queue.claim(worker="w1", incarnation="i1")
+    beat(cli, SAID)
+
+    head, _, row = cli.text("workers").splitlines()
+
+    assert head.split()[:6] == ["WORKER", "STATE", "HOLDS", "SLOTS", "LANES", "KINDS"]
+    assert row.split()[:7] == ["w1", "active", "1", "8", "default,", "mail", "email.send"]
+    assert "llama3" in row
+    assert "CAPABILITIES" not in head
+
+
+def test_a_narrow_screen_keeps_what_matters_most(cli: Cli) -> None:
+    beat(cli, SAID)
+
+    head, *_ = cli.text("workers", columns=40).splitlines()
+
+    assert head.split()[:3] == ["WORKER", "STATE", "HOLDS"]
+    assert len(head) <= 40
+
+
+def test_in_json_every_word_is_there(cli: Cli) -> None:
+    beat(cli, SAID)
+
+    [told] = cli.json("workers")["workers"]
+
+    assert told.keys() == set(WorkerInfo._fields)
+    assert (told["worker"], told["lanes"], told["loaded"]) == ("w1", ["default", "mail"], ["llama3"])
+
+
+def test_the_newest_are_listed_first_up_to_the_limit(cli: Cli) -> None:
+    for number in range(3):
+        beat(cli, SAID._replace(worker=f"w{number}", incarnation=f"i{number}"))
+
+    assert len(cli.json("workers", "--limit", "2")["workers"]) == 2
+
+
+def test_one_that_fell_silent_is_marked(cli: Cli) -> None:
+    beat(cli, SAID)
+    long_ago = limits.WORKER_SILENT_MS + 1
+    with cli.queue.transaction() as transaction:
+        transaction.execute("update holdfast_worker set beat_at_ms = beat_at_ms - ?", (long_ago,))
+
+    assert cli.text("workers").splitlines()[2].split()[:2] == ["w1", "silent"]

@@ -1,0 +1,214 @@
+"""A worker started by its command, in processes of its own; what it and its handlers say is read as it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__).parents[1]
+PATIENCE_SECONDS = 60
+
+# Run as leader of a session, makes standard input the terminal from which interrupts come, then becomes its words.
+TAKES_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+APP = '''
+import json
+import os
+from pathlib import Path
+
+import holdfast
+from holdfast import Context
+
+queue = holdfast.connect("jobs.db")
+
+
+def say(**words: object) -> None:
+    os.write(1, (json.dumps(words) + "\\n").encode())
+
+
+@queue.task("add")
+def add(one: int, other: int) -> int:
+    return one + other
+
+
+@queue.task("hold", max_attempts=3)
+def hold(context: Context) -> str:
+    """Tell where it runs, and run until the test lets it go, whoever tells it to stop."""
+    say(handler="hold", process=os.getpid(), attempt=context.attempt)
+    while not Path("go").exists():
+        context.wait_cancelled(0.01)
+    return "held"
+'''
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Return what a worker's process gets to know of this one."""
+    inherited = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG"}}
+    return {**inherited, "PYTHONPATH": str(SOURCE), **more}
+
+
+def write_app(folder: Path, text: str = APP) -> None:
+    """Write the module `app` that workers in *folder* run."""
+    (folder / "app.py").write_text(text, encoding="utf-8")
+
+
+def command(*words: str) -> list[str]:
+    """Return the command line that starts `holdfast` with these words."""
+    return [sys.executable, "-m", "holdfast.cli", *words]
+
+
+class RunningWorker:
+    """A worker that runs; both its streams come as one."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.process = subprocess.Popen(
+            command("worker", "app:queue", *words),
+            cwd=folder,
+            env=environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._rest = ""
+
+    def line(self, wanted: Callable[[str], bool]) -> str:
+        """Return the next line that is wanted; fail if there is none before the end."""
+        while (line := self._next_line()) is not None:
+            self.lines.append(line)
+            if wanted(line):
+                return line
+        raise AssertionError(f"it ended without saying so: {self.lines}")
+
+    def document(self, **expected: Any) -> dict[str, Any]:
+        """Return the next JSON object with these values."""
+        found: dict[str, Any] = json.loads(self.line(lambda line: _matches(line, expected)))
+        return found
+
+    def says(self, text: str) -> str:
+        """Return the next line with *text* in it."""
+        return self.line(lambda line: text in line)
+
+    def read_to_the_end(self) -> None:
+        """Read on until nobody is left who could say anything: neither the process nor a child of it."""
+        while (line := self._next_line()) is not None:
+            self.lines.append(line)
+
+    def finish(self) -> int:
+        """Return the exit code, once nobody is left."""
+        self.read_to_the_end()
+        return self.process.wait(timeout=PATIENCE_SECONDS)
+
+    def _next_line(self) -> str | None:
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        while "\n" not in self._rest:
+            ready, _, _ = select.select([descriptor], [], [], PATIENCE_SECONDS)
+            assert ready, f"nothing more came after {self.lines}"
+            part = os.read(descriptor, 65_536).decode()
+            if not part:
+                return None
+            self._rest += part
+        line, _, self._rest = self._rest.partition("\n")
+        return line
+
+
+@contextmanager
+def running(folder: Path, *words: str) -> Iterator[RunningWorker]:
+    """Run a worker for a block; what is left of it then is killed."""
+    worker = RunningWorker(folder, *words)
+    try:
+        yield worker
+    finally:
+        # Its children end with it, because they notice.
+        worker.process.kill()
+        worker.process.wait()
+        assert worker.process.stdout is not None
+        worker.process.stdout.close()
+
+
+class WorkerOnTerminal:
+    """A worker on a terminal of its own, so that what is typed there reaches it as it would from a person."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._screen, inner = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TAKES_TERMINAL, *command("worker", "app:queue", *words)],
+            cwd=folder,
+            env=environment(folder, TERM="xterm", COLUMNS="100", LINES="24"),
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+        )
+        os.close(inner)
+        self.seen = ""
+
+    def read_until(self, expected: str) -> None:
+        """Read on until *expected* was shown."""
+        patient_until = time.monotonic() + PATIENCE_SECONDS
+        while expected not in self.seen:
+            part = self._part()
+            # It is drawn again and again, so that silence alone would not tell that nothing comes of it.
+            assert part, f"{expected!r} is not in {self.seen!r}"
+            assert time.monotonic() < patient_until, f"{expected!r} is not in {self.seen!r}"
+
+    def type(self, text: str) -> None:
+        """Type *text*, a control character perhaps."""
+        os.write(self._screen, text.encode())
+
+    def finish(self) -> int:
+        """Return the exit code, once nobody is left."""
+        while self._part():
+            pass
+        return self.process.wait(timeout=PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._screen)
+
+    def _part(self) -> str:
+        ready, _, _ = select.select([self._screen], [], [], PATIENCE_SECONDS)
+        assert ready, f"nothing more came after {self.seen!r}"
+        try:
+            part = os.read(self._screen, 65_536).decode(errors="replace")
+        except OSError:  # Linux's way to say that the other end was closed
+            part = ""
+        self.seen += part
+        return part
+
+
+@contextmanager
+def on_terminal(folder: Path, *words: str) -> Iterator[WorkerOnTerminal]:
+    """Run a worker on a terminal for a block; what is left of it then is killed."""
+    worker = WorkerOnTerminal(folder, *words)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+def _matches(line: str, expected: dict[str, Any]) -> bool:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.items() >= expected.items()
