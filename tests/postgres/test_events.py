@@ -15,7 +15,7 @@ import holdfast
 from holdfast import Done
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.lives import all_events, claimed
-from tests.support.postgres_server import Connection, database_url, server_url
+from tests.support.postgres_server import Connection, Server, database_url, server_url
 
 BY_NUMBER = "select event, job_id from {}.event where event > %s order by event"
 BY_NUMBER_BELOW_THE_OLDEST_OPEN = """
