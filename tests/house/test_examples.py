@@ -26,6 +26,14 @@ SHOWN = {
         "attempt 1 by first: lapsed",
         "attempt 2 by second: done",
     ],
+    "worker_basics.py": [
+        "Hello, Ada!",
+        "https://example.org at attempt 2",
+        "open at attempt 1",
+        "deferred: 1",
+        "done: 3",
+        "failed: 1",
+    ],
 }
 
 

@@ -253,7 +253,7 @@ def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -
         arrived(go_on)
 
     made = queue.enqueue("long", {})
-    with at_work(queue, lease=2):
+    with at_work(queue, lease=2, concurrency=1):
         in_state(queue, made.id, "running")
         with outage:
             started.set()

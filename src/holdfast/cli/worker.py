@@ -26,8 +26,8 @@ _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
 @click.command(
     cls=Command,
     epilog="""
-    SIGTERM or SIGINT: take no more jobs, wait for those that run, give back what is left
-    after --grace. A second one: give back at once. The exit code is 0 after either.
+    SIGTERM or SIGINT: take no more jobs, wait for those that run, give back what
+    is left after --grace. A second one: give back at once. It exits with 0.
 
     Examples:
       holdfast worker app.jobs:queue

@@ -15,8 +15,8 @@ from holdfast.domain import limits
 @click.command(
     cls=Command,
     epilog="""
-    A worker that ends in good order leaves the list. One that was killed stays in it as
-    silent; its jobs are taken over as soon as their leases have lapsed.
+    A worker that ends in good order leaves the list. One that was killed is shown
+    as silent after a minute; its jobs are taken over once their leases have lapsed.
 
     Examples:
       holdfast workers

@@ -13,11 +13,12 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast.client.operations import Operations
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.records import Finding, WorkerInfo, WorkerState
+from holdfast.domain.records import WorkerInfo, WorkerState
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.version import __version__
@@ -41,14 +42,15 @@ class Upkeep:
         running: Callable[[], int],
         retention_seconds: float | None,
     ) -> None:
-        self.state: WorkerState = "active"
+        self._state: WorkerState = "active"
+        self._changed = asyncio.Event()
         self._operations = operations
         self._store = store
         self._words = words
         self._concurrency = concurrency
         self._running = running
         self._retention_seconds = retention_seconds
-        self._told: set[Finding] = set()
+        self._told: set[str] = set()
         # Workers that start together must not all come round together.
         self._next_look_at = time.monotonic() + _LOOK_SECONDS * random.random()  # noqa: S311
 
@@ -61,7 +63,18 @@ class Upkeep:
                     await self._look()
             except HoldfastError as error:
                 log.warning("upkeep failed and will be tried again: %s", error)
-            await asyncio.sleep(BEAT_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311
+            await self._pause(BEAT_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def say_stopping(self) -> None:
+        """Write soon that this worker takes no more jobs."""
+        self._state = "stopping"
+        self._changed.set()
 
     async def beat(self) -> None:
         """Write this worker's row."""
@@ -71,7 +84,7 @@ class Upkeep:
             host=socket.gethostname(),
             process=os.getpid(),
             version=__version__,
-            state=self.state,
+            state=self._state,
             concurrency=self._concurrency,
             running=self._running(),
             lanes=tuple(self._words.get("lanes", ())),
@@ -95,12 +108,13 @@ class Upkeep:
         await self._tell_troubles()
 
     async def _tell_troubles(self) -> None:
-        """Tell of stuck and suspect jobs, of each once until it has gone."""
+        """Tell of stuck and suspect jobs, of each trouble once until it has gone, however many they become."""
         findings = await drive_async(self._operations.troubles(), self._store)
-        troubles = {finding for finding in findings if finding.status != "ok"}
-        for finding in sorted(troubles - self._told):
-            log.warning("%s: %s. %s", finding.name, finding.says, finding.remedy)
-        self._told = troubles
+        troubles = [finding for finding in findings if finding.status != "ok"]
+        for finding in troubles:
+            if finding.name not in self._told:
+                log.warning("%s: %s. %s", finding.name, finding.says, finding.remedy)
+        self._told = {finding.name for finding in troubles}
 
 
 def _loaded(words: ClaimOptions) -> tuple[str, ...]:

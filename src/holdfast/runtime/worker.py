@@ -97,8 +97,8 @@ class Worker:
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
-            async with self._kept_up(words, self._core):
-                await self._serve_and_end(self._core)
+            async with self._kept_up(words, self._core) as upkeep:
+                await self._serve_and_end(self._core, upkeep)
         finally:
             keeper.stop()
             if keeper_store is not self._store:
@@ -109,7 +109,7 @@ class Worker:
             log.info("worker %s has stopped", self.name)
 
     @asynccontextmanager
-    async def _kept_up(self, words: ClaimOptions, core: Core) -> AsyncIterator[None]:
+    async def _kept_up(self, words: ClaimOptions, core: Core) -> AsyncIterator[Upkeep]:
         """Do the upkeep beside the block, and take this worker out of the registry at its end."""
         upkeep = Upkeep(
             self._operations,
@@ -121,7 +121,7 @@ class Worker:
         )
         running = asyncio.ensure_future(upkeep.run())
         try:
-            yield
+            yield upkeep
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError, HoldfastError):
@@ -136,7 +136,7 @@ class Worker:
             with suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stops.put_nowait, None)
 
-    async def _serve_and_end(self, core: Core) -> None:
+    async def _serve_and_end(self, core: Core, upkeep: Upkeep) -> None:
         """Serve until told to stop, then let handlers end, then give back what is left."""
         self._stops = asyncio.Queue()
         if self._stop_asked:
@@ -147,6 +147,7 @@ class Worker:
                 return
             log.info("worker %s takes no more jobs and waits for those that run", self.name)
             core.stop()
+            upkeep.say_stopping()
             core.release_waiting()
             if await self._stopped_before(serving, self._grace_seconds) is False:
                 return
