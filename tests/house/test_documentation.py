@@ -68,7 +68,7 @@ def test_a_word_of_a_task_is_documented(word: str) -> None:
 @pytest.mark.parametrize("name", sorted(name for name in vars(holdfast.Context) if name[0] != "_"))
 def test_what_a_context_offers_a_handler_is_documented(name: str) -> None:
     text = (DOCS / "tasks.md").read_text(encoding="utf-8")
-    for_the_worker = {"take_progress", "ask_to_stop"}
+    for_the_worker = {"take_progress", "return_progress", "ask_to_stop"}
 
     assert name in for_the_worker or re.search(rf"(`|context\.){name}\b", text)
 

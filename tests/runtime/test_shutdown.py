@@ -217,7 +217,7 @@ def test_ten_rolling_restarts_lose_nothing_and_spend_no_attempt(harness: Harness
     jobs = queue.enqueue_many([NewJob("work", {"number": number}) for number in range(1500)])
     for turn in range(10):
         with at_work(queue, concurrency=8, grace=0.02 * (turn % 3)) as working:
-            wait_until(lambda: sum(working.worker.status().ended.values()) > 50)  # called here
+            wait_until(lambda: sum(working.worker.status().ended.values()) > 50)
             working.worker.stop()
             working.end()
     with at_work(queue, concurrency=50):

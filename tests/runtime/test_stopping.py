@@ -224,13 +224,13 @@ def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(harness
 
 @COLOURS
 def test_handlers_stop_by_themselves_when_the_store_is_away_for_a_lease(harness: Harness, awaited: bool) -> None:
+    outage = Outage(harness)
     queue = live(harness)
     waiting = Waiting(queue, awaited=awaited)
     made = queue.enqueue("wait", {})
     with at_work(queue, lease=LEASE_SECONDS, concurrency=1):
         arrived(waiting.started)
-        with queue.transaction():
-            # Nobody else can write: for the worker the store is out of reach, for longer than its lease.
+        with outage:
             arrived(waiting.told)
         assert waiting.reason == "lost"
         waiting.go_on.set()
