@@ -1,0 +1,73 @@
+"""Workers in processes of their own, which a test kills, stops and revives. Run as children of a test."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import holdfast
+from holdfast import Context, Queue
+from holdfast.runtime.worker import Worker
+
+EFFECTS = "create table if not exists effects (number integer primary key)"
+
+
+def open_queue(path: str) -> Queue:
+    """Return a client of the store under test, with its tasks declared."""
+    queue = holdfast.connect(path)
+
+    @queue.task("count")
+    def count(context: Context, number: int, seconds: float = 0.0) -> int:
+        context.wait_cancelled(seconds)
+        context.raise_if_cancelled()
+        return number
+
+    @queue.task("effect")
+    def effect(context: Context, number: int) -> None:
+        with context.transaction() as transaction:
+            transaction.execute("insert into effects (number) values (?)", (number,))
+
+    return queue
+
+
+def _stop_when_told(pipe: Connection, worker: Worker) -> None:
+    pipe.recv()
+    worker.stop()
+
+
+def work(pipe: Connection, path: str, words: dict[str, Any]) -> None:
+    """Be a worker until killed or told to stop."""
+    logging.disable()
+    queue = open_queue(path)
+    worker = Worker(queue, **words)
+    threading.Thread(target=_stop_when_told, args=(pipe, worker), daemon=True).start()
+    worker.run()
+    pipe.send(worker.status().ended)
+
+
+def work_by_hand(pipe: Connection, path: str, words: dict[str, Any]) -> None:
+    """Be a worker whose handler says when it starts and how it was told to stop, and returns all the same."""
+    logging.disable()
+    queue = open_queue(path)
+
+    @queue.task("hold")
+    def hold(context: Context) -> str:
+        pipe.send("started")
+        context.wait_cancelled()
+        pipe.send(context.stop_reason)
+        return f"by {context.worker}"
+
+    worker = Worker(queue, **words)
+    threading.Thread(target=_stop_when_told, args=(pipe, worker), daemon=True).start()
+    worker.run()
+    pipe.send(worker.status().ended)
+
+
+def hold_the_store(pipe: Connection, path: str) -> None:
+    """Keep every other writer out until told to go on."""
+    queue = open_queue(path)
+    with queue.transaction():
+        pipe.send("held")
+        pipe.recv()
