@@ -229,3 +229,20 @@ def test_ten_rolling_restarts_lose_nothing_and_spend_no_attempt(harness: Harness
     assert set(ran) == set(range(1500))
     outcomes = {attempt.outcome for made in jobs for attempt in queue.attempts(made.id)}
     assert outcomes == {"done", "released"}
+
+
+def test_a_worker_whose_store_is_away_ends_all_the_same(harness: Harness) -> None:
+    outage = Outage(harness)
+    queue = harness.open()
+    slow = Slow(queue, awaited=False)
+    made = queue.enqueue("slow", {})
+    with at_work(queue, lease=600, concurrency=1) as working:
+        arrived(slow.started)
+        with outage:
+            slow.go_on.set()
+            outage.struck(2)
+            working.worker.stop()
+            working.worker.stop()
+            working.end()
+    # It could not be settled and is left to lapse.
+    assert queue.get(made.id).state == "running"

@@ -79,6 +79,7 @@ class Core:
         self._wake = asyncio.Event()
         self._listener = _LaneListener(self._loop, self._wake)
         self._stopping = False
+        self._stop_told = asyncio.Event()
         self._dry_until = 0.0
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
@@ -101,6 +102,7 @@ class Core:
     def stop(self) -> None:
         """Claim nothing more, and end once nothing is held."""
         self._stopping = True
+        self._stop_told.set()
         self._wake.set()
 
     def _tell(self) -> None:
@@ -211,7 +213,7 @@ class Core:
                 log.error("an outcome was refused: %s", error)
             except Unavailable as error:
                 log.warning("the store did not answer, trying again: %s", error)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
+                await self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
                 pause = min(pause * 2, _RETRY_SECONDS_LAST)
                 ended = self._still_ours(ended)
                 unknown = unknown or isinstance(error, OutcomeUnknown)
@@ -223,6 +225,15 @@ class Core:
                 if len(claims) < room:
                     self._dry_until = time.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
                 return
+
+    async def _rest(self, seconds: float) -> None:
+        """Leave the store alone for a while, a shorter one if the worker is told to stop meanwhile."""
+        if self._stopping:
+            await asyncio.sleep(min(seconds, _RETRY_SECONDS_FIRST))
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop_told.wait()
 
     async def _send(self, ended: list[Attempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]

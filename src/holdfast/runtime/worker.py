@@ -33,6 +33,8 @@ CONCURRENCY_DEFAULT = 8
 GRACE_SECONDS_DEFAULT = 30.0
 # After the grace period, how long handlers that were told to stop are waited for.
 _STOPPING_SECONDS = 1.0
+# And how long it may take to give their jobs back.
+_GIVING_BACK_SECONDS = 5.0
 
 
 class Worker:
@@ -149,12 +151,14 @@ class Worker:
             core.stop()
             upkeep.say_stopping()
             core.release_waiting()
-            if await self._stopped_before(serving, self._grace_seconds) is False:
-                return
-            core.release_running(at_once=False)
-            await self._stopped_before(serving, _STOPPING_SECONDS)
-            core.release_running(at_once=True)
-            await serving
+            stopped = await self._stopped_before(serving, self._grace_seconds)
+            if stopped is None:
+                core.release_running(at_once=False)
+                await self._stopped_before(serving, _STOPPING_SECONDS)
+            if stopped is not False:
+                core.release_running(at_once=True)
+                # Where the store is out of reach for longer, what is left lapses.
+                await self._stopped_before(serving, _GIVING_BACK_SECONDS)
         finally:
             serving.cancel()
             with suppress(asyncio.CancelledError):
