@@ -155,6 +155,7 @@ def test_a_trouble_is_told_once_until_it_has_gone(
     with caplog.at_level(logging.WARNING, logger="holdfast.worker"), at_work(queue):
         wait_until(lambda: bool(_warnings(caplog, "suspect jobs")))
         _lose_one(queue, clock)
+        wait_until(lambda: [(job.state, job.suspect) for job in queue.jobs(kind="other").jobs] == [("ready", 1)] * 2)
         for _ in range(3):
             last = queue.workers()[0].beat_at_ms
             clock.advance(1)
