@@ -151,10 +151,11 @@ def test_a_trouble_is_told_once_until_it_has_gone(
     queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.task("note")(lambda: None)
-    _lose_one(queue, clock)
+    _lose_one(queue, clock, "first")
     with caplog.at_level(logging.WARNING, logger="holdfast.worker"), at_work(queue):
         wait_until(lambda: bool(_warnings(caplog, "suspect jobs")))
-        _lose_one(queue, clock)
+        _lose_one(queue, clock, "second")
+        wait_until(lambda: [(job.state, job.suspect) for job in queue.jobs().jobs] == [("ready", 1)] * 2)
         for _ in range(3):
             last = queue.workers()[0].beat_at_ms
             clock.advance(1)
@@ -163,10 +164,10 @@ def test_a_trouble_is_told_once_until_it_has_gone(
     assert len(_warnings(caplog, "suspect jobs")) == 1
 
 
-def _lose_one(queue: Queue, clock: ManualClock) -> None:
-    """Let a worker vanish with one more job in its hands than the one before."""
-    queue.enqueue("other", {})
-    assert queue.claim_many(kinds=["other"], worker="gone", lease=1)
+def _lose_one(queue: Queue, clock: ManualClock, kind: str) -> None:
+    """Let a worker vanish with a job in its hands."""
+    queue.enqueue(kind, {})
+    assert queue.claim(kinds=[kind], worker="gone", lease=1)
     clock.advance(10)
 
 
