@@ -97,7 +97,7 @@ def main() -> None:
 
 def candidates() -> list[Candidate]:
     """Return Holdfast, or nothing where this build has no store for PostgreSQL."""
-    settings = "connect(url); settle_and_claim in batches of 100 by a plain loop; psycopg 3 with its pool"
+    settings = "connect(url); settle_and_claim in batches of 100 by a plain loop; psycopg 3"
     return [Candidate("holdfast", "full", settings, _ROADS, PostgresSession)]
 
 
