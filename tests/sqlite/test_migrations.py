@@ -14,8 +14,9 @@ import pytest
 import holdfast
 from holdfast import SchemaMismatch
 from holdfast.domain.job import Job
+from holdfast.stores.migrations import Migration
 from holdfast.stores.sqlite import migrate
-from holdfast.stores.sqlite.migrate import Migration, migrations
+from holdfast.stores.sqlite.migrate import migrations
 
 
 @pytest.fixture
@@ -65,15 +66,15 @@ import holdfast
 from holdfast.stores.sqlite import migrate
 
 path, survive = sys.argv[1], int(sys.argv[2])
-whole = migrate.Migration.statements
+whole = migrate.statements_of
 
-def cut_short(self):
-    for number, statement in enumerate(whole(self)):
+def cut_short(migration):
+    for number, statement in enumerate(whole(migration)):
         if number == survive:
             os.kill(os.getpid(), signal.SIGKILL)
         yield statement
 
-migrate.Migration.statements = cut_short
+migrate.statements_of = cut_short
 holdfast.connect(path).migrate()
 """
 

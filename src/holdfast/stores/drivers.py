@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from holdfast.domain.clock import Clock
 from holdfast.stores.engine import AsyncRunner, Runner
-from holdfast.stores.script import Listen, Pause, Procedure, Read, Request, Script, Write
+from holdfast.stores.script import CHANCE, NOW, Listen, Pause, Procedure, Read, Request, Script, Signal, Write
 from holdfast.stores.signals import AwaitingListener, BlockingListener
 
 T = TypeVar("T")
+
+
+def answer_beside(request: Request, clock: Clock, signals: set[str]) -> Any:
+    """Answer what a script asks beside its statements: the time, chance, and a note of whom to wake."""
+    if isinstance(request, Signal):
+        signals.update(request.topics)
+        return None
+    if request is NOW:
+        return clock.now()
+    if request is CHANCE:
+        return random.random()  # noqa: S311  # spreads retries, guards nothing
+    raise TypeError(f"a script asked for {request!r}")
 
 
 def run_script(script: Script[T], answer: Callable[[Request], Any]) -> T:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.domain.errors import InvalidInput, Misconfigured
+from holdfast.stores.endings import to_its_end
 from holdfast.stores.postgres.errors import translated, translated_loss
 from holdfast.stores.postgres.transactions import Terms, check_joined, refuse_ended, run_joined
 from holdfast.stores.postgres.wire import Query, Talk, talk, talk_async
@@ -118,19 +116,3 @@ def join(connection: Any, terms: Terms, hub: Hub) -> BlockingJoined | AwaitingJo
     if isinstance(connection, psycopg.Connection):
         return BlockingJoined(connection, terms, hub, own=False)
     return AwaitingJoined(connection, terms, hub, own=False)
-
-
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await *work*; if the task is cancelled meanwhile, let it come to its end before giving way.
-
-    A connection must not be touched by anybody else while a script still uses it.
-    """
-    running = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            # A further cancellation changes nothing.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([running])
-        raise

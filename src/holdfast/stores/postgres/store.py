@@ -14,10 +14,11 @@ import psycopg
 
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import Misconfigured, StoreUnreachable
+from holdfast.stores.endings import to_its_end
 from holdfast.stores.engine import Engine, Joined
 from holdfast.stores.postgres.doctor import examine
 from holdfast.stores.postgres.errors import translated
-from holdfast.stores.postgres.joined import AwaitingJoined, BlockingJoined, join, to_its_end
+from holdfast.stores.postgres.joined import AwaitingJoined, BlockingJoined, join
 from holdfast.stores.postgres.listening import hub_of
 from holdfast.stores.postgres.marks import Marks
 from holdfast.stores.postgres.opening import Opener

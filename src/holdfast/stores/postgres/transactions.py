@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -18,11 +17,12 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
+from holdfast.stores.drivers import answer_beside
 from holdfast.stores.postgres.binding import bound, columns
 from holdfast.stores.postgres.errors import lost, prepared_lost, worth_another_run
 from holdfast.stores.postgres.statements import texts
 from holdfast.stores.postgres.wire import Copy, Message, Query, Talk
-from holdfast.stores.script import CHANCE, NOW, Read, Request, Row, Rows, Script, Signal, Statement, Write
+from holdfast.stores.script import Read, Row, Rows, Script, Statement, Write
 
 T = TypeVar("T")
 
@@ -103,22 +103,16 @@ class Answers:
         try:
             while True:
                 request = script.send(answer)
-                answer = (yield from self._execute(request)) if type(request) is Statement else self._other(request)
+                answer = (
+                    (yield from self._execute(request))
+                    if type(request) is Statement
+                    else answer_beside(request, self._clock, self.signals)
+                )
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
             script.close()
-
-    def _other(self, request: Request) -> Any:
-        if isinstance(request, Signal):
-            self.signals.update(request.topics)
-            return None
-        if request is NOW:
-            return self._clock.now()
-        if request is CHANCE:
-            return random.random()  # noqa: S311  # spreads retries, guards nothing
-        raise TypeError(f"a script asked for {request!r}")
 
     def _execute(self, statement: Statement) -> Talk[Rows]:
         self._terms.observe(statement.name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from holdfast.domain import strict_json
 from holdfast.domain.clock import Clock
-from holdfast.stores.script import CHANCE, NOW, Request, Rows, Signal, Statement
+from holdfast.stores.drivers import answer_beside
+from holdfast.stores.script import Request, Rows, Statement
 from holdfast.stores.sqlite.statements import statements
 
 Observer: TypeAlias = Callable[[str], None]
@@ -56,23 +56,13 @@ class Answers:
         """Answer in this thread."""
         if type(request) is Statement:
             return self._execute(request)
-        return self._other(request)
+        return answer_beside(request, self._clock, self.signals)
 
     async def awaiting(self, request: Request) -> Any:
         """Answer through a connection whose methods are awaited."""
         if type(request) is Statement:
             return await self._execute_async(request)
-        return self._other(request)
-
-    def _other(self, request: Request) -> Any:
-        if isinstance(request, Signal):
-            self.signals.update(request.topics)
-            return None
-        if request is NOW:
-            return self._clock.now()
-        if request is CHANCE:
-            return random.random()  # noqa: S311  # spreads retries, guards nothing
-        raise TypeError(f"a script asked for {request!r}")
+        return answer_beside(request, self._clock, self.signals)
 
     def _execute(self, statement: Statement) -> Rows:
         self._observe(statement.name)

@@ -1,51 +1,20 @@
-"""Numbered migrations with checksums, each in one transaction, so that a killed one leaves nothing behind."""
+"""Bringing a file's schema up to date, each migration in one transaction: a killed one leaves nothing behind."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.resources
 import sqlite3
 import time
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
 
-from holdfast.domain.errors import SchemaMismatch
+from holdfast.stores.migrations import Migration, known_in, missing
 from holdfast.stores.sqlite.statements import statements
-from holdfast.version import __version__
-
-
-class Migration(NamedTuple):
-    """One numbered change of the schema."""
-
-    number: int
-    name: str
-    text: str
-
-    @property
-    def checksum(self) -> str:
-        """A digest of the text, to notice when an applied migration was edited afterwards."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    def statements(self) -> Iterator[str]:
-        """Split the text into statements."""
-        pending = ""
-        for line in self.text.splitlines(keepends=True):
-            pending += line
-            if line.rstrip().endswith(";") and sqlite3.complete_statement(pending):
-                yield pending
-                pending = ""
 
 
 @cache
 def migrations() -> tuple[Migration, ...]:
     """Return every migration this code knows, in order."""
-    folder = importlib.resources.files(__package__) / "migrations"
-    found = [entry for entry in folder.iterdir() if entry.name.endswith(".sql")]
-    return tuple(
-        Migration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
-        for entry in sorted(found, key=lambda entry: entry.name)
-    )
+    return known_in(__package__)
 
 
 def migrate(connection: sqlite3.Connection) -> list[str]:
@@ -71,32 +40,27 @@ def pending(connection: sqlite3.Connection) -> list[Migration]:
     if ledger is None:
         return list(migrations())
     applied = dict(connection.execute(statements()["schema_ledger"]).fetchall())
-    for migration in migrations():
-        if applied.get(migration.number, migration.checksum) != migration.checksum:
-            raise SchemaMismatch(
-                f"migration {migration.name} was applied in another form than this code knows;"
-                " the file was made by a modified or unreleased version"
-            )
-    if applied:
-        _check_version(connection)
-    return [migration for migration in migrations() if migration.number not in applied]
+    return missing(migrations(), applied, lambda: _code_version_min(connection))
 
 
-def _check_version(connection: sqlite3.Connection) -> None:
+def _code_version_min(connection: sqlite3.Connection) -> str:
     [[lowest]] = connection.execute(statements()["schema_code_version_min"]).fetchall()
-    if _parts(lowest) > _parts(__version__):
-        raise SchemaMismatch(
-            f"this database needs Holdfast {lowest} or later, and this is {__version__}; upgrade the package"
-        )
+    return str(lowest)
 
 
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3])
+def statements_of(migration: Migration) -> Iterator[str]:
+    """Split the text of a migration into its statements."""
+    collected = ""
+    for line in migration.text.splitlines(keepends=True):
+        collected += line
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(collected):
+            yield collected
+            collected = ""
 
 
 def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
     connection.execute(statements()["schema_ledger_create"])
-    for statement in migration.statements():
+    for statement in statements_of(migration):
         connection.execute(statement)
     connection.execute(
         statements()["schema_ledger_insert"],
