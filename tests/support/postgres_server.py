@@ -1,8 +1,10 @@
-"""The real PostgreSQL servers of the tests: one shared by a whole run, and private ones that faults may hit.
+"""The real PostgreSQL servers of the tests: one for each worker of a run, and private ones that faults may hit.
 
-`server_url` gives the shared one: the server named by HOLDFAST_TEST_POSTGRES if that is set, else one that is started
-from what is found (`postgres_installations`), once for all workers of the run. It ends with the last of them, even if
-the run is killed (`postgres_watchdog`). `database_url` gives a database in it that only this worker uses.
+`server_url` gives the worker's: the server named by HOLDFAST_TEST_POSTGRES if that is set, else one that is started
+from what is found (`postgres_installations`), once for the worker and the processes that its tests start. It ends with
+the last of them, even if the run is killed (`postgres_watchdog`). One for all workers would not do: a transaction
+open anywhere on a server holds back the event logs of all its databases. `database_url` gives a database in it that
+only this worker uses.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from tests.support.postgres_installations import Installation, preferred
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES"
-# The folder that the workers of one run share. Set by the run's first process, inherited by its workers.
+# Where the servers of one run are. Set by the run's first process, inherited by its workers.
 RUN_VARIABLE = "HOLDFAST_TEST_RUN"
 PATIENCE_SECONDS = 60.0
 # The server listens to this machine alone, so it trusts whoever is on it. It syncs, as the faults need.
@@ -220,7 +222,7 @@ def begin_run() -> None:
 
 @functools.cache
 def server_url() -> str:
-    """Return the URL of the server that all workers of this run share, started if it was not yet.
+    """Return the URL of this worker's server, started if it was not yet.
 
     Its user may create databases and schemas. Raises `NoServerFoundError` where there is none to be had.
     """
@@ -229,22 +231,24 @@ def server_url() -> str:
         return given
     if RUN_VARIABLE not in os.environ:
         begin_run()
-    folder = Path(os.environ[RUN_VARIABLE])
+    folder = Path(f"{os.environ[RUN_VARIABLE]}-{_worker()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _join(folder / "server") or _start_shared(folder)
 
 
+def _worker() -> str:
+    return os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+
 @functools.cache
 def database_url() -> str:
     """Return the URL of a database that only this process uses: `holdfast_gw0` for the worker gw0.
 
-    A transaction left open in one database holds back the event log of that database only as far as its own tests
-    can see; with one database for all, a test of one worker would change what another worker's test reads.
+    On a server that is given, the workers share it and must not meet in one database.
     """
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    name = f"holdfast_{worker}"
+    name = f"holdfast_{_worker()}"
     if os.environ.get(URL_VARIABLE):
         # Others may use that server at the same time, and nobody throws it away.
         name = f"{name}_{uuid.uuid4().hex[:8]}"
