@@ -1,8 +1,8 @@
 """The real PostgreSQL servers of the tests: one for each worker of a run, and private ones that faults may hit.
 
 `server_url` gives the worker's: the server named by HOLDFAST_TEST_POSTGRES if that is set, else one that is started
-from what is found (`postgres_installations`), once for the worker and the processes that its tests start. It ends with
-the last of them, even if the run is killed (`postgres_watchdog`). One for all workers would not do: a transaction
+from what is found (`postgres_installations`), once for the worker and the processes that its tests start. It ends
+with the last of them, even if the run is killed (`postgres_watchdog`). One for all workers would not do: a transaction
 open anywhere on a server holds back the event logs of all its databases. `database_url` gives a database in it that
 only this worker uses.
 """
