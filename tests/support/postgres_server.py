@@ -2,9 +2,9 @@
 
 `server_url` gives the worker's: the server named by HOLDFAST_TEST_POSTGRES if that is set, else one that is started
 from what is found (`postgres_installations`), once for the worker and the processes that its tests start. It ends
-with the last of them, even if the run is killed (`postgres_watchdog`). One for all workers would not do: a transaction
-open anywhere on a server holds back the event logs of all its databases. `database_url` gives a database in it that
-only this worker uses.
+with the last of them, even if the run is killed (`postgres_watchdog`). One for all workers would not do: a
+transaction open anywhere on a server holds back the event logs of all its databases. `database_url` gives a
+database in it that only this worker uses.
 """
 
 from __future__ import annotations
