@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from tests.support.stores import DURABLE_ENGINES, ENGINES, Harness
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the workers of this run find each other's PostgreSQL server; the first that needs one starts it."""
+    """Say where the PostgreSQL servers of this run are, and let what the tests start be interrupted."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell lets what it runs in the background ignore interrupts, and with it all that the tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         postgres_server.begin_run()
 

@@ -130,7 +130,10 @@ def test_following_ends_with_130_when_interrupted(tmp_path: Path) -> None:
         run(tmp_path, "enqueue", "b", "--events", "all")
         second = json.loads(follower.stdout.readline())
         follower.send_signal(signal.SIGINT)
-        code = follower.wait(timeout=30)
+        try:
+            code = follower.wait(timeout=30)
+        finally:
+            follower.kill()
 
     assert [(event["name"], event["kind"]) for event in (first, second)] == [("enqueued", "a"), ("enqueued", "b")]
     assert code == 130
