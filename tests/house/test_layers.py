@@ -33,7 +33,7 @@ SQL = re.compile(
 )
 
 # What an engine may need besides, brought by an extra of its name.
-ENGINE_DRIVERS = {"holdfast.stores.sqlite": {"sqlite3"}, "holdfast.stores.postgres": {"psycopg", "psycopg_pool"}}
+ENGINE_DRIVERS = {"holdfast.stores.sqlite": {"sqlite3"}, "holdfast.stores.postgres": {"psycopg"}}
 ENGINES = tuple(ENGINE_DRIVERS)
 
 # The demo plays an application with a table of its own beside Holdfast's.
