@@ -44,6 +44,7 @@ from holdfast.domain.lane import Lane
 from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
 from holdfast.domain.records import (
     ArtifactInfo,
+    Backlog,
     Enqueued,
     Finding,
     JobPage,
@@ -51,6 +52,7 @@ from holdfast.domain.records import (
     Requeued,
     Skipped,
     StoreReport,
+    Waiting,
     WorkerInfo,
 )
 from holdfast.runtime.status import RunningJob, WorkerStatus
@@ -67,6 +69,7 @@ __all__ = [
     "AsyncTasks",
     "AsyncTransaction",
     "Attempt",
+    "Backlog",
     "Backoff",
     "Cancelled",
     "Claim",
@@ -129,6 +132,7 @@ __all__ = [
     "UnknownKind",
     "UnsupportedStore",
     "WaitTimeout",
+    "Waiting",
     "Worker",
     "WorkerInfo",
     "WorkerStatus",
