@@ -1,4 +1,4 @@
-"""The four steps of a job's life that are worth watching, each as one procedure: enqueue, claim, settle, and both fused.
+"""The steps of a job's life that are worth watching, each as one procedure: enqueue, claim, settle, both fused.
 
 Everything that stores, takes or settles jobs goes through here. Whoever traces a queue puts steps of their own in
 this place, once; a queue that nobody traces pays nothing for it.

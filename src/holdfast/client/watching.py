@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 from holdfast.domain.claim import Claim
 from holdfast.domain.job import Job
 
 
-class Watch(Protocol):
-    """Told of every attempt in a worker's hands. Each call is short, never blocks and never raises."""
+class Watch:
+    """Told of every attempt in a worker's hands, in the worker's loop. Each call is short and never raises."""
+
+    running: Callable[[Claim], AbstractContextManager[object]] | None = None
+    """Returns a block in which a handler runs, entered and left in its own thread or task; none where not needed."""
 
     def claimed(self, claims: Sequence[Claim]) -> None:
-        """Take note that these jobs were claimed; told in the worker's loop."""
-        ...
-
-    def running(self, claim: Claim) -> AbstractContextManager[object]:
-        """Return a block in which the handler runs, entered and left in its own thread or task."""
-        ...
+        """Take note that these jobs were claimed."""
 
     def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
-        """Take note of how an attempt ended; told in the worker's loop.
+        """Take note of how an attempt ended.
 
-        *job* is what its settlement left behind, if the worker was told, *seconds* how long its handler ran, if it did.
+        *job* is what its settlement left behind, if the worker was told; *seconds* is how long its handler ran, if it
+        did.
         """
-        ...
+
+    def switched(self, affinity: str) -> None:
+        """Take note that the worker turned to another affinity."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.client.asking import Cancelled
 from holdfast.client.context import Context, StopReason
@@ -37,6 +37,8 @@ class Attempt:
     def __init__(self, claim: Claim, task: AnyTask, asked_at: float) -> None:
         self.claim = claim
         self.task = task
+        self.function: Callable[..., Any] = task.function
+        """What is called: the task's function, or that in the blocks of those who watch."""
         self.context = Context(claim)
         self.key = (claim.job.seq, claim.job.epoch)
         """What tells it from every other attempt."""
@@ -65,6 +67,13 @@ class Attempt:
     def timeout_at(self) -> float | None:
         """When its time is up, by the monotonic clock; none until it is started."""
         return None if self.started_at is None else self.started_at + self.task.policy.timeout_seconds
+
+    @property
+    def run_seconds(self) -> float | None:
+        """How long its handler ran; none if it has not come to its end, or never began."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return self.ended_at - self.started_at
 
     @property
     def stopped(self) -> StopReason | None:

@@ -17,15 +17,18 @@ from contextlib import suppress
 
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
+from holdfast.client.watching import Watch
 from holdfast.domain import limits
 from holdfast.domain.claim import Claim, ClaimOptions, Settlement
 from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost, OutcomeUnknown, Unavailable
+from holdfast.domain.job import Job
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.slots import TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob
 from holdfast.runtime.transactions import offer_transaction
+from holdfast.runtime.watched import watch_attempts
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.stores.script import lane_topic
@@ -56,6 +59,7 @@ class Core:
         *,
         concurrency: int,
         keeper: LeaseKeeper,
+        watches: Sequence[Watch] = (),
     ) -> None:
         self.counts: Counter[str] = Counter()
         """How attempts ended here, by outcome."""
@@ -65,6 +69,7 @@ class Core:
         self._words = words
         self._concurrency = concurrency
         self._keeper = keeper
+        self._watches = tuple(watches)
         keeper.decided = self.attempt_decided
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(concurrency, self.handler_ended)
@@ -181,8 +186,7 @@ class Core:
         return list(ended.values())
 
     def _note_run(self, attempt: Attempt) -> None:
-        if attempt.started_at is not None and attempt.ended_at is not None:
-            took = attempt.ended_at - attempt.started_at
+        if (took := attempt.run_seconds) is not None:
             self._run_seconds += (took - self._run_seconds) * _AVERAGE_WEIGHT
 
     def _give_back_stuck(self) -> None:
@@ -267,11 +271,11 @@ class Core:
         settled = []
         for attempt, settlement in zip(ended, settlements, strict=True):
             if settlement.error is None:
-                self.counts[_name_of(attempt.outcome)] += 1
+                self._count(attempt, _name_of(attempt.outcome), settlement.job)
                 settled.append(attempt)
             elif isinstance(settlement.error, LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
-                self.counts["lost"] += 1
+                self._count(attempt, "lost")
                 settled.append(attempt)
             else:
                 self._amend(attempt, settlement.error)
@@ -287,13 +291,20 @@ class Core:
         self._keeper.let_go(attempts)
         for attempt in attempts:
             if self._held.pop(attempt.key, None) is not None and counted is not None:
-                self.counts[counted] += 1
+                self._count(attempt, counted)
+
+    def _count(self, attempt: Attempt, outcome: str, job: Job | None = None) -> None:
+        self.counts[outcome] += 1
+        for watch in self._watches:
+            watch.ended(attempt.claim, outcome, job, attempt.run_seconds)
 
     def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
         attempts = [Attempt(claim, self._tasks.get(claim.job.kind), asked_at) for claim in claims]
         for attempt in attempts:
             if attempt.task.takes_context:
                 offer_transaction(attempt, self._operations, self._store)
+        if self._watches:
+            watch_attempts(self._watches, attempts)
         self._held.update((attempt.key, attempt) for attempt in attempts)
         self._keeper.hold(attempts)
         if self._stopping:

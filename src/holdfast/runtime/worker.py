@@ -18,6 +18,7 @@ from typing import Unpack
 from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
 from holdfast.client.queue import Queue
+from holdfast.client.watching import Watch
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions, check_claim
@@ -26,6 +27,7 @@ from holdfast.runtime.core import Core
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.status import WorkerStatus
 from holdfast.runtime.upkeep import Upkeep
+from holdfast.runtime.watched import WorkerMetrics
 
 log = logging.getLogger("holdfast.worker")
 
@@ -43,7 +45,8 @@ class Worker:
     The words of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`) say
     which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
     seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
-    how many seconds finished jobs and events are kept; none keeps them for ever.
+    how many seconds finished jobs and events are kept; none keeps them for ever. *metrics* measures it: see
+    `holdfast.telemetry`.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Worker:
         concurrency: int = CONCURRENCY_DEFAULT,
         grace: Duration = GRACE_SECONDS_DEFAULT,
         retention: Duration | None = None,
+        metrics: WorkerMetrics | None = None,
         **words: Unpack[ClaimOptions],
     ) -> None:
         self._store = queue.store
@@ -68,6 +72,7 @@ class Worker:
         self.incarnation = words.get("incarnation", uuid.uuid4().hex)
         self._words: ClaimOptions = {**words, "worker": self.name, "incarnation": self.incarnation}
         self._lease_seconds = check_claim(self._words, limit=1, fresh_token="").lease_ms / 1000
+        self._metrics = metrics
         self._core: Core | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
@@ -96,6 +101,7 @@ class Worker:
                 words,
                 concurrency=self._concurrency,
                 keeper=keeper,
+                watches=self._operations.watches if self._metrics is None else self._measured_by(self._metrics),
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
@@ -103,12 +109,18 @@ class Worker:
                 await self._serve_and_end(self._core, upkeep)
         finally:
             keeper.stop()
+            if self._metrics is not None:
+                self._metrics.stop()
             if keeper_store is not self._store:
                 keeper_store.close()
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     self._loop.remove_signal_handler(number)
             log.info("worker %s has stopped", self.name)
+
+    def _measured_by(self, metrics: WorkerMetrics) -> tuple[Watch, ...]:
+        metrics.start(self._concurrency, lambda: 0 if self._core is None else self._core.running)
+        return (*self._operations.watches, metrics)
 
     @asynccontextmanager
     async def _kept_up(self, words: ClaimOptions, core: Core) -> AsyncIterator[Upkeep]:

@@ -1,0 +1,117 @@
+"""Metrics in Prometheus' own library: what a worker sees, beside what the store says when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.queue import Queue
+from holdfast.domain import checks
+from holdfast.domain.claim import Claim
+from holdfast.domain.errors import Misconfigured
+from holdfast.domain.job import FINISHED, Job
+from holdfast.runtime.watched import WorkerMetrics
+from holdfast.telemetry import names
+from holdfast.telemetry.names import Metric
+from holdfast.telemetry.store_metrics import StoreCollector
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+
+class Metrics(WorkerMetrics):
+    """Measures one worker and its store, in a registry that others may serve as well."""
+
+    def __init__(
+        self,
+        queue: Queue | AsyncQueue,
+        *,
+        port: int | None = None,
+        host: str = "127.0.0.1",
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        """Where the metrics stand."""
+        self.port = None if port is None else checks.integer(port, "port", 0, 65_535)
+        """Where they are served; once they are, the port that 0 has led to."""
+        self._host = checks.name(host, "host")
+        self._served: tuple[WSGIServer, Thread] | None = None
+        self._wait = self._histogram(names.WAIT)
+        self._run = self._histogram(names.RUN)
+        self._attempts = self._counter(names.ATTEMPTS)
+        self._finished = self._counter(names.FINISHED)
+        self._lapses = self._counter(names.LAPSES)
+        self._switches = self._counter(names.SWITCHES)
+        self._slots = self._gauge(names.SLOTS)
+        self._in_hand = self._gauge(names.IN_HAND)
+        self.registry.register(StoreCollector(queue.operations, queue.store))
+
+    # --- what a worker tells ---------------------------------------------------------------------------------------
+
+    def start(self, concurrency: int, running: Callable[[], int]) -> None:
+        """Begin to measure a worker, and to serve where a port was given."""
+        self._slots.set(concurrency)
+        self._in_hand.set_function(running)
+        if self.port is not None:
+            self._serve(self.port)
+
+    def stop(self) -> None:
+        """Serve no more."""
+        self._slots.set(0)
+        self._in_hand.set_function(int)
+        if self._served is not None:
+            server, thread = self._served
+            self._served = None
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def claimed(self, claims: Sequence[Claim]) -> None:
+        """Measure how long these jobs have waited."""
+        for claim in claims:
+            job = claim.job
+            waited_ms = (job.started_at_ms or job.due_at_ms) - job.due_at_ms
+            self._wait.labels(job.lane, job.kind).observe(max(0, waited_ms) / 1000)
+            if job.suspect:
+                self._lapses.labels(job.lane, job.kind).inc()
+
+    def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
+        """Count an attempt, and its job if that has ended with it."""
+        lane, kind = claim.job.lane, claim.job.kind
+        self._attempts.labels(lane, kind, outcome).inc()
+        if seconds is not None:
+            self._run.labels(lane, kind).observe(seconds)
+        # A handler that settled in a transaction of its own has done so as done.
+        state = outcome if job is None else job.state
+        if state in FINISHED:
+            self._finished.labels(lane, kind, state).inc()
+
+    def switched(self, affinity: str) -> None:  # noqa: ARG002  # which one it was would be a label too many
+        """Count a switch."""
+        self._switches.inc()
+
+    # --- the library's own things ----------------------------------------------------------------------------------
+
+    def _serve(self, port: int) -> None:
+        try:
+            self._served = start_http_server(port, self._host, self.registry)
+        except OSError as error:
+            raise Misconfigured(
+                f"metrics cannot be served at {self._host}:{port}: {error.strerror or error}"
+            ) from error
+        self.port = self._served[0].server_port
+
+    def _histogram(self, metric: Metric) -> Histogram:
+        return Histogram(
+            metric.name, metric.says, metric.labels, buckets=names.BUCKETS_SECONDS, registry=self.registry
+        )
+
+    def _counter(self, metric: Metric) -> Counter:
+        return Counter(metric.name, metric.says, metric.labels, registry=self.registry)
+
+    def _gauge(self, metric: Metric) -> Gauge:
+        return Gauge(metric.name, metric.says, metric.labels, registry=self.registry)
