@@ -16,7 +16,8 @@ from holdfast.client.context import Context, StopReason
 from holdfast.client.outcomes import outcome_of
 from holdfast.client.tasks import AnyTask
 from holdfast.domain.claim import Claim
-from holdfast.domain.outcome import Outcome, Released
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.outcome import Failed, Outcome, Released
 
 
 class OpenTransaction(Protocol):
@@ -165,3 +166,8 @@ class Attempt:
         cancel = self.cancel_handler
         if cancel is not None:
             cancel()
+
+
+def refused(refusal: HoldfastError) -> Failed:
+    """Return what an attempt ends with whose outcome was refused, such as for a follow-up to a draining lane."""
+    return Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True)

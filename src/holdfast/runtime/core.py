@@ -23,7 +23,7 @@ from holdfast.domain.claim import Claim, ClaimOptions, Settlement
 from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost, OutcomeUnknown, Unavailable
 from holdfast.domain.job import Job
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
-from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.attempt import Attempt, refused
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.slots import TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob
@@ -282,9 +282,8 @@ class Core:
         self._let_go(settled)
 
     def _amend(self, attempt: Attempt, refusal: HoldfastError) -> None:
-        """Let an attempt fail whose outcome the store refused, such as for a follow-up to a draining lane."""
         log.error("the outcome of job %s was refused: %s", attempt.claim.job.id, refusal)
-        attempt.amend(Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True))
+        attempt.amend(refused(refusal))
         self._decided.append(attempt)
 
     def _let_go(self, attempts: Sequence[Attempt], counted: str | None = None) -> None:

@@ -20,6 +20,13 @@ def backlog() -> Script[Backlog]:
     return Backlog(_waiting(counted, heads, now.wall_ms), *rest)
 
 
+def seconds_to_due() -> Script[float | None]:
+    """Return in how many seconds the next scheduled job falls due; none if there is no such job."""
+    [[due_at_ms, _]] = yield Statement("claim_next_moments")
+    now = yield from script.now()
+    return None if due_at_ms is None else max(0, due_at_ms - now.wall_ms) / 1000
+
+
 def _waiting(counted: script.Rows, heads: script.Rows, now_ms: int) -> tuple[Waiting, ...]:
     """Sum up routes, of which a lane and kind may have several."""
     jobs: dict[tuple[str, str], int] = {}
