@@ -1,4 +1,4 @@
-"""What was enqueued is found by what a test says of it; where nothing fits, the nearest are shown with what differs."""
+"""What was enqueued is found by what a test says of it; where nothing fits, the nearest are shown and how."""
 
 from __future__ import annotations
 

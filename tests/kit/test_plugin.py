@@ -98,9 +98,9 @@ def test_without_a_server_its_tests_are_skipped_loudly(inner: pytest.Pytester) -
 def test_a_server_that_does_not_answer_fails_its_tests(inner: pytest.Pytester) -> None:
     url = "postgresql://nobody@127.0.0.1:1/none"
 
-    run(inner, "--holdfast-engines=postgres", f"--holdfast-postgres={url}").assert_outcomes(
-        passed=1, failed=2, errors=2
-    )
+    ran = run(inner, "--holdfast-engines=postgres", f"--holdfast-postgres={url}")
+
+    ran.assert_outcomes(passed=1, failed=2, errors=2)
 
 
 @pytest.mark.parametrize("engines", ["mysql", ""])
