@@ -105,8 +105,7 @@ class Operations:
         with other content or the duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
         admission = check_job(NewJob(kind, payload, **options), fresh_id=identity.uuid7())
-        [made] = yield from self.steps.enqueue([admission])
-        return made
+        return (yield from self.steps.enqueue_one(admission))
 
     def enqueue_many(self, jobs: Sequence[JobLike]) -> Procedure[list[Enqueued]]:
         """Store many jobs, all or none, and return them in order.

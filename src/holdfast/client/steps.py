@@ -30,6 +30,13 @@ class Steps:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
+    def enqueue_one(self, admission: Admission) -> Procedure[Enqueued]:
+        """Store one job."""
+        return write(
+            partial(enqueue_scripts.enqueue_job, self.engine, admission),
+            partial(enqueue_scripts.brief_enqueue, self.engine, admission),
+        )
+
     def enqueue(self, admissions: Sequence[Admission]) -> Procedure[list[Enqueued]]:
         """Store jobs, all or none."""
         return write(partial(enqueue_scripts.enqueue_jobs, self.engine, admissions))

@@ -48,13 +48,17 @@ class TracedSteps(Steps):
         super().__init__(engine)
         self._tracer = tracer
 
+    def enqueue_one(self, admission: Admission) -> Procedure[Enqueued]:
+        """Store one job under a span, whose context it carries."""
+        with OpenSpan(enqueue_span(self._tracer, [admission], None)) as span:
+            made = yield from super().enqueue_one(*_carrying([admission], span))
+            span.set_attribute("holdfast.job.created", made.created)
+            return made
+
     def enqueue(self, admissions: Sequence[Admission]) -> Procedure[list[Enqueued]]:
         """Store jobs under one span, whose context they carry."""
-        with OpenSpan(self._enqueuing(admissions)) as span:
-            made = yield from super().enqueue(_carrying(admissions, span))
-            if len(made) == 1:
-                span.set_attribute("holdfast.job.created", made[0].created)
-            return made
+        with OpenSpan(enqueue_span(self._tracer, admissions, None)) as span:
+            return (yield from super().enqueue(_carrying(admissions, span)))
 
     def claim(self, request: ClaimRequest) -> Procedure[list[Claim]]:
         """Lease what there is; a span tells of it unless there was nothing."""
@@ -77,9 +81,6 @@ class TracedSteps(Steps):
             settlements, claiming.claims = yield from super().settle_and_claim(spans.carried, request)
             spans.note(settlements)
             return settlements, claiming.claims
-
-    def _enqueuing(self, admissions: Sequence[Admission]) -> Span:
-        return enqueue_span(self._tracer, admissions, None)
 
 
 def enqueue_span(tracer: Tracer, admissions: Sequence[Admission], parent: Context | None) -> Span:
