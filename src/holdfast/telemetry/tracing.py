@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider, get_current_span, get_tracer
@@ -22,7 +23,6 @@ from holdfast.client.watching import Watch
 from holdfast.domain import strict_json
 from holdfast.domain.admission import Admission, Terms
 from holdfast.domain.claim import Claim, ClaimRequest, Settlement
-from holdfast.domain.job import Job
 from holdfast.domain.records import Enqueued
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Procedure
@@ -112,7 +112,7 @@ class _Claiming:
         said = attributes("claim", "receive", set(self._request.lanes), {claim.job.kind for claim in self.claims})
         said["messaging.batch.message_count"] = len(self.claims)
         said["messaging.client.id"] = self._request.worker
-        links = [link for claim in self.claims if (link := _link(claim.job))]
+        links = [link for claim in self.claims for link in _creation(claim.job.headers_json).links]
         name = _named("claim", self._request.lanes)
         span = self._tracer.start_span(
             name, kind=SpanKind.CLIENT, attributes=said, links=links, start_time=self._begun_ns
@@ -141,7 +141,7 @@ class _Settling:
         said = attributes("settle", "settle", {job.lane}, {job.kind})
         said["messaging.message.id"] = job.id
         said["holdfast.job.outcome"] = type(checked.outcome).__name__.lower()
-        parent = creation_context(job)
+        parent = _creation(job.headers_json).context
         # Whoever settles by hand may be in a span of another trace.
         here = get_current_span().get_span_context()
         links = [Link(here)] if here.is_valid and parent is not None else []
@@ -183,23 +183,25 @@ class TracingWatch(Watch):
                 "holdfast.job.epoch": job.epoch,
             }
         )
-        link = _link(job)
-        parent = creation_context(job)
-        links = [link] if link else []
+        parent, links = _creation(job.headers_json)
         return RunSpan(self._tracer.start_span(_named("run", {job.kind}), parent, SpanKind.CONSUMER, said, links))
 
 
-def creation_context(job: Job) -> Context | None:
-    """Return the trace context in which *job* was enqueued, or None if its headers have none."""
-    if _HEADER not in job.headers_json:
-        return None
-    context = _W3C.extract(job.headers)
-    return context if get_current_span(context).get_span_context().is_valid else None
+class _Creation(NamedTuple):
+    """The trace context in which a job was enqueued, as a parent and as a link."""
+
+    context: Context | None
+    links: tuple[Link, ...]
 
 
-def _link(job: Job) -> Link | None:
-    context = creation_context(job)
-    return None if context is None else Link(get_current_span(context).get_span_context())
+# A job's headers are asked for at its claim, its run and its settlement, and jobs of one enqueue have the same.
+@lru_cache(4_096)
+def _creation(headers_json: str) -> _Creation:
+    if _HEADER not in headers_json:
+        return _Creation(None, ())
+    context = _W3C.extract(strict_json.decode(headers_json))
+    found = get_current_span(context).get_span_context()
+    return _Creation(context, (Link(found),)) if found.is_valid else _Creation(None, ())
 
 
 def _carrying(admissions: Sequence[Admission], span: Span) -> list[Admission]:

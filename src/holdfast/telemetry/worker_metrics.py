@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -21,6 +21,9 @@ from holdfast.telemetry.store_metrics import StoreCollector
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
+
+
+M = TypeVar("M", Counter, Histogram)
 
 
 class Metrics(WorkerMetrics):
@@ -40,6 +43,7 @@ class Metrics(WorkerMetrics):
         """Where they are served; once they are, the port that 0 has led to."""
         self._host = checks.name(host, "host")
         self._served: tuple[WSGIServer, Thread] | None = None
+        self._known: dict[tuple[object, tuple[str, ...]], Any] = {}
         self._wait = self._histogram(names.WAIT)
         self._run = self._histogram(names.RUN)
         self._attempts = self._counter(names.ATTEMPTS)
@@ -75,24 +79,32 @@ class Metrics(WorkerMetrics):
         for claim in claims:
             job = claim.job
             waited_ms = (job.started_at_ms or job.due_at_ms) - job.due_at_ms
-            self._wait.labels(job.lane, job.kind).observe(max(0, waited_ms) / 1000)
+            self._of(self._wait, job.lane, job.kind).observe(max(0, waited_ms) / 1000)
             if job.suspect:
-                self._lapses.labels(job.lane, job.kind).inc()
+                self._of(self._lapses, job.lane, job.kind).inc()
 
     def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
         """Count an attempt, and its job if that has ended with it."""
         lane, kind = claim.job.lane, claim.job.kind
-        self._attempts.labels(lane, kind, outcome).inc()
+        self._of(self._attempts, lane, kind, outcome).inc()
         if seconds is not None:
-            self._run.labels(lane, kind).observe(seconds)
+            self._of(self._run, lane, kind).observe(seconds)
         # A handler that settled in a transaction of its own has done so as done.
         state = outcome if job is None else job.state
         if state in FINISHED:
-            self._finished.labels(lane, kind, state).inc()
+            self._of(self._finished, lane, kind, state).inc()
 
     def switched(self, affinity: str) -> None:  # noqa: ARG002  # which one it was would be a label too many
         """Count a switch."""
         self._switches.inc()
+
+    def _of(self, metric: M, *labels: str) -> M:
+        """Return what *metric* counts under these labels; the library itself takes longer to find it."""
+        key = (metric, labels)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = metric.labels(*labels)
+        return cast(M, found)
 
     # --- the library's own things ----------------------------------------------------------------------------------
 
