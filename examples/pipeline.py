@@ -33,8 +33,9 @@ def embed(context: Context, document: int, page: int) -> None:
 
 
 @tasks.task("page.index")
-def index(document: int, page: int, vector: list[float]) -> None:
+def index(document: int, page: int, vector: list[float]) -> str:
     done.append("index")
+    return f"page {page} of document {document} in {len(vector)} dimensions"
 
 
 def run(queue: holdfast.Queue, drain: Literal["oldest", "listed"]) -> None:

@@ -26,7 +26,7 @@ HOST_DEFAULT = "127.0.0.1"
 def trace(queue: Queue | AsyncQueue, *, tracer_provider: TracerProvider | None = None) -> None:
     """Make spans of what *queue* enqueues, claims, runs and settles from now on, in its workers too.
 
-    Without a provider the global one is asked. Transactions and workers that were made before stay as they are.
+    Without a provider the global one is asked. A worker that runs already makes no spans of its runs.
     """
     try:
         from holdfast.telemetry.tracing import trace_operations  # noqa: PLC0415
