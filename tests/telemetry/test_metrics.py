@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import holdfast
 from holdfast import Context, Defer, Misconfigured, Worker, telemetry
 from holdfast.telemetry.names import METRICS
-from holdfast.telemetry.store_metrics import StoreCollector
+from holdfast.telemetry.store_metrics import StoreCollector, pause_until
 from holdfast.telemetry.worker_metrics import Metrics
 from tests.chaos.threads import wait_until
 from tests.runtime.workers import LEASE_SECONDS, Outage, at_work, ended, live
@@ -162,14 +162,19 @@ def test_a_store_that_does_not_answer_is_down_and_says_nothing_else(harness: Har
 def test_the_store_is_asked_again_only_after_a_while(queue: holdfast.Queue) -> None:
     kept, fresh = CollectorRegistry(), CollectorRegistry()
     kept.register(StoreCollector(queue.operations, queue.store, fresh_seconds=1e6))
-    fresh.register(StoreCollector(queue.operations, queue.store, fresh_seconds=0))
+    fresh.register(StoreCollector(queue.operations, queue.store, fresh_seconds=-1e6))
     labels = {"lane": "default", "kind": "mail"}
     for registry in (kept, fresh):
         registry.get_sample_value("holdfast_store_up")
     queue.enqueue("mail")
 
     assert kept.get_sample_value("holdfast_jobs_ready", labels) is None
-    assert fresh.get_sample_value("holdfast_jobs_ready", labels) == 1
+    wait_until(lambda: fresh.get_sample_value("holdfast_jobs_ready", labels) == 1)
+
+
+def test_a_store_that_takes_long_to_answer_is_asked_less_often() -> None:
+    assert pause_until(10.0, 10.01, 5) == 15.01
+    assert pause_until(10.0, 12.0, 5) == 112.0
 
 
 def test_a_switch_is_counted(queue: holdfast.Queue) -> None:

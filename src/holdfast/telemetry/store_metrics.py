@@ -28,6 +28,8 @@ log = logging.getLogger("holdfast.telemetry")
 
 # Several may ask at once; what is so old still serves the next.
 _FRESH_SECONDS = 5.0
+# And of a store that takes long to answer, as many times as long is left between two questions.
+_PAUSE_FACTOR = 50
 _WORKER_STATES = ("active", "stopping", "silent")
 
 
@@ -39,7 +41,7 @@ class StoreCollector(Collector):
         self._runner = runner
         self._fresh_seconds = fresh_seconds
         self._lock = Lock()
-        self._asked_at: float | None = None
+        self._next_at: float | None = None
         self._answer: list[Family] = []
 
     def describe(self) -> Iterable[Family]:
@@ -49,9 +51,10 @@ class StoreCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """Return what the store says; if it does not answer, only that."""
         with self._lock:
-            if self._asked_at is None or time.monotonic() >= self._asked_at + self._fresh_seconds:
+            begun = time.monotonic()
+            if self._next_at is None or begun >= self._next_at:
                 self._answer = self._ask()
-                self._asked_at = time.monotonic()
+                self._next_at = pause_until(begun, time.monotonic(), self._fresh_seconds)
             return list(self._answer)
 
     def _ask(self) -> list[Family]:
@@ -62,6 +65,11 @@ class StoreCollector(Collector):
             log.warning("the store could not be asked for metrics: %s", error)
             return [_plain(names.STORE_UP, 0)]
         return [_plain(names.STORE_UP, 1), *_of_backlog(backlog), _of_workers(workers)]
+
+
+def pause_until(begun: float, ended: float, fresh_seconds: float) -> float:
+    """Return when to ask again a store that has answered from *begun* to *ended*: it must not do little else."""
+    return ended + max(fresh_seconds, (ended - begun) * _PAUSE_FACTOR)
 
 
 def _of_backlog(backlog: Backlog) -> list[Family]:
