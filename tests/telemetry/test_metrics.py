@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
-from holdfast import Context, Defer, Misconfigured, Worker, telemetry
+from holdfast import Context, Defer, Misconfigured, RunningJob, Worker, WorkerStatus, telemetry
 from holdfast.telemetry.names import METRICS
 from holdfast.telemetry.store_metrics import StoreCollector, pause_until
 from holdfast.telemetry.worker_metrics import Metrics
@@ -177,12 +177,21 @@ def test_a_store_that_takes_long_to_answer_is_asked_less_often() -> None:
     assert pause_until(10.0, 12.0, 5) == 112.0
 
 
-def test_a_switch_is_counted(queue: holdfast.Queue) -> None:
+class SwitchedStatus(WorkerStatus):
+    """The status of a worker that has turned to another affinity three times."""
+
+    switches = 3
+
+
+def test_what_a_worker_says_of_itself_is_read_when_it_is_asked_for(queue: holdfast.Queue) -> None:
     metrics = telemetry.metrics(queue)
+    assert sample(metrics, "holdfast_worker_jobs") == sample(metrics, "holdfast_affinity_switches_total") == 0
 
-    metrics.switched("llama")
+    running = (RunningJob("one", "mail", 1, 0.5), RunningJob("two", "mail", 1, None))
+    metrics.start(4, lambda: SwitchedStatus("w", running, {}, stopping=False))
 
-    assert sample(metrics, "holdfast_affinity_switches_total") == 1
+    assert sample(metrics, "holdfast_worker_jobs") == 2
+    assert sample(metrics, "holdfast_affinity_switches_total") == 3
 
 
 def test_a_registry_of_ones_own_is_used_and_nothing_is_served(queue: holdfast.Queue) -> None:
@@ -196,7 +205,7 @@ def test_a_registry_of_ones_own_is_used_and_nothing_is_served(queue: holdfast.Qu
 def test_a_port_that_is_taken_is_named(queue: holdfast.Queue) -> None:
     queue.task("mail")(lambda: None)
     one = telemetry.metrics(queue, port=0)
-    one.start(1, int)
+    one.start(1, Worker(queue).status)
     try:
         with pytest.raises(Misconfigured, match=rf"cannot be served at 127\.0\.0\.1:{one.port}"):
             Worker(queue, metrics=telemetry.metrics(queue, port=one.port)).run()

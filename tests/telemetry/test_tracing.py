@@ -219,6 +219,36 @@ def test_what_a_handler_raises_stands_on_its_span_and_nothing_is_left_current(
     assert all(is_below(run, spans.one("enqueue task")) for run in (deferred, failed, done))
 
 
+def test_a_handler_that_ran_elsewhere_has_its_span_once_it_is_over(traced: holdfast.Queue, spans: Spans) -> None:
+    traced.enqueue("mail")
+    claim = traced.claim()
+    assert claim is not None
+    job = traced.settle(claim, Failed("killed", reason="memory_limit"))
+    [watch] = traced.operations.watches
+
+    watch.ended(claim, "failed", job, 2.5)
+
+    run = spans.one("run mail")
+    assert is_below(run, spans.one("enqueue mail"))
+    assert run.end_time is not None
+    assert run.start_time is not None
+    assert run.end_time - run.start_time >= 2.5e9
+    assert (run.status.status_code, run.status.description) == (StatusCode.ERROR, "killed")
+    assert run.attributes is not None
+    assert run.attributes["error.type"] == "memory_limit"
+
+
+def test_an_attempt_that_never_ran_has_no_span(traced: holdfast.Queue, spans: Spans) -> None:
+    traced.enqueue("mail")
+    claim = traced.claim()
+    assert claim is not None
+    [watch] = traced.operations.watches
+
+    watch.ended(claim, "released", None, None)
+
+    assert spans.all("run mail") == []
+
+
 def test_a_lost_answer_does_not_make_a_worker_lose_what_follows(harness: Harness, spans: Spans) -> None:
     outage = Outage(harness)
     queue = harness.open()

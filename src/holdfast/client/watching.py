@@ -24,6 +24,3 @@ class Watch:
         *job* is what its settlement left behind, if the worker was told; *seconds* is how long its handler ran, if it
         did.
         """
-
-    def switched(self, affinity: str) -> None:
-        """Take note that the worker turned to another affinity."""

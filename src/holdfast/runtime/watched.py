@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from holdfast.client.watching import Watch
 from holdfast.domain.claim import Claim
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.status import WorkerStatus
 
 Enclose: TypeAlias = Callable[[Claim], AbstractContextManager[object]]
 
@@ -16,8 +17,8 @@ Enclose: TypeAlias = Callable[[Claim], AbstractContextManager[object]]
 class WorkerMetrics(Watch):
     """What measures one worker."""
 
-    def start(self, concurrency: int, running: Callable[[], int]) -> None:
-        """Begin to measure a worker with so many slots; *running* tells how many jobs are in its hands."""
+    def start(self, concurrency: int, status: Callable[[], WorkerStatus]) -> None:
+        """Begin to measure a worker with so many slots; *status* tells how it is doing."""
 
     def stop(self) -> None:
         """Take note that the worker has ended."""

@@ -90,7 +90,7 @@ class Worker:
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self.stop)
-        words = self.claim_words()
+        words = self._claim_words()
         keeper_store = self._store.twin()
         keeper = LeaseKeeper(self._operations, keeper_store, self._lease_seconds)
         try:
@@ -119,7 +119,7 @@ class Worker:
             log.info("worker %s has stopped", self.name)
 
     def _measured_by(self, metrics: WorkerMetrics) -> tuple[Watch, ...]:
-        metrics.start(self._concurrency, lambda: 0 if self._core is None else self._core.running)
+        metrics.start(self._concurrency, self.status)
         return (*self._operations.watches, metrics)
 
     @asynccontextmanager
@@ -200,7 +200,7 @@ class Worker:
 
     # --- what it takes ---------------------------------------------------------------------------------------------
 
-    def claim_words(self) -> ClaimOptions:
+    def _claim_words(self) -> ClaimOptions:
         """Return the words of its claims: by default the kinds the queue has tasks for, in the lanes these name."""
         tasks = self._tasks
         kinds = self._words.get("kinds")

@@ -45,13 +45,8 @@ class OpenSpan:
             # What stopped a procedure from outside is what it is closed for.
             error = error.__context__
         if error is not None:
-            self.fail(error)
+            fail_with(self._span, error)
         self._span.end()
-
-    def fail(self, error: BaseException) -> None:
-        """Say that it came to an error."""
-        self._span.set_attribute("error.type", error.code if isinstance(error, HoldfastError) else _name(error))
-        self._span.set_status(Status(StatusCode.ERROR, str(error)))
 
 
 class RunSpan:
@@ -74,10 +69,17 @@ class RunSpan:
             # What is asked for by an exception needs no traceback.
             if isinstance(error, Exception) and not isinstance(error, Ask):
                 self._span.record_exception(error)
-            self._span.set_attribute("error.type", getattr(error, "reason", None) or _name(error))
-            self._span.set_status(Status(StatusCode.ERROR, str(error)))
+            reason = getattr(error, "reason", None) if isinstance(error, Ask) else None
+            fail(self._span, reason or type(error).__qualname__, str(error))
         self._span.end()
 
 
-def _name(error: BaseException) -> str:
-    return type(error).__qualname__
+def fail_with(span: Span, error: BaseException) -> None:
+    """Say that *span* came to *error*."""
+    fail(span, error.code if isinstance(error, HoldfastError) else type(error).__qualname__, str(error))
+
+
+def fail(span: Span, kind_of_error: str, message: str) -> None:
+    """Say that *span* came to an error."""
+    span.set_attribute("error.type", kind_of_error)
+    span.set_status(Status(StatusCode.ERROR, message))

@@ -23,10 +23,11 @@ from holdfast.client.watching import Watch
 from holdfast.domain import strict_json
 from holdfast.domain.admission import Admission, Terms
 from holdfast.domain.claim import Claim, ClaimRequest, Settlement
+from holdfast.domain.job import Job
 from holdfast.domain.records import Enqueued
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Procedure
-from holdfast.telemetry.spans import OpenSpan, RunSpan, attributes
+from holdfast.telemetry.spans import OpenSpan, RunSpan, attributes, fail, fail_with
 from holdfast.version import __version__
 
 _W3C = TraceContextTextMapPropagator()
@@ -157,7 +158,7 @@ class _Settling:
         """Say on each span what became of it."""
         for span, settlement in zip(self._spans, settlements, strict=True):
             if settlement.error is not None:
-                OpenSpan(span).fail(settlement.error)
+                fail_with(span, settlement.error)
             elif settlement.job is not None:
                 span.set_attribute("holdfast.job.state", settlement.job.state)
 
@@ -170,9 +171,27 @@ class TracingWatch(Watch):
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        self._begun: set[tuple[int, int]] = set()
+        """Attempts whose handlers were seen to begin, and that have not ended."""
         self.running = self._running
 
     def _running(self, claim: Claim) -> RunSpan:
+        self._begun.add((claim.job.seq, claim.job.epoch))
+        return RunSpan(self._span(claim, None))
+
+    def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
+        """Make the span of a handler that ran elsewhere, such as in a process of its own, once it is over."""
+        key = (claim.job.seq, claim.job.epoch)
+        if key in self._begun:
+            self._begun.discard(key)
+        elif seconds is not None:
+            span = self._span(claim, time.time_ns() - round(seconds * 1e9))
+            if outcome == "failed":
+                failure = None if job is None else job.failure
+                fail(span, "failed" if failure is None else failure.reason, failure.message if failure else "")
+            span.end()
+
+    def _span(self, claim: Claim, begun_ns: int | None) -> Span:
         job = claim.job
         said = attributes("run", "process", {job.lane}, {job.kind})
         said.update(
@@ -184,7 +203,9 @@ class TracingWatch(Watch):
             }
         )
         parent, links = _creation(job.headers_json)
-        return RunSpan(self._tracer.start_span(_named("run", {job.kind}), parent, SpanKind.CONSUMER, said, links))
+        return self._tracer.start_span(
+            _named("run", {job.kind}), parent, SpanKind.CONSUMER, said, links, start_time=begun_ns
+        )
 
 
 class _Creation(NamedTuple):

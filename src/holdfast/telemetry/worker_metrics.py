@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
 
 from holdfast.client.async_queue import AsyncQueue
 from holdfast.client.queue import Queue
@@ -14,6 +17,7 @@ from holdfast.domain import checks
 from holdfast.domain.claim import Claim
 from holdfast.domain.errors import Misconfigured
 from holdfast.domain.job import FINISHED, Job
+from holdfast.runtime.status import WorkerStatus
 from holdfast.runtime.watched import WorkerMetrics
 from holdfast.telemetry import names
 from holdfast.telemetry.names import Metric
@@ -21,6 +25,26 @@ from holdfast.telemetry.store_metrics import StoreCollector
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
+
+
+class StatusCollector(Collector):
+    """Asks a worker how it is doing when Prometheus asks."""
+
+    ask: Callable[[], WorkerStatus] | None = None
+
+    def describe(self) -> Iterable[Family]:
+        """Return nothing: names are asked for before there is a worker."""
+        return ()
+
+    def collect(self) -> Iterable[Family]:
+        """Return what the worker says of itself; before it has started that is nothing yet."""
+        status = None if self.ask is None else self.ask()
+        in_hand = GaugeMetricFamily(names.IN_HAND.name, names.IN_HAND.says)
+        in_hand.add_metric([], 0 if status is None else len(status.running))
+        switches = CounterMetricFamily(names.SWITCHES.name, names.SWITCHES.says)
+        # A worker that keeps nothing loaded has nothing to switch.
+        switches.add_metric([], getattr(status, "switches", 0))
+        return in_hand, switches
 
 
 M = TypeVar("M", Counter, Histogram)
@@ -49,24 +73,23 @@ class Metrics(WorkerMetrics):
         self._attempts = self._counter(names.ATTEMPTS)
         self._finished = self._counter(names.FINISHED)
         self._lapses = self._counter(names.LAPSES)
-        self._switches = self._counter(names.SWITCHES)
         self._slots = self._gauge(names.SLOTS)
-        self._in_hand = self._gauge(names.IN_HAND)
+        self._status = StatusCollector()
+        self.registry.register(self._status)
         self.registry.register(StoreCollector(queue.operations, queue.store))
 
     # --- what a worker tells ---------------------------------------------------------------------------------------
 
-    def start(self, concurrency: int, running: Callable[[], int]) -> None:
+    def start(self, concurrency: int, status: Callable[[], WorkerStatus]) -> None:
         """Begin to measure a worker, and to serve where a port was given."""
         self._slots.set(concurrency)
-        self._in_hand.set_function(running)
+        self._status.ask = status
         if self.port is not None:
             self._serve(self.port)
 
     def stop(self) -> None:
         """Serve no more."""
         self._slots.set(0)
-        self._in_hand.set_function(int)
         if self._served is not None:
             server, thread = self._served
             self._served = None
@@ -93,10 +116,6 @@ class Metrics(WorkerMetrics):
         state = outcome if job is None else job.state
         if state in FINISHED:
             self._of(self._finished, lane, kind, state).inc()
-
-    def switched(self, affinity: str) -> None:  # noqa: ARG002  # which one it was would be a label too many
-        """Count a switch."""
-        self._switches.inc()
 
     def _of(self, metric: M, *labels: str) -> M:
         """Return what *metric* counts under these labels; the library itself takes longer to find it."""

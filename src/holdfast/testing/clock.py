@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from holdfast.domain import checks
+from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import InvalidInput
@@ -29,7 +29,7 @@ class ManualClock:
 
     def advance(self, seconds: Duration) -> None:
         """Let time pass, for due moments and leases alike."""
-        passed_ms = checks.duration_ms(seconds, "seconds")
+        passed_ms = checks.duration_ms(seconds, "seconds", 0, limits.MOMENT_MS_MAX)
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)
 
     def travel_to(self, moment: datetime) -> None:

@@ -140,7 +140,7 @@ class _Draining:
             raise Misconfigured("a horizon needs the clock that is to be moved: drain(queue, clock=clock, horizon=…)")
         self.ran: list[Ran] = []
         self._operations = queue.operations
-        self._words = Worker(queue, **words).claim_words()
+        self._words = Worker(queue, **words)._claim_words()
         self._clock = clock
         self._left_ms = math.inf if horizon is None else checks.duration_ms(horizon, "horizon")
         self._attempts_max = attempts_max

@@ -105,7 +105,13 @@ class InlineAttempt:
             await asyncio.to_thread(run_blocking, self.attempt)
 
     def settle(self) -> Procedure[Ran]:
-        """Settle what the handler came to."""
+        """Settle what the handler came to, and tell those who watch."""
+        ran = yield from self._settle()
+        for watch in self._operations.watches:
+            watch.ended(self.attempt.claim, ran.outcome, ran.job, self.attempt.run_seconds)
+        return ran
+
+    def _settle(self) -> Procedure[Ran]:
         attempt, job_id = self.attempt, self.attempt.claim.job.id
         if attempt.outcome is None:
             return Ran((yield from self._operations.get(job_id)), "done" if attempt.settled else "lost", self._error)
