@@ -89,3 +89,12 @@ def test_a_released_job_waits_from_its_release_on(queue: holdfast.Queue, clock: 
     clock.advance(3)
 
     assert queue.backlog().ready == (("default", "mail", 1, 3.0),)
+
+
+def test_a_wall_clock_that_was_set_back_makes_no_job_younger_than_new(
+    queue: holdfast.Queue, clock: ManualClock
+) -> None:
+    queue.enqueue("mail")
+    clock.set_wall_clock(-60)
+
+    assert queue.backlog().ready == (("default", "mail", 1, 0.0),)

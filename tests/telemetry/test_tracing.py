@@ -10,7 +10,7 @@ from opentelemetry import trace as api
 from opentelemetry.trace import SpanKind, StatusCode
 
 import holdfast
-from holdfast import Backoff, Context, Defer, Done, Failed, NewJob, telemetry
+from holdfast import Backoff, Context, Defer, Done, Failed, NewJob, telemetry, testing
 from tests.runtime.workers import Outage, at_work, ended
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
@@ -192,9 +192,25 @@ def test_a_worker_runs_a_job_below_its_enqueue_and_what_follows_goes_on_with_the
     assert len(traces) == 1
 
 
-def test_what_a_handler_raises_stands_on_its_span_and_nothing_is_left_current(
-    traced: holdfast.Queue, spans: Spans
-) -> None:
+def test_after_a_run_its_span_is_current_no_more(traced: holdfast.Queue, spans: Spans) -> None:
+    queue = traced
+
+    @queue.task("task")
+    def task() -> None:
+        raise ValueError
+
+    @queue.task("awaited")
+    async def awaited() -> None: ...
+
+    task.enqueue()
+    awaited.enqueue()
+    testing.drain(queue, raises=False)
+
+    assert not api.get_current_span().get_span_context().is_valid
+    assert is_below(spans.one("run awaited"), spans.one("enqueue awaited"))
+
+
+def test_what_a_handler_raises_stands_on_its_span(traced: holdfast.Queue, spans: Spans) -> None:
     below: list[bool] = []
 
     @traced.task("task", backoff=Backoff(base=0))
