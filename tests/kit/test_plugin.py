@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from importlib.metadata import entry_points
 
 import psycopg
 import pytest
@@ -45,8 +46,12 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
+# Where only the path leads to Holdfast, nothing tells pytest of the plugin; where it is installed, once is enough.
+NAMED = () if entry_points(group="pytest11", name="holdfast") else ("-p", "holdfast.testing.plugin")
+
+
 def run(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-p", "holdfast.testing.plugin", "-W", "error", "-v", *words)
+    return pytester.runpytest_subprocess(*NAMED, "-W", "error", "-v", *words)
 
 
 def test_an_installed_holdfast_brings_it_along() -> None:
