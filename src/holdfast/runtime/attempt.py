@@ -55,6 +55,8 @@ class Attempt:
         """Cancels an awaited handler from any thread; a blocking one can only be asked."""
         self.transaction: OpenTransaction | None = None
         """What its handler has opened, if it has."""
+        self.slot_freed = False
+        """Whether its slot is another's by now: its handler has ended, or was abandoned."""
         self.settled = False
         """Whether it was settled by its own transaction."""
         self._lock = threading.Lock()

@@ -12,19 +12,29 @@ import random
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
 from holdfast.domain import limits
 from holdfast.domain.claim import Claim, ClaimOptions, Settlement
-from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost, OutcomeUnknown, Unavailable
+from holdfast.domain.errors import (
+    HandlersStuck,
+    HoldfastError,
+    InvalidInput,
+    LeaseLost,
+    OutcomeUnknown,
+    Unavailable,
+)
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.job_logs import log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
-from holdfast.runtime.slots import TaskSlots, ThreadSlots
+from holdfast.runtime.slots import Line, Slots, TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob
+from holdfast.runtime.stuck import StuckHandlers
+from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.transactions import offer_transaction
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
@@ -52,23 +62,31 @@ class Core:
         operations: Operations,
         store: Store,
         tasks: TaskRegistry,
-        words: ClaimOptions,
+        subscription: Subscription,
         *,
         concurrency: int,
         keeper: LeaseKeeper,
+        give_up: Callable[[], None],
     ) -> None:
+        self.gave_up: HandlersStuck | None = None
+        """Why this worker cannot go on, if it cannot."""
+        self._give_up = give_up
         self.counts: Counter[str] = Counter()
         """How attempts ended here, by outcome."""
         self._operations = operations
         self._store = store
         self._tasks = tasks
-        self._words = words
+        self._subscription = subscription
+        self._topics: set[str] = set()
         self._concurrency = concurrency
         self._keeper = keeper
         keeper.decided = self.attempt_decided
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadSlots(concurrency, self.handler_ended)
-        self._coroutines = TaskSlots(concurrency, self.handler_ended)
+        self._threads = ThreadSlots(self.handler_ended)
+        self._coroutines = TaskSlots(self.handler_ended)
+        self._line = Line(concurrency, self._slots_of)
+        self._threads.line = self._coroutines.line = self._line
+        self._stuck = StuckHandlers(self._line, concurrency)
         self._busy = 0
         """Handlers that run or wait for their slot."""
         self._held: dict[tuple[int, int], Attempt] = {}
@@ -84,8 +102,9 @@ class Core:
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
-        # Each colour has as many slots as may run at all, so that more than those could run at once.
-        self._prefetches = len({tasks.get(kind).is_async for kind in words.get("kinds") or ()}) == 1
+
+    def _slots_of(self, attempt: Attempt) -> Slots:
+        return self._coroutines if attempt.task.is_async else self._threads
 
     # --- what others tell ------------------------------------------------------------------------------------------
 
@@ -116,14 +135,11 @@ class Core:
 
     async def serve(self) -> None:
         """Run jobs until told to stop and nothing is held any more."""
-        topics = [lane_topic(lane) for lane in self._words.get("lanes", ())]
-        for topic in topics:
-            self._store.hub.add(topic, self._listener)
         try:
             while not self._stopping or self._held:
                 await self._step()
         finally:
-            for topic in topics:
+            for topic in self._topics:
                 self._store.hub.remove(topic, self._listener)
             self._threads.close()
             await self._coroutines.close()
@@ -131,12 +147,30 @@ class Core:
     async def _step(self) -> None:
         self._give_back_stuck()
         ended = self._take_ended()
+        self._take_slots()
         room = self._room()
         asks = room > 0 and time.monotonic() >= self._dry_until
         if ended or asks:
             await self._exchange(ended, room if asks or ended else 0)
         else:
             await self._pause()
+
+    def _take_slots(self) -> None:
+        """Give the slots of handlers that do not stop to others, and end in good order if they become too many."""
+        self._busy -= self._stuck.take_slots()
+        if self.gave_up is None and (stuck := self._stuck.too_many()):
+            self.gave_up = stuck
+            log.critical("%s", stuck)
+            self._give_up()
+
+    def _words(self) -> ClaimOptions:
+        """Return the words of a claim, and listen to the lanes they name."""
+        words = self._subscription.words()
+        topics = {lane_topic(lane) for lane in words.get("lanes", ())}
+        for topic in topics - self._topics:
+            self._store.hub.add(topic, self._listener)
+        self._topics |= topics
+        return words
 
     async def _pause(self) -> None:
         """Wait for an end, a signal or the next look; then let further ends gather."""
@@ -155,7 +189,7 @@ class Core:
         if self._stopping:
             return 0
         more = 0
-        if self._prefetches and self._run_seconds < _HORIZON_SECONDS:
+        if self._run_seconds < _HORIZON_SECONDS:
             more = min(int(self._concurrency * _HORIZON_SECONDS / max(self._run_seconds, 1e-5)), _PREFETCH_MAX)
         # A call may settle and claim so many; what is beyond waits for the next.
         return max(0, min(self._concurrency + more - self._busy, limits.CLAIM_MAX))
@@ -165,8 +199,9 @@ class Core:
         self._told = False
         while self._freed:
             attempt = self._freed.popleft()
-            self._busy -= 1
-            self._note_run(attempt)
+            if not self._stuck.came_back(attempt):
+                self._busy -= 1
+                self._note_run(attempt)
             self._decided.append(attempt)
         ended: dict[tuple[int, int], Attempt] = {}
         while self._decided and len(ended) < limits.SETTLE_MANY_MAX:
@@ -174,6 +209,7 @@ class Core:
             if attempt.key not in self._held:
                 # Settled or let go before its handler came to its end.
                 continue
+            self._stuck.watch(attempt)
             if attempt.outcome is None:
                 self._let_go([attempt], "done" if attempt.settled else "lost")
             else:
@@ -239,7 +275,7 @@ class Core:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
             return await drive_async(self._operations.settle_many(pairs), self._store), []
-        words: ClaimOptions = {**self._words, "lease_token": token}
+        words: ClaimOptions = {**self._words(), "lease_token": token}
         settled, claims = await drive_async(
             self._operations.settle_and_claim(pairs, limit=room, **words), self._store
         )
@@ -267,15 +303,19 @@ class Core:
         settled = []
         for attempt, settlement in zip(ended, settlements, strict=True):
             if settlement.error is None:
-                self.counts[_name_of(attempt.outcome)] += 1
+                self._count(attempt, _name_of(attempt.outcome))
                 settled.append(attempt)
             elif isinstance(settlement.error, LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
-                self.counts["lost"] += 1
+                self._count(attempt, "lost")
                 settled.append(attempt)
             else:
                 self._amend(attempt, settlement.error)
         self._let_go(settled)
+
+    def _count(self, attempt: Attempt, outcome: str) -> None:
+        self.counts[outcome] += 1
+        log_ended(attempt, outcome)
 
     def _amend(self, attempt: Attempt, refusal: HoldfastError) -> None:
         """Let an attempt fail whose outcome the store refused, such as for a follow-up to a draining lane."""
@@ -287,7 +327,7 @@ class Core:
         self._keeper.let_go(attempts)
         for attempt in attempts:
             if self._held.pop(attempt.key, None) is not None and counted is not None:
-                self.counts[counted] += 1
+                self._count(attempt, counted)
 
     def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
         attempts = [Attempt(claim, self._tasks.get(claim.job.kind), asked_at) for claim in claims]
@@ -300,9 +340,10 @@ class Core:
             # Claimed by a call that was under way when the worker was told to stop.
             self.release_waiting()
             return
+        log_started(attempts)
         self._busy += len(attempts)
         for attempt in attempts:
-            (self._coroutines if attempt.task.is_async else self._threads).put(attempt)
+            self._line.put(attempt)
 
     # --- going down ------------------------------------------------------------------------------------------------
 
@@ -311,6 +352,11 @@ class Core:
         for attempt in list(self._held.values()):
             if attempt.give_back():
                 self.attempt_decided(attempt)
+
+    @property
+    def abandoned(self) -> int:
+        """How many handlers run on without a slot, though they were told to stop."""
+        return len(self._stuck)
 
     @property
     def running(self) -> int:

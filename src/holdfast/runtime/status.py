@@ -23,3 +23,5 @@ class WorkerStatus(NamedTuple):
     ended: dict[str, int]
     """How many attempts ended, by outcome: `done`, `failed`, `deferred`, `released`, `lost`."""
     stopping: bool
+    abandoned: int = 0
+    """Handlers that run on without a slot, though they were told to stop."""

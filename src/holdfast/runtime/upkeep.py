@@ -36,7 +36,7 @@ class Upkeep:
         self,
         operations: Operations,
         store: Store,
-        words: ClaimOptions,
+        words: Callable[[], ClaimOptions],
         *,
         concurrency: int,
         running: Callable[[], int],
@@ -78,25 +78,27 @@ class Upkeep:
 
     async def beat(self) -> None:
         """Write this worker's row."""
+        words = self._words()
         said = WorkerInfo(
-            worker=self._words["worker"],
-            incarnation=self._words["incarnation"],
+            worker=words["worker"],
+            incarnation=words["incarnation"],
             host=socket.gethostname(),
             process=os.getpid(),
             version=__version__,
             state=self._state,
             concurrency=self._concurrency,
             running=self._running(),
-            lanes=tuple(self._words.get("lanes", ())),
-            kinds=tuple(self._words.get("kinds") or ()),
-            capabilities=tuple(self._words.get("capabilities", ())),
-            loaded=_loaded(self._words),
+            lanes=tuple(words.get("lanes", ())),
+            kinds=tuple(words.get("kinds") or ()),
+            capabilities=tuple(words.get("capabilities", ())),
+            loaded=_loaded(words),
         )
         await drive_async(self._operations.worker_beat(said), self._store)
 
     async def leave(self) -> None:
         """Delete this worker's row."""
-        leaving = self._operations.worker_leave(self._words["worker"], self._words["incarnation"])
+        words = self._words()
+        leaving = self._operations.worker_leave(words["worker"], words["incarnation"])
         await drive_async(leaving, self._store)
 
     async def _look(self) -> None:

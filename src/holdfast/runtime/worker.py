@@ -21,10 +21,11 @@ from holdfast.client.queue import Queue
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions, check_claim
-from holdfast.domain.errors import HoldfastError, InvalidInput, Misconfigured
+from holdfast.domain.errors import HoldfastError, InvalidInput
 from holdfast.runtime.core import Core
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.status import WorkerStatus
+from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.upkeep import Upkeep
 
 log = logging.getLogger("holdfast.worker")
@@ -44,6 +45,8 @@ class Worker:
     which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
     seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
     how many seconds finished jobs and events are kept; none keeps them for ever.
+
+    Raises `HandlersStuck` once more handlers than it has slots run on though they were told to stop.
     """
 
     def __init__(
@@ -85,22 +88,25 @@ class Worker:
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self.stop)
-        words = self._claim_words()
+        subscription = Subscription(self._tasks, self._words)
         keeper_store = self._store.twin()
-        keeper = LeaseKeeper(self._operations, keeper_store, self._lease_seconds)
+        keeper = LeaseKeeper(self._operations, keeper_store, self.name, self._lease_seconds)
         try:
             self._core = Core(
                 self._operations,
                 self._store,
                 self._tasks,
-                words,
+                subscription,
                 concurrency=self._concurrency,
                 keeper=keeper,
+                give_up=self.stop,
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
-            async with self._kept_up(words, self._core) as upkeep:
+            async with self._kept_up(subscription, self._core) as upkeep:
                 await self._serve_and_end(self._core, upkeep)
+            if self._core.gave_up is not None:
+                raise self._core.gave_up
         finally:
             keeper.stop()
             if keeper_store is not self._store:
@@ -111,12 +117,12 @@ class Worker:
             log.info("worker %s has stopped", self.name)
 
     @asynccontextmanager
-    async def _kept_up(self, words: ClaimOptions, core: Core) -> AsyncIterator[Upkeep]:
+    async def _kept_up(self, subscription: Subscription, core: Core) -> AsyncIterator[Upkeep]:
         """Do the upkeep beside the block, and take this worker out of the registry at its end."""
         upkeep = Upkeep(
             self._operations,
             self._store,
-            words,
+            subscription.words,
             concurrency=self._concurrency,
             running=lambda: core.running,
             retention_seconds=self._retention_seconds,
@@ -184,19 +190,10 @@ class Worker:
         core = self._core
         if core is None:
             return WorkerStatus(self.name, (), {}, stopping=False)
-        return WorkerStatus(self.name, core.running_jobs(), dict(core.counts), stopping=self._stop_asked)
-
-    # --- what it takes ---------------------------------------------------------------------------------------------
-
-    def _claim_words(self) -> ClaimOptions:
-        """Return the words of its claims: by default the kinds the queue has tasks for, in the lanes these name."""
-        tasks = self._tasks
-        kinds = self._words.get("kinds")
-        if kinds is None:
-            kinds = tasks.kinds()
-        if not kinds:
-            raise Misconfigured("the queue has no tasks; declare some with @queue.task, in a module that is imported")
-        for kind in kinds:
-            tasks.get(kind)
-        lanes = self._words.get("lanes") or tasks.lanes(kinds)
-        return {**self._words, "kinds": list(kinds), "lanes": list(lanes)}
+        return WorkerStatus(
+            self.name,
+            core.running_jobs(),
+            dict(core.counts),
+            stopping=self._stop_asked,
+            abandoned=core.abandoned,
+        )
