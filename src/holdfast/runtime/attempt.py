@@ -34,6 +34,24 @@ class OpenTransaction(Protocol):
 class Attempt:
     """One job under one claim, from the claim to its settlement."""
 
+    __slots__ = (
+        "_decided",
+        "_lock",
+        "_outcome",
+        "cancel_handler",
+        "claim",
+        "context",
+        "ended_at",
+        "key",
+        "lease_ends_at",
+        "settled",
+        "slot_freed",
+        "started_at",
+        "taken_at",
+        "task",
+        "transaction",
+    )
+
     def __init__(self, claim: Claim, task: AnyTask, asked_at: float) -> None:
         self.claim = claim
         self.task = task

@@ -342,8 +342,7 @@ class Core:
             return
         log_started(attempts)
         self._busy += len(attempts)
-        for attempt in attempts:
-            self._line.put(attempt)
+        self._line.put(attempts)
 
     # --- going down ------------------------------------------------------------------------------------------------
 

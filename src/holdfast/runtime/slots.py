@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
@@ -45,14 +45,14 @@ class Line:
         self._waiting: deque[Attempt] = deque()
         self._running = 0
 
-    def put(self, attempt: Attempt) -> None:
-        """Run the attempt as soon as its turn comes."""
+    def put(self, attempts: Sequence[Attempt]) -> None:
+        """Run the attempts as soon as their turn comes."""
         with self._lock:
-            if self._running >= self._size:
-                self._waiting.append(attempt)
-                return
-            self._running += 1
-        self._slots_of(attempt).run(attempt)
+            starting = attempts[: self._size - self._running]
+            self._running += len(starting)
+            self._waiting.extend(attempts[len(starting) :])
+        for attempt in starting:
+            self._slots_of(attempt).run(attempt)
 
     def following(self, attempt: Attempt, here: Slots) -> Attempt | None:
         """Free the slot of an attempt that has ended; return what *here* is to run next, if anything."""
@@ -177,13 +177,15 @@ class TaskSlots:
     async def _work(self) -> None:
         turn_ends_at = 0.0
         following: Attempt | None = None
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # this is one
         while not self._closing:
             while following is None and not self._attempts:
                 waiter = self._loop.create_future()
                 self._idle.append(waiter)
                 await waiter
             attempt = self._attempts.popleft() if following is None else following
-            await self._run(attempt)
+            await self._run(attempt, task)
             following = self.line.following(attempt, self)
             self._told(attempt)
             if time.monotonic() > turn_ends_at:
@@ -191,10 +193,9 @@ class TaskSlots:
                 await asyncio.sleep(0)
                 turn_ends_at = time.monotonic() + _TURN_SECONDS
 
-    async def _run(self, attempt: Attempt) -> None:
-        """Run an awaited handler and let what it returns or raises decide."""
-        task = asyncio.current_task()
-        if task is None or not attempt.start():
+    async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
+        """Run an awaited handler in *task*, which is the current one, and let what it returns or raises decide."""
+        if not attempt.start():
             return
         ended: object
         attempt.cancel_handler = self._cancelling(task, attempt)
