@@ -154,6 +154,9 @@ def worker_status(one: WorkerStatus, seconds: float) -> Document:
         "running": len(one.running),
         "ended": one.ended,
         "stopping": one.stopping,
+        "abandoned": one.abandoned,
+        "loaded": list(one.loaded),
+        "switches": one.switches,
     }
 
 

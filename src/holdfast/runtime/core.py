@@ -18,7 +18,7 @@ from contextlib import suppress
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
 from holdfast.domain import limits
-from holdfast.domain.claim import Claim, ClaimOptions, Settlement
+from holdfast.domain.claim import Claim, ClaimOptions, Note, Settlement
 from holdfast.domain.errors import (
     HandlersStuck,
     HoldfastError,
@@ -31,14 +31,15 @@ from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.job_logs import log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
+from holdfast.runtime.residents import Residents, ResidentTerms
 from holdfast.runtime.slots import Line, Slots, TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob
 from holdfast.runtime.stuck import StuckHandlers
-from holdfast.runtime.subscription import Subscription
+from holdfast.runtime.subscription import Subscription, affinities_of
 from holdfast.runtime.transactions import offer_transaction
+from holdfast.runtime.waking import LaneListener
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
-from holdfast.stores.script import lane_topic
 
 log = logging.getLogger("holdfast.worker")
 
@@ -67,6 +68,7 @@ class Core:
         concurrency: int,
         keeper: LeaseKeeper,
         give_up: Callable[[], None],
+        residents: ResidentTerms | None = None,
     ) -> None:
         self.gave_up: HandlersStuck | None = None
         """Why this worker cannot go on, if it cannot."""
@@ -77,7 +79,6 @@ class Core:
         self._store = store
         self._tasks = tasks
         self._subscription = subscription
-        self._topics: set[str] = set()
         self._concurrency = concurrency
         self._keeper = keeper
         keeper.decided = self.attempt_decided
@@ -87,6 +88,14 @@ class Core:
         self._line = Line(concurrency, self._slots_of)
         self._threads.line = self._coroutines.line = self._line
         self._stuck = StuckHandlers(self._line, concurrency)
+        self.residents: Residents | None = None
+        """What is loaded, if this worker loads anything."""
+        if residents is not None:
+            self.residents = Residents(
+                residents, ready=self._line.put, say=self._say_phase, changed=self._residents_changed
+            )
+        self.said_soon: Callable[[], None] = lambda: None
+        """Told when something of this worker has changed that others see in the registry."""
         self._busy = 0
         """Handlers that run or wait for their slot."""
         self._held: dict[tuple[int, int], Attempt] = {}
@@ -95,7 +104,7 @@ class Core:
         self._decided: deque[Attempt] = deque()
         self._told = False
         self._wake = asyncio.Event()
-        self._listener = _LaneListener(self._loop, self._wake)
+        self._listener = LaneListener(store.hub, self._wake)
         self._stopping = False
         self._stop_told = asyncio.Event()
         self._dry_until = 0.0
@@ -139,9 +148,10 @@ class Core:
             while not self._stopping or self._held:
                 await self._step()
         finally:
-            for topic in self._topics:
-                self._store.hub.remove(topic, self._listener)
+            self._listener.close()
             self._threads.close()
+            if self.residents is not None:
+                await self.residents.close()
             await self._coroutines.close()
 
     async def _step(self) -> None:
@@ -157,19 +167,42 @@ class Core:
 
     def _take_slots(self) -> None:
         """Give the slots of handlers that do not stop to others, and end in good order if they become too many."""
-        self._busy -= self._stuck.take_slots()
-        if self.gave_up is None and (stuck := self._stuck.too_many()):
+        for attempt in self._stuck.take_slots():
+            self._free(attempt)
+        stuck = self._stuck.too_many()
+        if self.residents is not None:
+            stuck = self.residents.give_up_overdue() or stuck
+        if stuck is not None and self.gave_up is None:
             self.gave_up = stuck
             log.critical("%s", stuck)
             self._give_up()
 
-    def _words(self) -> ClaimOptions:
+    def _free(self, attempt: Attempt) -> None:
+        """Note that an attempt is in no slot any more."""
+        self._busy -= 1
+        if self.residents is not None:
+            self.residents.let_go(attempt)
+
+    def _residents_changed(self) -> None:
+        self.said_soon()
+        self._wake.set()
+
+    async def _say_phase(self, attempts: Sequence[Attempt], phase: str) -> None:
+        """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
+        telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
+        noted = [(attempt.claim, Note(phase)) for attempt in telling]
+        started = time.monotonic()
+        with suppress(HoldfastError):
+            answers = await drive_async(self._operations.keep_many(noted), self._store)
+            for attempt, answer in zip(telling, answers, strict=True):
+                self._keeper.heed(attempt, answer, started)
+
+    def words(self) -> ClaimOptions:
         """Return the words of a claim, and listen to the lanes they name."""
         words = self._subscription.words()
-        topics = {lane_topic(lane) for lane in words.get("lanes", ())}
-        for topic in topics - self._topics:
-            self._store.hub.add(topic, self._listener)
-        self._topics |= topics
+        if self.residents is not None:
+            words = {**words, **self.residents.words()}
+        self._listener.listen(words.get("lanes", ()))
         return words
 
     async def _pause(self) -> None:
@@ -200,7 +233,7 @@ class Core:
         while self._freed:
             attempt = self._freed.popleft()
             if not self._stuck.came_back(attempt):
-                self._busy -= 1
+                self._free(attempt)
                 self._note_run(attempt)
             self._decided.append(attempt)
         ended: dict[tuple[int, int], Attempt] = {}
@@ -225,10 +258,10 @@ class Core:
         """Give back what was taken ahead and waits behind handlers that turned out to be long."""
         if self._busy <= self._concurrency:
             return
-        waiting = next((attempt for attempt in self._held.values() if attempt.started_at is None), None)
+        waiting = next((attempt for attempt in self._held.values() if _waits_for_slot(attempt)), None)
         if waiting is not None and time.monotonic() - waiting.taken_at > _PATIENCE_SECONDS:
             self._run_seconds = 1.0
-            self.release_waiting()
+            self.release_waiting(loading=False)
 
     # --- one commit ------------------------------------------------------------------------------------------------
 
@@ -275,7 +308,7 @@ class Core:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
             return await drive_async(self._operations.settle_many(pairs), self._store), []
-        words: ClaimOptions = {**self._words(), "lease_token": token}
+        words: ClaimOptions = {**self.words(), "lease_token": token}
         settled, claims = await drive_async(
             self._operations.settle_and_claim(pairs, limit=room, **words), self._store
         )
@@ -342,15 +375,27 @@ class Core:
             return
         log_started(attempts)
         self._busy += len(attempts)
-        self._line.put(attempts)
+        self._line.put(attempts if self.residents is None else self.residents.admit(attempts))
 
     # --- going down ------------------------------------------------------------------------------------------------
 
-    def release_waiting(self) -> None:
-        """Give back what no slot has started yet."""
+    def release_waiting(self, *, loading: bool = True) -> None:
+        """Give back what no slot has started yet, with *loading* also what waits for something to be loaded."""
         for attempt in list(self._held.values()):
-            if attempt.give_back():
+            if (loading or attempt.loading_since is None) and attempt.give_back():
                 self.attempt_decided(attempt)
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """The affinities at hand."""
+        if self.residents is not None:
+            return self.residents.loaded
+        return affinities_of(self._subscription.words())
+
+    @property
+    def switches(self) -> int:
+        """How often one affinity had to make room for another."""
+        return 0 if self.residents is None else self.residents.switches
 
     @property
     def abandoned(self) -> int:
@@ -384,25 +429,8 @@ class Core:
                 self.attempt_decided(attempt)
 
 
-class _LaneListener:
-    """Hears that a lane may have something to claim."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> None:
-        self._loop = loop
-        self._wake = wake
-        self._heard = False
-
-    def wake(self) -> None:
-        """Note that a signal came; from any thread."""
-        if not self._heard:
-            self._heard = True
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._wake.set)
-
-    def take(self) -> bool:
-        """Tell whether a signal came since this was last asked."""
-        heard, self._heard = self._heard, False
-        return heard
+def _waits_for_slot(attempt: Attempt) -> bool:
+    return attempt.started_at is None and attempt.loading_since is None
 
 
 def _name_of(outcome: Outcome | None) -> str:

@@ -132,9 +132,10 @@ class LeaseKeeper:
                 attempt.context.return_progress(note)
             raise
         for attempt, answer in zip(attempts, answers, strict=True):
-            self._heed(attempt, answer, started)
+            self.heed(attempt, answer, started)
 
-    def _heed(self, attempt: Attempt, answer: Renewal | HoldfastError, started: float) -> None:
+    def heed(self, attempt: Attempt, answer: Renewal | HoldfastError, started: float) -> None:
+        """Do what the store answered to a heartbeat that was *started* at a moment of the monotonic clock."""
         if isinstance(answer, Renewal):
             attempt.lease_ends_at = started + self.lease_seconds
             if answer.cancel_requested and attempt.stopped is None:

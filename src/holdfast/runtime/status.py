@@ -25,3 +25,7 @@ class WorkerStatus(NamedTuple):
     stopping: bool
     abandoned: int = 0
     """Handlers that run on without a slot, though they were told to stop."""
+    loaded: tuple[str, ...] = ()
+    """The affinities it has at hand."""
+    switches: int = 0
+    """How often one of them had to make room for another."""

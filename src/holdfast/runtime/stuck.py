@@ -38,13 +38,13 @@ class StuckHandlers:
         if attempt.started_at is not None and not attempt.slot_freed:
             self._told.append((time.monotonic() + HEEDING_SECONDS, attempt))
 
-    def take_slots(self) -> int:
-        """Take the slots of those that had their time, and return how many."""
-        taken = 0
+    def take_slots(self) -> list[Attempt]:
+        """Take the slots of those that had their time, and return them."""
+        taken = []
         while self._told and (self._told[0][0] <= time.monotonic() or self._told[0][1].slot_freed):
             attempt = self._told.popleft()[1]
             if self._line.abandon(attempt):
-                taken += 1
+                taken.append(attempt)
                 self._abandoned[attempt.key] = attempt
                 log.error(
                     "job %s of kind %s runs on though it was told to stop (%s): abandoned, %d of at most %d",

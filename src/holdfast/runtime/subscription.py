@@ -49,3 +49,9 @@ class Subscription:
             raise Misconfigured("the queue has no tasks; declare some with @queue.task, in a module that is imported")
         lanes = self._given.get("lanes") or self._tasks.lanes(kinds)
         return {**self._given, "kinds": list(kinds), "lanes": list(lanes)}
+
+
+def affinities_of(words: ClaimOptions) -> tuple[str, ...]:
+    """Return the affinities that a claim with these words favours."""
+    affinity = words.get("affinity")
+    return (affinity,) if isinstance(affinity, str) else tuple(affinity or ())

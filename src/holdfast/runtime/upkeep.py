@@ -19,6 +19,7 @@ from holdfast.client.operations import Operations
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.records import WorkerInfo, WorkerState
+from holdfast.runtime.subscription import affinities_of
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.version import __version__
@@ -40,6 +41,7 @@ class Upkeep:
         *,
         concurrency: int,
         running: Callable[[], int],
+        switches: Callable[[], int] = lambda: 0,
         retention_seconds: float | None,
     ) -> None:
         self._state: WorkerState = "active"
@@ -49,6 +51,7 @@ class Upkeep:
         self._words = words
         self._concurrency = concurrency
         self._running = running
+        self._switches = switches
         self._retention_seconds = retention_seconds
         self._told: set[str] = set()
         # Workers that start together must not all come round together.
@@ -74,6 +77,10 @@ class Upkeep:
     def say_stopping(self) -> None:
         """Write soon that this worker takes no more jobs."""
         self._state = "stopping"
+        self.say_soon()
+
+    def say_soon(self) -> None:
+        """Write soon what has changed."""
         self._changed.set()
 
     async def beat(self) -> None:
@@ -91,7 +98,8 @@ class Upkeep:
             lanes=tuple(words.get("lanes", ())),
             kinds=tuple(words.get("kinds") or ()),
             capabilities=tuple(words.get("capabilities", ())),
-            loaded=_loaded(words),
+            loaded=affinities_of(words),
+            switches=self._switches(),
         )
         await drive_async(self._operations.worker_beat(said), self._store)
 
@@ -117,8 +125,3 @@ class Upkeep:
             if finding.name not in self._told:
                 log.warning("%s: %s. %s", finding.name, finding.says, finding.remedy)
         self._told = {finding.name for finding in troubles}
-
-
-def _loaded(words: ClaimOptions) -> tuple[str, ...]:
-    affinity = words.get("affinity")
-    return (affinity,) if isinstance(affinity, str) else tuple(affinity or ())

@@ -24,6 +24,7 @@ from holdfast.domain.claim import ClaimOptions, check_claim
 from holdfast.domain.errors import HoldfastError, InvalidInput
 from holdfast.runtime.core import Core
 from holdfast.runtime.leases import LeaseKeeper
+from holdfast.runtime.residents import Hook, check_terms
 from holdfast.runtime.status import WorkerStatus
 from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.upkeep import Upkeep
@@ -46,6 +47,11 @@ class Worker:
     seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
     how many seconds finished jobs and events are kept; none keeps them for ever.
 
+    *load* and *unload* are functions of either colour, called with an affinity whose model, or whatever it names, is
+    to be loaded before jobs beside it run, or to make room for another; *residents* of them are at hand at once, one
+    unless said otherwise. `affinity` then says what is loaded from the start. *residence* is for how many seconds
+    jobs beside these are favoured while others wait; without it, as long as there are any.
+
     Raises `HandlersStuck` once more handlers than it has slots run on though they were told to stop.
     """
 
@@ -56,6 +62,10 @@ class Worker:
         concurrency: int = CONCURRENCY_DEFAULT,
         grace: Duration = GRACE_SECONDS_DEFAULT,
         retention: Duration | None = None,
+        load: Hook | None = None,
+        unload: Hook | None = None,
+        residents: int | None = None,
+        residence: Duration | None = None,
         **words: Unpack[ClaimOptions],
     ) -> None:
         self._store = queue.store
@@ -64,7 +74,8 @@ class Worker:
         self._concurrency = checks.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
         self._retention_seconds = None if retention is None else checks.duration_ms(retention, "retention") / 1000
         self._grace_seconds = checks.duration_ms(grace, "grace") / 1000
-        for word in ("wait", "lease_token", "residence_left"):
+        self._residents = check_terms(load, unload, residents, residence, words.get("affinity"))
+        for word in ("wait", "lease_token", "residence_left", "affinities_held", "affinities_max"):
             if word in words:
                 raise InvalidInput(word, "is the worker's own to say")
         self.name = checks.name(words.get("worker", identity.worker_name()), "worker")
@@ -100,10 +111,11 @@ class Worker:
                 concurrency=self._concurrency,
                 keeper=keeper,
                 give_up=self.stop,
+                residents=self._residents,
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
-            async with self._kept_up(subscription, self._core) as upkeep:
+            async with self._kept_up(self._core) as upkeep:
                 await self._serve_and_end(self._core, upkeep)
             if self._core.gave_up is not None:
                 raise self._core.gave_up
@@ -117,16 +129,18 @@ class Worker:
             log.info("worker %s has stopped", self.name)
 
     @asynccontextmanager
-    async def _kept_up(self, subscription: Subscription, core: Core) -> AsyncIterator[Upkeep]:
+    async def _kept_up(self, core: Core) -> AsyncIterator[Upkeep]:
         """Do the upkeep beside the block, and take this worker out of the registry at its end."""
         upkeep = Upkeep(
             self._operations,
             self._store,
-            subscription.words,
+            core.words,
             concurrency=self._concurrency,
             running=lambda: core.running,
+            switches=lambda: core.switches,
             retention_seconds=self._retention_seconds,
         )
+        core.said_soon = upkeep.say_soon
         running = asyncio.ensure_future(upkeep.run())
         try:
             yield upkeep
@@ -196,4 +210,6 @@ class Worker:
             dict(core.counts),
             stopping=self._stop_asked,
             abandoned=core.abandoned,
+            loaded=core.loaded,
+            switches=core.switches,
         )
