@@ -55,6 +55,12 @@ def test_what_is_loaded_switches_and_abandoned_handlers_are_shown_where_there_ar
     assert drawn(status)[2] == "0 of 4 slots busy, 1 handler abandoned, llama, mistral loaded, 3 switches"
 
 
+def test_while_something_is_loaded_jobs_wait_for_it() -> None:
+    status = WorkerStatus("w1", (RunningJob("j1", "a", 1, None),), {}, stopping=False, loading=("llama",))
+
+    assert drawn(status)[2] == "0 of 4 slots busy, 1 job waiting, llama loading"
+
+
 def test_ends_that_seldom_happen_are_shown_if_they_did() -> None:
     status = WorkerStatus("w1", (), {"done": 1, "lost": 2, "released": 0}, stopping=False)
 

@@ -277,9 +277,10 @@ def test_a_job_says_that_it_loads_and_then_that_it_works(queue: Queue) -> None:
 
     made = queue.enqueue("long", {}, affinity="A")
     # A heartbeat would come after twenty minutes.
-    with at_work(queue, lease=3600, load=load):
+    with at_work(queue, lease=3600, load=load) as working:
         arrived(loading)
         assert queue.get(made.id).phase == "loading"
+        assert (working.worker.status().loading, working.worker.status().loaded) == (("A",), ())
         go_on.set()
         wait_until(lambda: queue.get(made.id).phase == "working")
         working_on.set()

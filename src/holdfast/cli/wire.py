@@ -156,6 +156,7 @@ def worker_status(one: WorkerStatus, seconds: float) -> Document:
         "stopping": one.stopping,
         "abandoned": one.abandoned,
         "loaded": list(one.loaded),
+        "loading": list(one.loading),
         "switches": one.switches,
     }
 

@@ -95,10 +95,12 @@ class CrewScreen:
             stopping=stopping,
             abandoned=sum(status.abandoned for status in newest),
             loaded=tuple(sorted({affinity for status in newest for affinity in status.loaded})),
+            loading=tuple(sorted({affinity for status in newest for affinity in status.loading})),
             switches=self._past_switches + sum(status.switches for status in newest),
         )
 
 
 def _status(said: dict[str, Any]) -> WorkerStatus:
     running = tuple(RunningJob(*job) for job in said.pop("running"))
-    return WorkerStatus(running=running, loaded=tuple(said.pop("loaded", ())), **said)
+    named = {word: tuple(said.pop(word, ())) for word in ("loaded", "loading")}
+    return WorkerStatus(running=running, **named, **said)

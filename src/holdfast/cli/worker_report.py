@@ -144,15 +144,16 @@ def _slots(about: About, status: WorkerStatus) -> str:
     slots = f"{busy:,} of {text.number(about.concurrency * about.processes, 'slot')} busy"
     told = [slots]
     if waiting:
-        told.append(f"{text.number(waiting, 'job')} taken ahead")
+        told.append(f"{text.number(waiting, 'job')} {'waiting' if status.loading else 'taken ahead'}")
     if status.abandoned:
         told.append(f"{text.number(status.abandoned, 'handler')} abandoned")
     return ", ".join([*told, *_residents(status)])
 
 
 def _residents(status: WorkerStatus) -> list[str]:
-    loaded = [f"{text.clean(', '.join(status.loaded), keep='')} loaded"] if status.loaded else []
-    return loaded + ([text.number(status.switches, "switch", "switches")] if status.switches else [])
+    named = [(status.loaded, "loaded"), (status.loading, "loading")]
+    told = [f"{text.clean(', '.join(names), keep='')} {state}" for names, state in named if names]
+    return told + ([text.number(status.switches, "switch", "switches")] if status.switches else [])
 
 
 def _running_time(seconds: float | None) -> str:

@@ -393,6 +393,11 @@ class Core:
         return affinities_of(self._subscription.words())
 
     @property
+    def loading(self) -> tuple[str, ...]:
+        """Those on their way in."""
+        return () if self.residents is None else self.residents.loading
+
+    @property
     def switches(self) -> int:
         """How often one affinity had to make room for another."""
         return 0 if self.residents is None else self.residents.switches

@@ -110,6 +110,11 @@ class Residents:
         """What is at hand, what was used longest ago first."""
         return tuple(self._loaded)
 
+    @property
+    def loading(self) -> tuple[str, ...]:
+        """What is on its way in."""
+        return tuple(self._loads)
+
     # --- what to claim ---------------------------------------------------------------------------------------------
 
     def words(self) -> ClaimOptions:

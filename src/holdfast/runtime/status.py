@@ -29,3 +29,5 @@ class WorkerStatus(NamedTuple):
     """The affinities it has at hand."""
     switches: int = 0
     """How often one of them had to make room for another."""
+    loading: tuple[str, ...] = ()
+    """Those on their way in."""

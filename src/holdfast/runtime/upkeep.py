@@ -19,7 +19,6 @@ from holdfast.client.operations import Operations
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.records import WorkerInfo, WorkerState
-from holdfast.runtime.subscription import affinities_of
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.version import __version__
@@ -41,6 +40,7 @@ class Upkeep:
         *,
         concurrency: int,
         running: Callable[[], int],
+        loaded: Callable[[], tuple[str, ...]] = tuple,
         switches: Callable[[], int] = lambda: 0,
         retention_seconds: float | None,
     ) -> None:
@@ -51,6 +51,7 @@ class Upkeep:
         self._words = words
         self._concurrency = concurrency
         self._running = running
+        self._loaded = loaded
         self._switches = switches
         self._retention_seconds = retention_seconds
         self._told: set[str] = set()
@@ -98,7 +99,7 @@ class Upkeep:
             lanes=tuple(words.get("lanes", ())),
             kinds=tuple(words.get("kinds") or ()),
             capabilities=tuple(words.get("capabilities", ())),
-            loaded=affinities_of(words),
+            loaded=self._loaded(),
             switches=self._switches(),
         )
         await drive_async(self._operations.worker_beat(said), self._store)

@@ -137,6 +137,7 @@ class Worker:
             core.words,
             concurrency=self._concurrency,
             running=lambda: core.running,
+            loaded=lambda: core.loaded,
             switches=lambda: core.switches,
             retention_seconds=self._retention_seconds,
         )
@@ -211,5 +212,6 @@ class Worker:
             stopping=self._stop_asked,
             abandoned=core.abandoned,
             loaded=core.loaded,
+            loading=core.loading,
             switches=core.switches,
         )
