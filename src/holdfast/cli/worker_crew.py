@@ -102,5 +102,5 @@ class CrewScreen:
 
 def _status(said: dict[str, Any]) -> WorkerStatus:
     running = tuple(RunningJob(*job) for job in said.pop("running"))
-    named = {word: tuple(said.pop(word, ())) for word in ("loaded", "loading")}
-    return WorkerStatus(running=running, **named, **said)
+    loaded, loading = tuple(said.pop("loaded", ())), tuple(said.pop("loading", ()))
+    return WorkerStatus(running=running, loaded=loaded, loading=loading, **said)
