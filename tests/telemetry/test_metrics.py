@@ -177,18 +177,12 @@ def test_a_store_that_takes_long_to_answer_is_asked_less_often() -> None:
     assert pause_until(10.0, 12.0, 5) == 112.0
 
 
-class SwitchedStatus(WorkerStatus):
-    """The status of a worker that has turned to another affinity three times."""
-
-    switches = 3
-
-
 def test_what_a_worker_says_of_itself_is_read_when_it_is_asked_for(queue: holdfast.Queue) -> None:
     metrics = telemetry.metrics(queue)
     assert sample(metrics, "holdfast_worker_jobs") == sample(metrics, "holdfast_affinity_switches_total") == 0
 
     running = (RunningJob("one", "mail", 1, 0.5), RunningJob("two", "mail", 1, None))
-    metrics.start(4, lambda: SwitchedStatus("w", running, {}, stopping=False))
+    metrics.start(4, lambda: WorkerStatus("w", running, {}, stopping=False, switches=3))
 
     assert sample(metrics, "holdfast_worker_jobs") == 2
     assert sample(metrics, "holdfast_affinity_switches_total") == 3

@@ -42,8 +42,7 @@ class StatusCollector(Collector):
         in_hand = GaugeMetricFamily(names.IN_HAND.name, names.IN_HAND.says)
         in_hand.add_metric([], 0 if status is None else len(status.running))
         switches = CounterMetricFamily(names.SWITCHES.name, names.SWITCHES.says)
-        # A worker that keeps nothing loaded has nothing to switch.
-        switches.add_metric([], getattr(status, "switches", 0))
+        switches.add_metric([], 0 if status is None else status.switches)
         return in_hand, switches
 
 

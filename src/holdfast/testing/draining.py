@@ -17,6 +17,7 @@ from holdfast.domain.errors import Misconfigured
 from holdfast.domain.job import Job
 from holdfast.domain.outcome import Released
 from holdfast.domain.records import Enqueued
+from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.worker import Worker
 from holdfast.stores.drivers import drive, drive_async
 from holdfast.stores.script import Procedure, read
@@ -140,7 +141,7 @@ class _Draining:
             raise Misconfigured("a horizon needs the clock that is to be moved: drain(queue, clock=clock, horizon=…)")
         self.ran: list[Ran] = []
         self._operations = queue.operations
-        self._words = Worker(queue, **words)._claim_words()
+        self._words = _words(queue, words)
         self._clock = clock
         self._left_ms = math.inf if horizon is None else checks.duration_ms(horizon, "horizon")
         self._attempts_max = attempts_max
@@ -174,6 +175,13 @@ class _Draining:
         self.ran.append(ran)
         if raises:
             ran.raise_defect()
+
+
+def _words(queue: AnyQueue, words: ClaimOptions) -> ClaimOptions:
+    """Return the words of the claims that a worker would send."""
+    worker = Worker(queue, **words)
+    named: ClaimOptions = {**words, "worker": worker.name, "incarnation": worker.incarnation}
+    return Subscription(queue.tasks, named).words()
 
 
 def _claim_one(queue: AnyQueue, which: WhichJob, clock: ManualClock | None) -> Procedure[Claim]:

@@ -17,7 +17,7 @@ from holdfast.domain.claim import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured
 from holdfast.domain.job import Job
 from holdfast.runtime.attempt import Attempt, refused
-from holdfast.runtime.slots import TaskSlots, run_blocking
+from holdfast.runtime.slots import Line, TaskSlots, run_blocking
 from holdfast.runtime.transactions import offer_transaction
 from holdfast.runtime.watched import watch_attempts
 from holdfast.stores.script import Procedure
@@ -128,7 +128,8 @@ class InlineAttempt:
 
 async def _run_awaited(attempt: Attempt) -> None:
     ended = asyncio.Event()
-    slots = TaskSlots(1, lambda _attempt: ended.set())
-    slots.put(attempt)
+    slots = TaskSlots(lambda _attempt: ended.set())
+    slots.line = Line(1, lambda _attempt: slots)
+    slots.line.put([attempt])
     await ended.wait()
     await slots.close()
