@@ -188,6 +188,18 @@ def test_what_a_worker_says_of_itself_is_read_when_it_is_asked_for(queue: holdfa
     assert sample(metrics, "holdfast_affinity_switches_total") == 3
 
 
+def test_a_worker_that_loads_counts_its_switches(queue: holdfast.Queue) -> None:
+    metrics = telemetry.metrics(queue)
+    queue.task("task")(lambda: None)
+    made = queue.enqueue_many([{"kind": "task", "payload": {}, "affinity": "ab"[n % 2]} for n in range(6)])
+
+    with at_work(queue, metrics=metrics, load=lambda _affinity: None):
+        for one in made:
+            ended(queue, one.id)
+
+    assert sample(metrics, "holdfast_affinity_switches_total") == 1
+
+
 def test_a_registry_of_ones_own_is_used_and_nothing_is_served(queue: holdfast.Queue) -> None:
     registry = CollectorRegistry()
     metrics = telemetry.metrics(queue, registry=registry)
