@@ -22,6 +22,7 @@ from holdfast.domain.claim import Claim, ClaimOptions, Settlement
 from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost, OutcomeUnknown, Unavailable
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.isolation.placing import Places, Terms
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.slots import TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob
@@ -56,6 +57,7 @@ class Core:
         *,
         concurrency: int,
         keeper: LeaseKeeper,
+        isolation: Terms,
     ) -> None:
         self.counts: Counter[str] = Counter()
         """How attempts ended here, by outcome."""
@@ -69,6 +71,18 @@ class Core:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(concurrency, self.handler_ended)
         self._coroutines = TaskSlots(concurrency, self.handler_ended)
+        self._places = Places(
+            isolation,
+            tasks,
+            words.get("kinds") or (),
+            size=concurrency,
+            told=self.handler_ended,
+            blocking=self._threads,
+            awaited=self._coroutines,
+            store=store,
+            worker=words.get("worker", ""),
+            incarnation=words.get("incarnation", ""),
+        )
         self._busy = 0
         """Handlers that run or wait for their slot."""
         self._held: dict[tuple[int, int], Attempt] = {}
@@ -84,8 +98,8 @@ class Core:
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
-        # Each colour has as many slots as may run at all, so that more than those could run at once.
-        self._prefetches = len({tasks.get(kind).is_async for kind in words.get("kinds") or ()}) == 1
+        # Each sort has as many slots as may run at all, so that more than those could run at once.
+        self._prefetches = self._places.sorts() == 1
 
     # --- what others tell ------------------------------------------------------------------------------------------
 
@@ -120,9 +134,11 @@ class Core:
         for topic in topics:
             self._store.hub.add(topic, self._listener)
         try:
+            await self._places.start()
             while not self._stopping or self._held:
                 await self._step()
         finally:
+            self._places.close()
             for topic in topics:
                 self._store.hub.remove(topic, self._listener)
             self._threads.close()
@@ -152,7 +168,7 @@ class Core:
 
     def _room(self) -> int:
         """Return how many more jobs this worker should have in its hands."""
-        if self._stopping:
+        if self._stopping or self._places.closed:
             return 0
         more = 0
         if self._prefetches and self._run_seconds < _HORIZON_SECONDS:
@@ -166,6 +182,7 @@ class Core:
         while self._freed:
             attempt = self._freed.popleft()
             self._busy -= 1
+            self._places.ended(attempt)
             self._note_run(attempt)
             self._decided.append(attempt)
         ended: dict[tuple[int, int], Attempt] = {}
@@ -302,7 +319,7 @@ class Core:
             return
         self._busy += len(attempts)
         for attempt in attempts:
-            (self._coroutines if attempt.task.is_async else self._threads).put(attempt)
+            self._places.put(attempt)
 
     # --- going down ------------------------------------------------------------------------------------------------
 

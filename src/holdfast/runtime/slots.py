@@ -118,15 +118,15 @@ class TaskSlots:
                 self._idle.append(waiter)
                 await waiter
             attempt = self._attempts.popleft()
-            await self._run(attempt)
+            await self.run(attempt)
             self._told(attempt)
             if time.monotonic() > turn_ends_at:
                 # A handler that never waits for anything would else keep the loop until nothing is left to run.
                 await asyncio.sleep(0)
                 turn_ends_at = time.monotonic() + _TURN_SECONDS
 
-    async def _run(self, attempt: Attempt) -> None:
-        """Run an awaited handler and let what it returns or raises decide."""
+    async def run(self, attempt: Attempt) -> None:
+        """Run an awaited handler in the current task and let what it returns or raises decide."""
         task = asyncio.current_task()
         if task is None or not attempt.start():
             return

@@ -17,12 +17,16 @@ from typing import Unpack
 
 from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.policy import Isolation, check_isolation, check_memory_limit
 from holdfast.client.queue import Queue
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions, check_claim
 from holdfast.domain.errors import HoldfastError, InvalidInput, Misconfigured
+from holdfast.runtime import isolation
 from holdfast.runtime.core import Core
+from holdfast.runtime.isolation import kernel
+from holdfast.runtime.isolation.placing import Terms
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.status import WorkerStatus
 from holdfast.runtime.upkeep import Upkeep
@@ -44,6 +48,10 @@ class Worker:
     which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
     seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
     how many seconds finished jobs and events are kept; none keeps them for ever.
+
+    With `isolate="process"` every handler runs in a process of its own, not only those whose task says so. For all of
+    them: *memory_limit* is how many bytes one may use unless its task says otherwise, *recycle_after* how many
+    attempts it runs before another takes its place, *kill_after* how many seconds one may go on that was told to stop.
     """
 
     def __init__(
@@ -53,6 +61,10 @@ class Worker:
         concurrency: int = CONCURRENCY_DEFAULT,
         grace: Duration = GRACE_SECONDS_DEFAULT,
         retention: Duration | None = None,
+        isolate: Isolation | None = None,
+        memory_limit: int | None = None,
+        recycle_after: int = limits.RECYCLE_AFTER_DEFAULT,
+        kill_after: Duration = limits.KILL_AFTER_MS_DEFAULT / 1000,
         **words: Unpack[ClaimOptions],
     ) -> None:
         self._store = queue.store
@@ -61,6 +73,12 @@ class Worker:
         self._concurrency = checks.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
         self._retention_seconds = None if retention is None else checks.duration_ms(retention, "retention") / 1000
         self._grace_seconds = checks.duration_ms(grace, "grace") / 1000
+        self._isolation = Terms(
+            isolate_all=check_isolation(isolate) is not None,
+            memory_limit_bytes=check_memory_limit(memory_limit),
+            recycle_after=checks.integer(recycle_after, "recycle_after", 1, limits.RECYCLE_AFTER_MAX),
+            kill_after_seconds=checks.duration_ms(kill_after, "kill_after") / 1000,
+        )
         for word in ("wait", "lease_token", "residence_left"):
             if word in words:
                 raise InvalidInput(word, "is the worker's own to say")
@@ -81,6 +99,7 @@ class Worker:
 
     async def serve(self, *, signals: bool = False) -> None:
         """Run jobs in this event loop until `stop` is called, or with *signals* until SIGTERM or SIGINT."""
+        self._refuse_unfit()
         self._loop = asyncio.get_running_loop()
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,6 +115,7 @@ class Worker:
                 words,
                 concurrency=self._concurrency,
                 keeper=keeper,
+                isolation=self._isolation,
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
@@ -185,6 +205,16 @@ class Worker:
         if core is None:
             return WorkerStatus(self.name, (), {}, stopping=False)
         return WorkerStatus(self.name, core.running_jobs(), dict(core.counts), stopping=self._stop_asked)
+
+    def _refuse_unfit(self) -> None:
+        if isolation.inside:
+            raise Misconfigured(
+                "a worker is started by importing this module, and processes of a worker import it;"
+                " start it under `if __name__ == '__main__':`, or in another module"
+            )
+        limits_set = [task.policy.memory_limit_bytes for task in self._tasks]
+        if not kernel.limits_memory and any((self._isolation.memory_limit_bytes, *limits_set)):
+            raise Misconfigured("memory_limit: this system holds no process to one; it works on Linux only")
 
     # --- what it takes ---------------------------------------------------------------------------------------------
 

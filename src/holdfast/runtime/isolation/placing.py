@@ -1,0 +1,169 @@
+"""Where each attempt runs: in the worker's own process, in one of its own, or in the worker's while nothing else does.
+
+A suspect, whose last attempt lapsed, may have killed its worker. It runs in a process of its own even if its task does
+not ask for it. Where its task cannot be found in another process it waits until no handler runs in this one, and none
+starts before it has ended: if it is the poisonous one, it takes nobody with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from holdfast.client.tasks import AnyTask, TaskRegistry
+from holdfast.domain.errors import Misconfigured
+from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.isolation import deaths, finding, records
+from holdfast.runtime.isolation.framing import Message
+from holdfast.runtime.isolation.pool import Pool
+from holdfast.runtime.isolation.slots import ProcessSlots
+from holdfast.runtime.slots import Slots, Told
+from holdfast.stores.engine import Store
+
+log = logging.getLogger("holdfast.worker")
+
+
+class Terms(NamedTuple):
+    """What a worker says of isolation."""
+
+    isolate_all: bool
+    memory_limit_bytes: int | None
+    recycle_after: int
+    kill_after_seconds: float
+
+
+class Places:
+    """Hands attempts to slots; lives in the worker's event loop."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        tasks: TaskRegistry,
+        kinds: Iterable[str],
+        *,
+        size: int,
+        told: Told,
+        blocking: Slots,
+        awaited: Slots,
+        store: Store,
+        worker: str,
+        incarnation: str,
+    ) -> None:
+        self._terms = terms
+        self._tasks = [tasks.get(kind) for kind in kinds]
+        self._told = told
+        self._blocking, self._awaited = blocking, awaited
+        self._about: Message = {"store": store.address(), "worker": worker, "incarnation": incarnation}
+        self._loop = asyncio.get_running_loop()
+        self._pool = Pool(self._setup, terms.recycle_after)
+        self._processes = ProcessSlots(
+            size,
+            told,
+            self._pool,
+            kill_after_seconds=terms.kill_after_seconds,
+            memory_limit_bytes=terms.memory_limit_bytes,
+            unfound=self._unfound,
+        )
+        self._inside: set[tuple[int, int]] = set()
+        """Attempts in this process."""
+        self._suspects: deque[Attempt] = deque()
+        """Those that wait to be alone in it."""
+        self._alone: Attempt | None = None
+
+    # --- which -----------------------------------------------------------------------------------------------------
+
+    def isolates(self, task: AnyTask) -> bool:
+        """Whether every attempt of *task* runs in a process of its own."""
+        return self._terms.isolate_all or task.policy.isolate is not None
+
+    def sorts(self) -> int:
+        """Return how many sorts of slots the tasks of this worker use."""
+        return len({"isolated" if self.isolates(task) else task.is_async for task in self._tasks})
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing new is to be started, because a suspect is to be alone."""
+        return self._alone is not None or bool(self._suspects)
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Be ready for tasks that are to be isolated, or raise `Misconfigured` if they cannot be."""
+        isolated = [task for task in self._tasks if self.isolates(task)]
+        for task in isolated:
+            finding.place_of(task)
+        if isolated:
+            await asyncio.to_thread(self._pool.start)
+
+    def put(self, attempt: Attempt) -> None:
+        """Run the attempt where it belongs."""
+        if self.isolates(attempt.task):
+            self._processes.put(attempt)
+        elif attempt.claim.job.suspect:
+            self._put_suspect(attempt)
+        else:
+            self._put_inside(attempt)
+
+    def ended(self, attempt: Attempt) -> None:
+        """Note that the handler of an attempt has ended."""
+        self._inside.discard(attempt.key)
+        if attempt is self._alone:
+            self._alone = None
+        self._start_alone()
+
+    def close(self) -> None:
+        """Kill the handlers that run in processes of their own."""
+        self._processes.close()
+
+    def _put_inside(self, attempt: Attempt) -> None:
+        self._inside.add(attempt.key)
+        (self._awaited if attempt.task.is_async else self._blocking).put(attempt)
+
+    # --- suspects --------------------------------------------------------------------------------------------------
+
+    def _put_suspect(self, attempt: Attempt) -> None:
+        try:
+            finding.place_of(attempt.task)
+        except Misconfigured as error:
+            self._wait_alone(attempt, str(error))
+        else:
+            log.info("job %s is suspect, because its last attempt lapsed: it runs isolated", attempt.claim.job.id)
+            self._processes.put(attempt)
+
+    def _unfound(self, attempt: Attempt, problem: str) -> None:
+        """Let an attempt whose task is not found elsewhere run alone, or fail if it asked for isolation; any thread."""
+        if self.isolates(attempt.task):
+            attempt.decide(deaths.not_started(problem, attempt.task.policy, attempt.context))
+            self._told(attempt)
+            return
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to run it
+            self._loop.call_soon_threadsafe(self._wait_alone, attempt, problem)
+
+    def _wait_alone(self, attempt: Attempt, problem: str) -> None:
+        log.warning(
+            "job %s is suspect, because its last attempt lapsed, and cannot be isolated: it runs alone (%s)",
+            attempt.claim.job.id,
+            problem,
+        )
+        attempt.started_at = None
+        self._suspects.append(attempt)
+        self._start_alone()
+
+    def _start_alone(self) -> None:
+        if self._suspects and self._alone is None and not self._inside:
+            self._alone = self._suspects.popleft()
+            self._put_inside(self._alone)
+
+    # --- what other processes need to know --------------------------------------------------------------------------
+
+    def _setup(self) -> Message:
+        isolated = [task for task in self._tasks if self.isolates(task)]
+        places = {}
+        for task in isolated or self._tasks:
+            with suppress(Misconfigured):
+                places[task.kind] = finding.place_of(task)
+        return {**self._about, **finding.surroundings(), "places": places, "levels": records.levels()}
