@@ -12,7 +12,6 @@ from holdfast.domain.backoff import Backoff
 from holdfast.domain.checks import Duration
 from holdfast.domain.errors import InvalidInput
 
-
 Isolation: TypeAlias = Literal["process"]
 """How a handler is kept apart from the others of its worker."""
 

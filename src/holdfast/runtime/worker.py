@@ -51,7 +51,7 @@ class Worker:
 
     With `isolate="process"` every handler runs in a process of its own, not only those whose task says so. For all of
     them: *memory_limit* is how many bytes one may use unless its task says otherwise, *recycle_after* how many
-    attempts it runs before another takes its place, *kill_after* how many seconds one may go on that was told to stop.
+    attempts it runs before another takes its place, *kill_after* how many seconds one that is told to stop may take.
     """
 
     def __init__(

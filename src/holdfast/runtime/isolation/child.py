@@ -203,7 +203,7 @@ class IsolatedProcess:
     # --- memory ----------------------------------------------------------------------------------------------------
 
     def _limited(self, task: AnyTask, limit_bytes: int) -> AnyTask:
-        """Return *task* with a function that is held to so much memory; what follows it, such as its report, is not."""
+        """Return *task* with a function that is held to so much memory; what comes after it, its report, is not."""
         limited = task.using()
         limited.function = self._awaited(task, limit_bytes) if task.is_async else self._blocking(task, limit_bytes)
         return limited

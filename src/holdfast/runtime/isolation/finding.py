@@ -23,7 +23,7 @@ class NotFound(Exception):  # noqa: N818  # what is said of the task
     """The task is not declared by importing its module."""
 
 
-# --- in the worker -----------------------------------------------------------------------------------------------------
+# --- in the worker --------------------------------------------------------------------------------------------------
 
 
 def place_of(task: AnyTask) -> Message:
@@ -63,7 +63,7 @@ def main_place() -> Message | None:
     return None if path is None or not os.path.exists(path) else {"path": os.path.abspath(path)}  # noqa: PTH100, PTH110
 
 
-# --- in the other process ----------------------------------------------------------------------------------------------
+# --- in the other process -------------------------------------------------------------------------------------------
 
 
 class Finder:

@@ -52,7 +52,7 @@ class Channel:
             socket.send_fds(self._socket, [_LENGTH.pack(len(frame)) + frame], list(descriptors))
 
     def receive(self) -> tuple[Message, list[bytes]] | None:
-        """Wait for the next message; none once the other side is gone, `ConnectionResetError` if it left mail unread."""
+        """Return the next message; none once the other side is gone. `ConnectionResetError`: it left mail unread."""
         frame = self._frame()
         if frame is None:
             return None
@@ -89,7 +89,7 @@ class Channel:
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """The socket's own number."""
+        """Return the socket's own number."""
         return self._socket.fileno()
 
 

@@ -30,12 +30,12 @@ def end_with(parent: int, number: int) -> None:
 def limit_memory(limit_bytes: int | None) -> None:
     """Bound the memory of this process, or lift the bound.
 
-    Counted is what is private and can be written to: the heap, and anonymous mappings. Not the whole address space, of
-    which libraries reserve far more than they use, and not files that are only read.
+    Counted is what is private and can be written to: the heap, and anonymous mappings. Not the whole address space,
+    of which libraries reserve far more than they use, and not files that are only read.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = hard if limit_bytes is None else limit_bytes
-    if hard != resource.RLIM_INFINITY and soft != resource.RLIM_INFINITY:
+    if resource.RLIM_INFINITY not in {hard, soft}:
         soft = min(soft, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 

@@ -1,8 +1,8 @@
-"""Where each attempt runs: in the worker's own process, in one of its own, or in the worker's while nothing else does.
+"""Where each attempt runs: in the worker's process, in one of its own, or in the worker's while nothing else does.
 
-A suspect, whose last attempt lapsed, may have killed its worker. It runs in a process of its own even if its task does
-not ask for it. Where its task cannot be found in another process it waits until no handler runs in this one, and none
-starts before it has ended: if it is the poisonous one, it takes nobody with it.
+A suspect, whose last attempt lapsed or died, may kill its worker. It runs in a process of its own even if its task
+does not ask for it. Where its task cannot be found in another process it waits until no handler runs in this one, and
+none starts before it has ended: if it is the poisonous one, it takes nobody with it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from holdfast.client.tasks import AnyTask, TaskRegistry
 from holdfast.domain.errors import Misconfigured
+from holdfast.domain.suspicion import is_suspect
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.isolation import deaths, finding, records
 from holdfast.runtime.isolation.framing import Message
@@ -103,7 +104,7 @@ class Places:
         """Run the attempt where it belongs."""
         if self.isolates(attempt.task):
             self._processes.put(attempt)
-        elif attempt.claim.job.suspect:
+        elif is_suspect(attempt.claim.job):
             self._put_suspect(attempt)
         else:
             self._put_inside(attempt)
@@ -131,11 +132,13 @@ class Places:
         except Misconfigured as error:
             self._wait_alone(attempt, str(error))
         else:
-            log.info("job %s is suspect, because its last attempt lapsed: it runs isolated", attempt.claim.job.id)
+            log.info(
+                "job %s is suspect, because its last attempt lapsed or died: it runs isolated", attempt.claim.job.id
+            )
             self._processes.put(attempt)
 
     def _unfound(self, attempt: Attempt, problem: str) -> None:
-        """Let an attempt whose task is not found elsewhere run alone, or fail if it asked for isolation; any thread."""
+        """Let an attempt whose task is not found elsewhere run alone, or fail if that is no help; from any thread."""
         if self.isolates(attempt.task):
             attempt.decide(deaths.not_started(problem, attempt.task.policy, attempt.context))
             self._told(attempt)
@@ -145,7 +148,7 @@ class Places:
 
     def _wait_alone(self, attempt: Attempt, problem: str) -> None:
         log.warning(
-            "job %s is suspect, because its last attempt lapsed, and cannot be isolated: it runs alone (%s)",
+            "job %s is suspect, because its last attempt lapsed or died, and cannot be isolated: it runs alone (%s)",
             attempt.claim.job.id,
             problem,
         )

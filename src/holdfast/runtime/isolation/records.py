@@ -1,4 +1,4 @@
-"""Log records of isolated processes: they are handled by the worker's own loggers, as if its process had made them."""
+"""Log records of isolated processes: the worker's own loggers handle them, as if its process had made them."""
 
 from __future__ import annotations
 

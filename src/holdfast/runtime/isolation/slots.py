@@ -85,7 +85,8 @@ class ProcessSlots:
             try:
                 child = self._pool.take()
             except NoProcess as error:
-                return self._give_up(attempt, str(error))
+                self._give_up(attempt, str(error))
+                return None
             run = _Run(attempt, child, self._kill_after_seconds)
             try:
                 if self._begin(run) and run.hear():
@@ -94,7 +95,8 @@ class ProcessSlots:
                 run.over()
                 attempt.ended_at = time.monotonic()
             return self._after(run)
-        return self._give_up(attempt, "its processes died before they had begun")
+        self._give_up(attempt, "its processes died before they had begun")
+        return None
 
     def _begin(self, run: _Run) -> bool:
         """Tell the process what to run; tell whether there is anything to hear."""

@@ -79,8 +79,8 @@ class Template:
 
     def _take_signals(self) -> tuple[socket.socket, socket.socket]:
         heard, woken = socket.socketpair()
-        heard.setblocking(False)
-        woken.setblocking(False)
+        heard.settimeout(0)
+        woken.settimeout(0)
         signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _do_nothing)
         signal.signal(signal.SIGHUP, lambda *_: self._end())
@@ -169,6 +169,9 @@ class Template:
         for child in self._children:
             with suppress(OSError):
                 os.killpg(child, signal.SIGKILL)
+        for child in self._children:
+            with suppress(OSError):
+                os.waitpid(child, 0)
         os._exit(0)
 
 

@@ -18,11 +18,11 @@ _DIGEST: Final = Job._fields.index("digest")
 _MOMENT, _LENGTH, _BACKOFF = "moment", "length", "backoff"
 
 
-# --- claims ------------------------------------------------------------------------------------------------------------
+# --- claims ---------------------------------------------------------------------------------------------------------
 
 
 def claim_to(claim: Claim) -> Message:
-    """Return a claim as a message; the digest of the enqueue, which is bytes and of no use to a handler, is left out."""
+    """Return a claim as a message, without the digest of the enqueue, which is bytes and of no use to a handler."""
     fields: list[Any] = list(claim.job)
     fields[_DIGEST] = None
     return {"job": fields, "lease_ms": claim.lease_ms}
@@ -33,7 +33,7 @@ def claim_from(message: Message) -> Claim:
     return Claim(Job(*message["job"]), message["lease_ms"])
 
 
-# --- outcomes ----------------------------------------------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------------------------------------
 
 
 def outcome_to(outcome: Outcome, tenant: str) -> tuple[Message, list[bytes]]:
@@ -90,7 +90,7 @@ def _job_from(message: Message) -> NewJob:
     return NewJob(message["kind"], message["payload"], **_words_from(message["options"]))
 
 
-# --- words whose values are not all JSON ---------------------------------------------------------------------------------
+# --- words whose values are not all JSON ----------------------------------------------------------------------------
 
 
 def _words_to(words: Mapping[str, Any]) -> Message:
