@@ -9,7 +9,7 @@ from holdfast.domain.job import Job
 def is_suspect(job: Job) -> bool:
     """Whether the job's newest failure was that its worker fell silent, or that its own process died.
 
-    The mark that a lapse leaves is taken away by whatever settles the job next, a release too. The failure stays until
-    an attempt shows that the job ends in another way.
+    The mark that a lapse leaves is taken away by whatever settles the job next, a release too. The failure stays
+    until an attempt shows that the job ends in another way.
     """
     return bool(job.suspect) or job.failure_reason in {failure.LEASE_LAPSED, failure.PROCESS_DIED}

@@ -19,7 +19,7 @@ LIMIT = 256 << 20
 AT_ONCE = Backoff(base=0)
 
 
-class OneOfAKind(Exception):
+class OneOfAKind(Exception):  # noqa: N818  # its name is what is tested
     """Cannot be pickled: it holds a lock, and cannot be made again from its arguments."""
 
     def __init__(self, message: str, *, lock: object) -> None:
@@ -34,13 +34,18 @@ def here(place: str) -> None:
     unfinished.rename(place)
 
 
+def note(place: str, context: Context) -> None:
+    """Write down why the handler was told to stop."""
+    Path(place).write_text(str(context.stop_reason), encoding="utf-8")
+
+
 def linger(place: str) -> None:
     """Stay until the test says to go on."""
     while not Path(place).exists():
         time.sleep(0.002)
 
 
-# --- healthy ------------------------------------------------------------------------------------------------------------
+# --- healthy --------------------------------------------------------------------------------------------------------
 
 
 @tasks.task("which", isolate="process")
@@ -92,10 +97,10 @@ def print_some(words: str) -> None:
     print(words, file=sys.stderr)
 
 
-# --- ends ---------------------------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------------------------
 
 
-def _raise(how: str) -> Any:
+def _raise(how: str) -> Any:  # noqa: PLR0912  # one branch for each way to end
     match how:
         case "odd":
             raise OneOfAKind("one of a kind", lock=threading.Lock())
@@ -149,7 +154,7 @@ async def end_later(how: str) -> Any:
     return _raise(how)
 
 
-# --- deaths -------------------------------------------------------------------------------------------------------------
+# --- deaths ---------------------------------------------------------------------------------------------------------
 
 
 def crash() -> NoReturn:
@@ -226,7 +231,7 @@ def eat_unlimited(size: int) -> int:
     return len(bytearray(size))
 
 
-# --- not stopping -------------------------------------------------------------------------------------------------------
+# --- not stopping ---------------------------------------------------------------------------------------------------
 
 
 def hold_gil(seconds: float) -> None:
@@ -268,7 +273,7 @@ async def ignore_later(started: str) -> None:
 def heed(context: Context, started: str, told: str) -> None:
     here(started)
     context.wait_cancelled()
-    Path(told).write_text(str(context.stop_reason), encoding="utf-8")
+    note(told, context)
     context.raise_if_cancelled()
 
 
@@ -278,7 +283,7 @@ async def heed_later(context: Context, started: str, told: str) -> None:
     try:
         await asyncio.sleep(600)
     except asyncio.CancelledError:
-        Path(told).write_text(str(context.stop_reason), encoding="utf-8")
+        note(told, context)
         raise
 
 
@@ -293,7 +298,7 @@ def linger_on(started: str, go_on: str) -> str:
     return "at last"
 
 
-# --- the store ----------------------------------------------------------------------------------------------------------
+# --- the store ------------------------------------------------------------------------------------------------------
 
 
 @tasks.task("effect", isolate="process", max_attempts=1)
@@ -313,7 +318,7 @@ async def effect_later(context: Context, number: int) -> str:
     return "written"
 
 
-# --- suspects -----------------------------------------------------------------------------------------------------------
+# --- suspects -------------------------------------------------------------------------------------------------------
 
 
 @tasks.task("poison", max_attempts=3, backoff=AT_ONCE)
@@ -331,3 +336,14 @@ def neighbour(context: Context, started: str) -> int:
         here(started)
         time.sleep(600)
     return os.getpid()
+
+
+# --- growing --------------------------------------------------------------------------------------------------------
+
+_grown: list[bytes] = []
+
+
+@tasks.task("grow", isolate="process")
+def grow(size: int) -> None:
+    """Keep so much memory, as a leak would."""
+    _grown.append(b"x" * size)

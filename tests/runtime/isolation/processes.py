@@ -49,7 +49,7 @@ def _descendants(process: int) -> set[int]:
 
 def open_files(process: int) -> int:
     """Return how many files the process has open."""
-    return len(os.listdir(f"/proc/{process}/fd"))
+    return len(list(Path(f"/proc/{process}/fd").iterdir()))
 
 
 def memory_bytes(process: int) -> int:
