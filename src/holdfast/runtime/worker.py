@@ -25,8 +25,7 @@ from holdfast.domain.claim import ClaimOptions, check_claim
 from holdfast.domain.errors import HoldfastError, InvalidInput, Misconfigured
 from holdfast.runtime import isolation
 from holdfast.runtime.core import Core
-from holdfast.runtime.isolation import kernel
-from holdfast.runtime.isolation.placing import Terms
+from holdfast.runtime.isolation.placing import Terms, refuse_unfit
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.status import WorkerStatus
 from holdfast.runtime.upkeep import Upkeep
@@ -86,6 +85,7 @@ class Worker:
         self.incarnation = words.get("incarnation", uuid.uuid4().hex)
         self._words: ClaimOptions = {**words, "worker": self.name, "incarnation": self.incarnation}
         self._lease_seconds = check_claim(self._words, limit=1, fresh_token="").lease_ms / 1000
+        self._refuse_unfit()
         self._core: Core | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
@@ -99,6 +99,11 @@ class Worker:
 
     async def serve(self, *, signals: bool = False) -> None:
         """Run jobs in this event loop until `stop` is called, or with *signals* until SIGTERM or SIGINT."""
+        if isolation.inside:
+            raise Misconfigured(
+                "a worker is started by importing this module, and processes of a worker import it;"
+                " start it under `if __name__ == '__main__':`, or in another module"
+            )
         self._refuse_unfit()
         self._loop = asyncio.get_running_loop()
         if signals:
@@ -207,14 +212,10 @@ class Worker:
         return WorkerStatus(self.name, core.running_jobs(), dict(core.counts), stopping=self._stop_asked)
 
     def _refuse_unfit(self) -> None:
-        if isolation.inside:
-            raise Misconfigured(
-                "a worker is started by importing this module, and processes of a worker import it;"
-                " start it under `if __name__ == '__main__':`, or in another module"
-            )
-        limits_set = [task.policy.memory_limit_bytes for task in self._tasks]
-        if not kernel.limits_memory and any((self._isolation.memory_limit_bytes, *limits_set)):
-            raise Misconfigured("memory_limit: this system holds no process to one; it works on Linux only")
+        """Raise `Misconfigured` if tasks that are known so far cannot be isolated as they should be."""
+        kinds = self._words.get("kinds")
+        tasks = [task for task in self._tasks if kinds is None or task.kind in kinds]
+        refuse_unfit(self._isolation, tasks)
 
     # --- what it takes ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from holdfast.client.tasks import AnyTask, TaskRegistry
 from holdfast.domain.errors import Misconfigured
 from holdfast.domain.suspicion import is_suspect
 from holdfast.runtime.attempt import Attempt
-from holdfast.runtime.isolation import deaths, finding, records
+from holdfast.runtime.isolation import deaths, finding, kernel, records
 from holdfast.runtime.isolation.framing import Message
 from holdfast.runtime.isolation.pool import Pool
 from holdfast.runtime.isolation.slots import ProcessSlots
@@ -35,6 +35,20 @@ class Terms(NamedTuple):
     memory_limit_bytes: int | None
     recycle_after: int
     kill_after_seconds: float
+
+    def isolates(self, task: AnyTask) -> bool:
+        """Whether every attempt of *task* runs in a process of its own."""
+        return self.isolate_all or task.policy.isolate is not None
+
+
+def refuse_unfit(terms: Terms, tasks: Iterable[AnyTask]) -> None:
+    """Raise `Misconfigured` for a task that is to be isolated and cannot be."""
+    isolated = [task for task in tasks if terms.isolates(task)]
+    for task in isolated:
+        finding.place_of(task)
+    limited = [terms.memory_limit_bytes, *(task.policy.memory_limit_bytes for task in isolated)]
+    if not kernel.limits_memory and any(limited):
+        raise Misconfigured("memory_limit: this system holds no process to one; it works on Linux only")
 
 
 class Places:
@@ -77,13 +91,9 @@ class Places:
 
     # --- which -----------------------------------------------------------------------------------------------------
 
-    def isolates(self, task: AnyTask) -> bool:
-        """Whether every attempt of *task* runs in a process of its own."""
-        return self._terms.isolate_all or task.policy.isolate is not None
-
     def sorts(self) -> int:
         """Return how many sorts of slots the tasks of this worker use."""
-        return len({"isolated" if self.isolates(task) else task.is_async for task in self._tasks})
+        return len({"isolated" if self._terms.isolates(task) else task.is_async for task in self._tasks})
 
     @property
     def closed(self) -> bool:
@@ -94,15 +104,12 @@ class Places:
 
     async def start(self) -> None:
         """Be ready for tasks that are to be isolated, or raise `Misconfigured` if they cannot be."""
-        isolated = [task for task in self._tasks if self.isolates(task)]
-        for task in isolated:
-            finding.place_of(task)
-        if isolated:
+        if any(self._terms.isolates(task) for task in self._tasks):
             await asyncio.to_thread(self._pool.start)
 
     def put(self, attempt: Attempt) -> None:
         """Run the attempt where it belongs."""
-        if self.isolates(attempt.task):
+        if self._terms.isolates(attempt.task):
             self._processes.put(attempt)
         elif is_suspect(attempt.claim.job):
             self._put_suspect(attempt)
@@ -139,7 +146,7 @@ class Places:
 
     def _unfound(self, attempt: Attempt, problem: str) -> None:
         """Let an attempt whose task is not found elsewhere run alone, or fail if that is no help; from any thread."""
-        if self.isolates(attempt.task):
+        if self._terms.isolates(attempt.task):
             attempt.decide(deaths.not_started(problem, attempt.task.policy, attempt.context))
             self._told(attempt)
             return
@@ -164,7 +171,7 @@ class Places:
     # --- what other processes need to know --------------------------------------------------------------------------
 
     def _setup(self) -> Message:
-        isolated = [task for task in self._tasks if self.isolates(task)]
+        isolated = [task for task in self._tasks if self._terms.isolates(task)]
         places = {}
         for task in isolated or self._tasks:
             with suppress(Misconfigured):
