@@ -54,6 +54,13 @@ class Template:
 
     def serve(self) -> NoReturn:
         """Import, say so, and do what is asked for until the worker is gone."""
+        try:
+            self._serve()
+        finally:
+            # Whatever happened, nothing is left behind.
+            self._end()
+
+    def _serve(self) -> NoReturn:
         missing = {}
         for kind, place in self._setup["places"].items():
             try:
@@ -65,7 +72,7 @@ class Template:
         gc.collect()
         gc.freeze()
         heard, woken = self._take_signals()
-        self._channel.send({"ready": True, "missing": missing, "threads": threads})
+        self._tell({"ready": True, "missing": missing, "threads": threads})
         while True:
             ready, _, _ = select.select([self._socket, heard], [], [])
             if heard in ready:
@@ -111,6 +118,13 @@ class Template:
             with suppress(ProcessLookupError):
                 os.kill(message["kill"], signal.SIGKILL)
 
+    def _tell(self, message: Message) -> None:
+        try:
+            self._channel.send(message)
+        except OSError:
+            # The worker is gone.
+            self._end()
+
     # --- children --------------------------------------------------------------------------------------------------
 
     def _fork(self, ours: tuple[socket.socket, ...]) -> None:
@@ -119,7 +133,7 @@ class Template:
         try:
             child = os.fork()
         except OSError as error:
-            self._channel.send({"refused": str(error)})
+            self._tell({"refused": str(error)})
         else:
             if child == 0:
                 self._be_child(template, theirs, faults, ours)
@@ -127,7 +141,7 @@ class Template:
             # Both do it, so that it is done whoever comes first.
             with suppress(OSError):
                 os.setpgid(child, child)
-            self._channel.send({"forked": child})
+            self._tell({"forked": child})
         os.close(theirs)
         os.close(faults)
 
@@ -163,7 +177,7 @@ class Template:
                 os.killpg(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
             self._children.discard(child)
-            self._channel.send({"buried": child, "status": status})
+            self._tell({"buried": child, "status": status})
 
     def _end(self) -> NoReturn:
         for child in self._children:
