@@ -63,6 +63,9 @@ class IsolatedProcess:
         self._setup = setup
         self._requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._current: Attempt | None = None
+        self._told: Message | None = None
+        """The newest word to stop, which may come before its attempt has begun."""
+        self._lock = threading.Lock()
         self._noted = threading.Event()
         self._notes_thread: threading.Thread | None = None
         self._runner: asyncio.Runner | None = None
@@ -109,9 +112,10 @@ class IsolatedProcess:
         self._requests.put(None)
 
     def _stop(self, message: Message) -> None:
-        current = self._current
-        if current is not None and list(current.key) == message["key"]:
-            current.stop(message["stop"])
+        with self._lock:
+            self._told = message
+            current = self._current
+        _pass_on(message, current)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -122,7 +126,10 @@ class IsolatedProcess:
             self._send({"unfound": str(error)})
             return
         attempt = self._attempt(request, task)
-        self._current = attempt
+        with self._lock:
+            self._current = attempt
+            told = self._told
+        _pass_on(told, attempt)
         self._run(attempt)
         self._current = None
         for stream in (sys.stdout, sys.stderr):
@@ -233,3 +240,9 @@ class IsolatedProcess:
                 kernel.limit_memory(None)
 
         return call
+
+
+def _pass_on(told: Message | None, attempt: Attempt | None) -> None:
+    """Stop the attempt if it is the one that was meant."""
+    if told is not None and attempt is not None and list(attempt.key) == told["key"]:
+        attempt.stop(told["stop"])

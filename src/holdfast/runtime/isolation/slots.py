@@ -144,13 +144,15 @@ class _Run:
         self.unfound: str | None = None
         self._kill_after_seconds = kill_after_seconds
         self._lock = threading.Lock()
+        self._sent = False
         self._over = False
         self._timer: threading.Timer | None = None
 
     def send(self, request: Message) -> None:
-        """Tell the process what to run; if it is dead, that is heard next."""
+        """Tell the process what to run, unless it is dead."""
         with suppress(OSError):
             self.child.channel.send(request)
+            self._sent = True
 
     # --- stopping it -----------------------------------------------------------------------------------------------
 
@@ -185,6 +187,9 @@ class _Run:
 
     def hear(self) -> bool:
         """Hear the process out and let what it says, or its death, decide; tell whether it never began."""
+        if not self._sent:
+            self.child.close()
+            return True
         try:
             while (received := self.child.channel.receive()) is not None:
                 if self._heed(*received):

@@ -32,10 +32,7 @@ def main() -> NoReturn:
     """Be a template; the number of its socket and its parent are on the command line."""
     descriptor, parent = int(sys.argv[2]), int(sys.argv[3])
     kernel.end_with(parent, signal.SIGHUP)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # A service manager may tell every process to end; ours wait for the worker to say so. A handler that does
-        # nothing, and not to ignore them, because that would be inherited by what handlers start.
-        signal.signal(number, _do_nothing)
+    _leave_ends_to_worker()
     isolation.inside = True
     Template(socket.socket(fileno=descriptor)).serve()
 
@@ -56,6 +53,8 @@ class Template:
         """Import, say so, and do what is asked for until the worker is gone."""
         try:
             self._serve()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
         finally:
             # Whatever happened, nothing is left behind.
             self._end()
@@ -91,6 +90,8 @@ class Template:
         signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _do_nothing)
         signal.signal(signal.SIGHUP, lambda *_: self._end())
+        # The imported modules may have taken them.
+        _leave_ends_to_worker()
         return heard, woken
 
     # --- the worker's word -----------------------------------------------------------------------------------------
@@ -187,6 +188,15 @@ class Template:
             with suppress(OSError):
                 os.waitpid(child, 0)
         os._exit(0)
+
+
+def _leave_ends_to_worker() -> None:
+    """Do nothing when told to end, as a service manager may tell every process: the worker says when.
+
+    Not by ignoring the signals, because what handlers start would inherit that.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _do_nothing)
 
 
 def _do_nothing(*_: object) -> None:
