@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-import holdfast
 from holdfast.domain import limits
 from holdfast.domain.errors import Misconfigured
 from holdfast.runtime.isolation.framing import Channel, Message
@@ -152,7 +151,7 @@ class TemplateProcess:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours)
-        package = str(Path(holdfast.__file__).parents[1])
+        package = str(Path(__file__).parents[3])
         words = [package, str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  # our own command line
