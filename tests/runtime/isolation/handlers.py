@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -89,6 +90,16 @@ def report(context: Context, go_on: str) -> None:
     context.progress("reading", percent=10)
     context.progress(percent=20.5)
     linger(go_on)
+
+
+@tasks.task("start", isolate="process")
+def start_and_terminate() -> int | None:
+    """Start a process the usual way, and tell it to end the usual way."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    process.start()
+    process.terminate()
+    process.join()
+    return process.exitcode
 
 
 @tasks.task("print", isolate="process")
@@ -187,6 +198,9 @@ def _die(how: str) -> None:
             os._exit(7)
         case "abort":
             os.abort()
+        case "print and exit":
+            print("famous last words")
+            os._exit(1)
         case "kill":
             os.kill(os.getpid(), 9)
         case "garbage":

@@ -72,6 +72,12 @@ class TestAProcessThatDies:
         assert failure.reason == "process_died"
         assert "does not understand" in failure.message
 
+    def test_what_it_printed_before_is_not_lost(self, queue: Queue, capfd: pytest.CaptureFixture[str]) -> None:
+        with at_work(queue):
+            ended(queue, handlers.die.enqueue("print and exit").id)
+
+        assert "famous last words\n" in capfd.readouterr().out
+
     def test_what_it_started_dies_with_it(self, queue: Queue, tmp_path: Path) -> None:
         place = tmp_path / "grandchild"
         with at_work(queue):
@@ -104,7 +110,8 @@ class TestKilledFromOutside:
 
     def test_without_its_template_another_is_started(self, queue: Queue, tmp_path: Path) -> None:
         started = tmp_path / "started"
-        made = handlers.linger_on.using(max_attempts=1).enqueue(str(started), str(tmp_path / "never"))
+        # Nothing but the kernel can end this one.
+        made = handlers.hold.using(max_attempts=1).enqueue(str(started), 600)
         with at_work(queue):
             running = marked(started)
             template = int(Path(f"/proc/{running}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from holdfast import Attempt, Queue
 from tests.chaos.threads import wait_until
 from tests.runtime.isolation import handlers
+from tests.runtime.isolation.workers import LEASE_SECONDS
 from tests.runtime.workers import at_work, ended
 
 
@@ -49,6 +51,10 @@ class TestWhereItRuns:
         made = queue.enqueue("which.plain", {})
         with at_work(queue, kinds=["which.plain"], isolate="process"):
             assert ended(queue, made.id).result != os.getpid()
+
+    def test_it_may_start_processes_and_tell_them_to_end(self, queue: Queue) -> None:
+        with at_work(queue):
+            assert ended(queue, handlers.start_and_terminate.enqueue().id).result == -signal.SIGTERM
 
     def test_other_tasks_stay_in_the_worker(self, queue: Queue) -> None:
         made = queue.enqueue("which.plain", {})
@@ -93,7 +99,7 @@ class TestTheContext:
     def test_progress_arrives_while_the_handler_runs(self, queue: Queue, tmp_path: Path) -> None:
         go_on = tmp_path / "go_on"
         made = queue.enqueue("report", {"go_on": str(go_on)})
-        with at_work(queue, lease=0.3):
+        with at_work(queue, lease=LEASE_SECONDS):
             wait_until(lambda: queue.get(made.id).percent == 20.5)
             assert queue.get(made.id).phase == "reading"
             go_on.touch()

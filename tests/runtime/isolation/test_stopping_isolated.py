@@ -10,6 +10,7 @@ from holdfast import Queue
 from tests.chaos.threads import wait_until
 from tests.runtime.isolation import handlers
 from tests.runtime.isolation.processes import is_gone, marked
+from tests.runtime.isolation.workers import LEASE_SECONDS
 from tests.runtime.workers import at_work, ended, in_state, live
 from tests.support.stores import Harness
 
@@ -31,9 +32,8 @@ class TestTheGilHeldInC:
     def test_for_three_leases_it_keeps_its_lease(self, durable_harness: Harness, started: Path) -> None:
         queue = live(durable_harness)
         queue.include(handlers.tasks, again=True)
-        lease = 0.4
-        made = handlers.hold.enqueue(str(started), 3 * lease)
-        with at_work(queue, lease=lease):
+        made = handlers.hold.enqueue(str(started), 3 * LEASE_SECONDS)
+        with at_work(queue, lease=LEASE_SECONDS):
             job = ended(queue, made.id)
 
         assert (job.state, job.result, job.attempt, job.epoch) == ("done", "held", 1, 1)
@@ -54,7 +54,7 @@ class TestCancel:
         self, queue: Queue, started: Path, told: Path, kind: str
     ) -> None:
         made = queue.enqueue(kind, {"started": str(started), "told": str(told)})
-        with at_work(queue, lease=0.3, concurrency=1):
+        with at_work(queue, lease=LEASE_SECONDS, concurrency=1):
             process = marked(started)
             queue.cancel(made.id)
             assert ended(queue, made.id).state == "cancelled"
@@ -64,7 +64,7 @@ class TestCancel:
     @IGNORING
     def test_one_that_ignores_it_is_killed_after_a_grace(self, queue: Queue, started: Path, kind: str) -> None:
         made = queue.enqueue(kind, {"started": str(started)})
-        with at_work(queue, lease=0.3, concurrency=1, kill_after=0.05):
+        with at_work(queue, lease=LEASE_SECONDS, concurrency=1, kill_after=0.05):
             process = marked(started)
             queue.cancel(made.id)
             job = ended(queue, made.id)
@@ -136,7 +136,7 @@ def test_a_lost_lease_stops_it(durable_harness: Harness, started: Path, told: Pa
     queue = durable_harness.open()
     queue.include(handlers.tasks, again=True)
     made = queue.enqueue("heed", {"started": str(started), "told": str(told)})
-    with at_work(queue, lease=0.3):
+    with at_work(queue, lease=LEASE_SECONDS):
         marked(started)
         queue.cancel(made.id, force=True)
         in_state(queue, made.id, "cancelled")

@@ -198,7 +198,7 @@ class TemplateProcess:
             try:
                 self._channel_or_refuse().send_with({"fork": True}, theirs.fileno(), faults.fileno())
                 answer = self._answer(_FORK_SECONDS)
-            except OSError:
+            except (OSError, NoProcess):
                 answer = None
             if isinstance(answer, Child):
                 return answer

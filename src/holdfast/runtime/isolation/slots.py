@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -18,6 +19,8 @@ from holdfast.runtime.isolation import deaths, finding, records, wire
 from holdfast.runtime.isolation.framing import Garbled, Message
 from holdfast.runtime.isolation.pool import Child, NoProcess, Pool
 from holdfast.runtime.slots import Told
+
+log = logging.getLogger("holdfast.worker")
 
 # A process that died before it had read what to do is no fault of the attempt, which is given to another.
 _TRIES = 3
@@ -63,7 +66,12 @@ class ProcessSlots:
 
     def _work(self) -> None:
         while (attempt := self._attempts.get()) is not None:
-            problem = self._run(attempt)
+            try:
+                problem = self._run(attempt)
+            except Exception as error:  # such as no file left to open: a slot must live on
+                log.exception("an isolated handler could not be run")
+                problem = None
+                self._give_up(attempt, f"no process could be used: {error}")
             with self._lock:
                 self._unended -= 1
             if problem is None:

@@ -26,6 +26,7 @@ from holdfast.runtime.isolation.framing import Channel, Message, unpacked
 
 _BYTES_AT_ONCE = 1 << 16
 _DESCRIPTORS_AT_ONCE = 16
+_ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> NoReturn:
@@ -154,7 +155,7 @@ class Template:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            os.register_at_fork(after_in_child=_heed_signals)
+            os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_heed_signals)
             for sock in ours:
                 sock.close()
             self._channel.close()
@@ -195,7 +196,7 @@ def _leave_ends_to_worker() -> None:
 
     Not by ignoring the signals, because what handlers start would inherit that.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _ENDS:
         signal.signal(number, _do_nothing)
 
 
@@ -203,7 +204,17 @@ def _do_nothing(*_: object) -> None:
     """Be there, so that the signal does nothing else."""
 
 
+def _hold_signals() -> None:
+    # One that comes before the forked process heeds it waits, and is not lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+
+
+def _let_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+
+
 def _heed_signals() -> None:
     """In what a handler forks, as `multiprocessing` does: there the usual signals mean what they usually do."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    _let_signals()
