@@ -242,7 +242,19 @@ def eat_for_good() -> None:
 
 @tasks.task("eat.unlimited", isolate="process", max_attempts=1)
 def eat_unlimited(size: int) -> int:
-    return len(bytearray(size))
+    bytearray(size)
+    return os.getpid()
+
+
+@tasks.task("eat.little", isolate="process", max_attempts=1, memory_limit=LIMIT)
+def eat_little() -> int:
+    return os.getpid()
+
+
+@tasks.task("eat.little.later", isolate="process", max_attempts=1, memory_limit=LIMIT)
+async def eat_little_later() -> int:
+    await asyncio.sleep(0)
+    return os.getpid()
 
 
 # --- not stopping ---------------------------------------------------------------------------------------------------

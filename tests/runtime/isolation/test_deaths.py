@@ -72,7 +72,11 @@ class TestAProcessThatDies:
         assert failure.reason == "process_died"
         assert "does not understand" in failure.message
 
-    def test_what_it_printed_before_is_not_lost(self, queue: Queue, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_what_it_printed_before_is_not_lost(
+        self, queue: Queue, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Else it would be written at once whoever prints it.
+        monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
         with at_work(queue):
             ended(queue, handlers.die.enqueue("print and exit").id)
 
@@ -107,6 +111,18 @@ class TestKilledFromOutside:
                 assert (job.state, job.attempt) == ("done", 1)
                 assert job.result != first
                 first = job.result
+
+    def test_one_that_has_not_read_what_to_do_harms_no_job(self, queue: Queue) -> None:
+        with at_work(queue, concurrency=1) as working:
+            first = ended(queue, handlers.which.enqueue().id).result
+            os.kill(first, signal.SIGSTOP)
+            made = handlers.which.enqueue()
+            wait_until(lambda: any(job.seconds is not None for job in working.worker.status().running))
+            os.kill(first, signal.SIGKILL)
+            job = ended(queue, made.id)
+
+        assert (job.state, job.attempt) == ("done", 1)
+        assert job.result != first
 
     def test_without_its_template_another_is_started(self, queue: Queue, tmp_path: Path) -> None:
         started = tmp_path / "started"
@@ -159,8 +175,10 @@ class TestMemory:
 
     def test_the_limit_ends_with_the_handler_it_was_meant_for(self, queue: Queue) -> None:
         with at_work(queue, concurrency=1):
-            ended(queue, handlers.eat_for_good.enqueue().id)
-            assert ended(queue, handlers.eat_unlimited.enqueue(300 << 20).id).state == "done"
+            for limited in (handlers.eat_little, handlers.eat_little_later):
+                before = ended(queue, limited.enqueue().id)
+                after = ended(queue, handlers.eat_unlimited.enqueue(300 << 20).id)
+                assert (after.state, after.result) == ("done", before.result)
 
 
 def test_no_process_is_left_behind(queue: Queue) -> None:

@@ -72,7 +72,7 @@ class TestCancel:
             # And its slot is free again.
             assert ended(queue, handlers.echo.enqueue(1).id).result == 1
 
-        assert job.state == "cancelled"
+        assert (job.state, job.failure) == ("cancelled", None)
 
 
 class TestTimeout:

@@ -70,6 +70,7 @@ class Guests:
 
     def __init__(self, queue: Queue) -> None:
         self.together: list[set[str]] = []
+        self.begun: list[str] = []
         self.running: set[str] = set()
         self.go_on = threading.Event()
         self.started = threading.Event()
@@ -79,6 +80,7 @@ class Guests:
     def _guest(self) -> Any:
         def guest(name: str) -> int:
             with self._lock:
+                self.begun.append(name)
                 self.running.add(name)
                 self.together.append(set(self.running))
             self.started.set()
@@ -114,3 +116,5 @@ class TestOneThatCannotBeIsolated:
 
         assert {job.state for job in found} == {"done"}
         assert [names for names in noted.together if "suspect" in names] == [{"suspect"}] * 2
+        # Nothing was claimed while it waited.
+        assert set(noted.begun[:3]) == {"early", "earlier", "suspect"}

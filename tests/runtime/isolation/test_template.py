@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,8 +49,8 @@ def _request(queue: Queue, task: Any, **arguments: Any) -> dict[str, Any]:
     }
 
 
-def test_a_stop_that_comes_before_its_attempt_has_begun_is_heeded(queue: Queue, child: Child) -> None:
-    request = _request(queue, handlers.ignore, started="never")
+def test_a_stop_that_comes_before_its_attempt_has_begun_is_heeded(queue: Queue, child: Child, tmp_path: Path) -> None:
+    request = _request(queue, handlers.ignore, started=str(tmp_path / "never"))
     child.channel.send({"stop": "cancel", "key": [wire.claim_from(request).job.seq, 1]})
     child.channel.send(request)
 
