@@ -64,9 +64,14 @@ def apply_steps(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[lis
         yield from write_rows("job_move", rows)
         yield from _keep_attempts(others, now)
     yield from record({step.after.seq: step.event for step in placed if step.after[-1] != step.before[-1]}, now)
-    after = [step.after for step in placed]
+    return (yield from conclude_steps(catalog, placed, now))
+
+
+def conclude_steps(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[list[Job]]:
+    """Do what follows from *steps* that are written and recorded, and return the jobs they leave, in order."""
+    after = [step.after for step in steps]
     yield from signal_jobs(after)
-    yield from _free_successors(catalog, placed, now)
+    yield from _free_successors(catalog, steps, now)
     return after
 
 
