@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from holdfast.domain import failure
 from holdfast.domain.job import Job
+
+_DEATHS: Final = (failure.LEASE_LAPSED, failure.PROCESS_DIED)
 
 
 def is_suspect(job: Job) -> bool:
@@ -12,4 +16,4 @@ def is_suspect(job: Job) -> bool:
     The mark that a lapse leaves is taken away by whatever settles the job next, a release too. The failure stays
     until an attempt shows that the job ends in another way.
     """
-    return bool(job.suspect) or job.failure_reason in {failure.LEASE_LAPSED, failure.PROCESS_DIED}
+    return job.suspect == 1 or job.failure_reason in _DEATHS

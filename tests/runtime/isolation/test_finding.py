@@ -92,6 +92,51 @@ def where() -> str:
         assert ran.returncode == 1
         assert "it is declared in a session without a file" in ran.stderr
 
+    def test_it_is_not_imported_again_for_a_suspect_that_never_asked_for_it(self, tmp_path: Path) -> None:
+        # Without a guard: what it enqueues would be enqueued once more by each process.
+        text = """
+@queue.task("plain")
+def plain() -> int:
+    return os.getpid()
+
+made = queue.enqueue("plain", {})
+queue.claim(kinds=["plain"], lease=0.01)
+worker = Worker(queue)
+running = threading.Thread(target=worker.run)
+running.start()
+job = queue.wait(made.id, timeout=60)
+print(job.state, job.attempt, job.result == os.getpid(), len(queue.jobs().jobs))
+worker.stop()
+running.join()
+"""
+        ran = _run(tmp_path, "script.py", script=HEAD + text)
+
+        assert ran.stdout == "done 2 True 1\n", ran.stderr
+        assert "which is imported again only for tasks with isolate='process'" in ran.stderr
+
+    def test_a_worker_stopped_while_it_is_imported_ends(self, tmp_path: Path) -> None:
+        slow = """
+if __name__ == "__mp_main__":
+    import time
+    open("importing", "w").close()
+    time.sleep(600)
+"""
+        main = """
+if __name__ == "__main__":
+    import time
+    worker = Worker(queue, grace=0.1)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    while not os.path.exists("importing"):
+        time.sleep(0.01)
+    worker.stop()
+    running.join()
+    print("ended")
+"""
+        ran = _run(tmp_path, "script.py", script=HEAD + self.TASK + slow + main)
+
+        assert (ran.stdout, ran.returncode) == ("ended\n", 0), ran.stderr
+
 
 class TestATaskThatIsNotFound:
     def test_one_inside_a_function_is_refused_at_the_start(self, queue: Queue) -> None:

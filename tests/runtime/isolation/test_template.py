@@ -26,6 +26,7 @@ def _setup() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def template() -> Iterator[TemplateProcess]:
     made = TemplateProcess(_setup())
+    assert made.wait_ready() == {}
     yield made
     made.close()
 
@@ -87,6 +88,7 @@ def test_a_process_ends_when_it_is_let_go(template: TemplateProcess) -> None:
 
 def test_a_template_that_is_gone_forks_no_more() -> None:
     template = TemplateProcess({**_setup(), "places": {}})
+    template.wait_ready()
     template.close()
 
     with pytest.raises(NoProcess):
@@ -105,4 +107,4 @@ def test_a_template_that_cannot_start_is_an_error_and_not_a_hang(monkeypatch: py
     monkeypatch.setattr("sys.executable", "/bin/false")
 
     with pytest.raises(NoProcess):
-        TemplateProcess(_setup())
+        TemplateProcess(_setup()).wait_ready()

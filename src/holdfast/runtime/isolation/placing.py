@@ -68,8 +68,10 @@ class Places:
         worker: str,
         incarnation: str,
     ) -> None:
-        self._terms = terms
         self._tasks = [tasks.get(kind) for kind in kinds]
+        self._isolated = frozenset(task.kind for task in self._tasks if terms.isolates(task))
+        """Kinds whose every attempt runs in a process of its own."""
+        self._imports_main = any(_is_main(task) for task in self._tasks if task.kind in self._isolated)
         self._told = told
         self._blocking, self._awaited = blocking, awaited
         self._about: Message = {"store": store.address(), "worker": worker, "incarnation": incarnation}
@@ -93,7 +95,7 @@ class Places:
 
     def sorts(self) -> int:
         """Return how many sorts of slots the tasks of this worker use."""
-        return len({"isolated" if self._terms.isolates(task) else task.is_async for task in self._tasks})
+        return len({"isolated" if task.kind in self._isolated else task.is_async for task in self._tasks})
 
     @property
     def closed(self) -> bool:
@@ -104,12 +106,12 @@ class Places:
 
     async def start(self) -> None:
         """Be ready for tasks that are to be isolated, or raise `Misconfigured` if they cannot be."""
-        if any(self._terms.isolates(task) for task in self._tasks):
+        if self._isolated:
             await asyncio.to_thread(self._pool.start)
 
     def put(self, attempt: Attempt) -> None:
         """Run the attempt where it belongs."""
-        if self._terms.isolates(attempt.task):
+        if attempt.task.kind in self._isolated:
             self._processes.put(attempt)
         elif is_suspect(attempt.claim.job):
             self._put_suspect(attempt)
@@ -119,9 +121,10 @@ class Places:
     def ended(self, attempt: Attempt) -> None:
         """Note that the handler of an attempt has ended."""
         self._inside.discard(attempt.key)
-        if attempt is self._alone:
-            self._alone = None
-        self._start_alone()
+        if self._alone is not None or self._suspects:
+            if attempt is self._alone:
+                self._alone = None
+            self._start_alone()
 
     def close(self) -> None:
         """Kill the handlers that run in processes of their own."""
@@ -135,7 +138,7 @@ class Places:
 
     def _put_suspect(self, attempt: Attempt) -> None:
         try:
-            finding.place_of(attempt.task)
+            self._place(attempt.task)
         except Misconfigured as error:
             self._wait_alone(attempt, str(error))
         else:
@@ -146,7 +149,7 @@ class Places:
 
     def _unfound(self, attempt: Attempt, problem: str) -> None:
         """Let an attempt whose task is not found elsewhere run alone, or fail if that is no help; from any thread."""
-        if self._terms.isolates(attempt.task):
+        if attempt.task.kind in self._isolated:
             attempt.decide(deaths.not_started(problem, attempt.task.policy, attempt.context))
             self._told(attempt)
             return
@@ -168,12 +171,26 @@ class Places:
             self._alone = self._suspects.popleft()
             self._put_inside(self._alone)
 
+    def _place(self, task: AnyTask) -> Message:
+        """Return where another process finds the task, or raise `Misconfigured` if it cannot, or must not look."""
+        if _is_main(task) and not self._imports_main:
+            # A program that knows nothing of isolation may do anything when it is imported again.
+            raise Misconfigured(
+                f"task {task.kind!r} is declared in the program's own file, which is imported again only for tasks"
+                " with isolate='process'"
+            )
+        return finding.place_of(task)
+
     # --- what other processes need to know --------------------------------------------------------------------------
 
     def _setup(self) -> Message:
-        isolated = [task for task in self._tasks if self._terms.isolates(task)]
         places = {}
-        for task in isolated or self._tasks:
-            with suppress(Misconfigured):
-                places[task.kind] = finding.place_of(task)
+        for task in self._tasks:
+            if task.kind in self._isolated or not self._isolated:
+                with suppress(Misconfigured):
+                    places[task.kind] = self._place(task)
         return {**self._about, **finding.surroundings(), "places": places, "levels": records.levels()}
+
+
+def _is_main(task: AnyTask) -> bool:
+    return "__main__" in {task.declared_in, task.function.__module__}

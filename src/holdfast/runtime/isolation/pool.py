@@ -112,10 +112,15 @@ class TemplateProcess:
         # The kernel ends the template with the thread that started it, so that this must live as long.
         self._thread = threading.Thread(target=self._attend, name="holdfast-template", daemon=True)
         self._thread.start()
-        self.missing = self._ready()
+        self._missing: dict[str, str] | None = None
 
-    def _ready(self) -> dict[str, str]:
+    def wait_ready(self) -> dict[str, str]:
         """Wait until it has imported the tasks; return what is wrong with those that it did not find."""
+        if self._missing is None:
+            self._missing = self._hear_ready()
+        return self._missing
+
+    def _hear_ready(self) -> dict[str, str]:
         answer = self._answer(_IMPORT_SECONDS)
         if not isinstance(answer, dict) or "ready" not in answer:
             self.close()
@@ -155,7 +160,8 @@ class TemplateProcess:
         words = [package, str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  # our own command line
-                [sys.executable, "-c", _PROGRAM, *words],
+                # With the interpreter's own options, which say for example whether assertions count.
+                [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", _PROGRAM, *words],  # type: ignore[attr-defined]  # as multiprocessing does
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 # A terminal sends its interrupt to a whole group; only the worker tells these to end.
@@ -192,7 +198,7 @@ class TemplateProcess:
     def fork(self) -> Child:
         """Return a new process, or raise `NoProcess`."""
         ours, theirs = socket.socketpair()
-        faults: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # the child's until that is closed
+        faults = _file_in_memory()
         with self._lock, theirs:
             self._asked = (Channel(ours), faults)
             try:
@@ -227,6 +233,12 @@ class TemplateProcess:
             self._channel.close()
 
 
+def _file_in_memory() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("holdfast-faults"), "w+b")
+    return tempfile.TemporaryFile()
+
+
 class Pool:
     """Processes that are free, and where more of them come from."""
 
@@ -242,7 +254,7 @@ class Pool:
     def start(self) -> None:
         """Start the template, or raise `Misconfigured` if a task that is to be isolated is not found there."""
         try:
-            missing = self._usable_template().missing
+            missing = self._usable_template().wait_ready()
         except NoProcess as error:
             raise Misconfigured(str(error)) from error
         for kind, problem in missing.items():
@@ -257,9 +269,9 @@ class Pool:
                     self._template.close()
                 self._template = TemplateProcess(self._setup())
             if self._closed:
-                # Told to while it was importing.
+                # It was closed before there was anything to close.
                 self._template.close()
-                raise NoProcess("the worker goes down")
+            self._template.wait_ready()
             return self._template
 
     def take(self) -> Child:
