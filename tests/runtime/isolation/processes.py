@@ -12,7 +12,7 @@ def is_gone(process: int) -> bool:
     """Whether there is no such process, or only its remains."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return stat.rpartition(")")[2].split()[0] in "ZX"
 
