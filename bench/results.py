@@ -14,6 +14,7 @@ from bench.memory import Memory
 from bench.pickup import Latency
 from bench.postgres.claim_cost import Pinned
 from bench.rounds import Cell
+from bench.worker import WorkerFigures
 
 NAMES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
@@ -31,6 +32,7 @@ class Results:
     costs: list[Cost] = field(default_factory=list)
     memory: Memory | None = None
     pinned: Pinned | None = None
+    worker: WorkerFigures | None = None
     absent: dict[str, str] = field(default_factory=dict)
 
     def cell(self, road: str, candidate: str, durability: Durability) -> Cell | None:
@@ -88,6 +90,7 @@ def _told(results: Results) -> dict[str, Any]:
             for cost in results.costs
         ],
         "memory": None if results.memory is None else results.memory._asdict(),
+        "worker": None if results.worker is None else _worker(results.worker),
         "pinned_snapshot": None if results.pinned is None else results.pinned._asdict(),
     }
 
@@ -109,3 +112,8 @@ def _latency(one: Latency) -> dict[str, Any]:
         "p50_ms": round(one.percentile(0.5) * 1e3, 3),
         "p99_ms": round(one.percentile(0.99) * 1e3, 3),
     }
+
+
+def _worker(found: WorkerFigures) -> dict[str, Any]:
+    rates = {name: round(value, 1) for name, value in found._asdict().items() if name != "idle_share"}
+    return {"jobs_per_second": rates, "idle_share_of_a_core": round(found.idle_share, 5)}

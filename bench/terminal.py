@@ -7,6 +7,7 @@ from rich.table import Table
 
 from bench.results import NAMES, Results, ratio
 from bench.targets import verdicts
+from bench.worker import WorkerFigures
 
 
 def show(results: Results, console: Console) -> None:
@@ -19,6 +20,8 @@ def show(results: Results, console: Console) -> None:
         console.print(_latencies(results))
     if results.costs:
         console.print(_costs(results))
+    if results.worker is not None:
+        console.print(_worker(results.worker))
     console.print(_targets(results))
     for name, reason in results.absent.items():
         console.print(f"[bold red]{name} was NOT MEASURED: {reason}[/]")
@@ -69,6 +72,14 @@ def _costs(results: Results) -> Table:
         first = cost.seconds[sizes[0]]
         growth = (f"{cost.seconds[size] / first:.2f}" for size in sizes[1:])
         table.add_row(cost.filter, f"{first * 1e6:.0f}", *growth)
+    return table
+
+
+def _worker(found: WorkerFigures) -> Table:
+    table = _table("One worker in one process", "handlers", "jobs/s", "held against", "jobs/s", "ratio")
+    for handlers, rate, against, bound in found.compared():
+        table.add_row(handlers, f"{rate:,.0f}", against, f"{bound:,.0f}", f"{rate / bound:.2f}")
+    table.add_row("none: idle", "", "one core", "", f"{found.idle_share:.2%}")
     return table
 
 

@@ -154,6 +154,10 @@ def worker_status(one: WorkerStatus, seconds: float) -> Document:
         "running": len(one.running),
         "ended": one.ended,
         "stopping": one.stopping,
+        "abandoned": one.abandoned,
+        "loaded": list(one.loaded),
+        "loading": list(one.loading),
+        "switches": one.switches,
     }
 
 

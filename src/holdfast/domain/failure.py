@@ -18,6 +18,7 @@ TIMEOUT: Final = "timeout"
 PROCESS_DIED: Final = "process_died"
 OUT_OF_MEMORY: Final = "out_of_memory"
 ISOLATION_FAILED: Final = "isolation_failed"
+LOAD_FAILED: Final = "load_failed"
 
 
 class Failure(NamedTuple):

@@ -148,3 +148,8 @@ def job_topic(job_id: str) -> str:
 def lane_topic(lane: str) -> str:
     """Return the topic signalled when the lane may have something to claim."""
     return f"lane:{lane}"
+
+
+def worker_topic(worker: str) -> str:
+    """Return the topic signalled when somebody asks for a job that the worker holds to be cancelled."""
+    return f"worker:{worker}"

@@ -158,8 +158,10 @@ class IsolatedProcess:
         self._runner.run(self._run_async(attempt))
 
     async def _run_async(self, attempt: Attempt) -> None:
-        self._slots = self._slots or TaskSlots(1, lambda _attempt: None)
-        await self._slots.run(attempt)
+        self._slots = self._slots or TaskSlots(lambda _attempt: None)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # this is one
+        await self._slots.run_in(task, attempt)
 
     def _report(self, attempt: Attempt) -> None:
         outcome, used = attempt.outcome, kernel.memory_bytes()

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from holdfast.client.tasks import AnyTask, TaskRegistry
+from holdfast.client.tasks import AnyTask
+from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import Misconfigured
 from holdfast.domain.suspicion import is_suspect
 from holdfast.runtime.attempt import Attempt
@@ -57,99 +58,98 @@ class Places:
     def __init__(
         self,
         terms: Terms,
-        tasks: TaskRegistry,
-        kinds: Iterable[str],
+        tasks: Callable[[], list[AnyTask]],
         *,
-        size: int,
         told: Told,
+        enter: Callable[[Sequence[Attempt]], None],
         blocking: Slots,
         awaited: Slots,
         store: Store,
-        worker: str,
-        incarnation: str,
+        words: ClaimOptions,
     ) -> None:
-        self._tasks = [tasks.get(kind) for kind in kinds]
-        self._isolated = frozenset(task.kind for task in self._tasks if terms.isolates(task))
-        """Kinds whose every attempt runs in a process of its own."""
-        self._imports_main = any(_is_main(task) for task in self._tasks if task.kind in self._isolated)
+        self._terms = terms
+        self._tasks = tasks
         self._told = told
+        self._enter = enter
         self._blocking, self._awaited = blocking, awaited
-        self._about: Message = {"store": store.address(), "worker": worker, "incarnation": incarnation}
+        about = {"worker": words.get("worker", ""), "incarnation": words.get("incarnation", "")}
+        self._about: Message = {"store": store.address(), **about}
         self._loop = asyncio.get_running_loop()
         self._pool = Pool(self._setup, terms.recycle_after)
-        self._processes = ProcessSlots(
-            size,
+        self.processes = ProcessSlots(
             told,
             self._pool,
             kill_after_seconds=terms.kill_after_seconds,
             memory_limit_bytes=terms.memory_limit_bytes,
             unfound=self._unfound,
         )
-        self._inside: set[tuple[int, int]] = set()
-        """Attempts in this process."""
+        self._inside = 0
+        """Attempts in this process, running or about to."""
         self._suspects: deque[Attempt] = deque()
         """Those that wait to be alone in it."""
         self._alone: Attempt | None = None
 
-    # --- which -----------------------------------------------------------------------------------------------------
-
-    def sorts(self) -> int:
-        """Return how many sorts of slots the tasks of this worker use."""
-        return len({"isolated" if task.kind in self._isolated else task.is_async for task in self._tasks})
-
     @property
     def closed(self) -> bool:
-        """Whether nothing new is to be started, because a suspect is to be alone."""
+        """Whether nothing new is to be claimed, because a suspect is to be alone."""
         return self._alone is not None or bool(self._suspects)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Be ready for tasks that are to be isolated, or raise `Misconfigured` if they cannot be."""
-        if self._isolated:
+        if any(map(self._terms.isolates, self._tasks())):
             await asyncio.to_thread(self._pool.start)
 
-    def put(self, attempt: Attempt) -> None:
-        """Run the attempt where it belongs."""
-        if attempt.task.kind in self._isolated:
-            self._processes.put(attempt)
-        elif is_suspect(attempt.claim.job):
-            self._put_suspect(attempt)
-        else:
-            self._put_inside(attempt)
+    def admit(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Decide where attempts run; return those whose turn has come, without suspects that are to be alone."""
+        admitted = []
+        for attempt in attempts:
+            if self._terms.isolates(attempt.task) or (is_suspect(attempt.claim.job) and self._can_be_found(attempt)):
+                attempt.isolated = True
+            elif is_suspect(attempt.claim.job):
+                continue
+            else:
+                self._inside += 1
+            admitted.append(attempt)
+        return admitted
+
+    def slots_of(self, attempt: Attempt) -> Slots:
+        """Return where the attempt runs; from any thread."""
+        if attempt.isolated:
+            return self.processes
+        return self._awaited if attempt.task.is_async else self._blocking
 
     def ended(self, attempt: Attempt) -> None:
-        """Note that the handler of an attempt has ended."""
-        self._inside.discard(attempt.key)
-        if self._alone is not None or self._suspects:
+        """Note that an attempt is in no slot any more."""
+        if attempt.isolated:
+            return
+        self._inside -= 1
+        if self.closed:
             if attempt is self._alone:
                 self._alone = None
             self._start_alone()
 
     def close(self) -> None:
         """Kill the handlers that run in processes of their own."""
-        self._processes.close()
-
-    def _put_inside(self, attempt: Attempt) -> None:
-        self._inside.add(attempt.key)
-        (self._awaited if attempt.task.is_async else self._blocking).put(attempt)
+        self.processes.close()
 
     # --- suspects --------------------------------------------------------------------------------------------------
 
-    def _put_suspect(self, attempt: Attempt) -> None:
+    def _can_be_found(self, suspect: Attempt) -> bool:
+        """Tell whether another process may find the task of a suspect; if not, let it wait until it is alone."""
+        job_id = suspect.claim.job.id
         try:
-            self._place(attempt.task)
+            self._place(suspect.task)
         except Misconfigured as error:
-            self._wait_alone(attempt, str(error))
-        else:
-            log.info(
-                "job %s is suspect, because its last attempt lapsed or died: it runs isolated", attempt.claim.job.id
-            )
-            self._processes.put(attempt)
+            self._wait_alone(suspect, str(error))
+            return False
+        log.info("job %s is suspect, because its last attempt lapsed or died: it runs isolated", job_id)
+        return True
 
     def _unfound(self, attempt: Attempt, problem: str) -> None:
         """Let an attempt whose task is not found elsewhere run alone, or fail if that is no help; from any thread."""
-        if attempt.task.kind in self._isolated:
+        if self._terms.isolates(attempt.task):
             attempt.decide(deaths.not_started(problem, attempt.task.policy, attempt.context))
             self._told(attempt)
             return
@@ -162,18 +162,21 @@ class Places:
             attempt.claim.job.id,
             problem,
         )
-        attempt.started_at = None
+        # As if no slot had ever had it.
+        attempt.started_at, attempt.isolated, attempt.slot_freed = None, False, False
         self._suspects.append(attempt)
-        self._start_alone()
+        # Not before those that were claimed with it are known.
+        self._loop.call_soon(self._start_alone)
 
     def _start_alone(self) -> None:
         if self._suspects and self._alone is None and not self._inside:
             self._alone = self._suspects.popleft()
-            self._put_inside(self._alone)
+            self._inside += 1
+            self._enter([self._alone])
 
     def _place(self, task: AnyTask) -> Message:
         """Return where another process finds the task, or raise `Misconfigured` if it cannot, or must not look."""
-        if _is_main(task) and not self._imports_main:
+        if _is_main(task) and not any(_is_main(other) for other in self._tasks() if self._terms.isolates(other)):
             # A program that knows nothing of isolation may do anything when it is imported again.
             raise Misconfigured(
                 f"task {task.kind!r} is declared in the program's own file, which is imported again only for tasks"
@@ -184,11 +187,11 @@ class Places:
     # --- what other processes need to know --------------------------------------------------------------------------
 
     def _setup(self) -> Message:
+        tasks = self._tasks()
         places = {}
-        for task in self._tasks:
-            if task.kind in self._isolated or not self._isolated:
-                with suppress(Misconfigured):
-                    places[task.kind] = self._place(task)
+        for task in [task for task in tasks if self._terms.isolates(task)] or tasks:
+            with suppress(Misconfigured):
+                places[task.kind] = self._place(task)
         return {**self._about, **finding.surroundings(), "places": places, "levels": records.levels()}
 
 

@@ -18,7 +18,7 @@ from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.isolation import deaths, finding, records, wire
 from holdfast.runtime.isolation.framing import Garbled, Message
 from holdfast.runtime.isolation.pool import Child, NoProcess, Pool
-from holdfast.runtime.slots import Told
+from holdfast.runtime.slots import Line, Told
 
 log = logging.getLogger("holdfast.worker")
 
@@ -27,14 +27,13 @@ _TRIES = 3
 
 
 class ProcessSlots:
-    """Threads for handlers in processes of their own, started as they are needed, up to *size*.
+    """Threads for handlers in processes of their own, started as they are needed.
 
     *unfound* is told of an attempt whose task no other process finds, and why.
     """
 
     def __init__(
         self,
-        size: int,
         told: Told,
         pool: Pool,
         *,
@@ -42,7 +41,7 @@ class ProcessSlots:
         memory_limit_bytes: int | None,
         unfound: Callable[[Attempt, str], None],
     ) -> None:
-        self._size = size
+        self.line: Line
         self._told = told
         self._pool = pool
         self._kill_after_seconds = kill_after_seconds
@@ -51,33 +50,43 @@ class ProcessSlots:
         self._attempts: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._places: dict[str, Message] = {}
         self._threads = 0
-        self._unended = 0
+        self._idle = 0
         self._lock = threading.Lock()
 
-    def put(self, attempt: Attempt) -> None:
-        """Let the next free slot run the attempt."""
+    def run(self, attempt: Attempt) -> None:
+        """Run the attempt in a slot that is idle, or in a new one; from any thread."""
         with self._lock:
-            self._unended += 1
-            needed = self._unended > self._threads and self._threads < self._size
-            self._threads += needed
-        self._attempts.put(attempt)
-        if needed:
-            threading.Thread(target=self._work, name=f"holdfast-isolated-{self._threads}", daemon=True).start()
+            needed = not self._idle
+            if needed:
+                self._threads += 1
+            else:
+                self._idle -= 1
+        if not needed:
+            self._attempts.put(attempt)
+            return
+        name = f"holdfast-isolated-{self._threads}"
+        threading.Thread(target=self._work, args=(attempt,), name=name, daemon=True).start()
 
-    def _work(self) -> None:
-        while (attempt := self._attempts.get()) is not None:
-            try:
-                problem = self._run(attempt)
-            except Exception as error:  # such as no file left to open: a slot must live on
-                log.exception("an isolated handler could not be run")
-                problem = None
-                self._give_up(attempt, f"no process could be used: {error}")
-            with self._lock:
-                self._unended -= 1
+    def _work(self, attempt: Attempt | None) -> None:
+        while attempt is not None:
+            problem = self._run_or_give_up(attempt)
+            following = self.line.following(attempt, self)
+            if following is None:
+                with self._lock:
+                    self._idle += 1
             if problem is None:
                 self._told(attempt)
             else:
                 self._unfound(attempt, problem)
+            attempt = self._attempts.get() if following is None else following
+
+    def _run_or_give_up(self, attempt: Attempt) -> str | None:
+        try:
+            return self._run(attempt)
+        except Exception as error:  # such as no file left to open: a slot must live on
+            log.exception("an isolated handler could not be run")
+            self._give_up(attempt, f"no process could be used: {error}")
+            return None
 
     def close(self) -> None:
         """Kill what still runs and let the threads end."""
