@@ -70,6 +70,22 @@ _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
 )
 @click.option("--name", help="The worker's name. Default: host and process.")
 @click.option("--retention", type=values.DURATION, metavar="TIME", help="Delete what finished so long ago: 7d.")
+@click.option("--isolate", is_flag=True, help="Run every handler in a process of its own.")
+@click.option("--memory-limit", type=values.SIZE, metavar="SIZE", help="Memory of an isolated process: 512M, 2G.")
+@click.option(
+    "--recycle-after",
+    type=click.IntRange(1, limits.RECYCLE_AFTER_MAX),
+    default=limits.RECYCLE_AFTER_DEFAULT,
+    metavar="N",
+    help="How many jobs an isolated process runs.",
+)
+@click.option(
+    "--kill-after",
+    type=values.DURATION,
+    metavar="TIME",
+    default=limits.KILL_AFTER_MS_DEFAULT / 1000,
+    help="Patience with an isolated handler told to stop: 5s.",
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
@@ -130,6 +146,10 @@ def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:
         concurrency=words["concurrency"],
         grace=words["grace"],
         retention=words["retention"],
+        isolate="process" if words["isolate"] else None,
+        memory_limit=words["memory_limit"],
+        recycle_after=words["recycle_after"],
+        kill_after=words["kill_after"],
         metrics=None if port is None else telemetry.metrics(queue, port=port, host=words["metrics_host"]),
         load=find_function(words["load"], "--load"),
         unload=find_function(words["unload"], "--unload"),

@@ -45,6 +45,7 @@ class Attempt:
         "context",
         "ended_at",
         "function",
+        "isolated",
         "key",
         "lease_ends_at",
         "loading_since",
@@ -83,6 +84,8 @@ class Attempt:
         """What its handler has opened, if it has."""
         self.slot_freed = False
         """Whether its slot is another's by now: its handler has ended, or was abandoned."""
+        self.isolated = False
+        """Whether its handler runs in a process of its own."""
         self.settled = False
         """Whether it was settled by its own transaction."""
         self._lock = threading.Lock()

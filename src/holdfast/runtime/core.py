@@ -31,10 +31,11 @@ from holdfast.domain.errors import (
 from holdfast.domain.job import Job
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt, refused
+from holdfast.runtime.isolation.placing import Places, Terms
 from holdfast.runtime.job_logs import log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.residents import Residents, ResidentTerms
-from holdfast.runtime.slots import Line, Slots, TaskSlots, ThreadSlots
+from holdfast.runtime.slots import Line, TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob
 from holdfast.runtime.stuck import StuckHandlers
 from holdfast.runtime.subscription import Subscription, affinities_of
@@ -71,6 +72,7 @@ class Core:
         concurrency: int,
         keeper: LeaseKeeper,
         give_up: Callable[[], None],
+        isolation: Terms,
         residents: ResidentTerms | None = None,
         watches: Sequence[Watch] = (),
     ) -> None:
@@ -90,8 +92,18 @@ class Core:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(self.handler_ended)
         self._coroutines = TaskSlots(self.handler_ended)
-        self._line = Line(concurrency, self._slots_of)
-        self._threads.line = self._coroutines.line = self._line
+        self._places = Places(
+            isolation,
+            lambda: [tasks.get(kind) for kind in subscription.words().get("kinds") or ()],
+            told=self.handler_ended,
+            enter=self._enter,
+            blocking=self._threads,
+            awaited=self._coroutines,
+            store=store,
+            words=subscription.words(),
+        )
+        self._line = Line(concurrency, self._places.slots_of)
+        self._threads.line = self._coroutines.line = self._places.processes.line = self._line
         self._stuck = StuckHandlers(self._line, concurrency)
         self.residents: Residents | None = None
         """What is loaded, if this worker loads anything."""
@@ -116,9 +128,6 @@ class Core:
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
-
-    def _slots_of(self, attempt: Attempt) -> Slots:
-        return self._coroutines if attempt.task.is_async else self._threads
 
     # --- what others tell ------------------------------------------------------------------------------------------
 
@@ -150,9 +159,11 @@ class Core:
     async def serve(self) -> None:
         """Run jobs until told to stop and nothing is held any more."""
         try:
+            await self._places.start()
             while not self._stopping or self._held:
                 await self._step()
         finally:
+            self._places.close()
             self._listener.close()
             self._threads.close()
             if self.residents is not None:
@@ -185,6 +196,7 @@ class Core:
     def _free(self, attempt: Attempt) -> None:
         """Note that an attempt is in no slot any more."""
         self._busy -= 1
+        self._places.ended(attempt)
         if self.residents is not None:
             self.residents.let_go(attempt)
 
@@ -224,7 +236,7 @@ class Core:
 
     def _room(self) -> int:
         """Return how many more jobs this worker should have in its hands."""
-        if self._stopping:
+        if self._stopping or self._places.closed:
             return 0
         more = 0
         if self._run_seconds < _HORIZON_SECONDS:
@@ -382,6 +394,10 @@ class Core:
             return
         log_started(attempts)
         self._busy += len(attempts)
+        self._enter(self._places.admit(attempts))
+
+    def _enter(self, attempts: Sequence[Attempt]) -> None:
+        """Let attempts run as soon as what they need is loaded and their turn comes."""
         self._line.put(attempts if self.residents is None else self.residents.admit(attempts))
 
     # --- going down ------------------------------------------------------------------------------------------------

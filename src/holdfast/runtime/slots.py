@@ -185,7 +185,7 @@ class TaskSlots:
                 self._idle.append(waiter)
                 await waiter
             attempt = self._attempts.popleft() if following is None else following
-            await self._run(attempt, task)
+            await self.run_in(task, attempt)
             following = self.line.following(attempt, self)
             self._told(attempt)
             if time.monotonic() > turn_ends_at:
@@ -193,7 +193,7 @@ class TaskSlots:
                 await asyncio.sleep(0)
                 turn_ends_at = time.monotonic() + _TURN_SECONDS
 
-    async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
+    async def run_in(self, task: asyncio.Task[Any], attempt: Attempt) -> None:
         """Run an awaited handler in *task*, which is the current one, and let what it returns or raises decide."""
         if not attempt.start():
             return
