@@ -53,11 +53,15 @@ from holdfast.domain.records import (
     StoreReport,
     WorkerInfo,
 )
+from holdfast.domain.session import Batch
+from holdfast.domain.session_claim import AnySessionOptions, SessionClaimOptions
+from holdfast.domain.session_lease import SessionClaim, SessionLease
 from holdfast.runtime.status import RunningJob, WorkerStatus
 from holdfast.runtime.worker import Worker
 from holdfast.version import __version__
 
 __all__ = [
+    "AnySessionOptions",
     "Artifact",
     "ArtifactInfo",
     "ArtifactNotFound",
@@ -68,6 +72,7 @@ __all__ = [
     "AsyncTransaction",
     "Attempt",
     "Backoff",
+    "Batch",
     "Cancelled",
     "Claim",
     "ClaimOptions",
@@ -112,6 +117,9 @@ __all__ = [
     "Retry",
     "RunningJob",
     "SchemaMismatch",
+    "SessionClaim",
+    "SessionClaimOptions",
+    "SessionLease",
     "SettledAndClaimed",
     "Settlement",
     "Skipped",

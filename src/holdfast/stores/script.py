@@ -134,3 +134,13 @@ def job_topic(job_id: str) -> str:
 def lane_topic(lane: str) -> str:
     """Return the topic signalled when the lane may have something to claim."""
     return f"lane:{lane}"
+
+
+def sessions_topic(lane: str) -> str:
+    """Return the topic signalled when a session may have something to claim in the lane."""
+    return f"sessions:{lane}"
+
+
+def session_topic(tenant: str, session: str) -> str:
+    """Return the topic signalled when this session may have something to claim."""
+    return f"session:{tenant}/{session}"
