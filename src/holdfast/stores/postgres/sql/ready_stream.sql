@@ -6,7 +6,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.aff
        j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent,
        j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class,
        j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor,
-       j.digest, j.record_all, j.event_count
+       j.digest, j.session, j.enqueue_seq, j.batch, j.record_all, j.event_count
   from holdfast.job j
  cross join lateral holdfast.route_of(j.route) r
  where j.state = 'ready' and j.route = %(route)s and j.priority = %(priority)s and j.turn = %(turn)s
