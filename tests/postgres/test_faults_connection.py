@@ -75,6 +75,42 @@ def test_an_enqueue_sent_again_makes_exactly_one_job(queue: holdfast.Queue, wire
     assert insist.errors
 
 
+def test_a_plain_enqueue_whose_connection_dies_is_found_out_about_and_stored_once(
+    queue: holdfast.Queue, wire: Wire, strike: Strike
+) -> None:
+    """Its transaction is one message; the id that was drawn for it tells whether that came through."""
+    queue.enqueue("plain", {"nth": 0})
+    fault = strike(1)
+    made = queue.enqueue("plain", {"nth": 1})
+    assert fault.struck.is_set()
+    assert made.created
+    assert [job.payload for job in queue.jobs(kind="plain")] == [{"nth": 1}, {"nth": 0}]
+    assert queue.get(made.id).payload == {"nth": 1}
+
+
+def test_a_plain_enqueue_that_nobody_can_find_out_about_says_so(queue: holdfast.Queue, wire: Wire) -> None:
+    queue.enqueue("plain", {"nth": 0})
+    wire.at(lambda: wire.drop_all(refuse=True), contains=b"job_store")
+    with pytest.raises(OutcomeUnknown):
+        queue.enqueue("plain", {"nth": 1})
+    wire.calm()
+    assert queue.enqueue("plain", {"nth": 2}).created
+
+
+def test_an_awaited_plain_enqueue_is_found_out_about_too(queue: holdfast.Queue, wire: Wire, strike: Strike) -> None:
+    queue.enqueue("plain", {"nth": 0})
+
+    async def enqueue() -> None:
+        async with holdfast.connect_async(wire.url, schema=SCHEMA) as awaited:
+            await awaited.enqueue("plain", {"nth": 1})
+            fault = strike(1)
+            await awaited.enqueue("plain", {"nth": 2})
+            assert fault.struck.is_set()
+
+    asyncio.run(enqueue())
+    assert [job.payload for job in queue.jobs(kind="plain")] == [{"nth": nth} for nth in (2, 1, 0)]
+
+
 def test_a_bulk_enqueue_is_there_whole_or_not_at_all(queue: holdfast.Queue, wire: Wire, strike: Strike) -> None:
     """Jobs without ids of their own are not the same when sent again, so that the caller may get them twice."""
     answered = unanswered = 0

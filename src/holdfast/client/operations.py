@@ -97,8 +97,12 @@ class Operations(SessionOperations):
         with other content or the duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
         admission = check_job(NewJob(kind, payload, **options), fresh_id=identity.uuid7())
-        [made] = yield from write(partial(enqueue_scripts.enqueue_jobs, self._engine, [admission]))
-        return made
+        return (
+            yield from write(
+                partial(enqueue_scripts.enqueue_job, self._engine, admission),
+                partial(enqueue_scripts.brief_enqueue, self._engine, admission),
+            )
+        )
 
     def enqueue_many(self, jobs: Sequence[JobLike]) -> Procedure[list[Enqueued]]:
         """Store many jobs, all or none, and return them in order.

@@ -7,12 +7,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from holdfast.domain.admission import Admission
 from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog, Route
 from holdfast.domain.ordering import Preference
 from holdfast.domain.records import Finding
-from holdfast.stores.script import Read, Script, Write
+from holdfast.stores.script import Brief, Read, Script, Write
 from holdfast.stores.signals import Hub
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class Engine:
     """Choose and lock up to so many ready jobs on these routes, in the order of claiming; None if there is none."""
     examine: Callable[[], Script[list[Finding]]]
     """Return what the doctor finds of the engine itself."""
+    brief_enqueue: Callable[[Admission, Catalog], Brief | None] | None = None
+    """Return the storing of one job as one statement, for an engine that gains by it; None for all but plain jobs."""
     catalog: Catalog | None = field(default=None)
     """The newest catalog read. Its version is unique, so that one read in a doomed transaction does no harm."""
 

@@ -88,6 +88,18 @@ class Read(Generic[T]):
     script: Callable[[], Script[T]]
 
 
+class Brief(NamedTuple):
+    """A whole transaction as one statement, for an engine to which each question costs a trip to its server."""
+
+    statement: Statement
+    finish: Callable[[Rows], Any]
+    """Return the result by what the statement answered; None if it did nothing and the script has to be run."""
+    again: Callable[[], Script[Any]]
+    """What to run instead where it is not known whether the statement has been committed."""
+    topics: Sequence[str]
+    """Whom to wake."""
+
+
 @dataclass(frozen=True, slots=True)
 class Write(Generic[T]):
     """Run a script in one write transaction, all or nothing.
@@ -96,6 +108,8 @@ class Write(Generic[T]):
     """
 
     script: Callable[[], Script[T]]
+    brief: Callable[[], Brief | None] | None = None
+    """The same as one statement, where the engine has one and this call can go that way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +135,9 @@ def read(script: Callable[[], Script[T]]) -> Procedure[T]:
     return cast(T, (yield Read(script)))
 
 
-def write(script: Callable[[], Script[T]]) -> Procedure[T]:
-    """Run one script in one write transaction."""
-    return cast(T, (yield Write(script)))
+def write(script: Callable[[], Script[T]], brief: Callable[[], Brief | None] | None = None) -> Procedure[T]:
+    """Run one script in one write transaction, or as one statement where the engine can."""
+    return cast(T, (yield Write(script, brief)))
 
 
 def job_topic(job_id: str) -> str:

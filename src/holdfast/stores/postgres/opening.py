@@ -95,7 +95,9 @@ def with_defaults(url: str) -> str:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         raise InvalidInput("url", f"is none that PostgreSQL understands: {error}") from error
-    return make_conninfo(url, **{name: value for name, value in _DEFAULTS.items() if name not in given})
+    defaults = {name: value for name, value in _DEFAULTS.items() if name not in given}
+    # The statements are sent as they stand in the files, which the environment must not reinterpret.
+    return make_conninfo(url, **defaults, client_encoding="UTF8")
 
 
 def _check_server(connection: psycopg.Connection[Any]) -> None:

@@ -16,6 +16,7 @@ from holdfast.domain.clock import Clock
 from holdfast.domain.errors import Misconfigured, StoreUnreachable
 from holdfast.stores.endings import to_its_end
 from holdfast.stores.engine import Engine, Joined
+from holdfast.stores.postgres.brief import UnconfirmedError, brief_enqueue, run_shortest, still_unknown
 from holdfast.stores.postgres.doctor import examine
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.joined import AwaitingJoined, BlockingJoined, join
@@ -32,7 +33,6 @@ from holdfast.stores.postgres.transactions import (
     commit,
     refuse_ended,
     roll_back,
-    run_step,
     unobserved,
 )
 from holdfast.stores.postgres.wire import Talk, talk, talk_async
@@ -59,6 +59,7 @@ class PostgresStore:
         observe: Observer = unobserved,
     ) -> None:
         self.engine = Engine(select_ready=partial(select_ready, Marks()), examine=examine)
+        self.engine.brief_enqueue = partial(brief_enqueue, self.engine)
         self._terms = Terms(schema, clock, observe)
         self._url, self._listen_url, self._migrates = url, listen_url or url, migrates
         self._start()
@@ -101,10 +102,13 @@ class PostgresStore:
         for fresh in (False, True):
             connection = self._threads.take(fresh=fresh)
             try:
-                return talk(run_step(self._terms, step, connection), connection)
+                return talk(run_shortest(self._terms, step, connection), connection)
             except StaleConnectionError as error:
                 if fresh:
                     raise _unreachable(error) from error
+            except UnconfirmedError as error:
+                with still_unknown(error):
+                    return self._run(error.again)
             finally:
                 self._threads.give_back(connection)
         raise AssertionError("unreachable")
@@ -126,10 +130,13 @@ class PostgresStore:
             for fresh in (False, True):
                 connection = await pool.take(fresh=fresh)
                 try:
-                    result, signals = await talk_async(run_step(self._terms, step, connection), connection)
+                    result, signals = await talk_async(run_shortest(self._terms, step, connection), connection)
                 except StaleConnectionError as error:
                     if fresh:
                         raise _unreachable(error) from error
+                except UnconfirmedError as error:
+                    with still_unknown(error):
+                        return await self._run_async(error.again)
                 else:
                     self._tell(step, signals)
                     return result

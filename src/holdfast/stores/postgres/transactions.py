@@ -59,11 +59,7 @@ class Terms:
         """Who this store is, known once it was opened."""
         self.read_clock = f'select "{schema}".clock_ms()'
         self.begin_reading = f"begin isolation level repeatable read read only; {self.read_clock}"
-        # Statistics may be old or missing; whatever they say, a claim walks along its index and stops. What has to be
-        # read as a whole is thought dear then, but is small: nothing here is worth being compiled.
-        settings = {"lock_timeout": str(LOCK_MS), "enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off"}
-        set_all = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
-        self.begin_writing = f'begin isolation level read committed; select {set_all}, "{schema}".clock_ms()'
+        self.begin_writing = f'begin isolation level read committed; select "{schema}".begin_ms({LOCK_MS})'
         # For statements of the caller's own the planner stays as it is.
         self.begin_sharing = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
         columns_copied = self.texts.writing["job_copy"].partition("(")[2].partition(")")[0].split(",")
@@ -177,7 +173,7 @@ def commit(terms: Terms, connection: Any, signals: Collection[str]) -> Talk[None
     """Commit and wake, in one message. The notification is a transaction of its own, which waits for no disk."""
     terms.observe("commit")
     try:
-        yield Message(f"commit; {_notification(terms, signals)}" if signals else "commit")
+        yield Message(f"commit; {notification(terms, signals)}" if signals else "commit")
     except psycopg.Error as error:
         if connection.closed or lost(error):
             raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
@@ -193,7 +189,8 @@ def roll_back(connection: Any) -> Talk[None]:
             yield Message("rollback")
 
 
-def _notification(terms: Terms, signals: Collection[str]) -> str:
+def notification(terms: Terms, signals: Collection[str]) -> str:
+    """Return the statement that wakes whoever listens to *signals*."""
     told = "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
     return f"select pg_notify('{terms.channel}', '{told}')"
 
@@ -222,7 +219,7 @@ def run_joined(
             begun = yield Message(opening)
             answers = Answers(terms, begun, writes=True)
             result = yield from answers.run(step.script())
-            told = f"; {_notification(terms, answers.signals)}" if notifies and answers.signals else ""
+            told = f"; {notification(terms, answers.signals)}" if notifies and answers.signals else ""
             yield Message(f"release holdfast_join{told}")
         except BaseException as error:
             again = _again(terms, error, run)

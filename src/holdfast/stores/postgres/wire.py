@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Message(NamedTuple):
-    """Several statements without values, sent and answered together."""
+    """Several statements without values, sent together; answered with the rows of all of them."""
 
     text: str
 
@@ -77,7 +77,7 @@ def _ask(cursor: psycopg.Cursor[Row], request: Message | Query | Copy) -> Rows:
             cursor.execute(text.encode(), prepare=False)
             rows = cursor.fetchall() if _has_rows(cursor) else []
             while cursor.nextset():
-                rows = cursor.fetchall() if _has_rows(cursor) else rows
+                rows += cursor.fetchall() if _has_rows(cursor) else []
             return rows
 
 
@@ -119,5 +119,5 @@ async def _ask_async(cursor: psycopg.AsyncCursor[Row], request: Message | Query 
             await cursor.execute(text.encode(), prepare=False)
             rows = await cursor.fetchall() if _has_rows(cursor) else []
             while cursor.nextset():
-                rows = await cursor.fetchall() if _has_rows(cursor) else rows
+                rows += await cursor.fetchall() if _has_rows(cursor) else []
             return rows

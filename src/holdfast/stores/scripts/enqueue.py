@@ -17,7 +17,7 @@ from holdfast.domain.lane import Catalog, RouteKey
 from holdfast.domain.records import Enqueued
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
-from holdfast.stores.script import Script, Statement
+from holdfast.stores.script import Brief, Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, intern_routes
 from holdfast.stores.scripts.moves import apply_steps, record, records, signal_jobs, write_rows
 from holdfast.stores.scripts.session_enqueue import (
@@ -56,6 +56,28 @@ _NEW = attrgetter(
 
 # What a batch has before them.
 _BATCH = attrgetter("session_number", "enqueue_seq", "batch_json")
+
+
+def enqueue_job(engine: Engine, new: Admission, *, resent: bool = False) -> Script[Enqueued]:
+    """Store one job and return what it led to; *resent* if this very call may have stored it already."""
+    if resent and new.digest is None:
+        # Nobody else can have drawn its id.
+        stored = yield Statement("jobs_by_id", {"ids": [new.id]})
+        if stored:
+            return Enqueued(Job._make(stored[0]), created=True)
+    [made] = yield from enqueue_jobs(engine, [new])
+    return made
+
+
+def brief_enqueue(engine: Engine, new: Admission) -> Brief | None:
+    """Return the storing of one job as one statement, where the engine has such and the job is plain."""
+    catalog = engine.catalog
+    if engine.brief_enqueue is None or catalog is None or new.digest is not None or new.dedupe_key is not None:
+        return None
+    route = new.terms.route
+    if route not in catalog.routes or catalog.lane(route.lane).state == "draining" or route.kind in catalog.retired:
+        return None
+    return engine.brief_enqueue(new, catalog)
 
 
 def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs") -> Script[list[Enqueued]]:

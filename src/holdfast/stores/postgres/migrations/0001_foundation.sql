@@ -5,6 +5,19 @@
 create function holdfast.clock_ms() returns bigint language sql volatile as
 $$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
 
+-- What every transaction of the code begins with: its settings, for itself alone, and the clock. As a function, because
+-- its plans are kept. Statistics may be old or missing; whatever they say, a claim walks along its index and stops. What
+-- has to be read as a whole is thought dear then, but is small: nothing is worth being compiled, nor planned each time.
+create function holdfast.begin_ms(lock_ms integer) returns bigint language plpgsql volatile as
+$$
+begin
+    perform set_config('lock_timeout', lock_ms::text, true), set_config('enable_bitmapscan', 'off', true),
+            set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+            set_config('plan_cache_mode', 'force_generic_plan', true);
+    return holdfast.clock_ms();
+end
+$$;
+
 -- Single values: the lowest code version that may use this schema, the catalog's version, the event horizon, and who
 -- this store is, so that a connection to another one is noticed.
 create table holdfast.meta (
@@ -163,6 +176,28 @@ create table holdfast.job (
     autovacuum_analyze_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Store one plain job, due at once, under the catalog that the caller knows; nothing if that has changed. As a function,
+-- because its plan is kept even where the call comes without values beside its text.
+create function holdfast.job_store(
+    known_version text, clock_ms bigint, route integer, id text, tenant text, turn text, priority integer, affinity text,
+    payload text, headers text, tags text, max_attempts integer, backoff text, out seq bigint, out now_ms bigint
+) language plpgsql volatile as
+$$
+begin
+    if holdfast.catalog_version(true) = known_version then
+        seq := nextval('holdfast.job_seq');
+        now_ms := coalesce(clock_ms, holdfast.clock_ms());
+        insert into holdfast.job (
+            route, seq, id, state, tenant, turn, priority, affinity, payload, headers, tags,
+            enqueued_at_ms, due_at_ms, max_attempts, backoff, record_all, event_count
+        ) values (
+            route, seq, id, 'ready', tenant, turn, priority, affinity, payload, headers, tags,
+            now_ms, now_ms, max_attempts, backoff, 0, 0
+        );
+    end if;
+end
+$$;
 
 -- One index serves order, fairness and filters: per route the first priority, then the next turn, then its first row.
 create index job_ready on holdfast.job (route, priority desc, turn, due_at_ms, seq)

@@ -1,0 +1,141 @@
+"""Transactions of one statement: begun, run, committed and told of in a single message.
+
+What a caller mostly waits for is the way to the server and back. A plain job needs no answer before it is stored,
+so that its whole transaction goes in one message; the values stand in the text, as one message of several statements
+takes none beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import Escaping
+from psycopg.pq.abc import PGconn
+
+from holdfast.domain import admission as admissions
+from holdfast.domain.admission import Admission
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import OutcomeUnknown, StoreUnreachable
+from holdfast.domain.lane import Catalog
+from holdfast.domain.records import Enqueued
+from holdfast.stores.engine import Engine
+from holdfast.stores.postgres.errors import lost, worth_another_run
+from holdfast.stores.postgres.transactions import LOCK_MS, Terms, notification, roll_back, run_step
+from holdfast.stores.postgres.wire import Message, Talk
+from holdfast.stores.script import Brief, Read, Rows, Script, Statement, Write, lane_topic
+from holdfast.stores.scripts.enqueue import enqueue_job
+
+T = TypeVar("T")
+
+# The values travel as a part of the text, which the server reads whole before it does anything.
+_PAYLOAD_CHARS_MAX = 100_000
+_NO_ROOM_TO_NOTIFY = "54000"
+
+
+class UnconfirmedError(Exception):
+    """The connection was lost on the way: whether the statement was committed is not known. *again* finds out."""
+
+    def __init__(self, again: Callable[[], Script[Any]]) -> None:
+        super().__init__("the commit was not confirmed")
+        self.again: Write[Any] = Write(again)
+
+
+@contextmanager
+def still_unknown(doubt: UnconfirmedError) -> Iterator[None]:
+    """Raise `OutcomeUnknown` if the store cannot be asked either whether it has committed."""
+    try:
+        yield
+    except (StoreUnreachable, psycopg.Error) as error:
+        if isinstance(error, psycopg.Error) and not lost(error):
+            raise
+        raise OutcomeUnknown(f"{doubt}; send the same call again ({error})") from error
+
+
+def brief_enqueue(engine: Engine, new: Admission, catalog: Catalog) -> Brief | None:
+    """Return the storing of one job as one statement, if it is due at once and nothing else has to be written."""
+    terms = new.terms
+    waits = terms.delay_ms or terms.run_at_ms is not None
+    expires = terms.deadline_in_ms is not None or terms.deadline_at_ms is not None
+    told = terms.record_all or terms.route.lane in catalog.loud
+    if waits or expires or told or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
+        return None
+    turn = catalog.lane(terms.route.lane).turn_of(terms.tenant)
+    values = {
+        "route": catalog.routes[terms.route].number,
+        "id": new.id,
+        "tenant": terms.tenant,
+        "turn": turn,
+        "priority": terms.priority,
+        "affinity": terms.affinity,
+        "payload": new.payload_json,
+        "headers": terms.headers_json,
+        "tags": terms.tags_json,
+        "max_attempts": terms.max_attempts,
+        "backoff": terms.backoff_json,
+        "version": str(catalog.version),
+    }
+    return Brief(
+        Statement("job_insert_brief", values),
+        partial(_stored, new, turn),
+        partial(enqueue_job, engine, new, resent=True),
+        (lane_topic(terms.route.lane),),
+    )
+
+
+def _stored(new: Admission, turn: str, rows: Rows) -> Enqueued | None:
+    seq, now_ms = rows[0]
+    if seq is None:
+        return None
+    return Enqueued(admissions.new_job(new, seq, turn, Now(now_ms, now_ms)), created=True)
+
+
+def run_shortest(terms: Terms, step: Read[T] | Write[T], connection: Any) -> Talk[tuple[T, set[str]]]:
+    """Run one transaction, as one statement where that can be; return its result and what to tell the others."""
+    brief = step.brief() if isinstance(step, Write) and step.brief is not None else None
+    if brief is not None:
+        result = yield from _run_brief(terms, brief, connection)
+        if result is not None:
+            return result, set(brief.topics)
+    return (yield from run_step(terms, step, connection))
+
+
+def _run_brief(terms: Terms, brief: Brief, connection: Any) -> Talk[Any]:
+    """Run a transaction of one statement; return None if it did nothing and its script has to be run."""
+    text = _text(terms, brief, connection)
+    for name in ("begin", brief.statement.name, "commit"):
+        terms.observe(name)
+    try:
+        rows = yield Message(text)
+    except psycopg.Error as error:
+        if connection.closed or lost(error) or error.sqlstate == _NO_ROOM_TO_NOTIFY:
+            raise UnconfirmedError(brief.again) from error
+        yield from roll_back(connection)
+        if worth_another_run(error):
+            return None
+        raise
+    return brief.finish(rows)
+
+
+def _text(terms: Terms, brief: Brief, connection: Any) -> str:
+    now_ms = None if terms.clock is None else terms.clock.now().wall_ms
+    values = {**brief.statement.values, "now": now_ms}
+    literals = {word: literal(value, connection.pgconn) for word, value in values.items()}
+    statement = terms.texts.writing[brief.statement.name] % literals
+    begin = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
+    return f"{begin}; {statement}; commit; {notification(terms, brief.topics)}"
+
+
+def literal(value: str | int | None, connection: PGconn) -> str:
+    """Return *value* as it stands in the text of a statement."""
+    if value is None:
+        return "null"
+    if type(value) is int:
+        return str(value)
+    text = str(value)
+    if "'" not in text and "\\" not in text:
+        return f"'{text}'"
+    return bytes(Escaping(connection).escape_literal(text.encode())).decode()
