@@ -121,7 +121,7 @@ def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: flo
     """Return *job* as the outcome leaves it, or raise `LeaseLost`."""
     check_fence(job, held, now)
     if type(checked.outcome) is Done:
-        return _settle_done(job, checked, now)
+        return succeed(job, checked, now)
     job_ended = job._replace(settle_digest=checked.digest, suspect=0)
     match checked.outcome:
         case Failed():
@@ -133,7 +133,8 @@ def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: flo
     return step._replace(before=job)
 
 
-def _settle_done(job: Job, checked: CheckedOutcome, now: Now) -> Step:
+def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Step:
+    """Return *job* done, for one whose fence has been checked."""
     after = job._replace(
         state="done",
         outcome="done",

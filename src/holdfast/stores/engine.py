@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.domain.admission import Admission
-from holdfast.domain.claim import ClaimRequest
+from holdfast.domain.claim import Claim, ClaimRequest
+from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog, Route
+from holdfast.domain.lifecycle import Step
 from holdfast.domain.ordering import Preference
+from holdfast.domain.outcome import CheckedOutcome
 from holdfast.domain.records import Finding
 from holdfast.stores.script import Brief, Read, Script, Write
 from holdfast.stores.signals import Hub
 
 T = TypeVar("T")
+
+
+class Wanted(NamedTuple):
+    """What one look for ready jobs is after."""
+
+    request: ClaimRequest
+    preference: Preference
+    routes: list[Route]
+    limit: int
+    place: int
+    """The place of the first job in its batch."""
+    loud: frozenset[str]
+    """The lanes in which a claim is recorded as an event."""
 
 
 class Selection(NamedTuple):
@@ -26,16 +42,22 @@ class Selection(NamedTuple):
     turn_scope: str | None
     """None where a single tenant was asked for, so that there is no turn to take."""
     last_turn: str | None
+    leased_at: Now | None = None
+    """When they were leased, by an engine that does so as it locks them; else they are still ready."""
 
 
 @dataclass(slots=True)
 class Engine:
     """The engine's own way of doing what has no best way in common, and a memory of the catalog."""
 
-    select_ready: Callable[[ClaimRequest, Preference, list[Route], int], Script[Selection | None]]
-    """Choose and lock up to so many ready jobs on these routes, in the order of claiming; None if there is none."""
+    select_ready: Callable[[Wanted], Script[Selection | None]]
+    """Choose and lock ready jobs, in the order of claiming, and lease them if that is one with it; None if there are
+    none."""
     examine: Callable[[], Script[list[Finding]]]
     """Return what the doctor finds of the engine itself."""
+    succeed_held: Callable[[Sequence[tuple[Claim, CheckedOutcome]], Now], Script[dict[int, Step]]] | None = None
+    """End the jobs whose lease holds as done, with their events, in one statement, for an engine that gains by it;
+    return the steps by number. Those that are missing are settled as on every engine."""
     brief_enqueue: Callable[[Admission, Catalog], Brief | None] | None = None
     """Return the storing of one job as one statement, for an engine that gains by it; None for all but plain jobs."""
     catalog: Catalog | None = field(default=None)

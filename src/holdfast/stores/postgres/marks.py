@@ -3,6 +3,8 @@
 A claimed job leaves its old entry in the index until a vacuum may take it away, and while any transaction of the
 server is older than the claim, none may. Without a mark every claim would walk along all of those entries first.
 
+The same goes for the turn served last where only one tenant waits: reading it each time would change nothing.
+
 A mark hides nothing for good. It holds for one priority and one turn; what stands before it is reached again after a
 second at the latest, and at once by a claim that does not get as much as it asked for.
 """
@@ -18,6 +20,7 @@ from holdfast.stores.scripts.ready import Place
 
 _LIFE_SECONDS: Final = 1.0
 _LOWEST: Final = (-1, -1)
+_TURNS_KEPT: Final = 1_000
 
 
 class Mark(NamedTuple):
@@ -34,6 +37,7 @@ class Marks:
 
     def __init__(self) -> None:
         self._marks: dict[int, tuple[Mark, float]] = {}
+        self._turns: dict[str, tuple[str, float]] = {}
 
     def of(self, routes: Iterable[Route]) -> dict[int, Mark]:
         """Return the marks of these routes that still hold."""
@@ -53,6 +57,19 @@ class Marks:
         """Forget where these routes begin."""
         for route in routes:
             self._marks.pop(route.number, None)
+
+    def last_turn(self, scope: str) -> str | None:
+        """Return the turn served last in a round, if that was seen a moment ago."""
+        held = self._turns.get(scope)
+        return held[0] if held is not None and held[1] > time.monotonic() else None
+
+    def move_turn(self, scope: str, turn: str) -> None:
+        """Remember the turn served last, where it was the only one, so that it need not be read each time."""
+        held = self._turns.get(scope)
+        if held is None or held[0] != turn or held[1] <= time.monotonic():
+            if len(self._turns) >= _TURNS_KEPT:
+                self._turns.clear()
+            self._turns[scope] = (turn, time.monotonic() + _LIFE_SECONDS)
 
 
 class Behind(NamedTuple):
@@ -78,9 +95,10 @@ class Behind(NamedTuple):
 
     def in_places(self, priority: int, places: Sequence[Place]) -> dict[str, Any]:
         """Return the values for seeking the first jobs of each place."""
-        return {"lows": [list(self._low(priority, place[0], place[1])) for place in places]}
+        return {"lows": [list(self.low(priority, place[0], place[1])) for place in places]}
 
-    def _low(self, priority: int, route: int, turn: str) -> tuple[int, int]:
+    def low(self, priority: int, route: int, turn: str) -> tuple[int, int]:
+        """Return the moment and number from which the jobs of one place stand."""
         mark = self.marks.get(route)
         if mark is None or (mark.priority, mark.turn) != (priority, turn):
             return _LOWEST

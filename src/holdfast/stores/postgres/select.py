@@ -1,4 +1,4 @@
-"""Choosing ready jobs on PostgreSQL: heads are read without locks, what was chosen is locked and looked at again.
+"""Choosing ready jobs on PostgreSQL: heads are read without locks; what was chosen is locked, checked and leased.
 
 Workers meet at the same heads. What somebody else has in hand is skipped, never waited for; a claim that got nothing
 looks again, past those jobs and a little further than it needs. Where the marks tell where a route begins it starts
@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, cast
 
-from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.job import Job
-from holdfast.domain.lane import Route
-from holdfast.domain.ordering import Preference
-from holdfast.stores.engine import Selection
+from holdfast.stores.engine import Selection, Wanted
+from holdfast.stores.postgres.leasing import lease
 from holdfast.stores.postgres.marks import Behind, Mark, Marks
-from holdfast.stores.script import Script, Statement
+from holdfast.stores.script import Script
 from holdfast.stores.scripts.ready import (
     Level,
     Place,
@@ -24,45 +22,34 @@ from holdfast.stores.scripts.ready import (
     first_level,
     is_one_stream,
     offer_of,
-    select_stream,
+    scope_of,
 )
+from holdfast.stores.scripts.turns import read_turn
 
 # How many more jobs than wanted it looks at, each time that all it had chosen were taken by others.
 _SPARES = (16, 64, 256)
 
 
-class _Wanted(NamedTuple):
-    """What a claim asks for."""
-
-    request: ClaimRequest
-    preference: Preference
-    routes: list[Route]
-    limit: int
-
-
 class _Look(NamedTuple):
-    """What one look brought: the jobs locked, those chosen, and where each route of its level begins."""
+    """What one look brought: the jobs leased, those chosen, and where each route of its level begins."""
 
     selection: Selection
     chosen: list[int]
     heads: dict[int, Mark]
 
 
-def select_ready(
-    marks: Marks, request: ClaimRequest, preference: Preference, routes: list[Route], limit: int
-) -> Script[Selection | None]:
-    """Choose and lock up to *limit* ready jobs of the first level that has any for us, in the order of claiming."""
-    wanted = _Wanted(request, preference, routes, limit)
-    known = marks.of(routes)
+def select_ready(marks: Marks, wanted: Wanted) -> Script[Selection | None]:
+    """Choose and lease up to the limit of ready jobs of the first level that has any for us, in order of claiming."""
+    limit, known = wanted.limit, marks.of(wanted.routes)
     if known:
-        look = yield from _look(wanted, Behind([], known), limit // 8)
-        if look is not None and len(look.selection.jobs) == limit:
+        look = yield from _look(marks, wanted, Behind([], known), limit // 8, least=limit)
+        if look is not None and look.selection.jobs:
             _move(marks, look, seen_all=False)
             return look.selection
-        marks.drop(routes)
+        marks.drop(wanted.routes)
     taken: list[int] = []
     for spare in (limit // 8, *_SPARES):
-        look = yield from _look(wanted, Behind(taken, {}), spare)
+        look = yield from _look(marks, wanted, Behind(taken, {}), spare)
         if look is None:
             return None
         if look.selection.jobs:
@@ -78,33 +65,57 @@ def _move(marks: Marks, look: _Look, *, seen_all: bool) -> None:
         marks.move(route, mark, seen_all=seen_all)
 
 
-def _look(wanted: _Wanted, behind: Behind, spare: int) -> Script[_Look | None]:
-    request, preference, routes, limit = wanted
-    level = yield from first_level(request, routes, limit + spare, behind)
+def _look(marks: Marks, wanted: Wanted, behind: Behind, spare: int, least: int = 0) -> Script[_Look | None]:
+    """Look once; with fewer jobs than the *least*, lease none."""
+    level = yield from first_level(wanted.request, wanted.routes, wanted.limit + spare, behind)
     if level is None:
         return None
-    if not behind.taken and is_one_stream(level, preference):
-        selection = yield from select_stream(level, preference, limit)
+    if not behind.taken and is_one_stream(level, wanted.preference):
+        selection = yield from _take_stream(marks, wanted, level, behind, least)
         if selection.jobs:
             [route] = level.routes
             return _Look(
                 selection, [], _heads(level, [(route, job.due_at_ms, job.seq) for job in selection.jobs[:1]])
             )
-    return (yield from _choose(level, preference, limit))
+    return (yield from _choose(wanted, level, least))
 
 
-def _choose(level: Level, preference: Preference, limit: int) -> Script[_Look]:
+def _take_stream(marks: Marks, wanted: Wanted, level: Level, behind: Behind, least: int) -> Script[Selection]:
+    """Lease the first jobs of a level that is a single run of jobs."""
+    assert level.only_turn is not None  # noqa: S101  # that makes it one
+    [route] = level.routes
+    scope = scope_of(level, wanted.preference)
+    last_turn = level.only_turn if marks.last_turn(scope) == level.only_turn else (yield from read_turn(scope))
+    due_low, seq_low = behind.low(level.priority, route, level.only_turn)
+    values = {
+        "route": route,
+        "priority": level.priority,
+        "turn": level.only_turn,
+        "due_low": due_low,
+        "seq_low": seq_low,
+        "least": least,
+    }
+    jobs, now = yield from lease(wanted, "ready_lease_stream", values)
+    if jobs:
+        marks.move_turn(scope, level.only_turn)
+    return Selection(jobs, scope, last_turn, now)
+
+
+def _choose(wanted: Wanted, level: Level, least: int) -> Script[_Look]:
+    preference = wanted.preference
     offer = yield from offer_of(level, preference)
     chosen = [candidate.seq for candidate in choose_from(offer, level.limit, preference)]
-    rows = []
+    jobs: list[Job] = []
+    now = None
     if chosen:
-        rows = yield Statement("ready_take", {"seqs": chosen, "priority": level.priority, "limit": limit})
+        values = {"seqs": chosen, "priority": level.priority, "least": least}
+        jobs, now = yield from lease(wanted, "ready_lease", values)
     heads = {}
     if not preference.affinities:
         # Beside an affinity not every job of the route was looked at.
         first_last = sorted(offer.heads, key=lambda head: (head.due_at_ms, head.seq), reverse=True)
         heads = _heads(level, [(cast(Place, head.stream)[0], head.due_at_ms, head.seq) for head in first_last])
-    return _Look(Selection([Job._make(row) for row in rows], *offer.round), chosen, heads)
+    return _Look(Selection(jobs, *offer.round, now), chosen, heads)
 
 
 def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, Mark]:

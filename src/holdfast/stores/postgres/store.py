@@ -18,6 +18,7 @@ from holdfast.stores.endings import to_its_end
 from holdfast.stores.engine import Engine, Joined
 from holdfast.stores.postgres.brief import UnconfirmedError, brief_enqueue, run_shortest, still_unknown
 from holdfast.stores.postgres.doctor import examine
+from holdfast.stores.postgres.ending import succeed_held
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.joined import AwaitingJoined, BlockingJoined, join
 from holdfast.stores.postgres.listening import hub_of
@@ -58,7 +59,11 @@ class PostgresStore:
         clock: Clock | None = None,
         observe: Observer = unobserved,
     ) -> None:
-        self.engine = Engine(select_ready=partial(select_ready, Marks()), examine=examine)
+        self.engine = Engine(
+            select_ready=partial(select_ready, Marks()),
+            examine=examine,
+            succeed_held=partial(succeed_held, judged_by_server=clock is None),
+        )
         self.engine.brief_enqueue = partial(brief_enqueue, self.engine)
         self._terms = Terms(schema, clock, observe)
         self._url, self._listen_url, self._migrates = url, listen_url or url, migrates

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.claim import Claim, ClaimRequest, Settlement
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict
+from holdfast.domain.event import EventName
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
 from holdfast.domain.outcome import CheckedOutcome
 from holdfast.stores import script
-from holdfast.stores.engine import Engine
+from holdfast.stores.engine import Engine, Selection, Wanted
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, load_catalog
-from holdfast.stores.scripts.moves import apply_steps
+from holdfast.stores.scripts.moves import apply_steps, record, records
 from holdfast.stores.scripts.sessions import only_free
 from holdfast.stores.scripts.settle import settle_under
 from holdfast.stores.scripts.turns import move_turn
 
 _INCARNATIONS_KEPT = 100
 _BITES_MAX = 10
+_CLAIMED: Final[EventName] = "claimed"
 
 
 def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
@@ -88,9 +90,10 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
     while routes and len(taken) < request.limit:
         # Past its bound an affinity gives way to one job at a time, until that brings another affinity.
         limit = 1 if preference.expired else request.limit - len(taken)
-        selection = yield from engine.select_ready(request, preference, routes, limit)
+        wanted = Wanted(request, preference, routes, limit, len(taken), catalog.loud)
+        selection = yield from engine.select_ready(wanted)
         if selection is not None:
-            jobs = yield from _lease(catalog, request, selection.jobs, len(taken))
+            jobs = yield from _lease(catalog, request, selection, len(taken))
             yield from move_turn(selection, jobs)
             taken += jobs
             preference = preference.after(jobs[-1].affinity) if jobs else preference
@@ -102,8 +105,13 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
     return taken
 
 
-def _lease(catalog: Catalog, request: ClaimRequest, chosen: list[Job], place: int) -> Script[list[Job]]:
+def _lease(catalog: Catalog, request: ClaimRequest, selection: Selection, place: int) -> Script[list[Job]]:
     """Lease the chosen jobs, the first at *place* of the batch; one whose deadline has passed ends instead."""
+    chosen = selection.jobs
+    if selection.leased_at is not None:
+        told = {job.seq: _CLAIMED for job in chosen if records(catalog, job, _CLAIMED)}
+        yield from record(told, selection.leased_at)
+        return chosen
     now = yield from script.now()
     late = [job for job in chosen if lifecycle.overdue(job, now)]
     if late:

@@ -75,13 +75,18 @@ def apply_steps(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[lis
         yield from write_rows("job_move", rows)
         yield from _keep_attempts(others, now)
     yield from record({step.after.seq: step.event for step in placed if step.after[-1] != step.before[-1]}, now)
-    after = [step.after for step in placed]
+    return (yield from conclude_steps(catalog, placed, now))
+
+
+def conclude_steps(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[list[Job]]:
+    """Do what follows from *steps* that are written and recorded, and return the jobs they leave, in order."""
+    after = [step.after for step in steps]
     yield from signal_jobs(after)
-    yield from _free_successors(catalog, placed, now)
+    yield from _free_successors(catalog, steps, now)
     # A claim writes its session itself.
     touched = {
         step.after.session_number
-        for step in placed
+        for step in steps
         if step.after.session_number is not None and step.event != "claimed"
     }
     if touched:

@@ -87,14 +87,18 @@ def is_one_stream(level: Level, preference: Preference) -> bool:
 def select_stream(level: Level, preference: Preference, limit: int) -> Script[Selection]:
     """Choose the first jobs of a level that is a single run of jobs."""
     [route] = level.routes
-    turn = yield from _round(level, preference, preference.rank(None) if level.plain else 1)
+    scope = scope_of(level, preference)
+    last_turn = yield from read_turn(scope)
     values = {"route": route, "priority": level.priority, "turn": level.only_turn, "limit": limit}
-    if level.past is not None:
-        [(due_low, seq_low)] = level.past.in_places(level.priority, [(route, level.only_turn)])["lows"]
-        values |= {"due_low": due_low, "seq_low": seq_low}
     rows = yield Statement("ready_stream", values)
     jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
-    return Selection(jobs, *turn)
+    return Selection(jobs, scope, last_turn)
+
+
+def scope_of(level: Level, preference: Preference) -> str:
+    """Name the round in which the tenants of a level take turns, as far as no affinity is favoured."""
+    rank = preference.rank(None) if level.plain else 1
+    return level.request.turn_scope(level.listed, level.priority, preference, rank)
 
 
 def choose_from(offer: Offer, limit: int, preference: Preference) -> list[Candidate]:

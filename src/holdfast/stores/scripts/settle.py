@@ -19,7 +19,7 @@ from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import load_catalog
 from holdfast.stores.scripts.enqueue import enqueue_jobs
 from holdfast.stores.scripts.lease import held_job, stand, write_artifacts
-from holdfast.stores.scripts.moves import apply_steps
+from holdfast.stores.scripts.moves import apply_steps, conclude_steps
 
 
 def settle_jobs(engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]]) -> Script[list[Settlement]]:
@@ -38,6 +38,39 @@ def settle_under(
     engine: Engine, catalog: Catalog, wanted: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> Script[list[Settlement]]:
     """Settle as `settle_jobs` does, under the catalog that was just read."""
+    done = yield from _succeed_at_once(engine, catalog, wanted)
+    if not done:
+        return (yield from _settle_each(engine, catalog, wanted))
+    rest = [pair for place, pair in enumerate(wanted) if place not in done]
+    others = iter((yield from _settle_each(engine, catalog, rest)) if rest else ())
+    return [done[place] if place in done else next(others) for place in range(len(wanted))]
+
+
+def _succeed_at_once(
+    engine: Engine, catalog: Catalog, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+) -> Script[dict[int, Settlement]]:
+    """Settle plain successes in one statement, where the engine has one; return the answers by their place.
+
+    Not where follow-ups come along: whether one of them meets the holder of its key depends on the order.
+    """
+    if engine.succeed_held is None or any(checked.follow_ups for _, checked in wanted):
+        return {}
+    # Of a job named twice the first counts here; the second then meets what that has left behind.
+    places: dict[int, int] = {}
+    for place, (claim, checked) in enumerate(wanted):
+        if type(checked.outcome) is Done and checked.digest is None:
+            places.setdefault(claim.job.seq, place)
+    if not places:
+        return {}
+    now = yield from script.now()
+    steps = yield from engine.succeed_held([wanted[place] for place in places.values()], now)
+    jobs = yield from conclude_steps(catalog, list(steps.values()), now)
+    return {places[job.seq]: Settlement(wanted[places[job.seq]][0], job) for job in jobs}
+
+
+def _settle_each(
+    engine: Engine, catalog: Catalog, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+) -> Script[list[Settlement]]:
     jobs = yield from stand([claim for claim, _ in wanted])
     now = yield from script.now()
     batch = _Batch(catalog, now, jobs, [], {})

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.job import Job
-from holdfast.domain.lane import Route
-from holdfast.domain.ordering import Preference
-from holdfast.stores.engine import Selection
+from holdfast.stores.engine import Selection, Wanted
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.ready import choose_from, first_level, is_one_stream, offer_of, select_stream
 
 
-def select_ready(
-    request: ClaimRequest, preference: Preference, routes: list[Route], limit: int
-) -> Script[Selection | None]:
-    """Choose up to *limit* ready jobs of the first level that has any, in the order of claiming."""
+def select_ready(wanted: Wanted) -> Script[Selection | None]:
+    """Choose up to the limit of ready jobs of the first level that has any, in the order of claiming."""
+    request, preference, routes, limit = wanted[:4]
     level = yield from first_level(request, routes, limit)
     if level is None:
         return None
