@@ -378,7 +378,7 @@ class TestCheckpoints:
             {"boundary": "checkpoint", "holding": "turn"},
         ):
             with pytest.raises(InvalidInput, match="holding"):
-                queue.claim_session(SESSION, **words)  # type: ignore[arg-type]
+                queue.claim_session(SESSION, **words)
 
     def test_claims_of_two_fences_are_not_joined(self, queue: Queue) -> None:
         say(queue, 1)
@@ -433,7 +433,9 @@ class TestBadCalls:
             ({"kinds": ["a"]}, "kinds"),
         ],
     )
-    def test_a_wrong_word_of_a_session_claim_is_named(self, queue: Queue, words: dict[str, object], field: str) -> None:
+    def test_a_wrong_word_of_a_session_claim_is_named(
+        self, queue: Queue, words: dict[str, object], field: str
+    ) -> None:
         with pytest.raises(InvalidInput) as refused:
             queue.claim_session(SESSION, **words)  # type: ignore[arg-type]
         assert refused.value.field == field

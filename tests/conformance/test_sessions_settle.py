@@ -47,9 +47,7 @@ class TestSettling:
     def test_each_batch_may_have_an_outcome_of_its_own(self, queue: Queue) -> None:
         say(queue, 1, 2, 3, 4)
 
-        queue.settle(
-            take(queue), [Done(), Failed("no", permanent=True), Deferred(after=5), Released()]
-        )
+        queue.settle(take(queue), [Done(), Failed("no", permanent=True), Deferred(after=5), Released()])
 
         assert states(queue) == {1: "done", 2: "failed", 3: "scheduled", 4: "ready"}
 
@@ -278,10 +276,13 @@ class TestWithTheCallersOwnState:
         turn = take(transcript, lease=LEASE)
         clock.advance(LEASE)
 
-        with pytest.raises(LeaseLost), transcript.transaction() as tx:
-            tx.execute("insert into transcript values ('late')")
-            tx.settle(turn, Done())
+        def settle_late() -> None:
+            with transcript.transaction() as tx:
+                tx.execute("insert into transcript values ('late')")
+                tx.settle(turn, Done())
 
+        with pytest.raises(LeaseLost):
+            settle_late()
         assert self.lines(transcript) == []
 
     def test_a_batch_enqueued_in_a_transaction_comes_with_its_commit(self, queue: Queue) -> None:

@@ -90,7 +90,7 @@ def test_a_batch_reads_back_as_it_was_written() -> None:
     assert Batch.from_json(batch.to_json()) == batch
 
 
-# --- derived names ---------------------------------------------------------------------------------------------------
+# --- derived names -------------------------------------------------------------------------------------------------
 
 
 def test_a_source_key_makes_the_id_without_a_nonce() -> None:
@@ -131,7 +131,10 @@ def test_the_same_inputs_give_the_same_fence() -> None:
     ],
 )
 def test_any_other_input_gives_another_lease_token(session: Session, head: str, holder: Holder, at_ms: int) -> None:
-    assert derive_fence(session, head, holder, at_ms).lease_token != derive_fence(SESSION, "head", HOLDER, 1_000).lease_token
+    assert (
+        derive_fence(session, head, holder, at_ms).lease_token
+        != derive_fence(SESSION, "head", HOLDER, 1_000).lease_token
+    )
 
 
 def test_the_claim_id_is_that_of_head_and_token_whoever_claims() -> None:

@@ -30,17 +30,6 @@ from holdfast.domain.errors import HoldfastError, UnknownKind, WaitTimeout
 from holdfast.domain.event import EventPage
 from holdfast.domain.failure import FailureClass
 from holdfast.domain.job import FINISHED, STATES, Attempt, Job, State
-from holdfast.domain.lane import (
-    EVENT_SCOPES,
-    LANE_BACKOFFS,
-    LANE_ORDERS,
-    LANE_STATES,
-    EventScope,
-    Lane,
-    LaneBackoff,
-    LaneOrder,
-    LaneState,
-)
 from holdfast.domain.outcome import Artifact, Outcome, check_artifacts
 from holdfast.domain.records import (
     ArtifactInfo,
@@ -60,7 +49,6 @@ from holdfast.stores.scripts import claim as claim_scripts
 from holdfast.stores.scripts import enqueue as enqueue_scripts
 from holdfast.stores.scripts import events as event_scripts
 from holdfast.stores.scripts import inspect as inspect_scripts
-from holdfast.stores.scripts import lanes as lane_scripts
 from holdfast.stores.scripts import lease as lease_scripts
 from holdfast.stores.scripts import operate as operate_scripts
 from holdfast.stores.scripts import retention as retention_scripts
@@ -447,42 +435,6 @@ class Operations(SessionOperations):
                 left -= yield Pause(_HELD_BACK_SECONDS / 50)
             elif not bite:
                 return Pruned(jobs, events)
-
-    def lanes(self) -> Procedure[list[Lane]]:
-        """Return every lane that was configured or has ever been used, by name."""
-        return (yield from read(partial(lane_scripts.lanes, self._engine)))
-
-    def set_lane(
-        self,
-        lane: str,
-        *,
-        state: LaneState | None = None,
-        order: LaneOrder | None = None,
-        events: EventScope | None = None,
-        backoff: LaneBackoff | None = None,
-    ) -> Procedure[Lane]:
-        """Change a lane: active, paused or draining; fair or strict order; terminal or all events; block or skip.
-
-        A change of order or backoff rearranges what waits in the lane, in bounded bites.
-        """
-        lane = checks.name(lane, "lane")
-        if state is not None:
-            checks.one_of(state, "state", LANE_STATES)
-        if order is not None:
-            checks.one_of(order, "order", LANE_ORDERS)
-        if events is not None:
-            checks.one_of(events, "events", EVENT_SCOPES)
-        if backoff is not None:
-            checks.one_of(backoff, "backoff", LANE_BACKOFFS)
-        change = lane_scripts.LaneChange(state, order, events, backoff)
-        script = partial(lane_scripts.set_lane, self._engine, lane, change)
-        changed, routes = yield from write(script)
-        after = 0
-        rearranged = order is not None or backoff is not None
-        while rearranged and (waiting := (yield from read(partial(operate_scripts.waiting_on, routes, after)))):
-            yield from write(partial(lane_scripts.rearrange, self._engine, waiting))
-            after = waiting[-1]
-        return changed
 
     # --- claiming --------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, Unpack, cast
 
 from holdfast.client import identity
+from holdfast.client.lane_operations import LaneOperations
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
-from holdfast.domain.claim import ClaimOptions, Renewal, lease_ms
+from holdfast.domain.claim import Renewal, lease_ms
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.lane import DEFAULT_NAME
@@ -41,13 +42,8 @@ from holdfast.stores.scripts import session_settle as settle_scripts
 _CLAIM_SECONDS = 1.0
 
 
-class SessionOperations:
+class SessionOperations(LaneOperations):
     """What can be asked of sessions, checked and turned into procedures."""
-
-    def __init__(self, engine: Engine, worker: str, incarnation: str) -> None:
-        self._engine = engine
-        # Who claims where a call does not say: this start of this process.
-        self._claimer: ClaimOptions = {"worker": worker, "incarnation": incarnation}
 
     def claim_session(self, session: str, **words: Unpack[SessionClaimOptions]) -> Procedure[SessionClaim | None]:
         """Lease the next run of a session's batches, or return None if there is nothing to take now.

@@ -75,7 +75,12 @@ def brief_enqueue(engine: Engine, new: Admission) -> Brief | None:
     if engine.brief_enqueue is None or catalog is None or new.digest is not None or new.dedupe_key is not None:
         return None
     route = new.terms.route
-    if route.session or route not in catalog.routes or catalog.lane(route.lane).state == "draining" or route.kind in catalog.retired:
+    if (
+        route.session
+        or route not in catalog.routes
+        or catalog.lane(route.lane).state == "draining"
+        or route.kind in catalog.retired
+    ):
         return None
     return engine.brief_enqueue(new, catalog)
 

@@ -1,4 +1,3 @@
--- Read sessions by their names, in order of their numbers.
+-- Read sessions by their names.
 select s.* from json_each(:names) n
   join holdfast_session_row s on s.tenant = json_extract(n.value, '$[0]') and s.name = json_extract(n.value, '$[1]')
- order by s.number
