@@ -220,12 +220,25 @@ class TestClosing:
         [again] = take_any(queue, worker="w").batches
         assert (again.attempt, again.suspect) == (1, 0)
 
-    def test_a_lease_is_closed_once(self, queue: Queue) -> None:
+    def test_closing_again_does_no_harm_until_somebody_else_opens(self, queue: Queue) -> None:
         lease = opened(queue)
         queue.close_session(lease)
-
+        queue.close_session(lease)
         with pytest.raises(LeaseLost, match="it was closed"):
+            queue.renew_session(lease)
+        opened(queue, "runtime-2")
+
+        with pytest.raises(LeaseLost, match="generation 2"):
             queue.close_session(lease)
+
+    def test_closing_late_does_no_harm_either(self, queue: Queue, clock: ManualClock) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        take(queue, under=lease)
+        clock.advance(LEASE)
+        queue.close_session(lease)
+
+        assert take_any(queue, worker="w").batches[0].attempt == 2
 
     def test_the_generation_goes_on(self, queue: Queue) -> None:
         lease = opened(queue)

@@ -112,7 +112,7 @@ def test_what_a_batch_is_to_a_claim(state: Any, epoch: int, welcome: bool, skips
 
 
 def batch(**words: Any) -> Batch:
-    plain = Batch("s", "turn", EARLY, "join", "default", None, None)  # type: ignore[arg-type]
+    plain = Batch("s", "turn", EARLY, "join", "default", None, None)
     return plain._replace(**words)
 
 

@@ -52,7 +52,7 @@ def list_(terminal: Terminal) -> None:
     epilog="""
     active: jobs come and go. paused: none is claimed. draining: none is added.
     fair: tenants take turns. strict: priority, due time and enqueue order alone.
-    block: a session's batch that waits for a retry holds up those behind it. skip: it does not.
+    block: in a session, a batch in backoff holds up the rest. skip: it does not.
 
     Examples:
       holdfast lanes set bulk --state paused

@@ -185,6 +185,16 @@ def renew_lease(session: Session | None, lease: SessionLease, lease_ms: int, now
     return held._replace(lease_until_ms=max(held.lease_until_ms or 0, now.lease_ms + lease_ms))
 
 
+def close_lease(session: Session | None, lease: SessionLease, now: Now) -> Session:
+    """Return *session* without a runtime, or raise `LeaseLost` if somebody else has become that.
+
+    One that has lapsed or was closed already may be closed: a call whose answer was lost is sent again.
+    """
+    if session is None or session.generation != lease.generation:
+        return check_session_lease(session, lease, now)
+    return end_lease(session)
+
+
 def end_lease(session: Session) -> Session:
     """Return *session* without a runtime; its generation stays, so that old ones stay out."""
     return session._replace(lease_token=None, lease_worker=None, lease_incarnation=None, lease_until_ms=None)

@@ -14,7 +14,7 @@ from holdfast.domain.session import Session
 from holdfast.domain.session_lease import (
     Opening,
     SessionLease,
-    check_session_lease,
+    close_lease,
     end_lease,
     open_lease,
     renew_lease,
@@ -66,10 +66,13 @@ def close_session(engine: Engine, lease: SessionLease) -> Script[None]:
     catalog = yield from load_catalog(engine)
     session, running = yield from _lock_whole(lease.tenant, lease.session)
     now = yield from script.now()
-    closed = end_lease(check_session_lease(session, lease, now))
+    closed = close_lease(session, lease, now)
+    if closed == session:
+        return
     yield from _write(closed)
     chance = yield from script.chance()
-    yield from apply_steps(catalog, [lifecycle.hand_back(job, now, chance) for job in running], now)
+    held = [job for job in running if not lifecycle.lapsed(job, now)]
+    yield from apply_steps(catalog, [lifecycle.hand_back(job, now, chance) for job in held], now)
     yield from refresh_sessions(catalog, [closed.number], now)
 
 

@@ -98,4 +98,4 @@ def cancel_waiting(engine: Engine, tenant: str, name: str, after: int) -> Script
     waiting = [job for job in map(Job._make, found) if job.state in WAITING]
     steps = [step for job in waiting if (step := lifecycle.cancel(job, force=False, now=now)) is not None]
     cancelled = yield from apply_steps(catalog, steps, now)
-    return [job.id for job in cancelled], seqs[-1]
+    return [job.id for job in cancelled], seqs[-1] if len(seqs) == limits.BITE else None
