@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import claim_cost, machine
+from bench import claim_cost, machine, sessions
 from bench.candidates import Candidate, Engine
 from bench.charts import draw_all
 from bench.everyone import absent, everyone
@@ -26,7 +26,7 @@ from bench.rounds import POSTGRES_PLANS, SQLITE_PLANS, Say, run_roads, scaled
 from bench.terminal import show
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("roads", "pickup", "claims", "memory", "pinned")
+PARTS = ("roads", "pickup", "claims", "memory", "pinned", "sessions")
 """All parts; memory is measured on SQLite only, a pinned snapshot on PostgreSQL only."""
 ENGINES: dict[str, tuple[Engine, ...]] = {
     "sqlite": ("sqlite",),
@@ -40,6 +40,7 @@ _MEMORY_JOBS = 1_000_000
 _PINNED_JOBS = 200_000
 _PICKUPS = 100
 _CLAIMS = 100
+_TURNS = 10
 
 
 def main(arguments: list[str] | None = None) -> list[Results]:
@@ -125,6 +126,10 @@ def measure_sqlite(asked: argparse.Namespace, place: Path, say: Say) -> Results:
         )
     if "claims" in parts:
         results.costs = claim_cost.run_claim_cost(place, **_claims(asked), say=_of("sqlite", say))
+    if "sessions" in parts:
+        results.session_costs = sessions.run_on_files(place, **_sessions(asked), say=_of("sqlite", say))
+        say("SQLite: a crew on 64 sessions")
+        results.crew = sessions.run_crew_on_file(place, turns=scaled(_TURNS, scale))
     if "memory" in parts:
         say("SQLite: memory")
         results.memory = run_memory(place, scaled(_MEMORY_JOBS, scale))
@@ -157,6 +162,10 @@ def measure_postgres(asked: argparse.Namespace, place: Path, say: Say) -> Result
             )
         if "claims" in parts:
             results.costs = postgres_claim_cost.run_claim_cost(arena, **_claims(asked), say=_of("postgres", say))
+        if "sessions" in parts:
+            results.session_costs = sessions.run_on_server(arena, **_sessions(asked), say=_of("postgres", say))
+            say("PostgreSQL: a crew on 64 sessions")
+            results.crew = sessions.run_crew_on_server(arena, turns=scaled(_TURNS, scale))
         if "pinned" in parts:
             say("PostgreSQL: claims under a pinned snapshot")
             results.pinned = postgres_claim_cost.run_pinned(
@@ -186,6 +195,15 @@ def _claims(asked: argparse.Namespace) -> dict[str, Any]:
         "beside": max(1_000, scaled(_BESIDE, asked.scale)),
         "rounds": asked.rounds,
         "claims": max(2, scaled(_CLAIMS, min(1.0, asked.scale * 4))),
+    }
+
+
+def _sessions(asked: argparse.Namespace) -> dict[str, Any]:
+    claims = _claims(asked)
+    return {
+        "sizes": [size for size in claims["sizes"] if size <= max(_SIZES)],
+        "rounds": asked.rounds,
+        "claims": max(2, claims["claims"] // 4),
     }
 
 

@@ -14,6 +14,7 @@ from bench.memory import Memory
 from bench.pickup import Latency
 from bench.postgres.claim_cost import Pinned
 from bench.rounds import Cell
+from bench.sessions import Crew
 
 NAMES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
@@ -31,6 +32,8 @@ class Results:
     costs: list[Cost] = field(default_factory=list)
     memory: Memory | None = None
     pinned: Pinned | None = None
+    session_costs: list[Cost] = field(default_factory=list)
+    crew: Crew | None = None
     absent: dict[str, str] = field(default_factory=dict)
 
     def cell(self, road: str, candidate: str, durability: Durability) -> Cell | None:
@@ -80,15 +83,18 @@ def _told(results: Results) -> dict[str, Any]:
         "not_measured": results.absent,
         "roads": [_cell(cell) for cell in results.cells],
         "pickup": [_latency(one) for one in results.latencies],
-        "claim_cost": [
-            {
-                "filter": cost.filter,
-                "microseconds": {str(size): round(took * 1e6, 1) for size, took in cost.seconds.items()},
-            }
-            for cost in results.costs
-        ],
+        "claim_cost": [_cost(cost) for cost in results.costs],
+        "session_cost": [_cost(cost) for cost in results.session_costs],
+        "session_crew": None if results.crew is None else results.crew._asdict(),
         "memory": None if results.memory is None else results.memory._asdict(),
         "pinned_snapshot": None if results.pinned is None else results.pinned._asdict(),
+    }
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    return {
+        "filter": cost.filter,
+        "microseconds": {str(size): round(took * 1e6, 1) for size, took in cost.seconds.items()},
     }
 
 

@@ -153,6 +153,16 @@ class TestClaimingUnderIt:
 
         assert texts(queue.claim_any_session(worker="w", wait=1)) == [1]
 
+    def test_a_session_whose_lease_lapsed_is_served_by_the_age_of_its_head(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        opened(queue)
+        say(queue, 1)
+        say(queue, 2, session="younger")
+        clock.advance(LEASE)
+
+        assert texts(take_any(queue, worker="w")) == [1]
+
 
 class TestTakingOver:
     def test_a_takeover_raises_the_generation_and_takes_the_turn_at_once(self, queue: Queue) -> None:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.claim import Claim
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import LeaseLost
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
@@ -229,8 +228,6 @@ def _take_in_more(
     now = yield from script.now()
     for claim in holding.claims:
         lifecycle.check_fence(held_job(held, claim.lease), claim.lease, now)
-    if session.claim_token != holding.lease_token:
-        raise LeaseLost(holding.batches[0].id, holding.batches[0].epoch, "the session was claimed again")
     check_runtime(session, request.under, now)
     fence = SessionFence(session.claim_id or "", session.fence, holding.lease_token)
     under_fence = yield from _held_under(session)
