@@ -20,13 +20,16 @@ from bench.memory import run_memory
 from bench.page import write_page
 from bench.pickup import run_pickup
 from bench.postgres import claim_cost as postgres_claim_cost
+from bench.postgres.ours import on_server
 from bench.postgres.server import Arena
 from bench.results import NAMES, Results, store
 from bench.rounds import POSTGRES_PLANS, SQLITE_PLANS, Say, run_roads, scaled
 from bench.terminal import show
+from bench.worker import JOBS as WORKER_JOBS
+from bench.worker import on_files, run_worker
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("roads", "pickup", "claims", "memory", "pinned", "sessions")
+PARTS = ("roads", "pickup", "claims", "memory", "pinned", "worker", "sessions")
 """All parts; memory is measured on SQLite only, a pinned snapshot on PostgreSQL only."""
 ENGINES: dict[str, tuple[Engine, ...]] = {
     "sqlite": ("sqlite",),
@@ -41,6 +44,7 @@ _PINNED_JOBS = 200_000
 _PICKUPS = 100
 _CLAIMS = 100
 _TURNS = 10
+_IDLE_SECONDS = 5.0
 
 
 def main(arguments: list[str] | None = None) -> list[Results]:
@@ -133,6 +137,9 @@ def measure_sqlite(asked: argparse.Namespace, place: Path, say: Say) -> Results:
     if "memory" in parts:
         say("SQLite: memory")
         results.memory = run_memory(place, scaled(_MEMORY_JOBS, scale))
+    if "worker" in parts:
+        say("SQLite: a worker")
+        results.worker = run_worker(on_files(place), **_worker(asked))
     return results
 
 
@@ -171,6 +178,9 @@ def measure_postgres(asked: argparse.Namespace, place: Path, say: Say) -> Result
             results.pinned = postgres_claim_cost.run_pinned(
                 arena, jobs=scaled(_PINNED_JOBS, scale), claims=max(4, scaled(2 * _CLAIMS, scale))
             )
+        if "worker" in parts:
+            say("PostgreSQL: a worker")
+            results.worker = run_worker(on_server(arena), **_worker(asked))
     return results
 
 
@@ -204,6 +214,14 @@ def _sessions(asked: argparse.Namespace) -> dict[str, Any]:
         "sizes": [size for size in claims["sizes"] if size <= max(_SIZES)],
         "rounds": asked.rounds,
         "claims": max(2, claims["claims"] // 4),
+    }
+
+
+def _worker(asked: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "rounds": asked.rounds,
+        "jobs": max(100, scaled(WORKER_JOBS, asked.scale)),
+        "idle_seconds": max(0.05, _IDLE_SECONDS * min(1.0, asked.scale)),
     }
 
 

@@ -11,6 +11,7 @@ from bench.claim_cost import Cost
 from bench.postgres.claim_cost import Pinned
 from bench.results import Results, ratio
 from bench.targets import verdicts
+from bench.worker import WorkerFigures
 
 BEGIN: dict[Engine, str] = {
     "sqlite": "<!-- results: written by make bench -->",
@@ -65,6 +66,11 @@ def told(results: Results) -> str:
             "### Claims under a pinned snapshot\n",
             _table(("jobs drained under it", "µs before", "µs after", "ratio"), [_pinned(results.pinned)]),
         ]
+    if results.worker is not None:
+        parts += [
+            "### One worker in one process\n",
+            _table(("handlers", "jobs/s", "held against", "jobs/s", "ratio"), _worker(results.worker)),
+        ]
     missing = ((name, f"**not measured**: {reason}") for name, reason in results.absent.items())
     parts += ["### Settings\n", _table(("candidate", "settings"), [*results.settings.items(), *missing])]
     return "\n".join(parts)
@@ -103,6 +109,12 @@ def _latencies(results: Results) -> Iterable[Sequence[str]]:
 def _pinned(found: Pinned) -> Sequence[str]:
     before, after = found.before * 1e6, found.after * 1e6
     return f"{found.jobs:,}", f"{before:.0f}", f"{after:.0f}", f"{after / before:.2f}"
+
+
+def _worker(found: WorkerFigures) -> Iterable[Sequence[str]]:
+    for handlers, rate, against, bound in found.compared():
+        yield handlers, f"{_rounded(rate):,}", against, f"{_rounded(bound):,}", f"{rate / bound:.2f}"
+    yield "none: idle", "", "one core", "", f"{found.idle_share:.2%}"
 
 
 def _costs(costs: Iterable[Cost], sizes: Sequence[int]) -> Iterable[Sequence[str]]:

@@ -15,6 +15,7 @@ from bench.pickup import Latency
 from bench.postgres.claim_cost import Pinned
 from bench.rounds import Cell
 from bench.sessions import Crew
+from bench.worker import WorkerFigures
 
 NAMES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
@@ -34,6 +35,7 @@ class Results:
     pinned: Pinned | None = None
     session_costs: list[Cost] = field(default_factory=list)
     crew: Crew | None = None
+    worker: WorkerFigures | None = None
     absent: dict[str, str] = field(default_factory=dict)
 
     def cell(self, road: str, candidate: str, durability: Durability) -> Cell | None:
@@ -87,6 +89,7 @@ def _told(results: Results) -> dict[str, Any]:
         "session_cost": [_cost(cost) for cost in results.session_costs],
         "session_crew": None if results.crew is None else results.crew._asdict(),
         "memory": None if results.memory is None else results.memory._asdict(),
+        "worker": None if results.worker is None else _worker(results.worker),
         "pinned_snapshot": None if results.pinned is None else results.pinned._asdict(),
     }
 
@@ -115,3 +118,8 @@ def _latency(one: Latency) -> dict[str, Any]:
         "p50_ms": round(one.percentile(0.5) * 1e3, 3),
         "p99_ms": round(one.percentile(0.99) * 1e3, 3),
     }
+
+
+def _worker(found: WorkerFigures) -> dict[str, Any]:
+    rates = {name: round(value, 1) for name, value in found._asdict().items() if name != "idle_share"}
+    return {"jobs_per_second": rates, "idle_share_of_a_core": round(found.idle_share, 5)}

@@ -12,6 +12,9 @@ MEMORY_MEGABYTES_MAX = 128
 CLAIM_GROWTH_MAX = 1.5
 PINNED_GROWTH_MAX = 1.3
 CREW_SHARE_MIN = 0.8
+WORKER_LEAST = 0.7
+SLEEPING_LEAST = 0.8
+IDLE_MOST = 0.01
 
 
 class Verdict(NamedTuple):
@@ -26,10 +29,10 @@ class Verdict(NamedTuple):
 def verdicts(results: Results) -> list[Verdict]:
     """Return every target of the engine with what this run found."""
     if results.engine == "postgres":
-        found = [*_postgres_roads(results), *_postgres_pickup(results), *_claims(results), *_pinned(results)]
+        own = [*_postgres_roads(results), *_postgres_pickup(results), *_claims(results), *_pinned(results)]
     else:
-        found = [*_roads(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
-    return [*found, *_sessions(results)]
+        own = [*_roads(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
+    return [*own, *_worker(results), *_sessions(results)]
 
 
 def _at_least(path: str, against: str, least: float, found: float | None) -> Verdict:
@@ -104,6 +107,17 @@ def _memory(results: Results) -> Iterator[Verdict]:
         megabytes = results.memory.peak_bytes / 1e6
         path = f"memory of a process that enqueues and drains {results.memory.jobs:,} jobs"
         yield Verdict(path, f"at most {MEMORY_MEGABYTES_MAX} MB", megabytes, megabytes <= MEMORY_MEGABYTES_MAX)
+
+
+def _worker(results: Results) -> Iterator[Verdict]:
+    found = results.worker
+    if found is None:
+        return
+    for handlers, rate, against, bound in found.compared():
+        least = WORKER_LEAST if against == "the raw engine" else SLEEPING_LEAST
+        yield _at_least(f"worker: {handlers}", against, least, rate / bound)
+    share = found.idle_share
+    yield Verdict("worker: idle", f"at most {IDLE_MOST:g} of a core", share, share <= IDLE_MOST)
 
 
 # --- PostgreSQL ----------------------------------------------------------------------------------------------------

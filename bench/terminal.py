@@ -8,6 +8,7 @@ from rich.table import Table
 from bench.claim_cost import Cost
 from bench.results import NAMES, Results, ratio
 from bench.targets import verdicts
+from bench.worker import WorkerFigures
 
 
 def show(results: Results, console: Console) -> None:
@@ -22,6 +23,8 @@ def show(results: Results, console: Console) -> None:
         console.print(_costs("One claim as the store grows", results.costs))
     if results.session_costs:
         console.print(_costs("Sessions as the store grows", results.session_costs))
+    if results.worker is not None:
+        console.print(_worker(results.worker))
     console.print(_targets(results))
     for name, reason in results.absent.items():
         console.print(f"[bold red]{name} was NOT MEASURED: {reason}[/]")
@@ -70,6 +73,14 @@ def _costs(title: str, costs: list[Cost]) -> Table:
         first = cost.seconds[sizes[0]]
         growth = (f"{cost.seconds[size] / first:.2f}" for size in sizes[1:])
         table.add_row(cost.filter, f"{first * 1e6:.0f}", *growth)
+    return table
+
+
+def _worker(found: WorkerFigures) -> Table:
+    table = _table("One worker in one process", "handlers", "jobs/s", "held against", "jobs/s", "ratio")
+    for handlers, rate, against, bound in found.compared():
+        table.add_row(handlers, f"{rate:,.0f}", against, f"{bound:,.0f}", f"{rate / bound:.2f}")
+    table.add_row("none: idle", "", "one core", "", f"{found.idle_share:.2%}")
     return table
 
 

@@ -1,7 +1,9 @@
-"""What a worker adds to the engine: `python -m bench.worker`.
+"""What a worker adds to the engine: a part of the bench, and `python -m bench.worker` for a look at it alone.
 
-No-op handlers are drained by one worker in one process, blocking and awaited, beside the raw engine on files of their
-own, one after the other in each round. Short awaited handlers are held against two bounds; an idle worker is watched.
+No-op handlers are drained by one worker in one process, blocking and awaited, beside the raw engine on stores of
+their own, one after the other in each round. Short awaited handlers are held against three bounds: what the slots
+could hold if nothing took any time, what the engine can settle at all, and what engine and event loop leave on one
+core. An idle worker is watched.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rich.console import Console
 
@@ -53,24 +56,59 @@ class WorkerFigures(NamedTuple):
         return SLEEPERS / SLEEP_SECONDS
 
     @property
+    def engine_bound(self) -> float:
+        """How many could be settled at all: what the slots could hold, but no more than the raw engine drains."""
+        return min(self.slots_bound, self.raw)
+
+    @property
     def core_bound(self) -> float:
         """How many could run if the worker itself took no time: one core does the engine's work and the loop's."""
         return 1 / (1 / self.raw + 1 / self.sleeping_bare)
 
+    def compared(self) -> list[tuple[str, float, str, float]]:
+        """Return each rate with what it is held against: handlers, rate, bound, rate of the bound."""
+        sleeping = f"sleep {SLEEP_SECONDS * 1000:g} ms, {SLEEPERS} slots"
+        return [
+            ("blocking, no-op", self.blocking, "the raw engine", self.raw),
+            ("awaited, no-op", self.awaited, "the raw engine", self.raw),
+            (sleeping, self.sleeping, "what the slots could hold", self.slots_bound),
+            (sleeping, self.sleeping, "what the engine can settle", self.engine_bound),
+            (sleeping, self.sleeping, "engine and bare loop on one core", self.core_bound),
+        ]
 
-def run_worker(place: Path, *, rounds: int, jobs: int = JOBS, idle_seconds: float = 5.0) -> WorkerFigures:
+
+Fresh: TypeAlias = Callable[[], AbstractContextManager[HoldfastSession]]
+"""Gives a session on a fresh store."""
+
+
+def run_worker(fresh: Fresh, *, rounds: int, jobs: int = JOBS, idle_seconds: float = 5.0) -> WorkerFigures:
     """Measure everything, the raw engine and the worker in turn."""
     rates: dict[str, list[float]] = {name: [] for name in ("raw", "blocking", "awaited", "sleeping")}
     bare: list[float] = []
     for _ in range(rounds):
         bare.append(jobs / asyncio.run(_bare_seconds(jobs)))
         for name, found in rates.items():
-            with tempfile.TemporaryDirectory(dir=place) as folder:
-                found.append(_measure(name, Path(folder), jobs))
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        idle = idle_share(Path(folder), idle_seconds)
+            with fresh() as session:
+                found.append(_measure(name, session, jobs))
+    with fresh() as session:
+        idle = idle_share(session.queue, idle_seconds)
     medians = {name: median(found) for name, found in rates.items()}
     return WorkerFigures(**medians, idle_share=idle, sleeping_bare=median(bare))
+
+
+def on_files(place: Path) -> Fresh:
+    """Return what gives sessions on fresh SQLite files under *place*."""
+
+    @contextmanager
+    def fresh() -> Iterator[HoldfastSession]:
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            session = HoldfastSession("full", Path(folder))
+            try:
+                yield session
+            finally:
+                session.close()
+
+    return fresh
 
 
 async def _bare_seconds(jobs: int) -> float:
@@ -85,18 +123,18 @@ async def _bare_seconds(jobs: int) -> float:
     return time.monotonic() - begun
 
 
-def _measure(name: str, folder: Path, jobs: int) -> float:
-    session = HoldfastSession("full", folder)
-    try:
-        for first in range(0, jobs, _FILLED_AT_ONCE):
-            session.enqueue_bulk(first, min(_FILLED_AT_ONCE, jobs - first))
-        if name == "raw":
-            begun = time.monotonic()
-            session.drain(BATCH)
-            return jobs / (time.monotonic() - begun)
-        return jobs / drain_seconds(session.queue, name, jobs)
-    finally:
-        session.close()
+def _measure(name: str, session: HoldfastSession, jobs: int) -> float:
+    _fill(session, jobs)
+    if name == "raw":
+        begun = time.monotonic()
+        session.drain(BATCH)
+        return jobs / (time.monotonic() - begun)
+    return jobs / drain_seconds(session.queue, name, jobs)
+
+
+def _fill(session: HoldfastSession, jobs: int) -> None:
+    for first in range(0, jobs, _FILLED_AT_ONCE):
+        session.enqueue_bulk(first, min(_FILLED_AT_ONCE, jobs - first))
 
 
 def drain_seconds(queue: holdfast.Queue, name: str, jobs: int) -> float:
@@ -139,20 +177,19 @@ def _declare(queue: holdfast.Queue, name: str, count: Callable[[], None]) -> Non
     queue.task("mail")({"blocking": blocking, "awaited": awaited, "sleeping": sleeping}[name])
 
 
-def idle_share(folder: Path, seconds: float) -> float:
+def idle_share(queue: holdfast.Queue, seconds: float) -> float:
     """Return the share of one core that a worker without work uses."""
-    with holdfast.connect(str(folder / "holdfast.db")) as queue:
-        _declare(queue, "awaited", lambda: None)
-        worker = Worker(queue)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        while not queue.workers():
-            time.sleep(0.01)
-        begun, used = time.monotonic(), time.process_time()
-        time.sleep(seconds)
-        share = (time.process_time() - used) / (time.monotonic() - begun)
-        worker.stop()
-        thread.join()
+    _declare(queue, "awaited", lambda: None)
+    worker = Worker(queue)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    while not queue.workers():
+        time.sleep(0.01)
+    begun, used = time.monotonic(), time.process_time()
+    time.sleep(seconds)
+    share = (time.process_time() - used) / (time.monotonic() - begun)
+    worker.stop()
+    thread.join()
     return share
 
 
@@ -160,8 +197,7 @@ def show_profile(name: str, jobs: int) -> None:
     """Say where the loop's thread spends its time on short handlers."""
     with tempfile.TemporaryDirectory() as folder:
         session = HoldfastSession("full", Path(folder))
-        for first in range(0, jobs, _FILLED_AT_ONCE):
-            session.enqueue_bulk(first, min(_FILLED_AT_ONCE, jobs - first))
+        _fill(session, jobs)
         profile = cProfile.Profile()
         _declare(session.queue, name, lambda: None)
         worker = Worker(session.queue)
@@ -189,20 +225,14 @@ def main() -> None:
         show_profile(asked.profile, asked.jobs)
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.folder) as folder:
-        found = run_worker(Path(folder), rounds=asked.rounds, jobs=asked.jobs)
+        found = run_worker(on_files(Path(folder)), rounds=asked.rounds, jobs=asked.jobs)
     _show(found, Console(highlight=False))
 
 
 def _show(found: WorkerFigures, console: Console) -> None:
-    compared = [
-        ("blocking", found.blocking, "the raw engine", found.raw),
-        ("awaited", found.awaited, "the raw engine", found.raw),
-        ("sleeping", found.sleeping, "what the slots could hold", found.slots_bound),
-        ("sleeping", found.sleeping, "engine and bare loop on one core", found.core_bound),
-    ]
-    for name, rate, other, bound in compared:
-        console.print(f"{name:>9}: {rate:9,.0f}/s = {rate / bound:.2f} of {other}, {bound:,.0f}/s")
-    console.print(f"     idle: {found.idle_share:.2%} of a core")
+    for name, rate, other, bound in found.compared():
+        console.print(f"{name:>22}: {rate:9,.0f}/s = {rate / bound:.2f} of {other}, {bound:,.0f}/s")
+    console.print(f"{'idle':>22}: {found.idle_share:.2%} of a core")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import holdfast
 from bench.candidates import BATCH, Candidate, CandidateFailedError, Road
 from bench.ours import HoldfastSession
 from bench.postgres.drivers.protocol import WARM_JOBS
+from bench.postgres.server import Arena
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ROADS: frozenset[Road] = frozenset({"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8"})
@@ -93,6 +95,21 @@ def main() -> None:
         idle = 0 if claims else idle + 1
     print(json.dumps({"handled": handled, "last": last}), flush=True)  # noqa: T201  # the parent reads this
     queue.close()
+
+
+def on_server(arena: Arena) -> Callable[[], AbstractContextManager[HoldfastSession]]:
+    """Return what gives sessions on fresh databases of the server."""
+
+    @contextmanager
+    def fresh() -> Iterator[HoldfastSession]:
+        with arena.fresh() as url:
+            session = PostgresSession(url)
+            try:
+                yield session
+            finally:
+                session.close()
+
+    return fresh
 
 
 def candidates() -> list[Candidate]:

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from bench.worker import run_worker
+from bench.__main__ import main
+from bench.page import told
+from bench.targets import verdicts
+from bench.worker import on_files, run_worker
 
 
 def test_every_figure_is_there(tmp_path: Path) -> None:
-    found = run_worker(tmp_path, rounds=1, jobs=200, idle_seconds=0.05)
+    found = run_worker(on_files(tmp_path), rounds=1, jobs=200, idle_seconds=0.05)
 
     assert min(found.raw, found.blocking, found.awaited, found.sleeping, found.sleeping_bare) > 0
     assert found.core_bound < min(found.raw, found.sleeping_bare)
+    assert found.engine_bound == min(found.raw, found.slots_bound)
     assert found.idle_share >= 0
+
+
+def test_the_bench_measures_holds_against_targets_and_tells_it(tmp_path: Path) -> None:
+    words = ["--engine", "all", "--only", "worker", "--rounds", "1", "--scale", "0.001", "--folder", str(tmp_path)]
+    runs = main([*words, "--json", str(tmp_path / "results.json")])
+    stored = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+
+    for results in runs:
+        assert results.worker is not None
+        wanted = {verdict.path for verdict in verdicts(results) if verdict.found is not None}
+        assert {"worker: blocking, no-op", "worker: idle", "worker: sleep 1 ms, 100 slots"} <= wanted
+        assert "what the engine can settle" in told(results)
+        assert stored[results.engine]["worker"]["jobs_per_second"]["raw"] > 0
+    assert [results.engine for results in runs] == ["sqlite", "postgres"]

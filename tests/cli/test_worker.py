@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from tests.chaos.threads import wait_until
 from tests.cli.worker_process import APP, PATIENCE_SECONDS, command, environment, on_terminal, running, write_app
 
 
@@ -107,6 +108,38 @@ def test_its_words_choose_which_jobs_it_takes(tmp_path: Path, queue: holdfast.Qu
         ("gpu",),
         ("m1",),
     )
+
+
+def test_it_loads_what_jobs_need_and_tells_of_it(tmp_path: Path, queue: holdfast.Queue) -> None:
+    hooks = (
+        "from app import say\n\n\nclass Models:\n    @staticmethod\n    def load(name):\n        say(loads=name)\n"
+    )
+    (tmp_path / "models.py").write_text(f"{hooks}\n\nasync def unload(name):\n    say(unloads=name)\n")
+    for model in ("A", "B", "A", "B"):
+        queue.enqueue("add", {"one": 1, "other": 1}, affinity=model)
+
+    words = ["--load", "models:Models.load", "--unload", "models:unload", "--residents", "1", "--residence", "1h"]
+    with running(tmp_path, "--json", "--concurrency", "1", *words) as worker:
+        worker.document(loads="A")
+        worker.document(unloads="A")
+        worker.document(loads="B")
+        wait_until(lambda: queue.counts() == {"done": 4})
+        worker.process.send_signal(signal.SIGTERM)
+        stopped = worker.document(event="stopped")
+
+    assert (stopped["loaded"], stopped["switches"], stopped["abandoned"]) == (["B"], 1, 0)
+
+
+def test_a_worker_with_too_many_stuck_handlers_ends_with_3(tmp_path: Path, queue: holdfast.Queue) -> None:
+    write_app(tmp_path, APP.replace('"hold", max_attempts=3', '"hold", timeout=0.1, max_attempts=1'))
+    for _ in range(2):
+        queue.enqueue("hold", max_attempts=1)
+
+    with running(tmp_path, "--concurrency", "1", "--grace", "0") as worker:
+        worker.says("abandoned, 1 of at most 1")
+        worker.says("error: 2 handlers run on though they were told to stop, of kind hold")
+        worker.says("hint: start it again")
+        assert worker.finish() == 3
 
 
 def test_told_to_stop_it_lets_a_running_handler_end(tmp_path: Path, queue: holdfast.Queue) -> None:
@@ -321,6 +354,11 @@ def test_a_target_that_is_no_queue_is_refused_with_what_to_do(
         (["--processes", "0"], "--processes"),
         (["--lease", "soon"], "'soon' is not a duration"),
         (["--lease", "0"], "lease"),
+        (["--load", "load"], "--load 'load' does not name a function"),
+        (["--load", "absent:load"], "there is no module 'absent'"),
+        (["--unload", "app:absent"], "--unload: module 'app' has no function 'absent'"),
+        (["--residents", "65"], "--residents"),
+        (["--residence", "long"], "'long' is not a duration"),
     ],
 )
 def test_a_wrong_word_is_refused(tmp_path: Path, words: list[str], problem: str) -> None:

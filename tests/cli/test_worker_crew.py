@@ -17,7 +17,7 @@ from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_crew import CrewScreen, command_of
 from holdfast.cli.worker_report import RECORD
 from holdfast.runtime.processes import Crew, pause_before_start
-from holdfast.runtime.status import RunningJob
+from holdfast.runtime.status import RunningJob, WorkerStatus
 
 SAYS = "import os, signal, sys; print({words}, flush=True); "
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -173,6 +173,30 @@ def test_what_a_child_had_done_still_counts_when_it_is_gone_and_what_it_ran_does
 
     status = made.status(stopping=False)
     assert (Counter(status.ended), status.running) == (Counter(done=5), ())
+
+
+def test_switches_of_children_add_up_and_what_they_have_loaded_is_shown_together() -> None:
+    made, _ = screen()
+
+    made.take(
+        1,
+        RECORD
+        + json.dumps(
+            WorkerStatus("w-1", (), {}, stopping=False, abandoned=1, loaded=("b", "a"), switches=3)._asdict()
+        ),
+    )
+    made.take(
+        2, RECORD + json.dumps(WorkerStatus("w-2", (), {}, stopping=False, loaded=("b",), switches=4)._asdict())
+    )
+    made.take(1, None)
+    made.take(
+        1,
+        RECORD
+        + json.dumps(WorkerStatus("w-1", (), {}, stopping=False, abandoned=2, loaded=("c",), switches=1)._asdict()),
+    )
+
+    status = made.status(stopping=False)
+    assert (status.abandoned, status.loaded, status.switches) == (2, ("b", "c"), 8)
 
 
 def test_other_lines_of_a_child_are_shown_and_cannot_steer_the_terminal() -> None:

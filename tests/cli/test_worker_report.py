@@ -49,6 +49,18 @@ def test_an_idle_worker_shows_no_table() -> None:
     assert lines[1:] == ["done 0   failed 0   12.3/s", "0 of 4 slots busy"]
 
 
+def test_what_is_loaded_switches_and_abandoned_handlers_are_shown_where_there_are_any() -> None:
+    status = WorkerStatus("w1", (), {}, stopping=False, abandoned=1, loaded=("llama", "mistral"), switches=3)
+
+    assert drawn(status)[2] == "0 of 4 slots busy, 1 handler abandoned, llama, mistral loaded, 3 switches"
+
+
+def test_while_something_is_loaded_jobs_wait_for_it() -> None:
+    status = WorkerStatus("w1", (RunningJob("j1", "a", 1, None),), {}, stopping=False, loading=("llama",))
+
+    assert drawn(status)[2] == "0 of 4 slots busy, 1 job waiting, llama loading"
+
+
 def test_ends_that_seldom_happen_are_shown_if_they_did() -> None:
     status = WorkerStatus("w1", (), {"done": 1, "lost": 2, "released": 0}, stopping=False)
 

@@ -21,6 +21,7 @@ SAID = WorkerInfo(
     kinds=("email.send",),
     capabilities=(),
     loaded=("llama3",),
+    switches=1_234,
 )
 
 
@@ -45,6 +46,7 @@ def test_it_lists_who_runs_and_what_each_holds(cli: Cli) -> None:
     assert head.split()[:6] == ["WORKER", "STATE", "HOLDS", "SLOTS", "LANES", "KINDS"]
     assert row.split()[:7] == ["w1", "active", "1", "8", "default,", "mail", "email.send"]
     assert "llama3" in row
+    assert "1,234" in cli.text("workers", columns=200).splitlines()[2]
     assert "CAPABILITIES" not in head
 
 

@@ -10,6 +10,7 @@ import pytest
 from holdfast import Claim, Done, NewJob, Queue
 from tests.support.clock import ManualClock
 from tests.support.held import claim_one
+from tests.support.refusals import refused
 
 
 def enqueue_beside(queue: Queue, affinities: str) -> None:
@@ -190,3 +191,58 @@ class TestNobodyStarves:
         assert min(taken.count(letter) for letter in "ABC") >= 6
         switches = sum(one != other for one, other in pairwise(taken))
         assert switches <= 10
+
+
+class TestHowManyAtOnce:
+    """A worker that can have few at hand takes no job that would need one more."""
+
+    def test_a_claim_ends_before_one_affinity_too_many(self, queue: Queue) -> None:
+        enqueue_beside(queue, "A-ABA-C")
+        assert letters(queue.claim_many(affinities_max=1)) == "A-A"
+        assert letters(queue.claim_many(affinities_max=2)) == "BA-"
+
+    def test_what_is_in_hand_counts(self, queue: Queue) -> None:
+        enqueue_beside(queue, "BA")
+        assert letters(queue.claim_many(affinities_max=1, affinities_held=["X"])) == ""
+        assert letters(queue.claim_many(affinities_max=1, affinities_held=["A"], affinity="A")) == "A"
+        assert letters(queue.claim_many(affinities_max=2, affinities_held=["X"])) == "B"
+
+    def test_what_is_loaded_comes_first_and_counts_when_taken(self, queue: Queue) -> None:
+        enqueue_beside(queue, "CBACBA")
+        assert letters(queue.claim_many(affinity=["A"], affinities_max=2)) == "AAC"
+
+    def test_jobs_without_affinity_are_never_too_many(self, queue: Queue) -> None:
+        enqueue_beside(queue, "--A--")
+        assert letters(queue.claim_many(affinities_max=1, affinities_held=["A"])) == "--A--"
+
+    def test_priority_is_not_passed_over(self, queue: Queue) -> None:
+        enqueue_beside(queue, "AA")
+        queue.enqueue("run", affinity="B", priority=1)
+        held = {"affinities_max": 1, "affinities_held": ["A"]}
+        assert letters(queue.claim_many(affinity="A", **held)) == ""  # type: ignore[arg-type]  # named above
+        assert letters(queue.claim_many(affinity="A", affinities_max=1)) == "B"
+
+    def test_past_the_bound_it_holds_for_what_is_switched_to(self, queue: Queue) -> None:
+        enqueue_beside(queue, "ABCBC")
+        words = {"affinity": "A", "residence_left": 0, "affinities_max": 1}
+        assert letters(queue.claim_many(**words, affinities_held=["A"])) == ""  # type: ignore[arg-type]  # as above
+        assert letters(queue.claim_many(**words)) == "BB"  # type: ignore[arg-type]  # as above
+
+    def test_it_holds_beyond_one_page_of_jobs(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("run", affinity="A" if number % 7 else "B") for number in range(1, 400)])
+        claims = queue.claim_many(affinity="A", affinities_max=1, limit=1000)
+        assert len(claims) == 342
+        assert set(letters(claims)) == {"A"}
+
+    @pytest.mark.parametrize(
+        ("words", "field"),
+        [
+            ({"affinities_max": 0}, "affinities_max"),
+            ({"affinities_max": 65}, "affinities_max"),
+            ({"affinities_held": "A"}, "affinities_held"),
+            ({"affinities_held": ["x" * 201]}, "affinities_held[0]"),
+        ],
+    )
+    def test_wrong_words_are_refused(self, queue: Queue, words: dict[str, object], field: str) -> None:
+        with refused(queue, field):
+            queue.claim_many(**words)  # type: ignore[arg-type]  # wrong on purpose

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -14,9 +15,10 @@ from holdfast.runtime.worker import Worker
 EFFECTS = "create table if not exists effects (number integer primary key)"
 
 
-def open_queue(path: str) -> Queue:
+def open_queue(url: str) -> Queue:
     """Return a client of the store under test, with its tasks declared."""
-    queue = holdfast.connect(path)
+    queue = holdfast.connect(url)
+    place = "%s" if url.startswith("postgresql:") else "?"
 
     @queue.task("count")
     def count(context: Context, number: int, seconds: float = 0.0) -> int:
@@ -27,7 +29,12 @@ def open_queue(path: str) -> Queue:
     @queue.task("effect")
     def effect(context: Context, number: int) -> None:
         with context.transaction() as transaction:
-            transaction.execute("insert into effects (number) values (?)", (number,))
+            transaction.execute(f"insert into effects (number) values ({place})", (number,))
+
+    @queue.task("block")
+    async def block(number: int, seconds: float) -> int:
+        time.sleep(seconds)  # noqa: ASYNC251  # a handler that blocks the loop is what is tried
+        return number
 
     return queue
 
@@ -37,20 +44,20 @@ def _stop_when_told(pipe: Connection, worker: Worker) -> None:
     worker.stop()
 
 
-def work(pipe: Connection, path: str, words: dict[str, Any]) -> None:
+def work(pipe: Connection, url: str, words: dict[str, Any]) -> None:
     """Be a worker until killed or told to stop."""
     logging.disable()
-    queue = open_queue(path)
+    queue = open_queue(url)
     worker = Worker(queue, **words)
     threading.Thread(target=_stop_when_told, args=(pipe, worker), daemon=True).start()
     worker.run()
     pipe.send(worker.status().ended)
 
 
-def work_by_hand(pipe: Connection, path: str, words: dict[str, Any]) -> None:
+def work_by_hand(pipe: Connection, url: str, words: dict[str, Any]) -> None:
     """Be a worker whose handler says when it starts and how it was told to stop, and returns all the same."""
     logging.disable()
-    queue = open_queue(path)
+    queue = open_queue(url)
 
     @queue.task("hold")
     def hold(context: Context) -> str:
@@ -66,8 +73,7 @@ def work_by_hand(pipe: Connection, path: str, words: dict[str, Any]) -> None:
 
 
 def hold_the_store(pipe: Connection, path: str) -> None:
-    """Keep every other writer out until told to go on."""
-    queue = open_queue(path)
-    with queue.transaction():
+    """Keep every other writer out of a SQLite file until told to go on."""
+    with holdfast.connect(path).transaction():
         pipe.send("held")
         pipe.recv()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -94,6 +95,42 @@ def test_what_it_has_loaded_comes_first(queue: Queue) -> None:
     notes.enqueue("warm", affinity="mistral")
 
     assert notes.ran_with("cold", affinity="mistral") == ["warm", "cold"]
+
+
+def test_a_task_declared_while_the_worker_runs_is_served(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    notes = Notes(queue)
+    with caplog.at_level(logging.INFO, logger="holdfast.worker"), at_work(queue):
+        notes.enqueue("before")
+        ended(queue, "before")
+        queue.task("late", lane="late")(lambda: "served")
+        made = queue.enqueue("late", {}, lane="late")
+        assert ended(queue, made.id).result == "served"
+
+    assert "takes jobs of kind late as well" in caplog.text
+
+
+def test_a_task_declared_later_for_another_lane_is_told_of(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    notes = Notes(queue)
+    with at_work(queue, lanes=["default"]):
+        notes.enqueue("before")
+        ended(queue, "before")
+        queue.task("late", lane="late")(lambda: None)
+        notes.enqueue("after")
+        ended(queue, "after")
+        wait_until(lambda: "kind late was declared for lane late" in caplog.text)
+
+
+def test_a_worker_for_named_kinds_takes_no_others_that_are_declared_later(queue: Queue) -> None:
+    notes = Notes(queue)
+    with at_work(queue, kinds=["first"]):
+        notes.enqueue("before")
+        ended(queue, "before")
+        queue.task("late")(lambda: None)
+        late = queue.enqueue("late", {})
+        notes.enqueue("after")
+        ended(queue, "after")
+
+    assert queue.get(late.id).state == "ready"
 
 
 def test_an_exclusive_worker_takes_back_its_predecessors_jobs_at_once(queue: Queue) -> None:

@@ -23,6 +23,7 @@ class Waiting:
     def __init__(self, queue: Queue, *, awaited: bool, **options: Any) -> None:
         self.started = threading.Event()
         self.told = threading.Event()
+        self.returned = threading.Event()
         self.go_on = threading.Event()
         self.reason: str | None = None
         self.calls = 0
@@ -34,6 +35,7 @@ class Waiting:
             self.started.set()
             while not context.wait_cancelled(0.01):
                 if self.go_on.is_set():
+                    self.returned.set()
                     return "in time"
             self._note(context)
             arrived(self.go_on)
@@ -51,6 +53,7 @@ class Waiting:
                 self._note(context)
                 await comes(self.go_on)
                 return "too late"
+            self.returned.set()
             return "in time"
 
         return wait
@@ -95,11 +98,30 @@ class TestCancel:
         made = queue.enqueue("wait", {})
         with at_work(queue):
             arrived(waiting.started)
-            queue.cancel(made.id)
-            waiting.go_on.set()
+            with queue.transaction() as transaction:
+                transaction.cancel(made.id)
+                # Until this commits, nobody is told of the cancel.
+                waiting.go_on.set()
+                arrived(waiting.returned)
             job = ended(queue, made.id)
 
         assert (job.state, job.result) == ("done", "in time")
+
+    def test_it_is_told_at_once_and_not_by_the_next_heartbeat(self, durable_harness: Harness, awaited: bool) -> None:
+        queue, another = durable_harness.open(), durable_harness.open()
+        waiting = Waiting(queue, awaited=awaited)
+        # A heartbeat would come after twenty minutes, far beyond the patience of this test.
+        with at_work(queue, lease=3600):
+            for force, reason in ((False, "cancel"), (True, "lost")):
+                waiting.told.clear()
+                waiting.started.clear()
+                waiting.go_on.clear()
+                made = another.enqueue("wait", {})
+                arrived(waiting.started)
+                another.cancel(made.id, force=force)
+                arrived(waiting.told)
+                assert waiting.reason == reason
+                waiting.go_on.set()
 
 
 @COLOURS

@@ -131,7 +131,7 @@ def _upkeep(queue: Queue, **words: Any) -> Upkeep:
     return Upkeep(
         queue.operations,
         queue.store,
-        {"worker": "w1", "incarnation": "i1"},
+        lambda: {"worker": "w1", "incarnation": "i1"},
         concurrency=1,
         running=lambda: 0,
         retention_seconds=words.get("retention_seconds"),

@@ -472,3 +472,32 @@ def test_declaring_has_the_same_words_in_both_colours() -> None:
     assert holdfast.Queue.include.__doc__ == holdfast.AsyncQueue.include.__doc__
     assert [*inspect.signature(holdfast.Queue.include).parameters] == ["self", "tasks", "again"]
     assert [*inspect.signature(holdfast.AsyncQueue.include).parameters] == ["self", "tasks", "again"]
+
+
+class TestEnqueueMany:
+    def test_calls_of_a_task_are_stored_together_with_its_options(self, queue: Queue) -> None:
+        task = queue.task("send", lane="mail")(send)
+        made = task.enqueue_many(task.using(priority=copies).new("ada", copies=copies) for copies in (1, 2))
+
+        assert [one.job.payload for one in made] == [{"to": "ada", "copies": 1}, {"to": "ada", "copies": 2}]
+        assert [(one.job.kind, one.job.lane, one.job.priority) for one in made] == [
+            ("send", "mail", 1),
+            ("send", "mail", 2),
+        ]
+
+    def test_what_is_no_call_of_this_task_is_refused_and_nothing_is_stored(self, queue: Queue) -> None:
+        task = queue.task("send")(send)
+        for wrong in (NewJob("other", {}), {"to": "ada"}, "ada"):
+            with refused(queue, "jobs[1]"):
+                task.enqueue_many([task.new("ada"), wrong])  # type: ignore[list-item]  # wrong on purpose
+
+        assert queue.counts() == {}
+
+    def test_those_of_an_awaited_queue_are_awaited(self, harness: Harness) -> None:
+        async def run() -> list[str]:
+            async with harness.open_async() as queue:
+                task = queue.task("send")(send)
+                made = await task.enqueue_many([task.new("ada"), task.new("bob")])
+                return [one.job.payload["to"] for one in made]
+
+        assert asyncio.run(run()) == ["ada", "bob"]

@@ -160,6 +160,10 @@ def worker_status(one: WorkerStatus, seconds: float) -> Document:
         "running": len(one.running),
         "ended": one.ended,
         "stopping": one.stopping,
+        "abandoned": one.abandoned,
+        "loaded": list(one.loaded),
+        "loading": list(one.loading),
+        "switches": one.switches,
     }
 
 

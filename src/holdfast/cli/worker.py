@@ -14,7 +14,7 @@ from holdfast.cli.complaints import Complaint
 from holdfast.cli.shared import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_report import About
-from holdfast.cli.worker_target import AnyQueue, find_queue
+from holdfast.cli.worker_target import AnyQueue, find_function, find_queue
 from holdfast.client import identity
 from holdfast.domain import limits
 from holdfast.runtime.processes import end_with_parent
@@ -52,6 +52,15 @@ _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
 @click.option("--tenant", help="Take only this tenant's jobs.")
 @click.option("--capability", multiple=True, help="What this worker has, for jobs that require it. Repeatable.")
 @click.option("--affinity", multiple=True, help="What it has loaded: jobs beside it go first. Repeatable.")
+@click.option("--load", metavar="MODULE:FUNCTION", help="Called with an affinity that is to be loaded.")
+@click.option("--unload", metavar="MODULE:FUNCTION", help="Called with one that makes room for another.")
+@click.option(
+    "--residents",
+    type=click.IntRange(1, limits.AFFINITIES_MAX),
+    metavar="N",
+    help="How many affinities are loaded at once. Default: 1 where any are.",
+)
+@click.option("--residence", type=values.DURATION, metavar="TIME", help="How long they go first while others wait.")
 @click.option("--drain", type=click.Choice(["oldest", "listed"]), help="listed: kinds in the order given.")
 @click.option("--exclusive", is_flag=True, help="Take back at once what an earlier start of this name held.")
 @click.option("--lease", type=values.DURATION, metavar="TIME", default=_DEFAULT_LEASE, help="Length of a lease: 30s.")
@@ -112,6 +121,10 @@ def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:
         concurrency=words["concurrency"],
         grace=words["grace"],
         retention=words["retention"],
+        load=find_function(words["load"], "--load"),
+        unload=find_function(words["unload"], "--unload"),
+        residents=words["residents"],
+        residence=words["residence"],
         **claim,
     )
 

@@ -65,6 +65,7 @@ class CrewScreen:
         self._newest: dict[int, WorkerStatus] = {}
         self._past: Counter[str] = Counter()
         """What children that are gone had done."""
+        self._past_switches = 0
 
     def take(self, number: int, line: str | None) -> None:
         """Take in a line of a child: a record of itself, or something to be shown above the screen."""
@@ -72,6 +73,7 @@ class CrewScreen:
             with self._lock:
                 gone = self._newest.pop(number, None)
                 self._past.update(gone.ended if gone else {})
+                self._past_switches += gone.switches if gone else 0
         elif line.startswith(RECORD):
             with self._lock:
                 self._newest[number] = _status(json.loads(line[1:]))
@@ -86,9 +88,19 @@ class CrewScreen:
         for status in newest:
             ended.update(status.ended)
         running = sorted((job for status in newest for job in status.running), key=lambda job: -(job.seconds or 0))
-        return WorkerStatus(self._name, tuple(running), dict(ended), stopping=stopping)
+        return WorkerStatus(
+            self._name,
+            tuple(running),
+            dict(ended),
+            stopping=stopping,
+            abandoned=sum(status.abandoned for status in newest),
+            loaded=tuple(sorted({affinity for status in newest for affinity in status.loaded})),
+            loading=tuple(sorted({affinity for status in newest for affinity in status.loading})),
+            switches=self._past_switches + sum(status.switches for status in newest),
+        )
 
 
 def _status(said: dict[str, Any]) -> WorkerStatus:
     running = tuple(RunningJob(*job) for job in said.pop("running"))
-    return WorkerStatus(running=running, **said)
+    loaded, loading = tuple(said.pop("loaded", ())), tuple(said.pop("loading", ()))
+    return WorkerStatus(running=running, loaded=loaded, loading=loading, **said)

@@ -142,7 +142,18 @@ def _slots(about: About, status: WorkerStatus) -> str:
     busy = sum(job.seconds is not None for job in status.running)
     waiting = len(status.running) - busy
     slots = f"{busy:,} of {text.number(about.concurrency * about.processes, 'slot')} busy"
-    return f"{slots}, {text.number(waiting, 'job')} taken ahead" if waiting else slots
+    told = [slots]
+    if waiting:
+        told.append(f"{text.number(waiting, 'job')} {'waiting' if status.loading else 'taken ahead'}")
+    if status.abandoned:
+        told.append(f"{text.number(status.abandoned, 'handler')} abandoned")
+    return ", ".join([*told, *_residents(status)])
+
+
+def _residents(status: WorkerStatus) -> list[str]:
+    named = [(status.loaded, "loaded"), (status.loading, "loading")]
+    told = [f"{text.clean(', '.join(names), keep='')} {state}" for names, state in named if names]
+    return told + ([text.number(status.switches, "switch", "switches")] if status.switches else [])
 
 
 def _running_time(seconds: float | None) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import holdfast
 from holdfast.cli.complaints import Complaint
@@ -23,16 +24,37 @@ def find_queue(target: str) -> AnyQueue:
     if not separator or not module_name or not name:
         raise Complaint(f"{target!r} does not name a queue", hint=_hint_of_shape(target))
     module = _imported(module_name)
-    found: object = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise Complaint(f"module {module_name!r} has no {name!r}", hint=_hint_of_names(module, module_name))
-        found = getattr(found, part)
+    found = _named(module, name)
+    if found is None:
+        raise Complaint(f"module {module_name!r} has no {name!r}", hint=_hint_of_names(module, module_name))
     if not isinstance(found, holdfast.Queue | holdfast.AsyncQueue):
         raise Complaint(
             f"{target!r} is not a queue but {_article(type(found).__name__)}",
             hint=_hint_of_names(module, module_name),
         )
+    return found
+
+
+def find_function(target: str | None, option: str) -> Callable[..., Any] | None:
+    """Import the module that *target* names and return its function; None for none."""
+    if target is None:
+        return None
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise Complaint(
+            f"{option} {target!r} does not name a function",
+            hint="write MODULE:FUNCTION, as in app.models:load for the function load in app/models.py",
+        )
+    found: Callable[..., Any] | None = _named(_imported(module_name), name)
+    if not callable(found):
+        raise Complaint(f"{option}: module {module_name!r} has no function {name!r}")
+    return found
+
+
+def _named(module: ModuleType, name: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
     return found
 
 

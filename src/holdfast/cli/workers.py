@@ -53,6 +53,7 @@ def _draw(terminal: Terminal, found: list[WorkerInfo]) -> None:
         Column("KINDS", [", ".join(one.kinds) for one in found], rank=3, floor=10),
         Column("CAPABILITIES", [", ".join(one.capabilities) for one in found], rank=6, floor=12, silent=""),
         Column("LOADED", [", ".join(one.loaded) for one in found], rank=5, floor=8, silent=""),
+        Column("SWITCHES", [f"{one.switches:,}" for one in found], rank=6, silent="0", justify="right"),
         Column("HOST", [one.host for one in found], rank=8, floor=8),
         Column("PROCESS", [str(one.process) for one in found], rank=8, justify="right"),
         Column("VERSION", [one.version for one in found], rank=7),

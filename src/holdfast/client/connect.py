@@ -129,7 +129,9 @@ def _postgres_store(words: _Words) -> Store:
             raise InvalidInput(word, "is a word for SQLite; this URL names a PostgreSQL server, which has settings")
     schema = checks.name(words.schema, "schema")
     if not _SCHEMA_NAME.fullmatch(schema):
-        raise InvalidInput("schema", f"{schema!r} must be up to 48 small letters, digits and underscores")
+        raise InvalidInput(
+            "schema", f"{schema!r} must be up to 48 small letters, digits and underscores, the first no digit"
+        )
     if words.listen_url is not None:
         checks.name(words.listen_url, "listen_url", limits.URL_CHARS_MAX)
     try:

@@ -65,6 +65,14 @@ class BaseTask(Generic[P, R]):
         """Return the call as a job to be enqueued: for `enqueue_many`, a transaction or a follow-up."""
         return NewJob(self.kind, self.arguments.payload(args, kwargs), **self.options)
 
+    def _own(self, jobs: Iterable[NewJob]) -> list[NewJob]:
+        """Return *jobs* if each is a call of this task."""
+        listed = list(jobs)
+        for index, job in enumerate(listed):
+            if getattr(job, "kind", None) != self.kind:
+                raise InvalidInput(f"jobs[{index}]", f"must be made by `new` of the task {self.kind!r}")
+        return listed
+
     def using(self, **options: Unpack[JobOptions]) -> Self:
         """Return the same task with other options for its jobs; this one stays as it is."""
         other = object.__new__(type(self))
@@ -85,6 +93,10 @@ class Task(BaseTask[P, R]):
         except InvalidInput as error:
             raise _of_arguments(error) from None
 
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
+        """Store many calls in one commit, each made by `new` of this task; see `Queue.enqueue_many`."""
+        return self._home.queue.enqueue_many(self._own(jobs))
+
 
 class AsyncTask(BaseTask[P, R]):
     """A task of an `AsyncQueue`: `enqueue` is awaited."""
@@ -98,6 +110,10 @@ class AsyncTask(BaseTask[P, R]):
             return await self._home.queue.enqueue(self.kind, payload, **self.options)
         except InvalidInput as error:
             raise _of_arguments(error) from None
+
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
+        """Store many calls in one commit, each made by `new` of this task; see `AsyncQueue.enqueue_many`."""
+        return await self._home.queue.enqueue_many(self._own(jobs))
 
 
 class ContextTask(Task[P, R]):

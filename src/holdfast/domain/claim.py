@@ -112,7 +112,9 @@ class ClaimRequest(NamedTuple):
         Workers with other lanes, kinds or capabilities, and those that favour another affinity, see other tenants;
         sharing a round with them would set it back time and again.
         """
-        favoured = preference if preference.affinities and not rank else None
+        favoured = None
+        if preference.affinities and not rank:
+            favoured = Preference(preference.affinities, preference.expired)
         return _turn_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), favoured)
 
     def rank_of(self, kind: str) -> int:
@@ -146,6 +148,10 @@ class ClaimOptions(TypedDict, total=False):
     """What the worker has; jobs that require more stay for others."""
     affinity: str | Sequence[str] | None
     """What the worker has loaded: jobs beside it go first among those of equal priority."""
+    affinities_held: Sequence[str]
+    """The affinities of jobs that the worker has in its hands already."""
+    affinities_max: int | None
+    """How many affinities the jobs in its hands may have together: the claim ends before one more."""
     residence_left: Duration | None
     """How long it may still favour its affinity; 0 means that its time is up, None that there is no bound."""
     drain: DrainOrder
@@ -201,7 +207,7 @@ def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
     listed = checks.one_of(words.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
     if listed and kinds is None:
         raise InvalidInput("drain", "'listed' needs a list of kinds")
-    left = words.get("residence_left")
+    left, most = words.get("residence_left"), words.get("affinities_max")
     expired = left is not None and checks.duration_ms(left, "residence_left") == 0
     resident = (affinity,) if isinstance(affinity, str) else () if affinity is None else affinity
     return ClaimRequest(
@@ -210,7 +216,10 @@ def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
         tenant=checks.optional_name(words.get("tenant"), "tenant"),
         capabilities=frozenset(checks.names(words.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)),
         preference=Preference(
-            frozenset(checks.names(resident, "affinity", limits.AFFINITIES_MAX)), bool(resident) and expired
+            frozenset(checks.names(resident, "affinity", limits.AFFINITIES_MAX)),
+            bool(resident) and expired,
+            frozenset(checks.names(words.get("affinities_held", ()), "affinities_held", limits.AFFINITIES_MAX)),
+            None if most is None else checks.integer(most, "affinities_max", 1, limits.AFFINITIES_MAX),
         ),
         listed=listed,
         worker=checks.name(words.get("worker"), "worker"),

@@ -9,11 +9,12 @@
     │   ├── LaneDraining       the lane takes no new jobs
     │   ├── KindRetired        the kind takes no new jobs
     │   └── EventsPruned       the cursor lies before what the event log still holds
-    ├── Unavailable        the store could not answer: retry with backoff
+    ├── Unavailable        the store could not answer, or a worker not go on: retry with backoff
     │   ├── StoreBusy          others held the store for too long
     │   ├── StoreUnreachable   the file or server cannot be opened or read
     │   ├── StoreFull          no space is left
     │   ├── OutcomeUnknown     the commit was sent and not answered: send the same call again
+    │   ├── HandlersStuck      too many handlers run on though they were told to stop: start the worker again
     │   └── WaitTimeout        the job had not finished in time (also a TimeoutError)
     └── Misconfigured      the program, its input or the schema is wrong: fix it
         ├── InvalidInput       an argument is wrong; names the field and the limit (also a ValueError)
@@ -28,6 +29,7 @@ Each leaf has a stable `code`, the same in the library, on the command line and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -169,6 +171,20 @@ class WaitTimeout(Unavailable, TimeoutError):
     def __init__(self, job_id: str, timeout: float) -> None:
         super().__init__(f"job {job_id!r} had not finished after {timeout:g} s")
         self.job_id = job_id
+
+
+class HandlersStuck(Unavailable):
+    """More handlers than a worker has slots run on though they were told to stop; only a new process ends them."""
+
+    code = "handlers_stuck"
+
+    def __init__(self, count: int, kinds: Sequence[str]) -> None:
+        super().__init__(
+            f"{count} handlers run on though they were told to stop, of kind {', '.join(kinds)};"
+            " the worker ends, so that its process can be started again"
+        )
+        self.count = count
+        self.kinds = tuple(kinds)
 
 
 class InvalidInput(Misconfigured, ValueError):

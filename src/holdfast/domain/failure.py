@@ -15,6 +15,7 @@ RELEASED_TOO_OFTEN: Final = "released_too_often"
 PAYLOAD_INVALID: Final = "payload_invalid"
 RESULT_INVALID: Final = "result_invalid"
 TIMEOUT: Final = "timeout"
+LOAD_FAILED: Final = "load_failed"
 
 
 class Failure(NamedTuple):

@@ -22,6 +22,22 @@ class Preference(NamedTuple):
 
     affinities: frozenset[str] = frozenset()
     expired: bool = False
+    held: frozenset[str] = frozenset()
+    """The affinities of jobs that it has in its hands already."""
+    most: int | None = None
+    """How many affinities the jobs in its hands may have together; none means any number."""
+
+    def admits(self, affinity: str | None) -> bool:
+        """Whether a job with *affinity* may come to those in the worker's hands."""
+        return (
+            self.most is None or affinity is None or affinity in self.held or len(self.held | {affinity}) <= self.most
+        )
+
+    def holding(self, affinities: Iterable[str | None]) -> Preference:
+        """Return the preference once jobs with these affinities were taken."""
+        if self.most is None:
+            return self
+        return self._replace(held=self.held.union(affinity for affinity in affinities if affinity is not None))
 
     def rank(self, affinity: str | None) -> int:
         """Return 0 for jobs to take first, 1 for the others.
@@ -39,7 +55,7 @@ class Preference(NamedTuple):
         A switch past the bound makes the new affinity the favoured one.
         """
         if self.expired and affinity is not None and affinity not in self.affinities:
-            return Preference(frozenset((affinity,)))
+            return self._replace(affinities=frozenset((affinity,)), expired=False)
         return self
 
 
@@ -89,20 +105,26 @@ def choose(
     """Return up to *limit* candidates, each the smallest by `claim_key` at its moment.
 
     *unfinished* names streams that hold more jobs than were offered. Where one of them is used up, the choice stops
-    as soon as its turn comes again, because the next job of it may come before all that is left.
+    as soon as its turn comes again, because the next job of it may come before all that is left. It also stops before
+    a job that the preference does not admit.
     """
     offered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, turns))
     left: dict[Hashable, int] = defaultdict(int)
     for candidate in offered:
         left[candidate.stream] += 1
     chosen: list[Candidate] = []
-    for _, level in groupby(offered, key=lambda candidate: level_of(candidate, preference)):
+    ranked = preference
+    for _, level in groupby(offered, key=lambda candidate: level_of(candidate, ranked)):
         waiting = _by_turn(level)
         while waiting:
             queue = waiting.popleft()
             if not queue:
                 return chosen
             candidate = queue.popleft()
+            if preference.most is not None:
+                if not preference.admits(candidate.affinity):
+                    return chosen
+                preference = preference.holding((candidate.affinity,))
             chosen.append(candidate)
             if len(chosen) == limit:
                 return chosen

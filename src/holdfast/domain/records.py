@@ -132,6 +132,8 @@ class WorkerInfo(NamedTuple):
     capabilities: tuple[str, ...]
     loaded: tuple[str, ...]
     """The affinities it has at hand."""
+    switches: int = 0
+    """How often one of these had to make room for another."""
     started_at_ms: int = 0
     beat_at_ms: int = 0
     held: int = 0

@@ -15,8 +15,9 @@ from holdfast.client.asking import Cancelled
 from holdfast.client.context import Context, StopReason
 from holdfast.client.outcomes import outcome_of
 from holdfast.client.tasks import AnyTask
+from holdfast.domain import failure
 from holdfast.domain.claim import Claim
-from holdfast.domain.outcome import Outcome, Released
+from holdfast.domain.outcome import Failed, Outcome, Released
 
 
 class OpenTransaction(Protocol):
@@ -34,6 +35,25 @@ class OpenTransaction(Protocol):
 class Attempt:
     """One job under one claim, from the claim to its settlement."""
 
+    __slots__ = (
+        "_decided",
+        "_lock",
+        "_outcome",
+        "cancel_handler",
+        "claim",
+        "context",
+        "ended_at",
+        "key",
+        "lease_ends_at",
+        "loading_since",
+        "settled",
+        "slot_freed",
+        "started_at",
+        "taken_at",
+        "task",
+        "transaction",
+    )
+
     def __init__(self, claim: Claim, task: AnyTask, asked_at: float) -> None:
         self.claim = claim
         self.task = task
@@ -42,6 +62,8 @@ class Attempt:
         """What tells it from every other attempt."""
         self.started_at: float | None = None
         """When a slot took it, by the monotonic clock; none while it waits for one."""
+        self.loading_since: float | None = None
+        """Since when it waits for what it needs to be loaded, by the monotonic clock; none if it does not."""
         self.taken_at = time.monotonic()
         """When this worker heard that it has the job, by the monotonic clock."""
         self.lease_ends_at = asked_at + claim.lease_ms / 1000
@@ -55,6 +77,8 @@ class Attempt:
         """Cancels an awaited handler from any thread; a blocking one can only be asked."""
         self.transaction: OpenTransaction | None = None
         """What its handler has opened, if it has."""
+        self.slot_freed = False
+        """Whether its slot is another's by now: its handler has ended, or was abandoned."""
         self.settled = False
         """Whether it was settled by its own transaction."""
         self._lock = threading.Lock()
@@ -63,13 +87,19 @@ class Attempt:
 
     @property
     def timeout_at(self) -> float | None:
-        """When its time is up, by the monotonic clock; none until it is started."""
-        return None if self.started_at is None else self.started_at + self.task.policy.timeout_seconds
+        """When its time is up, by the monotonic clock; none while it waits for a slot. Loading counts by itself."""
+        begun = self.loading_since if self.started_at is None else self.started_at
+        return None if begun is None else begun + self.task.policy.timeout_seconds
 
     @property
     def stopped(self) -> StopReason | None:
         """Why its handler was told to stop, if it was."""
         return self.context.stop_reason
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is settled what becomes of it, whatever its handler still does."""
+        return self._decided
 
     @property
     def outcome(self) -> Outcome | None:
@@ -126,6 +156,11 @@ class Attempt:
             self._decided = True
             self._outcome = outcome
             return True
+
+    def fail_loading(self, error: Exception) -> bool:
+        """Fail for now because what it needs could not be loaded; tell whether that was still open."""
+        backoff = self.task.policy.backoff if self.claim.job.backoff_json is None else None
+        return self.decide(Failed(str(error), reason=failure.LOAD_FAILED, backoff=backoff))
 
     def amend(self, outcome: Outcome) -> None:
         """Settle with another outcome, because the store refused the first."""

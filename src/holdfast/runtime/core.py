@@ -12,23 +12,34 @@ import random
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
 from holdfast.domain import limits
-from holdfast.domain.claim import Claim, ClaimOptions, Settlement
-from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost, OutcomeUnknown, Unavailable
+from holdfast.domain.claim import Claim, ClaimOptions, Note, Settlement
+from holdfast.domain.errors import (
+    HandlersStuck,
+    HoldfastError,
+    InvalidInput,
+    LeaseLost,
+    OutcomeUnknown,
+    Unavailable,
+)
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.job_logs import log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
-from holdfast.runtime.slots import TaskSlots, ThreadSlots
+from holdfast.runtime.residents import Residents, ResidentTerms
+from holdfast.runtime.slots import Line, Slots, TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob
+from holdfast.runtime.stuck import StuckHandlers
+from holdfast.runtime.subscription import Subscription, affinities_of
 from holdfast.runtime.transactions import offer_transaction
+from holdfast.runtime.waking import LaneListener
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
-from holdfast.stores.script import lane_topic
 
 log = logging.getLogger("holdfast.worker")
 
@@ -52,23 +63,39 @@ class Core:
         operations: Operations,
         store: Store,
         tasks: TaskRegistry,
-        words: ClaimOptions,
+        subscription: Subscription,
         *,
         concurrency: int,
         keeper: LeaseKeeper,
+        give_up: Callable[[], None],
+        residents: ResidentTerms | None = None,
     ) -> None:
+        self.gave_up: HandlersStuck | None = None
+        """Why this worker cannot go on, if it cannot."""
+        self._give_up = give_up
         self.counts: Counter[str] = Counter()
         """How attempts ended here, by outcome."""
         self._operations = operations
         self._store = store
         self._tasks = tasks
-        self._words = words
+        self._subscription = subscription
         self._concurrency = concurrency
         self._keeper = keeper
         keeper.decided = self.attempt_decided
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadSlots(concurrency, self.handler_ended)
-        self._coroutines = TaskSlots(concurrency, self.handler_ended)
+        self._threads = ThreadSlots(self.handler_ended)
+        self._coroutines = TaskSlots(self.handler_ended)
+        self._line = Line(concurrency, self._slots_of)
+        self._threads.line = self._coroutines.line = self._line
+        self._stuck = StuckHandlers(self._line, concurrency)
+        self.residents: Residents | None = None
+        """What is loaded, if this worker loads anything."""
+        if residents is not None:
+            self.residents = Residents(
+                residents, ready=self._line.put, say=self._say_phase, changed=self._residents_changed
+            )
+        self.said_soon: Callable[[], None] = lambda: None
+        """Told when something of this worker has changed that others see in the registry."""
         self._busy = 0
         """Handlers that run or wait for their slot."""
         self._held: dict[tuple[int, int], Attempt] = {}
@@ -77,15 +104,16 @@ class Core:
         self._decided: deque[Attempt] = deque()
         self._told = False
         self._wake = asyncio.Event()
-        self._listener = _LaneListener(self._loop, self._wake)
+        self._listener = LaneListener(store.hub, self._wake)
         self._stopping = False
         self._stop_told = asyncio.Event()
         self._dry_until = 0.0
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
-        # Each colour has as many slots as may run at all, so that more than those could run at once.
-        self._prefetches = len({tasks.get(kind).is_async for kind in words.get("kinds") or ()}) == 1
+
+    def _slots_of(self, attempt: Attempt) -> Slots:
+        return self._coroutines if attempt.task.is_async else self._threads
 
     # --- what others tell ------------------------------------------------------------------------------------------
 
@@ -116,27 +144,66 @@ class Core:
 
     async def serve(self) -> None:
         """Run jobs until told to stop and nothing is held any more."""
-        topics = [lane_topic(lane) for lane in self._words.get("lanes", ())]
-        for topic in topics:
-            self._store.hub.add(topic, self._listener)
         try:
             while not self._stopping or self._held:
                 await self._step()
         finally:
-            for topic in topics:
-                self._store.hub.remove(topic, self._listener)
+            self._listener.close()
             self._threads.close()
+            if self.residents is not None:
+                await self.residents.close()
             await self._coroutines.close()
 
     async def _step(self) -> None:
         self._give_back_stuck()
         ended = self._take_ended()
+        self._take_slots()
         room = self._room()
         asks = room > 0 and time.monotonic() >= self._dry_until
         if ended or asks:
             await self._exchange(ended, room if asks or ended else 0)
         else:
             await self._pause()
+
+    def _take_slots(self) -> None:
+        """Give the slots of handlers that do not stop to others, and end in good order if they become too many."""
+        for attempt in self._stuck.take_slots():
+            self._free(attempt)
+        stuck = self._stuck.too_many()
+        if self.residents is not None:
+            stuck = self.residents.give_up_overdue() or stuck
+        if stuck is not None and self.gave_up is None:
+            self.gave_up = stuck
+            log.critical("%s", stuck)
+            self._give_up()
+
+    def _free(self, attempt: Attempt) -> None:
+        """Note that an attempt is in no slot any more."""
+        self._busy -= 1
+        if self.residents is not None:
+            self.residents.let_go(attempt)
+
+    def _residents_changed(self) -> None:
+        self.said_soon()
+        self._wake.set()
+
+    async def _say_phase(self, attempts: Sequence[Attempt], phase: str) -> None:
+        """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
+        telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
+        noted = [(attempt.claim, Note(phase)) for attempt in telling]
+        started = time.monotonic()
+        with suppress(HoldfastError):
+            answers = await drive_async(self._operations.keep_many(noted), self._store)
+            for attempt, answer in zip(telling, answers, strict=True):
+                self._keeper.heed(attempt, answer, started)
+
+    def words(self) -> ClaimOptions:
+        """Return the words of a claim, and listen to the lanes they name."""
+        words = self._subscription.words()
+        if self.residents is not None:
+            words = {**words, **self.residents.words()}
+        self._listener.listen(words.get("lanes", ()))
+        return words
 
     async def _pause(self) -> None:
         """Wait for an end, a signal or the next look; then let further ends gather."""
@@ -155,7 +222,7 @@ class Core:
         if self._stopping:
             return 0
         more = 0
-        if self._prefetches and self._run_seconds < _HORIZON_SECONDS:
+        if self._run_seconds < _HORIZON_SECONDS:
             more = min(int(self._concurrency * _HORIZON_SECONDS / max(self._run_seconds, 1e-5)), _PREFETCH_MAX)
         # A call may settle and claim so many; what is beyond waits for the next.
         return max(0, min(self._concurrency + more - self._busy, limits.CLAIM_MAX))
@@ -165,8 +232,9 @@ class Core:
         self._told = False
         while self._freed:
             attempt = self._freed.popleft()
-            self._busy -= 1
-            self._note_run(attempt)
+            if not self._stuck.came_back(attempt):
+                self._free(attempt)
+                self._note_run(attempt)
             self._decided.append(attempt)
         ended: dict[tuple[int, int], Attempt] = {}
         while self._decided and len(ended) < limits.SETTLE_MANY_MAX:
@@ -174,6 +242,7 @@ class Core:
             if attempt.key not in self._held:
                 # Settled or let go before its handler came to its end.
                 continue
+            self._stuck.watch(attempt)
             if attempt.outcome is None:
                 self._let_go([attempt], "done" if attempt.settled else "lost")
             else:
@@ -189,10 +258,10 @@ class Core:
         """Give back what was taken ahead and waits behind handlers that turned out to be long."""
         if self._busy <= self._concurrency:
             return
-        waiting = next((attempt for attempt in self._held.values() if attempt.started_at is None), None)
+        waiting = next((attempt for attempt in self._held.values() if _waits_for_slot(attempt)), None)
         if waiting is not None and time.monotonic() - waiting.taken_at > _PATIENCE_SECONDS:
             self._run_seconds = 1.0
-            self.release_waiting()
+            self.release_waiting(loading=False)
 
     # --- one commit ------------------------------------------------------------------------------------------------
 
@@ -239,7 +308,7 @@ class Core:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
             return await drive_async(self._operations.settle_many(pairs), self._store), []
-        words: ClaimOptions = {**self._words, "lease_token": token}
+        words: ClaimOptions = {**self.words(), "lease_token": token}
         settled, claims = await drive_async(
             self._operations.settle_and_claim(pairs, limit=room, **words), self._store
         )
@@ -267,15 +336,19 @@ class Core:
         settled = []
         for attempt, settlement in zip(ended, settlements, strict=True):
             if settlement.error is None:
-                self.counts[_name_of(attempt.outcome)] += 1
+                self._count(attempt, _name_of(attempt.outcome))
                 settled.append(attempt)
             elif isinstance(settlement.error, LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
-                self.counts["lost"] += 1
+                self._count(attempt, "lost")
                 settled.append(attempt)
             else:
                 self._amend(attempt, settlement.error)
         self._let_go(settled)
+
+    def _count(self, attempt: Attempt, outcome: str) -> None:
+        self.counts[outcome] += 1
+        log_ended(attempt, outcome)
 
     def _amend(self, attempt: Attempt, refusal: HoldfastError) -> None:
         """Let an attempt fail whose outcome the store refused, such as for a follow-up to a draining lane."""
@@ -287,7 +360,7 @@ class Core:
         self._keeper.let_go(attempts)
         for attempt in attempts:
             if self._held.pop(attempt.key, None) is not None and counted is not None:
-                self.counts[counted] += 1
+                self._count(attempt, counted)
 
     def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
         attempts = [Attempt(claim, self._tasks.get(claim.job.kind), asked_at) for claim in claims]
@@ -300,17 +373,39 @@ class Core:
             # Claimed by a call that was under way when the worker was told to stop.
             self.release_waiting()
             return
+        log_started(attempts)
         self._busy += len(attempts)
-        for attempt in attempts:
-            (self._coroutines if attempt.task.is_async else self._threads).put(attempt)
+        self._line.put(attempts if self.residents is None else self.residents.admit(attempts))
 
     # --- going down ------------------------------------------------------------------------------------------------
 
-    def release_waiting(self) -> None:
-        """Give back what no slot has started yet."""
+    def release_waiting(self, *, loading: bool = True) -> None:
+        """Give back what no slot has started yet, with *loading* also what waits for something to be loaded."""
         for attempt in list(self._held.values()):
-            if attempt.give_back():
+            if (loading or attempt.loading_since is None) and attempt.give_back():
                 self.attempt_decided(attempt)
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """The affinities at hand."""
+        if self.residents is not None:
+            return self.residents.loaded
+        return affinities_of(self._subscription.words())
+
+    @property
+    def loading(self) -> tuple[str, ...]:
+        """Those on their way in."""
+        return () if self.residents is None else self.residents.loading
+
+    @property
+    def switches(self) -> int:
+        """How often one affinity had to make room for another."""
+        return 0 if self.residents is None else self.residents.switches
+
+    @property
+    def abandoned(self) -> int:
+        """How many handlers run on without a slot, though they were told to stop."""
+        return len(self._stuck)
 
     @property
     def running(self) -> int:
@@ -339,25 +434,8 @@ class Core:
                 self.attempt_decided(attempt)
 
 
-class _LaneListener:
-    """Hears that a lane may have something to claim."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> None:
-        self._loop = loop
-        self._wake = wake
-        self._heard = False
-
-    def wake(self) -> None:
-        """Note that a signal came; from any thread."""
-        if not self._heard:
-            self._heard = True
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._wake.set)
-
-    def take(self) -> bool:
-        """Tell whether a signal came since this was last asked."""
-        heard, self._heard = self._heard, False
-        return heard
+def _waits_for_slot(attempt: Attempt) -> bool:
+    return attempt.started_at is None and attempt.loading_since is None
 
 
 def _name_of(outcome: Outcome | None) -> str:

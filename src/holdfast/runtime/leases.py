@@ -18,6 +18,7 @@ from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.runtime.attempt import Attempt
 from holdfast.stores.drivers import drive
 from holdfast.stores.engine import Runner
+from holdfast.stores.script import worker_topic
 
 log = logging.getLogger("holdfast.worker")
 
@@ -27,12 +28,14 @@ _BEATS_IN_A_LEASE = 3
 _LOOKS_SECONDS = 0.25
 _LOOKS_SECONDS_LEAST = 0.005
 _RETRY_SECONDS = 0.2
+# Many cancels in a row are answered together.
+_HEED_SECONDS = 0.02
 
 
 class LeaseKeeper:
     """Extends leases until they are let go; tells of each attempt that it has decided itself."""
 
-    def __init__(self, operations: Operations, runner: Runner, lease_seconds: float) -> None:
+    def __init__(self, operations: Operations, runner: Runner, worker: str, lease_seconds: float) -> None:
         self.decided: Callable[[Attempt], None] = lambda _attempt: None
         """Told of each attempt that is decided here while its handler still runs."""
         self.lease_seconds = lease_seconds
@@ -42,6 +45,9 @@ class LeaseKeeper:
         self._held: dict[tuple[int, int], Attempt] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._topic = worker_topic(worker)
+        self._called = threading.Event()
+        """Wakes the thread that extends: somebody asked for a cancel, or the worker ends."""
         self._resting = False
         self._held_again = threading.Event()
         """Wakes the watch where it rests because nothing was held."""
@@ -52,6 +58,7 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Start the threads."""
+        self._runner.hub.add(self._topic, self)
         for thread in self._threads:
             thread.start()
 
@@ -76,20 +83,33 @@ class LeaseKeeper:
 
     def stop(self) -> None:
         """End the threads; what is still held will lapse."""
+        self._runner.hub.remove(self._topic, self)
         self._stopping.set()
+        self._called.set()
         self._held_again.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(self.lease_seconds)
 
+    def wake(self) -> None:
+        """Ask the store at once: somebody wants a job of this worker to be cancelled. From any thread."""
+        self._called.set()
+
     # --- the thread that extends -----------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         pause = self._beat_seconds
-        while not self._stopping.wait(pause):
+        while not self._stopped_within(pause):
             # Past its timeout nothing is extended any more, whatever becomes of its settlement.
             attempts = [attempt for attempt in self.held() if attempt.stopped not in {"timeout", "lost"}]
             pause = self._beat(attempts) if attempts else self._beat_seconds
+
+    def _stopped_within(self, seconds: float) -> bool:
+        """Wait until the next beat, or until called; tell whether to end."""
+        if self._called.wait(seconds):
+            self._stopping.wait(min(seconds, _HEED_SECONDS))
+            self._called.clear()
+        return self._stopping.is_set()
 
     def _beat(self, attempts: list[Attempt]) -> float:
         """Extend leases; return after how many seconds to do so again."""
@@ -112,9 +132,10 @@ class LeaseKeeper:
                 attempt.context.return_progress(note)
             raise
         for attempt, answer in zip(attempts, answers, strict=True):
-            self._heed(attempt, answer, started)
+            self.heed(attempt, answer, started)
 
-    def _heed(self, attempt: Attempt, answer: Renewal | HoldfastError, started: float) -> None:
+    def heed(self, attempt: Attempt, answer: Renewal | HoldfastError, started: float) -> None:
+        """Do what the store answered to a heartbeat that was *started* at a moment of the monotonic clock."""
         if isinstance(answer, Renewal):
             attempt.lease_ends_at = started + self.lease_seconds
             if answer.cancel_requested and attempt.stopped is None:

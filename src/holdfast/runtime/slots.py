@@ -1,6 +1,8 @@
 """Where handlers run: long-lived threads for those that block, long-lived tasks for those that are awaited.
 
-Neither is made anew for each job. A slot takes an attempt, runs its handler to the end, and tells the core.
+Neither is made anew for each job. A slot takes an attempt, runs its handler to the end, tells the core and takes the
+next. The line bounds how many run at once, of all colours together, and gives away the slot of a handler that does
+not stop when it is told to.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
@@ -28,40 +30,94 @@ _CLOSING_SECONDS = 1.0
 class Slots(Protocol):
     """Places in which handlers of one colour run."""
 
-    def put(self, attempt: Attempt) -> None:
-        """Let the next free slot run the attempt."""
+    def run(self, attempt: Attempt) -> None:
+        """Run the attempt in a place that is free, or in a new one; from any thread."""
         ...
 
 
-class ThreadSlots:
-    """Threads for handlers that block, started as they are needed, up to *size*."""
+class Line:
+    """Attempts in the order in which they came, *size* of them at once, whatever their colour. From any thread."""
 
-    def __init__(self, size: int, told: Told) -> None:
+    def __init__(self, size: int, slots_of: Callable[[Attempt], Slots]) -> None:
         self._size = size
+        self._slots_of = slots_of
+        self._lock = threading.Lock()
+        self._waiting: deque[Attempt] = deque()
+        self._running = 0
+
+    def put(self, attempts: Sequence[Attempt]) -> None:
+        """Run the attempts as soon as their turn comes."""
+        with self._lock:
+            starting = attempts[: self._size - self._running]
+            self._running += len(starting)
+            self._waiting.extend(attempts[len(starting) :])
+        for attempt in starting:
+            self._slots_of(attempt).run(attempt)
+
+    def following(self, attempt: Attempt, here: Slots) -> Attempt | None:
+        """Free the slot of an attempt that has ended; return what *here* is to run next, if anything."""
+        with self._lock:
+            following = self._free(attempt)
+        if following is None or (slots := self._slots_of(following)) is here:
+            return following
+        slots.run(following)
+        return None
+
+    def abandon(self, attempt: Attempt) -> bool:
+        """Give the slot of a handler that does not stop to the next attempt; tell whether it still had it."""
+        with self._lock:
+            had, following = not attempt.slot_freed, self._free(attempt)
+        if following is not None:
+            self._slots_of(following).run(following)
+        return had
+
+    def _free(self, attempt: Attempt) -> Attempt | None:
+        """Return what takes the place of *attempt*; called under the lock."""
+        if attempt.slot_freed:
+            # It was abandoned, and another has its place.
+            return None
+        attempt.slot_freed = True
+        if self._waiting:
+            return self._waiting.popleft()
+        self._running -= 1
+        return None
+
+
+class ThreadSlots:
+    """Threads for handlers that block, started as they are needed."""
+
+    def __init__(self, told: Told) -> None:
+        self.line: Line
         self._told = told
         self._attempts: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._threads = 0
+        self._idle = 0
         self._lock = threading.Lock()
-        self._unended = 0
-        """Attempts that run or wait for a thread."""
 
-    def put(self, attempt: Attempt) -> None:
-        """Let the next free thread run the attempt."""
+    def run(self, attempt: Attempt) -> None:
+        """Run the attempt in a thread that is idle, or in a new one."""
         with self._lock:
-            self._unended += 1
-            needed = self._unended > self._threads and self._threads < self._size
-        self._attempts.put(attempt)
-        if needed:
-            self._threads += 1
-            # Nothing can stop a thread: one that never comes to its end must not keep the process alive.
-            threading.Thread(target=self._work, name=f"holdfast-slot-{self._threads}", daemon=True).start()
+            needed = not self._idle
+            if needed:
+                self._threads += 1
+            else:
+                self._idle -= 1
+        if not needed:
+            self._attempts.put(attempt)
+            return
+        # Nothing can stop a thread: one that never comes to its end must not keep the process alive.
+        name = f"holdfast-slot-{self._threads}"
+        threading.Thread(target=self._work, args=(attempt,), name=name, daemon=True).start()
 
-    def _work(self) -> None:
-        while (attempt := self._attempts.get()) is not None:
+    def _work(self, attempt: Attempt | None) -> None:
+        while attempt is not None:
             run_blocking(attempt)
-            with self._lock:
-                self._unended -= 1
+            following = self.line.following(attempt, self)
+            if following is None:
+                with self._lock:
+                    self._idle += 1
             self._told(attempt)
+            attempt = self._attempts.get() if following is None else following
 
     def close(self) -> None:
         """Let the threads end once they are free."""
@@ -84,23 +140,31 @@ def run_blocking(attempt: Attempt) -> None:
 
 
 class TaskSlots:
-    """Tasks for handlers that are awaited, started as they are needed, up to *size*; used from the loop alone."""
+    """Tasks for handlers that are awaited, started as they are needed, in the loop in which this is made."""
 
-    def __init__(self, size: int, told: Told) -> None:
-        self._size = size
+    def __init__(self, told: Told) -> None:
+        self.line: Line
         self._told = told
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._attempts: deque[Attempt] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
-    def put(self, attempt: Attempt) -> None:
-        """Let the next free task run the attempt."""
+    def run(self, attempt: Attempt) -> None:
+        """Run the attempt in a task that is idle, or in a new one; from any thread."""
+        if threading.get_ident() == self._thread:
+            self._run_here(attempt)
+            return
+        with suppress(RuntimeError):  # the loop is closed, and the worker with it
+            self._loop.call_soon_threadsafe(self._run_here, attempt)
+
+    def _run_here(self, attempt: Attempt) -> None:
         self._attempts.append(attempt)
         if self._idle:
             self._wake_one()
-        elif len(self._tasks) < self._size:
+        else:
             task = self._loop.create_task(self._work(), name=f"holdfast-slot-{len(self._tasks) + 1}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -112,23 +176,26 @@ class TaskSlots:
 
     async def _work(self) -> None:
         turn_ends_at = 0.0
+        following: Attempt | None = None
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # this is one
         while not self._closing:
-            while not self._attempts:
+            while following is None and not self._attempts:
                 waiter = self._loop.create_future()
                 self._idle.append(waiter)
                 await waiter
-            attempt = self._attempts.popleft()
-            await self._run(attempt)
+            attempt = self._attempts.popleft() if following is None else following
+            await self._run(attempt, task)
+            following = self.line.following(attempt, self)
             self._told(attempt)
             if time.monotonic() > turn_ends_at:
                 # A handler that never waits for anything would else keep the loop until nothing is left to run.
                 await asyncio.sleep(0)
                 turn_ends_at = time.monotonic() + _TURN_SECONDS
 
-    async def _run(self, attempt: Attempt) -> None:
-        """Run an awaited handler and let what it returns or raises decide."""
-        task = asyncio.current_task()
-        if task is None or not attempt.start():
+    async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
+        """Run an awaited handler in *task*, which is the current one, and let what it returns or raises decide."""
+        if not attempt.start():
             return
         ended: object
         attempt.cancel_handler = self._cancelling(task, attempt)

@@ -23,3 +23,11 @@ class WorkerStatus(NamedTuple):
     ended: dict[str, int]
     """How many attempts ended, by outcome: `done`, `failed`, `deferred`, `released`, `lost`."""
     stopping: bool
+    abandoned: int = 0
+    """Handlers that run on without a slot, though they were told to stop."""
+    loaded: tuple[str, ...] = ()
+    """The affinities it has at hand."""
+    switches: int = 0
+    """How often one of them had to make room for another."""
+    loading: tuple[str, ...] = ()
+    """Those on their way in."""

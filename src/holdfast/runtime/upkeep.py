@@ -36,10 +36,12 @@ class Upkeep:
         self,
         operations: Operations,
         store: Store,
-        words: ClaimOptions,
+        words: Callable[[], ClaimOptions],
         *,
         concurrency: int,
         running: Callable[[], int],
+        loaded: Callable[[], tuple[str, ...]] = tuple,
+        switches: Callable[[], int] = lambda: 0,
         retention_seconds: float | None,
     ) -> None:
         self._state: WorkerState = "active"
@@ -49,6 +51,8 @@ class Upkeep:
         self._words = words
         self._concurrency = concurrency
         self._running = running
+        self._loaded = loaded
+        self._switches = switches
         self._retention_seconds = retention_seconds
         self._told: set[str] = set()
         # Workers that start together must not all come round together.
@@ -74,29 +78,36 @@ class Upkeep:
     def say_stopping(self) -> None:
         """Write soon that this worker takes no more jobs."""
         self._state = "stopping"
+        self.say_soon()
+
+    def say_soon(self) -> None:
+        """Write soon what has changed."""
         self._changed.set()
 
     async def beat(self) -> None:
         """Write this worker's row."""
+        words = self._words()
         said = WorkerInfo(
-            worker=self._words["worker"],
-            incarnation=self._words["incarnation"],
+            worker=words["worker"],
+            incarnation=words["incarnation"],
             host=socket.gethostname(),
             process=os.getpid(),
             version=__version__,
             state=self._state,
             concurrency=self._concurrency,
             running=self._running(),
-            lanes=tuple(self._words.get("lanes", ())),
-            kinds=tuple(self._words.get("kinds") or ()),
-            capabilities=tuple(self._words.get("capabilities", ())),
-            loaded=_loaded(self._words),
+            lanes=tuple(words.get("lanes", ())),
+            kinds=tuple(words.get("kinds") or ()),
+            capabilities=tuple(words.get("capabilities", ())),
+            loaded=self._loaded(),
+            switches=self._switches(),
         )
         await drive_async(self._operations.worker_beat(said), self._store)
 
     async def leave(self) -> None:
         """Delete this worker's row."""
-        leaving = self._operations.worker_leave(self._words["worker"], self._words["incarnation"])
+        words = self._words()
+        leaving = self._operations.worker_leave(words["worker"], words["incarnation"])
         await drive_async(leaving, self._store)
 
     async def _look(self) -> None:
@@ -115,8 +126,3 @@ class Upkeep:
             if finding.name not in self._told:
                 log.warning("%s: %s. %s", finding.name, finding.says, finding.remedy)
         self._told = {finding.name for finding in troubles}
-
-
-def _loaded(words: ClaimOptions) -> tuple[str, ...]:
-    affinity = words.get("affinity")
-    return (affinity,) if isinstance(affinity, str) else tuple(affinity or ())

@@ -21,10 +21,12 @@ from holdfast.client.queue import Queue
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions, check_claim
-from holdfast.domain.errors import HoldfastError, InvalidInput, Misconfigured
+from holdfast.domain.errors import HoldfastError, InvalidInput
 from holdfast.runtime.core import Core
 from holdfast.runtime.leases import LeaseKeeper
+from holdfast.runtime.residents import Hook, check_terms
 from holdfast.runtime.status import WorkerStatus
+from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.upkeep import Upkeep
 
 log = logging.getLogger("holdfast.worker")
@@ -44,6 +46,13 @@ class Worker:
     which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
     seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
     how many seconds finished jobs and events are kept; none keeps them for ever.
+
+    *load* and *unload* are functions of either colour, called with an affinity whose model, or whatever it names, is
+    to be loaded before jobs beside it run, or to make room for another; *residents* of them are at hand at once, one
+    unless said otherwise. `affinity` then says what is loaded from the start. *residence* is for how many seconds
+    jobs beside these are favoured while others wait; without it, as long as there are any.
+
+    Raises `HandlersStuck` once more handlers than it has slots run on though they were told to stop.
     """
 
     def __init__(
@@ -53,6 +62,10 @@ class Worker:
         concurrency: int = CONCURRENCY_DEFAULT,
         grace: Duration = GRACE_SECONDS_DEFAULT,
         retention: Duration | None = None,
+        load: Hook | None = None,
+        unload: Hook | None = None,
+        residents: int | None = None,
+        residence: Duration | None = None,
         **words: Unpack[ClaimOptions],
     ) -> None:
         self._store = queue.store
@@ -61,7 +74,8 @@ class Worker:
         self._concurrency = checks.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
         self._retention_seconds = None if retention is None else checks.duration_ms(retention, "retention") / 1000
         self._grace_seconds = checks.duration_ms(grace, "grace") / 1000
-        for word in ("wait", "lease_token", "residence_left"):
+        self._residents = check_terms(load, unload, residents, residence, words.get("affinity"))
+        for word in ("wait", "lease_token", "residence_left", "affinities_held", "affinities_max"):
             if word in words:
                 raise InvalidInput(word, "is the worker's own to say")
         self.name = checks.name(words.get("worker", identity.worker_name()), "worker")
@@ -85,22 +99,26 @@ class Worker:
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self.stop)
-        words = self._claim_words()
+        subscription = Subscription(self._tasks, self._words)
         keeper_store = self._store.twin()
-        keeper = LeaseKeeper(self._operations, keeper_store, self._lease_seconds)
+        keeper = LeaseKeeper(self._operations, keeper_store, self.name, self._lease_seconds)
         try:
             self._core = Core(
                 self._operations,
                 self._store,
                 self._tasks,
-                words,
+                subscription,
                 concurrency=self._concurrency,
                 keeper=keeper,
+                give_up=self.stop,
+                residents=self._residents,
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
-            async with self._kept_up(words, self._core) as upkeep:
+            async with self._kept_up(self._core) as upkeep:
                 await self._serve_and_end(self._core, upkeep)
+            if self._core.gave_up is not None:
+                raise self._core.gave_up
         finally:
             keeper.stop()
             if keeper_store is not self._store:
@@ -111,16 +129,19 @@ class Worker:
             log.info("worker %s has stopped", self.name)
 
     @asynccontextmanager
-    async def _kept_up(self, words: ClaimOptions, core: Core) -> AsyncIterator[Upkeep]:
+    async def _kept_up(self, core: Core) -> AsyncIterator[Upkeep]:
         """Do the upkeep beside the block, and take this worker out of the registry at its end."""
         upkeep = Upkeep(
             self._operations,
             self._store,
-            words,
+            core.words,
             concurrency=self._concurrency,
             running=lambda: core.running,
+            loaded=lambda: core.loaded,
+            switches=lambda: core.switches,
             retention_seconds=self._retention_seconds,
         )
+        core.said_soon = upkeep.say_soon
         running = asyncio.ensure_future(upkeep.run())
         try:
             yield upkeep
@@ -184,19 +205,13 @@ class Worker:
         core = self._core
         if core is None:
             return WorkerStatus(self.name, (), {}, stopping=False)
-        return WorkerStatus(self.name, core.running_jobs(), dict(core.counts), stopping=self._stop_asked)
-
-    # --- what it takes ---------------------------------------------------------------------------------------------
-
-    def _claim_words(self) -> ClaimOptions:
-        """Return the words of its claims: by default the kinds the queue has tasks for, in the lanes these name."""
-        tasks = self._tasks
-        kinds = self._words.get("kinds")
-        if kinds is None:
-            kinds = tasks.kinds()
-        if not kinds:
-            raise Misconfigured("the queue has no tasks; declare some with @queue.task, in a module that is imported")
-        for kind in kinds:
-            tasks.get(kind)
-        lanes = self._words.get("lanes") or tasks.lanes(kinds)
-        return {**self._words, "kinds": list(kinds), "lanes": list(lanes)}
+        return WorkerStatus(
+            self.name,
+            core.running_jobs(),
+            dict(core.counts),
+            stopping=self._stop_asked,
+            abandoned=core.abandoned,
+            loaded=core.loaded,
+            loading=core.loading,
+            switches=core.switches,
+        )

@@ -158,3 +158,8 @@ def sessions_topic(lane: str) -> str:
 def session_topic(tenant: str, session: str) -> str:
     """Return the topic signalled when this session may have something to claim."""
     return f"session:{tenant}/{session}"
+
+
+def worker_topic(worker: str) -> str:
+    """Return the topic signalled when somebody asks for a job that the worker holds to be cancelled."""
+    return f"worker:{worker}"

@@ -11,8 +11,8 @@ import pytest
 import holdfast
 from holdfast.stores.sqlite import file_systems
 from tests.sqlite.faults.child import run_child
-from tests.sqlite.faults.places import open_folder, small_disk, turn_read_only
 from tests.sqlite.faults.visits import visit
+from tests.support.places import open_folder, small_disk, turn_read_only
 
 _WRITES = ["ReadOnlyStore"] * 4
 

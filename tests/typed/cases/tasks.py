@@ -162,3 +162,11 @@ async def in_an_awaited_handler(context: Context) -> None:
     async with context.transaction() as tx:
         await tx.enqueue("email.send", {"to": "ada"})
     raise holdfast.Defer(until="tomorrow")  # E: arg-type
+
+
+# Many calls in one commit: each is checked as a call.
+assert_type(bare.enqueue_many([bare.new("ada"), bare.new(to="bob", copies=2)]), list[Enqueued])
+bare.enqueue_many(bare.new(to) for to in ("ada", "bob"))
+bare.enqueue_many([bare.new(1)])  # E: arg-type
+bare.enqueue_many([{"to": "ada"}])  # E: list-item
+bare.enqueue_many(["ada"])  # E: list-item

@@ -36,6 +36,8 @@ class _Look(NamedTuple):
     selection: Selection
     chosen: list[int]
     heads: dict[int, Mark]
+    barred: bool = False
+    """Whether what comes first would be one affinity too many."""
 
 
 def select_ready(marks: Marks, wanted: Wanted) -> Script[Selection | None]:
@@ -52,7 +54,7 @@ def select_ready(marks: Marks, wanted: Wanted) -> Script[Selection | None]:
         look = yield from _look(marks, wanted, Behind(taken, {}), spare)
         if look is None:
             return None
-        if look.selection.jobs:
+        if look.selection.jobs or look.barred:
             if not taken:
                 _move(marks, look, seen_all=True)
             return look.selection
@@ -115,7 +117,7 @@ def _choose(wanted: Wanted, level: Level, least: int) -> Script[_Look]:
         # Beside an affinity not every job of the route was looked at.
         first_last = sorted(offer.heads, key=lambda head: (head.due_at_ms, head.seq), reverse=True)
         heads = _heads(level, [(cast(Place, head.stream)[0], head.due_at_ms, head.seq) for head in first_last])
-    return _Look(Selection(jobs, *offer.round, now), chosen, heads)
+    return _Look(Selection(jobs, *offer.round, now), chosen, heads, bool(offer.heads) and not chosen)
 
 
 def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, Mark]:

@@ -71,7 +71,8 @@ def _ask(cursor: psycopg.Cursor[Row], request: Message | Query | Copy) -> Rows:
             return cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
         case Copy(text, rows):
             with cursor.copy(text.encode()) as copy:
-                copy.write(copied(rows))
+                for lines in copied(rows):
+                    copy.write(lines)
             return [(cursor.rowcount,)]
         case Message(text):
             cursor.execute(text.encode(), prepare=False)
@@ -113,7 +114,8 @@ async def _ask_async(cursor: psycopg.AsyncCursor[Row], request: Message | Query 
             return await cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
         case Copy(text, rows):
             async with cursor.copy(text.encode()) as copy:
-                await copy.write(copied(rows))
+                for lines in copied(rows):
+                    await copy.write(lines)
             return [(cursor.rowcount,)]
         case Message(text):
             await cursor.execute(text.encode(), prepare=False)

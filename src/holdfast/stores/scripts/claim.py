@@ -92,11 +92,15 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
         limit = 1 if preference.expired else request.limit - len(taken)
         wanted = Wanted(request, preference, routes, limit, len(taken), catalog.loud)
         selection = yield from engine.select_ready(wanted)
+        if selection is not None and not selection.jobs:
+            # What comes next would be one affinity too many.
+            break
         if selection is not None:
             jobs = yield from _lease(catalog, request, selection, len(taken))
             yield from move_turn(selection, jobs)
             taken += jobs
             preference = preference.after(jobs[-1].affinity) if jobs else preference
+            preference = preference.holding(job.affinity for job in jobs)
         elif bites_left and (yield from _tidy_more(catalog)):
             # What this claim could take may stand behind what others could; it looks so far and no further.
             bites_left -= 1

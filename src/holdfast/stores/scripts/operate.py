@@ -13,7 +13,7 @@ from holdfast.domain.lane import Catalog
 from holdfast.domain.records import Requeued, Skipped
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
-from holdfast.stores.script import Script, Statement
+from holdfast.stores.script import Script, Signal, Statement, worker_topic
 from holdfast.stores.scripts.catalog import hold_catalog, load_catalog, touch_catalog
 from holdfast.stores.scripts.enqueue import live_holder
 from holdfast.stores.scripts.inspect import get
@@ -29,6 +29,8 @@ def cancel(engine: Engine, job_id: str, tenant: str | None, *, force: bool) -> S
     if step is None:
         return job
     [after] = yield from apply_steps(catalog, [step], now)
+    if job.state == "running" and job.worker is not None:
+        yield Signal([worker_topic(job.worker)])
     return after
 
 

@@ -80,7 +80,7 @@ def is_one_stream(level: Level, preference: Preference) -> bool:
         len(level.routes) == 1
         and level.only_turn is not None
         and level.request.tenant is None
-        and not (preference.affinities and level.placed)
+        and not (level.placed and (preference.affinities or preference.most is not None))
     )
 
 

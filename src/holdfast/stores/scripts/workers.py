@@ -24,6 +24,7 @@ def beat(worker: WorkerInfo) -> Script[None]:
         "state": worker.state,
         "concurrency": worker.concurrency,
         "running": worker.running,
+        "switches": worker.switches,
         **{word: strict_json.compact(list(getattr(worker, word))) for word in _LISTS},
         "now": now.wall_ms,
     }

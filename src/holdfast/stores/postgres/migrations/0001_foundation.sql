@@ -108,6 +108,7 @@ create table holdfast.worker (
     kinds         text not null,
     capabilities  text not null,
     loaded        text not null,
+    switches      integer not null,
     started_at_ms bigint not null,
     beat_at_ms    bigint not null,
     primary key (worker, incarnation)

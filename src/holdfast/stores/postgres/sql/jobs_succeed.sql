@@ -1,5 +1,5 @@
 -- End running jobs as done where their fence holds, tell of each in the event log, and return what may have changed
--- since they were claimed. The state is hidden from the planner, which would else go through all running jobs.
+-- since they were claimed. Only a running job has an end of its lease.
 with ended as (
     update holdfast.job j
        set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
@@ -8,7 +8,6 @@ with ended as (
       from unnest(%(held_0)s::bigint[], %(held_1)s::integer[], %(held_2)s::text[], %(held_3)s::text[])
            as h (seq, epoch, lease_token, result)
      where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
-       and coalesce(j.state, '') = 'running'
        and j.lease_until_ms > coalesce(%(lease_now)s::bigint, holdfast.clock_ms())
  returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
            j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker

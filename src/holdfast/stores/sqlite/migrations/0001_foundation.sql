@@ -68,6 +68,7 @@ create table holdfast_worker (
     kinds         text not null,
     capabilities  text not null,
     loaded        text not null,
+    switches      integer not null,
     started_at_ms integer not null,
     beat_at_ms    integer not null,
     primary key (worker, incarnation)

@@ -1,0 +1,87 @@
+"""What a claim returns is what the store holds, however the engine came by it: to the last column, for every job."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Backoff, Failed, NewJob, Queue
+from holdfast.domain import limits
+from tests.support.clock import ManualClock
+from tests.support.held import claim_one
+from tests.support.lives import all_events
+from tests.support.stores import Harness
+
+
+def assert_as_stored(queue: Queue, limit: int = 100, **words: object) -> int:
+    claims = queue.claim_many(limit=limit, **words)  # type: ignore[arg-type]  # each test gives words of a claim
+    assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
+    assert [claim.job.claim_place for claim in claims] == list(range(len(claims)))
+    return len(claims)
+
+
+def test_jobs_with_every_word_are_returned_whole(queue: Queue) -> None:
+    queue.enqueue(
+        "mail",
+        {"text": "a 'quoted' \\ line\nand \"more\""},
+        tenant="acme",
+        priority=7,
+        requires=["gpu"],
+        headers={"trace": "1"},
+        tags={"order": "42"},
+        deadline=60,
+        max_attempts=9,
+        backoff=Backoff(base=1),
+        dedupe_key="once",
+        events="all",
+        job_id="chosen",
+    )
+    assert assert_as_stored(queue, capabilities=["gpu"]) == 1
+
+
+def test_a_job_that_failed_before_is_returned_with_its_failure(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("mail")
+    queue.settle(claim_one(queue), Failed("it broke", reason="smtp", retry_after=1, traceback="where"))
+    clock.advance(2)
+    assert assert_as_stored(queue) == 1
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_a_batch_over_several_priorities_counts_its_places_on(queue: Queue, kinds: int) -> None:
+    queue.enqueue_many([NewJob(f"kind{number % kinds}", priority=number % 3) for number in range(12)])
+    assert assert_as_stored(queue) == 12
+
+
+def test_a_batch_over_several_kinds_and_tenants_is_returned_whole(queue: Queue) -> None:
+    queue.enqueue_many([NewJob(f"kind{number % 3}", tenant=f"t{number % 4}") for number in range(24)])
+    assert assert_as_stored(queue, limit=20) == 20
+
+
+def test_jobs_that_fall_due_together_come_in_the_order_of_enqueueing(queue: Queue) -> None:
+    made = queue.enqueue_many([NewJob("mail") for _ in range(30)])
+    claims = queue.claim_many(limit=30)
+    assert [claim.job.id for claim in claims] == [one.id for one in made]
+
+
+@pytest.mark.parametrize("kinds", [1, 3])
+def test_claims_in_a_lane_that_tells_all_are_recorded_and_counted(queue: Queue, kinds: int) -> None:
+    queue.set_lane("loud", events="all")
+    made = queue.enqueue_many([NewJob(f"kind{number % kinds}", lane="loud") for number in range(6)])
+    assert assert_as_stored(queue, lanes=["loud"]) == 6
+    told = {
+        one.id: [(event.number, event.name) for event in all_events(queue) if event.job_id == one.id] for one in made
+    }
+    assert told == {one.id: [(1, "enqueued"), (2, "claimed")] for one in made}
+
+
+@pytest.mark.parametrize("kinds", [1, 3])
+def test_a_job_past_its_deadline_is_not_started_however_many_there_are(
+    harness: Harness, queue: Queue, clock: ManualClock, kinds: int
+) -> None:
+    """More than one claim ends on its way, so that some stand at the head when it comes to leasing."""
+    count = 12 * limits.BITE
+    queue.enqueue_many([NewJob(f"kind{number % kinds}", deadline=10) for number in range(count)])
+    clock.advance(11)
+    queue.enqueue("kind0", "in time")
+    while claims := queue.claim_many(limit=50):
+        assert [claim.job.payload for claim in claims] == ["in time"]
+    assert queue.counts(by="state")["failed"] == count

@@ -1,0 +1,71 @@
+"""The server's disk really runs full: a typed error, nothing in part, and on it goes when there is room again.
+
+The jobs lie on a small disk and the server's own log of writes does not, so that the server lives on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Done, StoreFull
+from tests.support.places import open_folder, small_disk
+from tests.support.postgres_server import Server
+
+# It does not shrink when stored, as text that repeats itself would.
+BODY = "".join(chr(33 + (place * place * 7 + place * 31) % 5000) for place in range(60_000))
+ROOM_FOR_LATER = 6 << 20
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    with open_folder() as folder, small_disk(folder / "disk", "40m", "no server's disk ran full") as disk:
+        yield disk
+
+
+@pytest.fixture
+def queue(server: Server, disk: Path) -> Iterator[holdfast.Queue]:
+    place = disk / "tables"
+    place.mkdir()
+    if server.user is not None:
+        shutil.chown(place, server.user.pw_uid, server.user.pw_gid)
+    with server.superuser() as connection:
+        connection.execute(f"create tablespace small location '{place}'".encode())
+        connection.execute("create database small tablespace small")
+    with holdfast.connect(server.database_url("small")) as queue:
+        yield queue
+    with server.superuser() as connection:
+        connection.execute("drop database small with (force)")
+        connection.execute("drop tablespace small")
+
+
+def _fill_up(queue: holdfast.Queue, stored: list[str]) -> None:
+    while True:
+        stored.append(queue.enqueue("large", {"number": len(stored), "body": BODY}).id)
+
+
+def test_a_full_disk_refuses_by_name_loses_nothing_and_is_used_again(queue: holdfast.Queue, disk: Path) -> None:
+    reserve = disk / "reserve"
+    reserve.write_bytes(bytes(ROOM_FOR_LATER))
+    queue.enqueue("held", job_id="held")
+    claim = queue.claim(kinds=["held"], lease=600)
+    assert claim is not None
+    stored = [claim.job.id]
+
+    with pytest.raises(StoreFull):
+        _fill_up(queue, stored)
+    with pytest.raises(StoreFull):
+        queue.enqueue_many([{"kind": "large", "payload": {"body": BODY}} for _ in range(100)])
+    assert len(stored) > 20
+    assert {job.id for job in queue.jobs(limit=1000)} == set(stored)
+
+    reserve.unlink()
+    stored.append(queue.enqueue("large", {"body": BODY}).id)
+    assert queue.settle(claim, Done()).state == "done"
+    assert {job.id for job in queue.jobs(limit=1000)} == set(stored)
+    taken = queue.claim_many(limit=1000)
+    assert {claim.job.id for claim in taken} == set(stored) - {claim.job.id}
