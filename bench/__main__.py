@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import claim_cost, machine
+from bench import claim_cost, machine, sessions
 from bench.candidates import Candidate, Engine
 from bench.charts import draw_all
 from bench.everyone import absent, everyone
@@ -29,7 +29,7 @@ from bench.worker import JOBS as WORKER_JOBS
 from bench.worker import on_files, run_worker
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("roads", "pickup", "claims", "memory", "pinned", "worker")
+PARTS = ("roads", "pickup", "claims", "memory", "pinned", "worker", "sessions")
 """All parts; memory is measured on SQLite only, a pinned snapshot on PostgreSQL only."""
 ENGINES: dict[str, tuple[Engine, ...]] = {
     "sqlite": ("sqlite",),
@@ -43,6 +43,7 @@ _MEMORY_JOBS = 1_000_000
 _PINNED_JOBS = 200_000
 _PICKUPS = 100
 _CLAIMS = 100
+_TURNS = 10
 _IDLE_SECONDS = 5.0
 
 
@@ -129,6 +130,10 @@ def measure_sqlite(asked: argparse.Namespace, place: Path, say: Say) -> Results:
         )
     if "claims" in parts:
         results.costs = claim_cost.run_claim_cost(place, **_claims(asked), say=_of("sqlite", say))
+    if "sessions" in parts:
+        results.session_costs = sessions.run_on_files(place, **_sessions(asked), say=_of("sqlite", say))
+        say("SQLite: a crew on 64 sessions")
+        results.crew = sessions.run_crew_on_file(place, turns=scaled(_TURNS, scale))
     if "memory" in parts:
         say("SQLite: memory")
         results.memory = run_memory(place, scaled(_MEMORY_JOBS, scale))
@@ -164,6 +169,10 @@ def measure_postgres(asked: argparse.Namespace, place: Path, say: Say) -> Result
             )
         if "claims" in parts:
             results.costs = postgres_claim_cost.run_claim_cost(arena, **_claims(asked), say=_of("postgres", say))
+        if "sessions" in parts:
+            results.session_costs = sessions.run_on_server(arena, **_sessions(asked), say=_of("postgres", say))
+            say("PostgreSQL: a crew on 64 sessions")
+            results.crew = sessions.run_crew_on_server(arena, turns=scaled(_TURNS, scale))
         if "pinned" in parts:
             say("PostgreSQL: claims under a pinned snapshot")
             results.pinned = postgres_claim_cost.run_pinned(
@@ -196,6 +205,15 @@ def _claims(asked: argparse.Namespace) -> dict[str, Any]:
         "beside": max(1_000, scaled(_BESIDE, asked.scale)),
         "rounds": asked.rounds,
         "claims": max(2, scaled(_CLAIMS, min(1.0, asked.scale * 4))),
+    }
+
+
+def _sessions(asked: argparse.Namespace) -> dict[str, Any]:
+    claims = _claims(asked)
+    return {
+        "sizes": [size for size in claims["sizes"] if size <= max(_SIZES)],
+        "rounds": asked.rounds,
+        "claims": max(2, claims["claims"] // 4),
     }
 
 

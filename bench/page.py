@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bench.candidates import Engine
 from bench.charts import chart_names
+from bench.claim_cost import Cost
 from bench.postgres.claim_cost import Pinned
 from bench.results import Results, ratio
 from bench.targets import verdicts
@@ -55,7 +56,11 @@ def told(results: Results) -> str:
     if results.costs:
         sizes = sorted(results.costs[0].seconds)
         head = ("claim", f"µs at {sizes[0]:,}", *(f"ratio at {size:,}" for size in sizes[1:]))
-        parts += ["### Claims as the store grows\n", _table(head, _costs(results, sizes))]
+        parts += ["### Claims as the store grows\n", _table(head, _costs(results.costs, sizes))]
+    if results.session_costs:
+        sizes = sorted(results.session_costs[0].seconds)
+        head = ("sessions", f"µs at {sizes[0]:,}", *(f"ratio at {size:,}" for size in sizes[1:]))
+        parts += ["### Sessions as the store grows\n", _table(head, _costs(results.session_costs, sizes))]
     if results.pinned is not None:
         parts += [
             "### Claims under a pinned snapshot\n",
@@ -112,7 +117,7 @@ def _worker(found: WorkerFigures) -> Iterable[Sequence[str]]:
     yield "none: idle", "", "one core", "", f"{found.idle_share:.2%}"
 
 
-def _costs(results: Results, sizes: Sequence[int]) -> Iterable[Sequence[str]]:
-    for cost in results.costs:
+def _costs(costs: Iterable[Cost], sizes: Sequence[int]) -> Iterable[Sequence[str]]:
+    for cost in costs:
         first = cost.seconds[sizes[0]]
         yield cost.filter, f"{first * 1e6:.0f}", *(f"{cost.seconds[size] / first:.2f}" for size in sizes[1:])

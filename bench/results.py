@@ -14,6 +14,7 @@ from bench.memory import Memory
 from bench.pickup import Latency
 from bench.postgres.claim_cost import Pinned
 from bench.rounds import Cell
+from bench.sessions import Crew
 from bench.worker import WorkerFigures
 
 NAMES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
@@ -32,6 +33,8 @@ class Results:
     costs: list[Cost] = field(default_factory=list)
     memory: Memory | None = None
     pinned: Pinned | None = None
+    session_costs: list[Cost] = field(default_factory=list)
+    crew: Crew | None = None
     worker: WorkerFigures | None = None
     absent: dict[str, str] = field(default_factory=dict)
 
@@ -82,16 +85,19 @@ def _told(results: Results) -> dict[str, Any]:
         "not_measured": results.absent,
         "roads": [_cell(cell) for cell in results.cells],
         "pickup": [_latency(one) for one in results.latencies],
-        "claim_cost": [
-            {
-                "filter": cost.filter,
-                "microseconds": {str(size): round(took * 1e6, 1) for size, took in cost.seconds.items()},
-            }
-            for cost in results.costs
-        ],
+        "claim_cost": [_cost(cost) for cost in results.costs],
+        "session_cost": [_cost(cost) for cost in results.session_costs],
+        "session_crew": None if results.crew is None else results.crew._asdict(),
         "memory": None if results.memory is None else results.memory._asdict(),
         "worker": None if results.worker is None else _worker(results.worker),
         "pinned_snapshot": None if results.pinned is None else results.pinned._asdict(),
+    }
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    return {
+        "filter": cost.filter,
+        "microseconds": {str(size): round(took * 1e6, 1) for size, took in cost.seconds.items()},
     }
 
 

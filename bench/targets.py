@@ -11,6 +11,7 @@ from bench.results import Results, ratio
 MEMORY_MEGABYTES_MAX = 128
 CLAIM_GROWTH_MAX = 1.5
 PINNED_GROWTH_MAX = 1.3
+CREW_SHARE_MIN = 0.8
 WORKER_LEAST = 0.7
 SLEEPING_LEAST = 0.8
 IDLE_MOST = 0.01
@@ -31,7 +32,7 @@ def verdicts(results: Results) -> list[Verdict]:
         own = [*_postgres_roads(results), *_postgres_pickup(results), *_claims(results), *_pinned(results)]
     else:
         own = [*_roads(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
-    return [*own, *_worker(results)]
+    return [*own, *_worker(results), *_sessions(results)]
 
 
 def _at_least(path: str, against: str, least: float, found: float | None) -> Verdict:
@@ -87,6 +88,18 @@ def _claims(results: Results) -> Iterator[Verdict]:
         most = max(results.costs[0].seconds)
         path = f"claim at {most:,} ready jobs, worst filter ({worst})"
         yield Verdict(path, "at most 1.5x the claim at 1,000", growth[worst], growth[worst] <= CLAIM_GROWTH_MAX)
+
+
+def _sessions(results: Results) -> Iterator[Verdict]:
+    if results.session_costs:
+        costs = results.session_costs
+        growth = {cost.filter: max(cost.seconds.values()) / cost.seconds[min(cost.seconds)] for cost in costs}
+        worst = max(growth, key=lambda name: growth[name])
+        path = f"sessions at {max(costs[0].seconds):,} batches, worst ({worst})"
+        yield Verdict(path, "at most 1.5x that at 1,000", growth[worst], growth[worst] <= CLAIM_GROWTH_MAX)
+    if results.crew is not None:
+        path = f"{results.crew.workers} workers on {results.crew.sessions} sessions"
+        yield _at_least(path, f"{results.crew.workers} times one worker", CREW_SHARE_MIN, results.crew.share)
 
 
 def _memory(results: Results) -> Iterator[Verdict]:

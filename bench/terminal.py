@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from bench.claim_cost import Cost
 from bench.results import NAMES, Results, ratio
 from bench.targets import verdicts
 from bench.worker import WorkerFigures
@@ -19,7 +20,9 @@ def show(results: Results, console: Console) -> None:
     if results.latencies:
         console.print(_latencies(results))
     if results.costs:
-        console.print(_costs(results))
+        console.print(_costs("One claim as the store grows", results.costs))
+    if results.session_costs:
+        console.print(_costs("Sessions as the store grows", results.session_costs))
     if results.worker is not None:
         console.print(_worker(results.worker))
     console.print(_targets(results))
@@ -63,12 +66,10 @@ def _latencies(results: Results) -> Table:
     return table
 
 
-def _costs(results: Results) -> Table:
-    sizes = sorted(results.costs[0].seconds)
-    table = _table(
-        "One claim as the store grows", "claim", f"µs at {sizes[0]:,}", *(f"x at {one:,}" for one in sizes[1:])
-    )
-    for cost in results.costs:
+def _costs(title: str, costs: list[Cost]) -> Table:
+    sizes = sorted(costs[0].seconds)
+    table = _table(title, "claim", f"µs at {sizes[0]:,}", *(f"x at {one:,}" for one in sizes[1:]))
+    for cost in costs:
         first = cost.seconds[sizes[0]]
         growth = (f"{cost.seconds[size] / first:.2f}" for size in sizes[1:])
         table.add_row(cost.filter, f"{first * 1e6:.0f}", *growth)

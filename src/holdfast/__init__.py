@@ -56,11 +56,15 @@ from holdfast.domain.records import (
     Waiting,
     WorkerInfo,
 )
+from holdfast.domain.session import Batch
+from holdfast.domain.session_claim import AnySessionOptions, SessionClaimOptions
+from holdfast.domain.session_lease import SessionClaim, SessionLease
 from holdfast.runtime.status import RunningJob, WorkerStatus
 from holdfast.runtime.worker import Worker
 from holdfast.version import __version__
 
 __all__ = [
+    "AnySessionOptions",
     "Artifact",
     "ArtifactInfo",
     "ArtifactNotFound",
@@ -72,6 +76,7 @@ __all__ = [
     "Attempt",
     "Backlog",
     "Backoff",
+    "Batch",
     "Cancelled",
     "Claim",
     "ClaimOptions",
@@ -117,6 +122,9 @@ __all__ = [
     "Retry",
     "RunningJob",
     "SchemaMismatch",
+    "SessionClaim",
+    "SessionClaimOptions",
+    "SessionLease",
     "SettledAndClaimed",
     "Settlement",
     "Skipped",

@@ -15,6 +15,7 @@ from bench.ours import HoldfastSession
 from bench.page import BEGIN, END, told, write_page
 from bench.results import Results, store
 from bench.rounds import SQLITE_PLANS, Cell
+from bench.sessions import ENQUEUED, SETTLED, WAYS
 from bench.targets import verdicts
 
 
@@ -46,6 +47,12 @@ def test_pickup_claims_and_memory_are_measured(results: Results) -> None:
     assert all(cost.seconds for cost in results.costs)
     assert results.memory is not None
     assert results.memory.jobs == 1_000
+
+
+def test_sessions_are_measured(results: Results) -> None:
+    assert {cost.filter for cost in results.session_costs} == {way.name for way in WAYS} | {SETTLED, ENQUEUED}
+    assert results.crew is not None
+    assert results.crew.share > 0
 
 
 def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_lanes_in_json(cli: Cli) -> None:
 
     listed = cli.json("lanes", "list")["lanes"]
 
-    assert {"name": "bulk", "state": "paused", "order": "fair", "events": "terminal"} in listed
+    assert {"name": "bulk", "state": "paused", "order": "fair", "events": "terminal", "backoff": "block"} in listed
 
 
 def test_set_changes_what_is_named_and_nothing_else(cli: Cli) -> None:
@@ -29,7 +29,14 @@ def test_set_changes_what_is_named_and_nothing_else(cli: Cli) -> None:
 
     assert "paused" in cli.text("lanes", "set", "bulk", "--state", "paused")
     answer = cli.json("lanes", "set", "bulk", "--events", "all")
-    assert answer == {"name": "bulk", "state": "paused", "order": "strict", "events": "all"}
+    assert answer == {
+        "name": "bulk",
+        "state": "paused",
+        "order": "strict",
+        "events": "all",
+        "backoff": "block",
+    }
+    assert "skip" in cli.text("lanes", "set", "bulk", "--backoff", "skip")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ INTERNAL = {
     "predecessor",
     "deferred_since_ms",
     "event_count",
+    "session_number",
 }
 # Stored under one name, shown under another.
-RENAMED = {"dedupe_kind", "record_all"}
+RENAMED = {"dedupe_kind", "record_all", "enqueue_seq"}
 
 
 def test_every_field_of_a_job_is_shown_or_known_to_stay_inside(cli: Cli) -> None:
@@ -37,6 +38,22 @@ def test_a_jobs_moments_are_milliseconds_and_its_bodies_decoded(cli: Cli) -> Non
     assert shown["due_at_ms"] - shown["enqueued_at_ms"] == 60_000
     assert (shown["payload"], shown["headers"], shown["tags"]) == ({"n": 2**70}, {"h": "1"}, {"t": "2"})
     assert shown["backoff"] == {"base_ms": 60_000, "factor": 2.0, "cap_ms": 3_600_000, "jitter": 0.0}
+
+
+def test_what_makes_a_job_a_batch_of_a_session_is_shown(cli: Cli) -> None:
+    job = cli.queue.enqueue("a", session="chat-42", slot="join", source_key="m1", items=[1, 2]).job
+
+    assert wire.job(job)["batch"] == {
+        "session": "chat-42",
+        "work_class": "turn",
+        "delivery": "earliest_safe_boundary",
+        "slot": "join",
+        "merge_key": "default",
+        "source_key": "m1",
+        "items": 2,
+        "enqueue_seq": 1,
+    }
+    assert wire.job(cli.queue.enqueue("a").job)["batch"] is None
 
 
 def test_every_field_of_an_attempt_is_shown(cli: Cli) -> None:

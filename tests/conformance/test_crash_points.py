@@ -13,7 +13,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import Artifact, Claim, Deferred, Done, Failed, Outcome, Queue, Released
+from holdfast import (
+    Artifact,
+    Claim,
+    Deferred,
+    Done,
+    Failed,
+    Outcome,
+    Queue,
+    Released,
+    SessionClaim,
+    SessionLease,
+)
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.held import claim_one
 from tests.support.stores import Harness
@@ -65,6 +76,38 @@ def held_by_an_earlier_start(harness: Harness, queue: Queue) -> None:
     claim_one(queue, worker="gpu", incarnation="first", exclusive=True)
 
 
+def session_waiting(_harness: Harness, queue: Queue) -> None:
+    for n in range(3):
+        queue.enqueue("say", n, session="s", slot="join", source_key=str(n), events="all")
+
+
+def session_running(harness: Harness, queue: Queue) -> SessionClaim:
+    session_waiting(harness, queue)
+    claim = queue.claim_session("s", limit=2, nonce="n", worker="w", incarnation="i")
+    assert claim is not None
+    return claim
+
+
+def session_open(harness: Harness, queue: Queue) -> SessionLease:
+    session_waiting(harness, queue)
+    lease = queue.open_session("s", worker="w", lease_token="t")
+    queue.claim_session("s", under=lease, limit=2)
+    harness.clock.advance(1)
+    return lease
+
+
+def session_to_tidy(harness: Harness, queue: Queue) -> None:
+    """Leave a session with a batch due, one lapsed and one overdue."""
+    queue.enqueue("say", "due", session="s", delay=10, source_key="due")
+    queue.enqueue("say", "lapsed", session="s", source_key="lapsed")
+    queue.claim_session("s", lease=5)
+    queue.enqueue("say", "overdue", session="s", deadline=5, source_key="overdue")
+    harness.clock.advance(20)
+
+
+SAY_AGAIN = {"kind": "say", "session": "s", "slot": "join"}
+
+
 def settled(outcome: Outcome) -> Callable[[Queue, Any], Any]:
     return lambda queue, claim: queue.settle(claim, outcome)
 
@@ -110,6 +153,37 @@ CASES = {
     "requeue": Case(one_failed, lambda queue, _: queue.requeue("a")),
     "requeue many": Case(one_failed, lambda queue, _: queue.requeue_many(["a", "none"])),
     "reprioritize": Case(one_waiting, lambda queue, _: queue.reprioritize("a", 7)),
+    "enqueue into a session": Case(
+        session_waiting,
+        lambda queue, _: queue.enqueue_many([{**SAY_AGAIN, "payload": n, "source_key": f"k{n}"} for n in range(3)]),
+    ),
+    "claim a session": Case(
+        session_waiting, lambda queue, _: queue.claim_session("s", limit=2, nonce="n", worker="w", incarnation="i")
+    ),
+    "claim any session": Case(
+        session_waiting, lambda queue, _: queue.claim_any_session(limit=2, nonce="n", worker="w", incarnation="i")
+    ),
+    "claim a session and tidy": Case(
+        session_to_tidy, lambda queue, _: queue.claim_session("s", nonce="n", worker="w", incarnation="i")
+    ),
+    "claim any session and tidy": Case(
+        session_to_tidy, lambda queue, _: queue.claim_any_session(nonce="n", worker="w", incarnation="i")
+    ),
+    "take in more at a checkpoint": Case(
+        session_running, lambda queue, turn: queue.claim_session("s", boundary="checkpoint", holding=turn)
+    ),
+    "heartbeat of a session claim": Case(session_running, lambda queue, turn: queue.heartbeat(turn, lease=60)),
+    "settle a session claim": Case(
+        session_running, lambda queue, turn: queue.settle(turn, [FOLLOWED, Failed("no", retry_after=5)])
+    ),
+    "release a session claim": Case(session_running, settled(Released())),
+    "take a session over": Case(
+        session_running,
+        lambda queue, _: queue.open_session("s", worker="other", take_over=True, lease_token="t2"),
+    ),
+    "renew a session lease": Case(session_open, lambda queue, lease: queue.renew_session(lease)),
+    "close a session": Case(session_open, lambda queue, lease: queue.close_session(lease)),
+    "cancel a session": Case(session_waiting, lambda queue, _: queue.cancel_session("s")),
     "set a lane": Case(one_waiting, lambda queue, _: queue.set_lane("default", state="draining")),
 }
 

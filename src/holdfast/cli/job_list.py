@@ -26,6 +26,7 @@ def columns(jobs: tuple[Job, ...], now_ms: int) -> list[Column]:
         Column("KIND", [job.kind for job in jobs], floor=12),
         Column("LANE", [job.lane for job in jobs], rank=2, floor=8, silent="default"),
         Column("TENANT", [job.tenant for job in jobs], rank=2, floor=8, silent="default"),
+        Column("SESSION", [job.session or "" for job in jobs], rank=2, floor=10, silent=""),
         Column("PRIO", [str(job.priority) for job in jobs], rank=4, silent="0", justify="right"),
         Column("TRY", [f"{job.attempt}/{job.max_attempts}" for job in jobs], rank=5, justify="right"),
         Column("AGE", [text.age(job.enqueued_at_ms, now_ms) for job in jobs], rank=3, justify="right"),

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import ArtifactInfo, Attempt, Failure, Job
+from holdfast import ArtifactInfo, Attempt, Batch, Failure, Job
 from holdfast.cli import text
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
@@ -49,7 +49,10 @@ def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
     yield "kind", job.kind
     yield "lane", job.lane
     yield "tenant", job.tenant
-    yield "priority", str(job.priority)
+    if job.batch is None:
+        yield "priority", str(job.priority)
+    else:
+        yield from _batch(job, job.batch)
     yield "attempts", f"{job.attempt} of {job.max_attempts}{' (the last lapsed)' if job.suspect else ''}"
     yield "epoch", str(job.epoch)
     yield from _moments(job, now_ms)
@@ -66,6 +69,16 @@ def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
         ("headers", _pairs(job.headers)),
         ("tags", _pairs(job.tags)),
     )
+    yield from ((name, value) for name, value in optional if value)
+
+
+def _batch(job: Job, batch: Batch) -> Iterator[tuple[str, str]]:
+    """Yield what makes the job a batch of a session, in place of a priority, which does not apply there."""
+    yield "session", f"{batch.session} (batch {job.enqueue_seq})"
+    yield "work class", batch.work_class
+    yield "delivery", batch.delivery
+    yield "slot", batch.slot + (f" (merge key {batch.merge_key})" if batch.slot == "join" else "")
+    optional = (("source key", batch.source_key), ("items", str(batch.items or "")))
     yield from ((name, value) for name, value in optional if value)
 
 

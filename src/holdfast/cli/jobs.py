@@ -47,6 +47,7 @@ def jobs() -> None:
 @click.option("--lane", help="Only jobs of this lane.")
 @click.option("--tenant", help="Only jobs of this tenant.")
 @click.option("--failure-class", type=click.Choice(FAILURE_CLASSES), help="Only jobs that failed in this way.")
+@click.option("--session", help="Only batches of this session, of --tenant or the default tenant.")
 @click.option("--limit", type=int, default=50, show_default=True, help="How many at most, up to 1000.")
 @click.option("--after", metavar="CURSOR", help="Go on from where the last page ended.")
 @pass_terminal

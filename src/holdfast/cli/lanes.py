@@ -52,6 +52,7 @@ def list_(terminal: Terminal) -> None:
     epilog="""
     active: jobs come and go. paused: none is claimed. draining: none is added.
     fair: tenants take turns. strict: priority, due time and enqueue order alone.
+    block: in a session, a batch in backoff holds up the rest. skip: it does not.
 
     Examples:
       holdfast lanes set bulk --state paused
@@ -62,11 +63,12 @@ def list_(terminal: Terminal) -> None:
 @click.option("--state", type=click.Choice(["active", "paused", "draining"]), help="Whether jobs come and go.")
 @click.option("--order", type=click.Choice(["fair", "strict"]), help="Whether tenants take turns.")
 @click.option("--events", type=click.Choice(["terminal", "all"]), help="Which transitions are recorded.")
+@click.option("--backoff", type=click.Choice(["block", "skip"]), help="Whether a retry holds up its session.")
 @pass_terminal
 def set_(terminal: Terminal, /, lane: str, **changes: Any) -> None:
     """Change a lane; what is not named stays as it is."""
     if not any(changes.values()):
-        raise Complaint("nothing to change: give --state, --order or --events")
+        raise Complaint("nothing to change: give --state, --order, --events or --backoff")
     with terminal.queue() as queue:
         changed = queue.set_lane(lane, **changes)
     if terminal.json:
@@ -81,5 +83,6 @@ def _draw(terminal: Terminal, found: list[Lane]) -> None:
         Column("STATE", [lane.state for lane in found], states=True),
         Column("ORDER", [lane.order for lane in found]),
         Column("EVENTS", [lane.events for lane in found]),
+        Column("BACKOFF", [lane.backoff for lane in found], silent="block"),
     ]
     terminal.show(table(columns, terminal.out.width))

@@ -60,7 +60,13 @@ def job(one: Job) -> Document:
         "dedupe_key": one.dedupe_key,
         "dedupe_scope": _dedupe_scope(one),
         "events": "all" if one.record_all else "terminal",
+        "batch": batch(one),
     }
+
+
+def batch(one: Job) -> Document | None:
+    """Return what makes a job a batch of a session, or nothing where it is none."""
+    return None if one.batch is None else {**one.batch._asdict(), "enqueue_seq": one.enqueue_seq}
 
 
 def failure(one: Failure | None) -> Document | None:
@@ -123,7 +129,7 @@ def enqueued(one: Enqueued) -> Document:
 
 def lane(one: Lane) -> Document:
     """Return a lane and how it is set."""
-    return {"name": one.name, "state": one.state, "order": one.order, "events": one.events}
+    return {"name": one.name, "state": one.state, "order": one.order, "events": one.events, "backoff": one.backoff}
 
 
 def requeued(one: Requeued) -> Document:

@@ -91,6 +91,12 @@ class AsyncQueue(AwaitedHost):
     prune = awaiting(Operations.prune)
     lanes = awaiting(Operations.lanes)
     set_lane = awaiting(Operations.set_lane)
+    claim_session = awaiting(Operations.claim_session)
+    claim_any_session = awaiting(Operations.claim_any_session)
+    cancel_session = awaiting(Operations.cancel_session)
+    open_session = awaiting(Operations.open_session)
+    renew_session = awaiting(Operations.renew_session)
+    close_session = awaiting(Operations.close_session)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:

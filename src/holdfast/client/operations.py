@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, cast, overload
 
 from holdfast.client import checking, identity
 from holdfast.client.checking import Held
+from holdfast.client.session_operations import SessionOperations
 from holdfast.client.steps import Steps
 from holdfast.client.watching import Watch
 from holdfast.domain import checks, limits
@@ -31,15 +32,6 @@ from holdfast.domain.errors import HoldfastError, UnknownKind, WaitTimeout
 from holdfast.domain.event import EventPage
 from holdfast.domain.failure import FailureClass
 from holdfast.domain.job import FINISHED, STATES, Attempt, Job, State
-from holdfast.domain.lane import (
-    EVENT_SCOPES,
-    LANE_ORDERS,
-    LANE_STATES,
-    EventScope,
-    Lane,
-    LaneOrder,
-    LaneState,
-)
 from holdfast.domain.outcome import Artifact, Outcome, check_artifacts
 from holdfast.domain.records import (
     ArtifactInfo,
@@ -54,13 +46,13 @@ from holdfast.domain.records import (
     StoreReport,
     WorkerInfo,
 )
+from holdfast.domain.session_lease import SessionClaim
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Listen, Pause, Procedure, job_topic, lane_topic, read, write
 from holdfast.stores.scripts import backlog as backlog_scripts
 from holdfast.stores.scripts import claim as claim_scripts
 from holdfast.stores.scripts import events as event_scripts
 from holdfast.stores.scripts import inspect as inspect_scripts
-from holdfast.stores.scripts import lanes as lane_scripts
 from holdfast.stores.scripts import lease as lease_scripts
 from holdfast.stores.scripts import operate as operate_scripts
 from holdfast.stores.scripts import retention as retention_scripts
@@ -84,17 +76,15 @@ class SettledAndClaimed(NamedTuple):
     claims: list[Claim]
 
 
-class Operations:
+class Operations(SessionOperations):
     """What can be asked of a store, checked and turned into procedures."""
 
     def __init__(self, engine: Engine, worker: str, incarnation: str) -> None:
-        self._engine = engine
+        super().__init__(engine, worker, incarnation)
         self.steps = Steps(engine)
         """How jobs are taken in, claimed and settled; whoever watches that puts steps of their own here."""
         self.watches: tuple[Watch, ...] = ()
         """Whom workers tell of the attempts in their hands."""
-        # Who claims where a call does not say: this start of this process.
-        self._claimer: ClaimOptions = {"worker": worker, "incarnation": incarnation}
 
     # --- enqueue ---------------------------------------------------------------------------------------------------
 
@@ -126,8 +116,13 @@ class Operations:
         """Lease up to *limit* ready jobs to one worker, in the order of claiming; `ClaimOptions` has the words."""
         return (yield from self._claim(self._claim_request(limit, words)))
 
-    def heartbeat(self, claim: Claim, *, lease: Duration | None = None) -> Procedure[Renewal]:
-        """Extend the lease, by its first length unless *lease* says otherwise, or raise `LeaseLost`."""
+    def heartbeat(self, claim: Claim | SessionClaim, *, lease: Duration | None = None) -> Procedure[Renewal]:
+        """Extend the lease, by its first length unless *lease* says otherwise, or raise `LeaseLost`.
+
+        A session claim is extended as a whole, or not at all.
+        """
+        if isinstance(claim, SessionClaim):
+            return (yield from self._heartbeat_session(claim, lease))
         [answer] = yield from self.heartbeat_many([claim], lease=lease)
         if isinstance(answer, HoldfastError):
             raise answer
@@ -163,12 +158,22 @@ class Operations:
 
     # --- settle ----------------------------------------------------------------------------------------------------
 
-    def settle(self, claim: Claim, outcome: Outcome) -> Procedure[Job]:
+    @overload
+    def settle(self, claim: Claim, outcome: Outcome) -> Procedure[Job]: ...
+
+    @overload
+    def settle(self, claim: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> Procedure[list[Job]]: ...
+
+    def settle(self, claim: Claim | SessionClaim, outcome: Outcome | Sequence[Outcome]) -> Procedure[Job | list[Job]]:
         """Record the outcome of an attempt and return the job it leaves behind, or raise `LeaseLost`.
 
-        Follow-ups, artifacts and events commit together with it. Sending the same settle again succeeds.
+        Follow-ups, artifacts and events commit together with it. Sending the same settle again succeeds. A session
+        claim takes one outcome for all of its batches, or one for each: all are settled in one commit, or none.
         """
-        [settlement] = yield from self.settle_many([(claim, outcome)])
+        if isinstance(claim, SessionClaim):
+            return (yield from self._settle_session(claim, outcome))
+        # A list is refused where the outcome is checked.
+        [settlement] = yield from self.settle_many([(claim, cast(Outcome, outcome))])
         if settlement.error is not None:
             raise settlement.error
         assert settlement.job is not None  # noqa: S101  # without an error there is a job
@@ -227,12 +232,14 @@ class Operations:
         lane: str | None = None,
         tenant: str | None = None,
         failure_class: FailureClass | None = None,
+        session: str | None = None,
         after: str | None = None,
         limit: int = limits.PAGE_DEFAULT,
     ) -> Procedure[JobPage]:
         """Return a page of jobs, newest first, and the cursor for the next page.
 
-        Finished states are listed by their end, the others by enqueue order.
+        Finished states are listed by their end, the others by enqueue order, as are the batches of a *session*, which
+        is one of *tenant*, or of the default tenant.
         """
         wanted = JobFilter(
             state=None if state is None else checks.one_of(state, "state", STATES),
@@ -240,6 +247,7 @@ class Operations:
             lane=checks.optional_name(lane, "lane"),
             tenant=checking.tenant(tenant),
             failure_class=checking.failure_class(failure_class),
+            session=checks.optional_name(session, "session"),
         )
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
@@ -407,11 +415,14 @@ class Operations:
         older_than: Duration,
         states: Sequence[State] = FINISHED,
         events_older_than: Duration | None = None,
+        source_keys_older_than: Duration = limits.SOURCE_KEYS_KEPT_MS_DEFAULT / 1000,
     ) -> Procedure[Pruned]:
         """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded bites.
 
-        The event log is shortened from its start, by *events_older_than* or else *older_than*.
+        The event log is shortened from its start, by *events_older_than* or else *older_than*. A session forgets the
+        source keys of batches that were deleted longer ago than *source_keys_older_than*, by default 7 days.
         """
+        sources_age_ms = checks.duration_ms(source_keys_older_than, "source_keys_older_than")
         age_ms = checks.duration_ms(older_than, "older_than")
         events_age_ms = (
             age_ms if events_older_than is None else checks.duration_ms(events_older_than, "events_older_than")
@@ -421,6 +432,8 @@ class Operations:
         for state in chosen:
             while bite := (yield from write(partial(retention_scripts.prune_jobs, state, age_ms))):
                 jobs += bite
+        while (yield from write(partial(retention_scripts.prune_sources, sources_age_ms))):
+            pass
         left = _HELD_BACK_SECONDS
         while True:
             bite, held_back = yield from write(partial(retention_scripts.prune_events, events_age_ms))
@@ -429,39 +442,6 @@ class Operations:
                 left -= yield Pause(_HELD_BACK_SECONDS / 50)
             elif not bite:
                 return Pruned(jobs, events)
-
-    def lanes(self) -> Procedure[list[Lane]]:
-        """Return every lane that was configured or has ever been used, by name."""
-        return (yield from read(partial(lane_scripts.lanes, self._engine)))
-
-    def set_lane(
-        self,
-        lane: str,
-        *,
-        state: LaneState | None = None,
-        order: LaneOrder | None = None,
-        events: EventScope | None = None,
-    ) -> Procedure[Lane]:
-        """Change a lane: active, paused or draining; fair or strict order; terminal or all events.
-
-        A change of order rearranges what waits in the lane, in bounded bites.
-        """
-        lane = checks.name(lane, "lane")
-        if state is not None:
-            checks.one_of(state, "state", LANE_STATES)
-        if order is not None:
-            checks.one_of(order, "order", LANE_ORDERS)
-        if events is not None:
-            checks.one_of(events, "events", EVENT_SCOPES)
-        script = partial(lane_scripts.set_lane, self._engine, lane, state, order, events)
-        changed, routes = yield from write(script)
-        after = 0
-        while order is not None and (
-            waiting := (yield from read(partial(operate_scripts.waiting_on, routes, after)))
-        ):
-            yield from write(partial(lane_scripts.rearrange, self._engine, waiting))
-            after = waiting[-1]
-        return changed
 
     # --- claiming --------------------------------------------------------------------------------------------------
 

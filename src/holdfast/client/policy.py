@@ -11,6 +11,7 @@ from holdfast.domain.admission import JobOptions, NewJob, check_job
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.checks import Duration
 from holdfast.domain.errors import InvalidInput
+from holdfast.domain.session import joins_session
 
 Isolation: TypeAlias = Literal["process"]
 """How a handler is kept apart from the others of its worker."""
@@ -55,7 +56,9 @@ def split(kind: str, words: TaskOptions) -> tuple[JobOptions, Policy]:
         raise InvalidInput("job_id", "cannot be one for all jobs of a task; give it with using")
     given: Any = words
     options: Any = {word: value for word, value in given.items() if word not in _OWN_WORDS}
-    check_job(NewJob(kind, **options), fresh_id="checked")
+    # Which session a batch joins is said with each; how it joins may be said once for all.
+    named: Any = {"session": "checked"} if joins_session(options) else {}
+    check_job(NewJob(kind, **named | options), fresh_id="checked")
     policy = Policy(
         timeout_seconds=checks.duration_ms(words.get("timeout", DEFAULT.timeout_seconds), "timeout", 1) / 1000,
         retry_on=_errors(words.get("retry_on", ()), "retry_on"),

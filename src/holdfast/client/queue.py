@@ -90,6 +90,12 @@ class Queue(BlockingHost):
     prune = blocking(Operations.prune)
     lanes = blocking(Operations.lanes)
     set_lane = blocking(Operations.set_lane)
+    claim_session = blocking(Operations.claim_session)
+    claim_any_session = blocking(Operations.claim_any_session)
+    cancel_session = blocking(Operations.cancel_session)
+    open_session = blocking(Operations.open_session)
+    renew_session = blocking(Operations.renew_session)
+    close_session = blocking(Operations.close_session)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

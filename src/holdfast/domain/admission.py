@@ -15,13 +15,14 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.lane import DEFAULT_NAME, EVENT_SCOPES, EventScope, RouteKey
+from holdfast.domain.session import SESSION_WORDS, Batch, SessionWords, check_batch, joins_session
 from holdfast.domain.strict_json import Json
 
 OnDuplicate: TypeAlias = Literal["keep", "replace", "run_again"]
 DedupeScope: TypeAlias = Literal["kind", "tenant"]
 
 
-class JobOptions(TypedDict, total=False):
+class JobOptions(SessionWords, total=False):
     """The words of `enqueue`, declared once for every place that takes them."""
 
     lane: str
@@ -115,6 +116,8 @@ class Admission(NamedTuple):
     payload_json: str
     dedupe_key: str | None
     digest: bytes | None
+    batch: Batch | None = None
+    """What makes it a batch of a session, if it is one."""
 
 
 _WORDS: Final = frozenset(JobOptions.__annotations__)
@@ -153,16 +156,22 @@ def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant:
     if not _WORDS.issuperset(options):
         unknown = min(map(str, set(options) - _WORDS))
         raise InvalidInput(unknown, f"is not a word of enqueue; these are: {', '.join(sorted(_WORDS))}")
-    chosen = key = None
+    chosen = key = batch = None
+    if not SESSION_WORDS.isdisjoint(options):
+        if joins_session(options):
+            batch, payload = check_batch(options, payload)
+        options = {word: value for word, value in options.items() if word not in SESSION_WORDS}  # type: ignore[assignment]
     if not _OWN_WORDS.isdisjoint(options):
         chosen = checks.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
         key = checks.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
         options = {word: value for word, value in options.items() if word not in _OWN_WORDS}  # type: ignore[assignment]
     terms = _terms(kind, tenant, options, keyed=key is not None)
+    if batch is not None:
+        terms = terms._replace(route=terms.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     # Only a chosen id can meet another call's job, so only that needs the digest.
-    digest = None if chosen is None else _digest(terms, payload_json, key)
-    return Admission(chosen or fresh_id, terms, payload_json, key, digest)
+    digest = None if chosen is None else _digest(terms, payload_json, key, batch)
+    return Admission(chosen or fresh_id, terms, payload_json, key, digest, batch)
 
 
 def _terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> Terms:
@@ -254,22 +263,22 @@ def _dedupe_kind(kind: str, options: JobOptions, *, keyed: bool) -> str | None:
     return None
 
 
-def _digest(terms: Terms, payload_json: str, key: str | None) -> bytes:
+def _digest(terms: Terms, payload_json: str, key: str | None, batch: Batch | None) -> bytes:
     bodies = map(strict_json.decode, (payload_json, terms.headers_json, terms.tags_json))
-    content = [terms._replace(headers_json="", tags_json=""), key, *bodies]
+    content = [terms._replace(headers_json="", tags_json=""), key, *bodies, batch]
     return hashlib.blake2b(strict_json.canonical(content), digest_size=16).digest()
 
 
 def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
     """Return the job that *admission* becomes at *now*: ready, or scheduled if it is for later."""
-    job_id, terms, payload_json, dedupe_key, digest = admission
+    job_id, terms, payload_json, dedupe_key, digest, _ = admission
     due_at_ms = now.wall_ms + terms.delay_ms
     if terms.run_at_ms is not None:
         due_at_ms = max(terms.run_at_ms, now.wall_ms)
     deadline_at_ms = terms.deadline_at_ms
     if terms.deadline_in_ms is not None:
         deadline_at_ms = now.wall_ms + terms.deadline_in_ms
-    lane, kind, requires_json, _ = terms.route
+    lane, kind, requires_json, _, _ = terms.route
     # By place: with so many fields, naming each takes six times as long.
     return Job(
         seq,
@@ -317,6 +326,9 @@ def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
         terms.dedupe_kind,
         None,  # predecessor
         digest,
+        None,  # session_number
+        None,  # enqueue_seq
+        None,  # batch_json
         int(terms.record_all),
         0,  # event_count
     )

@@ -90,8 +90,8 @@ class LeaseLost(Refused):
 
     code = "lease_lost"
 
-    def __init__(self, job_id: str, epoch: int, why: str) -> None:
-        super().__init__(f"lease on job {job_id!r} at epoch {epoch} is lost: {why}")
+    def __init__(self, job_id: str, epoch: int, why: str, *, thing: str = "job", counter: str = "epoch") -> None:
+        super().__init__(f"lease on {thing} {job_id!r} at {counter} {epoch} is lost: {why}")
         self.job_id = job_id
         self.epoch = epoch
         self.why = why

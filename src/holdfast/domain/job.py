@@ -14,6 +14,7 @@ from holdfast.domain import backoff, strict_json
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.checks import datetime_of
 from holdfast.domain.failure import Failure, FailureClass
+from holdfast.domain.session import Batch
 from holdfast.domain.strict_json import Json
 
 State: TypeAlias = Literal["scheduled", "blocked", "ready", "running", "done", "failed", "cancelled", "retired"]
@@ -83,6 +84,11 @@ class Job(NamedTuple):
     """The `seq` of the job whose end a blocked job waits for."""
     digest: bytes | None
     """Digest of the caller's arguments, kept where the caller chose the id."""
+    session_number: int | None
+    """The store's number of the session it is a batch of; empty in all other jobs, as the next two are."""
+    enqueue_seq: int | None
+    """Its place in the session."""
+    batch_json: str | None
     record_all: int
     """1 if every transition is recorded as an event, not only the last."""
     event_count: int
@@ -116,6 +122,22 @@ class Job(NamedTuple):
     def requires(self) -> tuple[str, ...]:
         """Capabilities that a worker must all have."""
         return tuple(strict_json.decode(self.requires_json))
+
+    @property
+    def batch(self) -> Batch | None:
+        """What makes it a batch of a session, if it is one."""
+        return None if self.batch_json is None else Batch.from_json(self.batch_json)
+
+    @property
+    def session(self) -> str | None:
+        """The session it is a batch of, if any."""
+        return None if self.batch is None else self.batch.session
+
+    @property
+    def items(self) -> list[Json]:
+        """The items of a batch that has several; else the payload as the only one."""
+        payload = self.payload
+        return payload if self.batch is not None and self.batch.items is not None else [payload]
 
     @property
     def backoff(self) -> Backoff:

@@ -12,10 +12,12 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 LaneState: TypeAlias = Literal["active", "paused", "draining"]
 LaneOrder: TypeAlias = Literal["fair", "strict"]
 EventScope: TypeAlias = Literal["terminal", "all"]
+LaneBackoff: TypeAlias = Literal["block", "skip"]
 
 LANE_STATES: Final[tuple[LaneState, ...]] = ("active", "paused", "draining")
 LANE_ORDERS: Final[tuple[LaneOrder, ...]] = ("fair", "strict")
 EVENT_SCOPES: Final[tuple[EventScope, ...]] = ("terminal", "all")
+LANE_BACKOFFS: Final[tuple[LaneBackoff, ...]] = ("block", "skip")
 DEFAULT_NAME: Final = "default"
 _SUBSCRIPTIONS_REMEMBERED: Final = 1_000
 
@@ -27,6 +29,8 @@ class Lane(NamedTuple):
     state: LaneState = "active"
     order: LaneOrder = "fair"
     events: EventScope = "terminal"
+    backoff: LaneBackoff = "block"
+    """Whether a session's batch that waits for another attempt holds up those behind it."""
 
     def turn_of(self, tenant: str) -> str:
         """Return the turn that a job of *tenant* takes here."""
@@ -41,6 +45,8 @@ class RouteKey(NamedTuple):
     requires_json: str
     placed: bool
     """Whether jobs on it name an affinity."""
+    session: bool = False
+    """Whether jobs on it are batches of sessions, which plain claims never ask for."""
 
 
 class Route(NamedTuple):
@@ -58,6 +64,7 @@ class Catalog:
         self.version = version
         self.lanes = {lane.name: lane for lane in lanes}
         self.routes = {route.key: route for route in routes}
+        self.by_number = {route.number: route for route in self.routes.values()}
         self.retired = frozenset(retired)
         self.loud = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
         """The lanes that ask for every transition to be recorded."""
@@ -84,8 +91,30 @@ class Catalog:
                 route
                 for route in self.routes.values()
                 if route.key.lane in open_lanes
+                and not route.key.session
                 and (wanted is None or route.key.kind in wanted)
                 and route.key.kind not in self.retired
+                and route.requires <= capabilities
+            ]
+        return found
+
+    def serving_sessions(
+        self, lanes: Sequence[str] | None, kinds: Sequence[str] | None, capabilities: frozenset[str]
+    ) -> list[Route]:
+        """Return the routes of batches that a worker may claim, as `serving` does of jobs; no lanes means any."""
+        asked = ("sessions", None if lanes is None else tuple(lanes), kinds, capabilities)
+        found = self._serving.get(asked)
+        if found is None:
+            if len(self._serving) >= _SUBSCRIPTIONS_REMEMBERED:
+                self._serving.clear()
+            found = self._serving[asked] = [
+                route
+                for key, route in self.routes.items()
+                if key.session
+                and (lanes is None or key.lane in lanes)
+                and self.lane(key.lane).state != "paused"
+                and (kinds is None or key.kind in kinds)
+                and key.kind not in self.retired
                 and route.requires <= capabilities
             ]
         return found

@@ -208,6 +208,11 @@ def lapse(job: Job, now: Now) -> Step:
     return _retry(lapsed, now.wall_ms, "lapsed", now)._replace(before=job)
 
 
+def hand_back(job: Job, now: Now, chance: float) -> Step:
+    """Return the running *job* released by somebody who may speak for its holder: the session's own runtime."""
+    return _settle_released(job, now, chance)
+
+
 def take_back(job: Job, now: Now, chance: float) -> Step:
     """Return *job* taken from an earlier start of an exclusive worker, without spending the attempt.
 
@@ -291,6 +296,8 @@ def reprioritize(job: Job, priority: int) -> Step | None:
 
     None if it has that priority already.
     """
+    if job.session_number is not None:
+        raise Conflict(f"job {job.id!r} is a batch of a session, where priority does not apply", job_id=job.id)
     if job.finished:
         raise Conflict(f"job {job.id!r} is already {job.state}; its priority matters no more", job_id=job.id)
     return None if job.priority == priority else Step(job, job._replace(priority=priority), "reprioritized")

@@ -17,6 +17,7 @@ JOB_ID_CHARS_MAX: Final = 200
 DEDUPE_KEY_CHARS_MAX: Final = 500
 LEASE_TOKEN_CHARS_MAX: Final = 200
 URL_CHARS_MAX: Final = 4_000
+SOURCE_KEY_CHARS_MAX: Final = 500
 REASON_CHARS_MAX: Final = 64
 PHASE_CHARS_MAX: Final = 200
 
@@ -56,6 +57,9 @@ CAPABILITIES_MAX: Final = 256
 AFFINITIES_MAX: Final = 64
 REQUEUE_MANY_MAX: Final = 1_000
 ROUTES_MAX: Final = 10_000
+BATCH_ITEMS_MAX: Final = 1_000
+SESSION_CLAIM_DEFAULT: Final = 100
+SESSION_SCAN_SURPLUS: Final = 32
 
 # How much of a backlog is counted, so that asking for it costs the same however much waits.
 BACKLOG_COUNTED_MAX: Final = 100_000
@@ -90,3 +94,4 @@ WORKERS_FORGOTTEN_MS: Final = 7 * DAY_MS
 # History and housekeeping.
 ATTEMPTS_KEPT: Final = 100
 BITE: Final = 200
+SOURCE_KEYS_KEPT_MS_DEFAULT: Final = 7 * DAY_MS

@@ -34,6 +34,8 @@ class JobFilter(NamedTuple):
     lane: str | None = None
     tenant: str | None = None
     failure_class: FailureClass | None = None
+    session: str | None = None
+    """A session of the tenant named, or of the default tenant."""
 
 
 @dataclass(frozen=True, slots=True)

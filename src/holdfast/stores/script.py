@@ -150,6 +150,16 @@ def lane_topic(lane: str) -> str:
     return f"lane:{lane}"
 
 
+def sessions_topic(lane: str) -> str:
+    """Return the topic signalled when a session may have something to claim in the lane."""
+    return f"sessions:{lane}"
+
+
+def session_topic(tenant: str, session: str) -> str:
+    """Return the topic signalled when this session may have something to claim."""
+    return f"session:{tenant}/{session}"
+
+
 def worker_topic(worker: str) -> str:
     """Return the topic signalled when somebody asks for a job that the worker holds to be cancelled."""
     return f"worker:{worker}"

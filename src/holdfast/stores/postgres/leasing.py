@@ -15,6 +15,7 @@ from holdfast.stores.script import Row, Script, Statement
 
 # Where the columns stand that the statements return; the job's own order, but for what they leave out.
 _ROUTE, _CLAIM_PLACE = 2, 19
+_NO_BATCH = (None, None, None)
 
 
 def lease(wanted: Wanted, statement: str, values: dict[str, Any]) -> Script[tuple[list[Job], Now]]:
@@ -39,9 +40,10 @@ def lease(wanted: Wanted, statement: str, values: dict[str, Any]) -> Script[tupl
 
 def _leased(row: Row, route: Route, request: ClaimRequest, lease_until_ms: int, now: Now) -> Job:
     """Return the job of *row* with what every claim of the call has in common, and what its route tells."""
-    lane, kind, requires_json, _ = route.key
+    lane, kind, requires_json = route.key[:3]
     holder = (request.worker, request.incarnation, request.lease_token, lease_until_ms)
     # By place, as this is done once for every claim.
     head = (*row[:_ROUTE], "running", kind, lane, *row[_ROUTE + 1 : 7], requires_json, *row[7:_CLAIM_PLACE])
     attempt = (*holder, row[_CLAIM_PLACE], now.wall_ms, None, None, None, None)
-    return tuple.__new__(Job, (*head, *attempt, *row[_CLAIM_PLACE + 1 :]))
+    # No plain claim takes a batch of a session, so that what only those have is not sent.
+    return tuple.__new__(Job, (*head, *attempt, *row[_CLAIM_PLACE + 1 : -2], *_NO_BATCH, *row[-2:]))

@@ -35,8 +35,9 @@ def catalog_at(engine: Engine, version: int) -> Script[Catalog]:
     return known
 
 
-def _route(number: int, lane: str, kind: str, requires_json: str, placed: int) -> Route:
-    key = RouteKey(lane, kind, requires_json, bool(placed))
+def _route(number: int, lane: str, kind: str, requires_json: str, *flags: int) -> Route:
+    placed, session = map(bool, flags)
+    key = RouteKey(lane, kind, requires_json, placed, session)
     return Route(number, key, frozenset(strict_json.decode(requires_json)))
 
 
@@ -64,7 +65,13 @@ def intern_routes(engine: Engine, catalog: Catalog, keys: Set[RouteKey]) -> Scri
     for key in missing:
         yield Statement(
             "route_insert",
-            {"lane": key.lane, "kind": key.kind, "requires": key.requires_json, "placed": int(key.placed)},
+            {
+                "lane": key.lane,
+                "kind": key.kind,
+                "requires": key.requires_json,
+                "placed": int(key.placed),
+                "session": int(key.session),
+            },
         )
     yield from touch_catalog()
     return (yield from load_catalog(engine))

@@ -20,6 +20,7 @@ from holdfast.stores.engine import Engine, Selection, Wanted
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, load_catalog
 from holdfast.stores.scripts.moves import apply_steps, record, records
+from holdfast.stores.scripts.sessions import only_free
 from holdfast.stores.scripts.settle import settle_under
 from holdfast.stores.scripts.turns import move_turn
 
@@ -30,7 +31,7 @@ _CLAIMED: Final[EventName] = "claimed"
 
 def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
     """Lease up to the limit of ready jobs, in the order of claiming."""
-    version, untidy, now = yield from _open()
+    version, untidy, now = yield from open_claim()
     catalog = yield from catalog_at(engine, version)
     return (yield from _claim(engine, catalog, request, untidy, now))
 
@@ -39,7 +40,7 @@ def settle_and_claim(
     engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]], request: ClaimRequest
 ) -> Script[tuple[list[Settlement], list[Claim]]]:
     """Settle and claim in one transaction, which both halves open with one statement."""
-    version, untidy, now = yield from _open()
+    version, untidy, now = yield from open_claim()
     catalog = yield from catalog_at(engine, version)
     settlements = (yield from settle_under(engine, catalog, wanted)) if wanted else []
     if any(checked.follow_ups for _, checked in wanted):
@@ -49,12 +50,12 @@ def settle_and_claim(
     return settlements, claims
 
 
-def _claim(engine: Engine, catalog: Catalog, request: ClaimRequest, untidy: _Untidy, now: Now) -> Script[list[Claim]]:
+def _claim(engine: Engine, catalog: Catalog, request: ClaimRequest, untidy: Untidy, now: Now) -> Script[list[Claim]]:
     if request.exclusive:
         yield from _supersede(catalog, request)
     if request.resent and (held := (yield from _held_already(request))):
         return held
-    yield from _tidy(catalog, untidy, now)
+    yield from tidy(catalog, untidy, now)
     jobs = yield from _take(engine, catalog, request)
     return [Claim(job, request.lease_ms) for job in jobs]
 
@@ -127,7 +128,7 @@ def _lease(catalog: Catalog, request: ClaimRequest, selection: Selection, place:
 # --- tidying -------------------------------------------------------------------------------------------------------
 
 
-class _Untidy(NamedTuple):
+class Untidy(NamedTuple):
     """Whether there is anything to promote, to take back or to end."""
 
     due: bool
@@ -135,20 +136,20 @@ class _Untidy(NamedTuple):
     overdue: bool
 
 
-def _open() -> Script[tuple[int, _Untidy, Now]]:
+def open_claim() -> Script[tuple[int, Untidy, Now]]:
     """Read what every claim begins with, in one statement: most have nothing to tidy."""
     now = yield from script.now()
     [[version, *found]] = yield Statement("claim_opening", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
-    return int(version), _Untidy(*map(bool, found)), now
+    return int(version), Untidy(*map(bool, found)), now
 
 
 def _tidy_more(catalog: Catalog) -> Script[bool]:
     """Tidy another bite; tell if there was anything."""
-    _, untidy, now = yield from _open()
-    return (yield from _tidy(catalog, untidy, now))
+    _, untidy, now = yield from open_claim()
+    return (yield from tidy(catalog, untidy, now))
 
 
-def _tidy(catalog: Catalog, untidy: _Untidy, now: Now) -> Script[bool]:
+def tidy(catalog: Catalog, untidy: Untidy, now: Now) -> Script[bool]:
     """Promote what is due, take back what lapsed, end what is overdue, a bite of each; tell if there was anything."""
     tidied = False
     if untidy.overdue:
@@ -169,8 +170,9 @@ def expire_overdue(engine: Engine) -> Script[bool]:
 
 def _bite(catalog: Catalog, found: str, by_ms: int, decide: Callable[[Job], Step], now: Now) -> Script[bool]:
     rows = yield Statement(found, {"now": by_ms, "limit": limits.BITE})
-    yield from apply_steps(catalog, [decide(Job._make(row)) for row in rows], now)
-    return bool(rows)
+    jobs = yield from only_free([Job._make(row) for row in rows])
+    yield from apply_steps(catalog, [decide(job) for job in jobs], now)
+    return bool(jobs)
 
 
 # --- exclusive workers ---------------------------------------------------------------------------------------------

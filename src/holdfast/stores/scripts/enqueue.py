@@ -20,6 +20,13 @@ from holdfast.stores.engine import Engine
 from holdfast.stores.script import Brief, Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, intern_routes
 from holdfast.stores.scripts.moves import apply_steps, record, records, signal_jobs, write_rows
+from holdfast.stores.scripts.session_enqueue import (
+    Entered,
+    SessionName,
+    enter_sessions,
+    place_batch,
+    write_sessions,
+)
 
 # The columns of `job_insert`, in its order; the route comes before them. Nothing has happened to a new job yet, so
 # that what counts such things is not among them.
@@ -47,6 +54,9 @@ _NEW = attrgetter(
     "event_count",
 )
 
+# What a batch has before them.
+_BATCH = attrgetter("session_number", "enqueue_seq", "batch_json")
+
 
 def enqueue_job(engine: Engine, new: Admission, *, resent: bool = False) -> Script[Enqueued]:
     """Store one job and return what it led to; *resent* if this very call may have stored it already."""
@@ -65,7 +75,12 @@ def brief_enqueue(engine: Engine, new: Admission) -> Brief | None:
     if engine.brief_enqueue is None or catalog is None or new.digest is not None or new.dedupe_key is not None:
         return None
     route = new.terms.route
-    if route not in catalog.routes or catalog.lane(route.lane).state == "draining" or route.kind in catalog.retired:
+    if (
+        route.session
+        or route not in catalog.routes
+        or catalog.lane(route.lane).state == "draining"
+        or route.kind in catalog.retired
+    ):
         return None
     return engine.brief_enqueue(new, catalog)
 
@@ -87,12 +102,13 @@ def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
             _check_welcome(catalog, route)
         catalog = yield from intern_routes(engine, catalog, routes.keys())
-        intake = _Intake(catalog, (yield from script.now()), known, {}, [])
+        entered = yield from enter_sessions(catalog, wanted)
+        intake = _Intake(catalog, (yield from script.now()), known, {}, [], entered)
         made = []
         for index, new in enumerate(wanted):
             # Either the first number of a run, or one for each.
             seq = numbers + index if type(numbers) is int else numbers[index]
-            if new.digest is None and new.dedupe_key is None:
+            if new.digest is None and new.dedupe_key is None and new.batch is None:
                 # Nothing it could meet: the common case, and the one that comes by the thousand.
                 made.append(Enqueued(_admit(intake, new, seq), created=True))
             else:
@@ -120,6 +136,8 @@ class _Intake(NamedTuple):
     """New jobs of this call by their dedupe key."""
     fresh: list[tuple[RouteKey, Job]]
     """New jobs not yet written."""
+    entered: dict[SessionName, Entered]
+    """The sessions that batches of this call belong to."""
 
 
 def _check_welcome(catalog: Catalog, route: RouteKey) -> None:
@@ -139,6 +157,10 @@ def _known_ids(wanted: Sequence[Admission]) -> Script[dict[str, Job]]:
 def _take_in(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued]:
     if new.id in intake.known:
         return Enqueued(admissions.same_request(intake.known[new.id], new), created=False)
+    if new.batch is not None and new.batch.source_key is not None:
+        original = _session_of(intake, new).seen.get(new.batch.source_key)
+        if original is not None:
+            return Enqueued(original, created=False)
     if new.dedupe_key is not None:
         met = yield from _meet_duplicate(intake, new, seq)
         if met is not None:
@@ -153,12 +175,19 @@ def _admit(intake: _Intake, new: Admission, seq: int, predecessor: Job | None = 
         job = job._replace(state="blocked", predecessor=predecessor.seq)
     if records(intake.catalog, job, "enqueued"):
         job = job.counting_event()
+    if new.batch is not None:
+        job = place_batch(_session_of(intake, new), new, job, intake.now)
     intake.fresh.append((new.terms.route, job))
     if new.digest is not None:
         intake.known[new.id] = job
     if new.dedupe_key is not None and predecessor is None:
         intake.held[_key(new)] = job
     return job
+
+
+def _session_of(intake: _Intake, new: Admission) -> Entered:
+    assert new.batch is not None  # noqa: S101  # only batches come here
+    return intake.entered[new.terms.tenant, new.batch.session]
 
 
 def _key(new: Admission) -> DedupeKey:
@@ -240,8 +269,14 @@ def _write_new(intake: _Intake) -> Script[None]:
     if not intake.fresh:
         return
     routes = intake.catalog.routes
-    yield from write_rows("job_insert", [(routes[key].number, *_NEW(job)) for key, job in intake.fresh])
+    batches = [(key, job) for key, job in intake.fresh if key.session] if intake.entered else []
+    plain = [(key, job) for key, job in intake.fresh if not key.session] if batches else intake.fresh
+    yield from write_rows("job_insert", [(routes[key].number, *_NEW(job)) for key, job in plain])
+    yield from write_rows("batch_insert", [(*_BATCH(job), routes[key].number, *_NEW(job)) for key, job in batches])
     jobs = [job for _, job in intake.fresh]
     intake.fresh.clear()
     yield from record({job.seq: "enqueued" for job in jobs if job.event_count}, intake.now)
     yield from signal_jobs(jobs)
+    if batches:
+        numbers = {job.seq: routes[key].number for key, job in batches}
+        yield from write_sessions(intake.catalog, list(intake.entered.values()), numbers, intake.now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import ArtifactNotFound, InvalidInput, JobNotFound
 from holdfast.domain.job import FINISHED, Attempt, Job
+from holdfast.domain.lane import DEFAULT_NAME
 from holdfast.domain.outcome import Artifact
 from holdfast.domain.records import ArtifactInfo, CountBy, Finding, JobFilter, JobPage, StoreReport
 from holdfast.stores import script
@@ -63,12 +64,15 @@ def counts(by: CountBy, tenant: str | None) -> Script[dict[str, int]]:
 
 def jobs(wanted: JobFilter, after: str | None, limit: int) -> Script[JobPage]:
     """Return a page of jobs, newest first."""
-    by_finish = wanted.state in FINISHED
+    by_finish = wanted.state in FINISHED and wanted.session is None
     finished_before, before = _position(after, by_finish=by_finish)
     values = {**wanted._asdict(), "before": before, "finished_before": finished_before, "limit": limit + 1}
     if not by_finish:
         del values["finished_before"]
-    rows = yield Statement("jobs_by_finish" if by_finish else "jobs_by_order", values)
+    if wanted.session is not None:
+        rows = yield Statement("jobs_by_session", {**values, "tenant": wanted.tenant or DEFAULT_NAME})
+    else:
+        rows = yield Statement("jobs_by_finish" if by_finish else "jobs_by_order", values)
     found = [Job._make(row) for row in rows]
     page = tuple(found[:limit])
     return JobPage(page, _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None)

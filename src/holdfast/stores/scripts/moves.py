@@ -12,7 +12,18 @@ from holdfast.domain.event import TERMINAL, EventName
 from holdfast.domain.job import FINISHED, WAITING, Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
-from holdfast.stores.script import OvertakenError, Row, Script, Signal, Statement, job_topic, lane_topic
+from holdfast.stores.script import (
+    OvertakenError,
+    Row,
+    Script,
+    Signal,
+    Statement,
+    job_topic,
+    lane_topic,
+    session_topic,
+    sessions_topic,
+)
+from holdfast.stores.scripts.sessions import refresh_sessions
 
 # The columns of `job_move`, in its order; `seq` and the epoch the step was decided for follow.
 _MOVED = attrgetter(
@@ -72,6 +83,14 @@ def conclude_steps(catalog: Catalog, steps: Sequence[Step], now: Now) -> Script[
     after = [step.after for step in steps]
     yield from signal_jobs(after)
     yield from _free_successors(catalog, steps, now)
+    # A claim writes its session itself.
+    touched = {
+        step.after.session_number
+        for step in steps
+        if step.after.session_number is not None and step.event != "claimed"
+    }
+    if touched:
+        yield from refresh_sessions(catalog, touched, now)
     return after
 
 
@@ -169,7 +188,11 @@ def signal_jobs(jobs: Sequence[Job]) -> Script[None]:
     """Wake those who wait for what has finished, and claimers in lanes where something came or will come."""
     topics = [job_topic(job.id) for job in jobs if job.state in FINISHED]
     # A scheduled job concerns claimers too: it may fall due before anything they know of.
-    topics += [lane_topic(lane) for lane in {job.lane for job in jobs if job.state in _TO_CLAIM}]
+    waiting = [job for job in jobs if job.state in _TO_CLAIM]
+    topics += [lane_topic(lane) for lane in {job.lane for job in waiting if job.batch_json is None}]
+    for job in waiting:
+        if (batch := job.batch) is not None:
+            topics += (sessions_topic(job.lane), session_topic(job.tenant, batch.session))
     if topics:
         yield Signal(topics)
 

@@ -16,10 +16,18 @@ def prune_jobs(state: State, age_ms: int) -> Script[int]:
     values = {"state": state, "before": now.wall_ms - age_ms, "limit": limits.BITE}
     seqs = [seq for (seq,) in (yield Statement("jobs_prunable", values))]
     if seqs:
+        yield Statement("sources_bury", {"seqs": seqs, "state": state, "now": now.wall_ms})
         yield Statement("artifacts_delete", {"seqs": seqs})
         yield Statement("attempts_delete", {"seqs": seqs})
         yield Statement("jobs_delete", {"seqs": seqs})
     return len(seqs)
+
+
+def prune_sources(age_ms: int) -> Script[int]:
+    """Forget a bite of the source keys whose batches were deleted longer ago than *age_ms*."""
+    now = yield from script.now()
+    [[forgotten]] = yield Statement("sources_forget", {"before": now.wall_ms - age_ms, "limit": limits.BITE})
+    return int(forgotten)
 
 
 def prune_events(age_ms: int) -> Script[tuple[int, bool]]:

@@ -84,7 +84,7 @@ def _settle_each(
         try:
             step = lifecycle.settle(held_job(jobs, lease), lease, checked, now, chance)
         except LeaseLost as lost:
-            again = yield from _sent_again(jobs.get(seq), lease, checked)
+            again = yield from sent_again(jobs.get(seq), lease, checked)
             batch.answers.append(Settlement(claim, again) if again else Settlement(claim, error=lost))
             continue
         if checked.follow_ups or checked.artifacts:
@@ -112,7 +112,7 @@ class _Batch(NamedTuple):
 _UNWRITTEN: Any = None
 
 
-def _sent_again(job: Job | None, lease: Lease, checked: CheckedOutcome) -> Script[Job | None]:
+def sent_again(job: Job | None, lease: Lease, checked: CheckedOutcome) -> Script[Job | None]:
     """Return the job if this very outcome was taken already."""
     if job is None:
         return None

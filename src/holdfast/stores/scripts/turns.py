@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
 from holdfast.stores import script
 from holdfast.stores.engine import Selection
@@ -23,6 +24,11 @@ def move_turn(selection: Selection, jobs: Sequence[Job]) -> Script[None]:
     if selection.turn_scope is None or not jobs or jobs[-1].turn == selection.last_turn:
         return
     now = yield from script.now()
-    yield Statement("turn_write", {"scope": selection.turn_scope, "turn": jobs[-1].turn, "now": now.wall_ms})
-    if selection.last_turn is None:
+    yield from write_turn(selection.turn_scope, jobs[-1].turn, first=selection.last_turn is None, now=now)
+
+
+def write_turn(scope: str, turn: str, *, first: bool, now: Now) -> Script[None]:
+    """Write the turn served last in a round; if it is the round's *first*, make room for it."""
+    yield Statement("turn_write", {"scope": scope, "turn": turn, "now": now.wall_ms})
+    if first:
         yield Statement("turn_trim", {"keep": _ROUNDS_KEPT})

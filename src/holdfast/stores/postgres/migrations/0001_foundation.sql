@@ -1,4 +1,4 @@
--- The foundation: jobs, their attempts and artifacts, lanes, routes, turns, workers, events.
+-- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, turns, workers, events.
 -- Names are compared byte by byte, as the domain's order compares them, whatever language the database speaks.
 
 -- The store's clock, read once by each transaction.
@@ -48,7 +48,8 @@ create table holdfast.lane (
     lane       text collate "C" primary key,
     state      text not null check (state in ('active', 'paused', 'draining')),
     lane_order text not null check (lane_order in ('fair', 'strict')),
-    events     text not null check (events in ('terminal', 'all'))
+    events     text not null check (events in ('terminal', 'all')),
+    backoff    text not null check (backoff in ('block', 'skip'))
 );
 
 -- Kinds that take no more jobs.
@@ -57,14 +58,16 @@ create table holdfast.retired_kind (
     retired_at_ms bigint not null
 );
 
--- Each combination of lane, kind, required capabilities and "names an affinity", as a small number.
+-- Each combination of lane, kind, required capabilities, "names an affinity" and "is a batch of a session", as a small
+-- number.
 create table holdfast.route (
     route    integer generated always as identity primary key,
     lane     text collate "C" not null,
     kind     text collate "C" not null,
     requires text collate "C" not null,
     placed   smallint not null,
-    unique (lane, kind, requires, placed)
+    session  smallint not null,
+    unique (lane, kind, requires, placed, session)
 );
 
 -- The route of a job, as a function: a locking clause passes by what comes from a function, so that locking jobs never
@@ -126,6 +129,8 @@ create table holdfast.job (
     started_at_ms     bigint,
     deferred_since_ms bigint,
     predecessor       bigint,
+    session           bigint,
+    enqueue_seq       bigint,
     percent           double precision,
     route             integer not null,
     priority          integer not null,
@@ -152,6 +157,7 @@ create table holdfast.job (
     dedupe_key        text collate "C",
     dedupe_kind       text collate "C",
     digest            bytea,
+    batch             text collate "C",
     phase             text collate "C",
     backoff           text collate "C",
     failure_class     text collate "C",
@@ -238,6 +244,82 @@ create index job_predecessor on holdfast.job (predecessor)
 create index job_finished on holdfast.job (state, finished_at_ms, seq)
     where finished_at_ms is not null;
 
+-- Batches of sessions: those that stand in line, those that run, those for later, and all of a session by their age.
+-- Other jobs are in none of these.
+create index job_line on holdfast.job (session, enqueue_seq)
+    where session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0));
+create index job_session_running on holdfast.job (session, lease_until_ms)
+    where session is not null and state = 'running';
+create index job_session_scheduled on holdfast.job (session, due_at_ms)
+    where session is not null and state = 'scheduled';
+create index job_session on holdfast.job (session, seq)
+    where session is not null;
+
+-- Sessions: counters, the lease of the runtime, the claim given last, and the head that any claimer could take. A row
+-- stays when its batches are gone, so that the fence never starts again. Each turn rewrites it a few times.
+create table holdfast.session (
+    number            bigint generated always as identity primary key,
+    enqueue_seq       bigint not null default 0,
+    fence             bigint not null default 0,
+    generation        bigint not null default 0,
+    lease_until_ms    bigint,
+    head_seq          bigint,
+    head_route        integer,
+    tenant            text collate "C" not null,
+    name              text collate "C" not null,
+    lease_token       text collate "C",
+    lease_worker      text collate "C",
+    lease_incarnation text collate "C",
+    claim_id          text collate "C",
+    claim_worker      text collate "C",
+    claim_nonce       text collate "C",
+    claim_token       text collate "C",
+    head_class        text collate "C",
+    head_turn         text collate "C",
+    unique (tenant, name)
+) with (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- The heads on offer: per route and class the next turn, then the oldest head.
+create index session_head on holdfast.session (head_route, head_class, head_turn, head_seq)
+    where head_seq is not null;
+create index session_strict on holdfast.session (tenant, head_route, head_class, head_seq)
+    where head_seq is not null and head_turn = '';
+
+-- Session leases, found when they have lapsed, and claims by the nonce that a claimer chose.
+create index session_lease on holdfast.session (lease_until_ms)
+    where lease_until_ms is not null;
+create index session_nonce on holdfast.session (claim_worker, claim_nonce)
+    where claim_nonce is not null;
+
+-- A session as the code reads it: columns in the order of its fields.
+create view holdfast.session_row as
+select number, tenant, name, enqueue_seq, fence, generation, lease_token, lease_worker, lease_incarnation,
+       lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_turn, head_seq
+  from holdfast.session;
+
+-- Which source keys a session has seen. A row outlives its batch: when that is deleted, the moment is noted.
+create table holdfast.session_source (
+    session        bigint not null,
+    seq            bigint not null,
+    enqueue_seq    bigint not null,
+    enqueued_at_ms bigint not null,
+    deleted_at_ms  bigint,
+    route          integer not null,
+    source_key     text collate "C" not null,
+    id             text collate "C" not null,
+    batch          text collate "C" not null,
+    state          text collate "C",
+    primary key (session, source_key)
+);
+create index session_source_seq on holdfast.session_source (seq);
+create index session_source_deleted on holdfast.session_source (deleted_at_ms)
+    where deleted_at_ms is not null;
+
 -- A job as the code reads it: columns in the order of its fields.
 create view holdfast.job_row as
 select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.affinity,
@@ -247,7 +329,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.aff
        j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent,
        j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class,
        j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor,
-       j.digest, j.record_all, j.event_count
+       j.digest, j.session as session_number, j.enqueue_seq, j.batch as batch_json, j.record_all, j.event_count
   from holdfast.job j
  cross join lateral holdfast.route_of(j.route) r;
 

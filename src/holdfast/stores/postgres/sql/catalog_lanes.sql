@@ -1,2 +1,2 @@
 -- Read every configured lane.
-select lane, state, lane_order, events from holdfast.lane
+select lane, state, lane_order, events, backoff from holdfast.lane

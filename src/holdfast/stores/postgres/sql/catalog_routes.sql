@@ -1,2 +1,2 @@
 -- Read every route.
-select route, lane, kind, requires, placed from holdfast.route
+select route, lane, kind, requires, placed, session from holdfast.route

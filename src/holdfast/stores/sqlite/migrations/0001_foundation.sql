@@ -1,4 +1,4 @@
--- The foundation: jobs, their attempts and artifacts, lanes, routes, turns, workers, events.
+-- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, turns, workers, events.
 
 -- Single values: the lowest code version that may use this schema, the catalog's version, the event horizon, the lease clock.
 create table holdfast_meta (
@@ -16,7 +16,8 @@ create table holdfast_lane (
     lane       text primary key,
     state      text not null check (state in ('active', 'paused', 'draining')),
     lane_order text not null check (lane_order in ('fair', 'strict')),
-    events     text not null check (events in ('terminal', 'all'))
+    events     text not null check (events in ('terminal', 'all')),
+    backoff    text not null check (backoff in ('block', 'skip'))
 ) strict, without rowid;
 
 -- Kinds that take no more jobs.
@@ -25,14 +26,16 @@ create table holdfast_retired_kind (
     retired_at_ms integer not null
 ) strict, without rowid;
 
--- Each combination of lane, kind, required capabilities and "names an affinity", as a small number.
+-- Each combination of lane, kind, required capabilities, "names an affinity" and "is a batch of a session", as a small
+-- number.
 create table holdfast_route (
     route    integer primary key,
     lane     text not null,
     kind     text not null,
     requires text not null,
     placed   integer not null,
-    unique (lane, kind, requires, placed)
+    session  integer not null,
+    unique (lane, kind, requires, placed, session)
 ) strict;
 
 -- Which turn was served last in each round of tenants. A hint for fairness, nothing more.
@@ -109,6 +112,9 @@ create table holdfast_job (
     dedupe_kind       text,
     predecessor       integer,
     digest            blob,
+    session           integer,
+    enqueue_seq       integer,
+    batch             text,
     phase             text,
     percent           real,
     backoff           text,
@@ -166,6 +172,77 @@ create index holdfast_job_predecessor on holdfast_job (predecessor)
 create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
     where finished_at_ms is not null;
 
+-- Batches of sessions: those that stand in line, those that run, those for later, and all of a session by their age.
+-- Other jobs are in none of these.
+create index holdfast_job_line on holdfast_job (session, enqueue_seq)
+    where session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0));
+create index holdfast_job_session_running on holdfast_job (session, lease_until_ms)
+    where session is not null and state = 'running';
+create index holdfast_job_session_scheduled on holdfast_job (session, due_at_ms)
+    where session is not null and state = 'scheduled';
+create index holdfast_job_session on holdfast_job (session, seq)
+    where session is not null;
+
+-- Sessions: counters, the lease of the runtime, the claim given last, and the head that any claimer could take. A row
+-- stays when its batches are gone, so that the fence never starts again.
+create table holdfast_session (
+    number            integer primary key,
+    tenant            text not null,
+    name              text not null,
+    enqueue_seq       integer not null default 0,
+    fence             integer not null default 0,
+    generation        integer not null default 0,
+    lease_token       text,
+    lease_worker      text,
+    lease_incarnation text,
+    lease_until_ms    integer,
+    claim_id          text,
+    claim_worker      text,
+    claim_nonce       text,
+    claim_token       text,
+    head_route        integer,
+    head_class        text,
+    head_turn         text,
+    head_seq          integer,
+    unique (tenant, name)
+) strict;
+
+-- The heads on offer: per route and class the next turn, then the oldest head.
+create index holdfast_session_head on holdfast_session (head_route, head_class, head_turn, head_seq)
+    where head_seq is not null;
+create index holdfast_session_strict on holdfast_session (tenant, head_route, head_class, head_seq)
+    where head_seq is not null and head_turn = '';
+
+-- Session leases, found when they have lapsed, and claims by the nonce that a claimer chose.
+create index holdfast_session_lease on holdfast_session (lease_until_ms)
+    where lease_until_ms is not null;
+create index holdfast_session_nonce on holdfast_session (claim_worker, claim_nonce)
+    where claim_nonce is not null;
+
+-- A session as the code reads it: columns in the order of its fields.
+create view holdfast_session_row as
+select number, tenant, name, enqueue_seq, fence, generation, lease_token, lease_worker, lease_incarnation,
+       lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_turn, head_seq
+  from holdfast_session;
+
+-- Which source keys a session has seen. A row outlives its batch: when that is deleted, the moment is noted.
+create table holdfast_session_source (
+    session        integer not null,
+    source_key     text not null,
+    seq            integer not null,
+    id             text not null,
+    route          integer not null,
+    batch          text not null,
+    enqueue_seq    integer not null,
+    enqueued_at_ms integer not null,
+    state          text,
+    deleted_at_ms  integer,
+    primary key (session, source_key)
+) strict, without rowid;
+create index holdfast_session_source_seq on holdfast_session_source (seq);
+create index holdfast_session_source_deleted on holdfast_session_source (deleted_at_ms)
+    where deleted_at_ms is not null;
+
 -- A job as the code reads it: columns in the order of its fields.
 create view holdfast_job_row as
 select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.affinity,
@@ -175,7 +252,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.aff
        j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.cancel_requested,
        j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason,
        j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest,
-       j.record_all, j.event_count
+       j.session as session_number, j.enqueue_seq, j.batch as batch_json, j.record_all, j.event_count
   from holdfast_job j
   join holdfast_route r on r.route = j.route;
 

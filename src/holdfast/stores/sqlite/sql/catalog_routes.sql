@@ -1,2 +1,2 @@
 -- Read every route.
-select route, lane, kind, requires, placed from holdfast_route
+select route, lane, kind, requires, placed, session from holdfast_route

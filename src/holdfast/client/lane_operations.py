@@ -1,0 +1,68 @@
+"""What can be asked of lanes, each operation written once: the lanes' part of `Operations`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast.domain import checks
+from holdfast.domain.claim import ClaimOptions
+from holdfast.domain.lane import (
+    EVENT_SCOPES,
+    LANE_BACKOFFS,
+    LANE_ORDERS,
+    LANE_STATES,
+    EventScope,
+    Lane,
+    LaneBackoff,
+    LaneOrder,
+    LaneState,
+)
+from holdfast.stores.engine import Engine
+from holdfast.stores.script import Procedure, read, write
+from holdfast.stores.scripts import lanes as lane_scripts
+from holdfast.stores.scripts import operate as operate_scripts
+
+
+class LaneOperations:
+    """What can be asked of lanes, checked and turned into procedures."""
+
+    def __init__(self, engine: Engine, worker: str, incarnation: str) -> None:
+        self._engine = engine
+        # Who claims where a call does not say: this start of this process.
+        self._claimer: ClaimOptions = {"worker": worker, "incarnation": incarnation}
+
+    def lanes(self) -> Procedure[list[Lane]]:
+        """Return every lane that was configured or has ever been used, by name."""
+        return (yield from read(partial(lane_scripts.lanes, self._engine)))
+
+    def set_lane(
+        self,
+        lane: str,
+        *,
+        state: LaneState | None = None,
+        order: LaneOrder | None = None,
+        events: EventScope | None = None,
+        backoff: LaneBackoff | None = None,
+    ) -> Procedure[Lane]:
+        """Change a lane: active, paused or draining; fair or strict order; terminal or all events; block or skip.
+
+        A change of order or backoff rearranges what waits in the lane, in bounded bites.
+        """
+        lane = checks.name(lane, "lane")
+        if state is not None:
+            checks.one_of(state, "state", LANE_STATES)
+        if order is not None:
+            checks.one_of(order, "order", LANE_ORDERS)
+        if events is not None:
+            checks.one_of(events, "events", EVENT_SCOPES)
+        if backoff is not None:
+            checks.one_of(backoff, "backoff", LANE_BACKOFFS)
+        change = lane_scripts.LaneChange(state, order, events, backoff)
+        script = partial(lane_scripts.set_lane, self._engine, lane, change)
+        changed, routes = yield from write(script)
+        after = 0
+        rearranged = order is not None or backoff is not None
+        while rearranged and (waiting := (yield from read(partial(operate_scripts.waiting_on, routes, after)))):
+            yield from write(partial(lane_scripts.rearrange, self._engine, waiting))
+            after = waiting[-1]
+        return changed

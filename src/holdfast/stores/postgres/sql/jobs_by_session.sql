@@ -1,0 +1,10 @@
+-- List the batches of one session, newest first, with any filter.
+select * from holdfast.job_row
+ where session_number = (select number from holdfast.session where tenant = %(tenant)s and name = %(session)s)
+   and session_number is not null and seq < %(before)s
+   and (%(state)s::text is null or state = %(state)s::text)
+   and (%(kind)s::text is null or kind = %(kind)s::text)
+   and (%(lane)s::text is null or lane = %(lane)s::text)
+   and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
+ order by seq desc
+ limit %(limit)s

@@ -1,0 +1,133 @@
+"""Processes that serve sessions are killed and stopped: every batch is served once, in order, in one pair of hands.
+
+What a turn writes commits with its settlement, so that the caller's own table tells what took place.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import defaultdict
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from holdfast import Done, LeaseLost, Queue, Released, SessionClaim
+from tests.chaos.engines import Engine, open_engine
+from tests.chaos.processes import Child, say
+
+SESSIONS = 6
+SERVERS = 4
+LEASE = 0.3
+OFTEN = 1_000
+
+
+def speak_until_told(pipe: Connection, url: str, name: str) -> None:
+    """Enqueue into random sessions, each batch twice under its source key, until told to end."""
+    queue, chance, made = open_engine(url).queue, random.Random(name), 0
+    say(pipe)
+    while not pipe.poll():
+        made += 1
+        words: Any = {
+            "session": f"s{chance.randrange(SESSIONS)}",
+            "slot": chance.choice(["join", "join", "exclusive"]),
+        }
+        for _ in range(chance.choice([1, 2])):
+            queue.enqueue("say", made, source_key=f"{name}-{made}", max_attempts=OFTEN, **words)
+        time.sleep(0.002)
+    queue.close()
+
+
+def serve_until_killed(_pipe: Connection, url: str, name: str) -> None:
+    """Serve whichever session is ready, now and then too slowly, until killed."""
+    engine, chance = open_engine(url), random.Random(name)
+    while True:
+        claim = engine.queue.claim_any_session(worker=name, limit=4, lease=LEASE, wait=0.2)
+        if claim is not None:
+            with suppress(LeaseLost):
+                serve(engine, claim, chance)
+
+
+def serve(engine: Engine, turn: SessionClaim, chance: random.Random) -> None:
+    if chance.random() < 0.1:
+        # Too slow: by now somebody else may have it.
+        time.sleep(LEASE * 1.2)
+    if chance.random() < 0.3:
+        more = engine.queue.claim_session(turn.session, boundary="checkpoint", holding=turn, lease=LEASE)
+        turn = turn if more is None else turn.joined(more)
+    if chance.random() < 0.1:
+        engine.queue.settle(turn, Released())
+        return
+    with engine.queue.transaction() as tx:
+        for job in turn.batches:
+            engine.write_ledger(tx, f"{turn.session}:{job.enqueue_seq}", turn.fencing_token)
+        tx.settle(turn, Done())
+
+
+def disturb(url: str, seconds: float, seed: int) -> int:
+    """Let them serve while some are killed and stopped for so many seconds; return how many were killed."""
+    chance, killed = random.Random(seed), 0
+    started = SERVERS
+    speaker = Child(speak_until_told, url, f"speaker{os.getpid()}")
+    servers = [Child(serve_until_killed, url, f"w{number}") for number in range(SERVERS)]
+    try:
+        speaker.hear()
+        speaker.tell()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(chance.uniform(0.1, 0.4))
+            place = chance.randrange(SERVERS)
+            if chance.random() < 0.4:
+                servers[place].stop()
+                time.sleep(LEASE * 1.5)
+                servers[place].resume()
+            else:
+                servers[place].kill()
+                servers[place] = Child(serve_until_killed, url, f"w{started}")
+                started, killed = started + 1, killed + 1
+        speaker.tell("end")
+        speaker.end()
+    finally:
+        for child in [speaker, *servers]:
+            child.kill()
+    return killed
+
+
+def bring_to_rest(engine: Engine, queue: Queue) -> None:
+    """Serve what is left; what was held when its holder was killed comes back when its lease has lapsed."""
+    while queue.counts().keys() - {"done"}:
+        claim = queue.claim_any_session(limit=100, lease=60, wait=LEASE * 2)
+        if claim is not None:
+            serve(engine, claim, random.Random(1))
+
+
+def run(url: str, seconds: float) -> None:
+    engine = open_engine(url)
+    engine.prepare()
+    killed = disturb(url, seconds, seed=7)
+    bring_to_rest(engine, engine.queue)
+    served = defaultdict[str, list[tuple[int, int]]](list)
+    for told, token in engine.ledger():
+        session, _, place = told.rpartition(":")
+        served[session].append((token, int(place)))
+    made = engine.queue.counts().get("done", 0)
+
+    assert killed > 0
+    assert sum(map(len, served.values())) == made > SESSIONS
+    for turns in served.values():
+        places = [place for _, place in sorted(turns)]
+        assert places == list(range(1, len(places) + 1))
+    assert engine.damage() == []
+    engine.queue.close()
+
+
+def test_every_batch_is_served_once_and_in_order_whoever_is_killed(store_url: str) -> None:
+    run(store_url, 5)
+
+
+@pytest.mark.long
+def test_every_batch_is_served_once_and_in_order_for_a_minute(store_url: str) -> None:
+    run(store_url, 60)

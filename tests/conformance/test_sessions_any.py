@@ -1,0 +1,275 @@
+"""Serving whichever session is ready: the oldest head first, tenants in turn, within lanes, kinds and capabilities.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import Done, Failed, Queue, Released, SessionClaim
+from tests.support.clock import ManualClock
+from tests.support.sessions import say, take, take_any, texts
+from tests.support.stores import Harness
+
+LONG = 60.0
+
+
+def drain(queue: Queue, **words: object) -> list[object]:
+    """Claim and settle until nothing is on offer; return what came, in order."""
+    got: list[object] = []
+    while claim := queue.claim_any_session(**words):  # type: ignore[arg-type]
+        got += texts(claim)
+        queue.settle(claim, Done())
+    return got
+
+
+class TestOrder:
+    def test_the_oldest_head_goes_first(self, queue: Queue) -> None:
+        for text, name in ((1, "b"), (2, "a"), (3, "c"), (4, "b")):
+            say(queue, text, session=name, slot="exclusive")
+
+        assert drain(queue) == [1, 2, 3, 4]
+
+    def test_a_run_is_taken_whole(self, queue: Queue) -> None:
+        say(queue, 1, session="a")
+        say(queue, 2, session="b")
+        say(queue, 3, session="a")
+
+        assert [texts(take_any(queue)), texts(take_any(queue))] == [[1, 3], [2]]
+
+    def test_tenants_take_turns(self, queue: Queue) -> None:
+        for n in range(4):
+            say(queue, f"a{n}", session=f"s{n}", tenant="a")
+        say(queue, "b0", session="s0", tenant="b")
+        say(queue, "b1", session="s1", tenant="b")
+
+        assert drain(queue) == ["a0", "b0", "a1", "b1", "a2", "a3"]
+
+    def test_a_strict_lane_knows_no_turns(self, queue: Queue) -> None:
+        queue.set_lane("default", order="strict")
+        for n in range(2):
+            say(queue, f"a{n}", session=f"s{n}", tenant="a")
+        say(queue, "b0", session="s0", tenant="b")
+
+        assert drain(queue) == ["a0", "a1", "b0"]
+
+    def test_a_lane_may_change_its_order_while_sessions_wait(self, queue: Queue) -> None:
+        for n in range(2):
+            say(queue, f"a{n}", session=f"s{n}", tenant="a")
+        say(queue, "b0", session="s0", tenant="b")
+        queue.set_lane("default", order="strict")
+        assert texts(take_any(queue)) == ["a0"]
+        queue.set_lane("default", order="fair")
+
+        assert [texts(take_any(queue)), texts(take_any(queue))] == [["a1"], ["b0"]]
+
+    @pytest.mark.parametrize("order", ["fair", "strict"])
+    def test_one_tenant_may_be_asked_for(self, queue: Queue, order: str) -> None:
+        queue.set_lane("default", order=order)  # type: ignore[arg-type]
+        say(queue, "a0", session="s", tenant="a")
+        say(queue, "b0", session="s", tenant="b")
+        say(queue, "b1", session="s2", tenant="b")
+
+        assert drain(queue, tenant="b") == ["b0", "b1"]
+        assert queue.claim_any_session(tenant="b") is None
+        assert drain(queue) == ["a0"]
+
+    def test_only_sessions_led_by_what_is_asked_for(self, queue: Queue) -> None:
+        say(queue, "command", session="a", work_class="command")
+        say(queue, "turn", session="b")
+
+        assert texts(take_any(queue, work="turn")) == ["turn"]
+        assert queue.claim_any_session(work="turn") is None
+        assert texts(take_any(queue, work="command")) == ["command"]
+
+
+class TestWhatAWorkerServes:
+    def test_only_its_lanes(self, queue: Queue) -> None:
+        say(queue, 1, session="a", lane="slow")
+
+        assert queue.claim_any_session() is None
+        assert texts(take_any(queue, lanes=["default", "slow"])) == [1]
+
+    def test_a_run_ends_where_another_lane_begins(self, queue: Queue) -> None:
+        say(queue, 1, session="a")
+        say(queue, 2, session="a", lane="slow")
+
+        turn = take_any(queue)
+        assert texts(turn) == [1]
+        queue.settle(turn, Done())
+        assert queue.claim_any_session() is None
+        assert texts(take(queue, "a")) == [2]
+
+    def test_only_its_kinds(self, queue: Queue) -> None:
+        queue.enqueue("chat.message", 1, session="a")
+        queue.enqueue("chat.note", 2, session="b")
+
+        assert texts(take_any(queue, kinds=["chat.note"])) == [2]
+        assert queue.claim_any_session(kinds=["chat.note"]) is None
+        assert queue.claim_any_session(kinds=[]) is None
+
+    def test_only_what_it_is_able_to(self, queue: Queue) -> None:
+        say(queue, 1, session="a", requires=["gpu"])
+        say(queue, 2, session="a")
+
+        assert queue.claim_any_session() is None
+        assert queue.claim_session("a") is None
+        assert texts(take_any(queue, capabilities=["gpu", "more"])) == [1, 2]
+
+    def test_nothing_of_a_paused_lane(self, queue: Queue) -> None:
+        say(queue, 1, session="a")
+        queue.set_lane("default", state="paused")
+
+        assert queue.claim_any_session() is None
+        assert queue.claim_session("a") is None
+        queue.set_lane("default", state="active")
+        assert texts(take_any(queue)) == [1]
+
+    def test_nothing_of_a_retired_kind(self, queue: Queue) -> None:
+        say(queue, 1, session="a")
+        queue.enqueue("chat.note", 2, session="a")
+        queue.retire("chat.message")
+
+        assert texts(take_any(queue)) == [2]
+
+
+class TestComingBack:
+    def test_a_lapsed_claim_is_on_offer_again(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, session="a")
+        take_any(queue, lease=5)
+        clock.advance(5)
+
+        assert texts(take_any(queue, worker="other")) == [1]
+
+    def test_so_is_one_that_a_plain_claim_has_tidied(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, session="a")
+        take_any(queue, lease=5)
+        clock.advance(5)
+
+        assert queue.claim() is None
+        assert texts(take_any(queue, worker="other")) == [1]
+
+    def test_a_batch_that_fell_due_is_on_offer(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, session="a", delay=10)
+        say(queue, 2, session="b")
+
+        assert drain(queue) == [2]
+        clock.advance(10)
+        assert drain(queue) == [1]
+
+    def test_a_retry_is_on_offer_when_its_pause_is_over(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, 2, session="a", slot="exclusive")
+        queue.settle(take_any(queue), Failed("no", retry_after=10))
+
+        assert drain(queue) == []
+        clock.advance(10)
+        assert drain(queue) == [1, 2]
+
+    def test_a_head_past_its_deadline_does_not_hide_what_is_behind(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, session="a", deadline=5)
+        say(queue, 2, session="a")
+        say(queue, 3, session="b", deadline=5)
+        say(queue, 4, session="c")
+        clock.advance(5)
+
+        assert drain(queue) == [2, 4]
+
+    def test_a_released_run_is_on_offer_at_once(self, queue: Queue) -> None:
+        say(queue, 1, 2, session="a")
+        queue.settle(take_any(queue), Released())
+
+        assert texts(take_any(queue)) == [1, 2]
+
+
+class TestManyAtOnce:
+    def test_workers_share_sessions_and_each_keeps_its_order(self, harness: Harness) -> None:
+        queue = harness.open()
+        names = [f"s{n}" for n in range(12)]
+        queue.enqueue_many(
+            [
+                {"kind": "chat.message", "payload": [name, n], "session": name, "tenant": f"t{n % 2}"}
+                for n in range(6)
+                for name in names
+            ]
+        )
+        served: list[tuple[str, str, int]] = []
+        guard = threading.Lock()
+
+        def serve(own: Queue, worker: str) -> None:
+            while claim := own.claim_any_session(worker=worker, limit=2):
+                with guard:
+                    served.extend((claim.tenant, *text) for text in texts(claim))
+                own.settle(claim, Done())
+
+        threads = [threading.Thread(target=serve, args=(harness.open(), f"w{n}")) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        # A worker may find all in other hands and leave; what it left is served now.
+        serve(queue, "last")
+
+        assert len(served) == len(set(served)) == 72
+        for tenant in ("t0", "t1"):
+            for name in names:
+                own = [n for at, session, n in served if (at, session) == (tenant, name)]
+                assert own == sorted(own)
+
+
+def meanwhile(act: Callable[[], object], claim: Callable[[], SessionClaim | None]) -> list[object]:
+    """Start a claim that waits, then act, and return what the claim was given."""
+    got: list[object] = []
+    waiting = threading.Thread(target=lambda: got.extend(texts(claim())))
+    waiting.start()
+    act()
+    waiting.join(LONG / 2)
+    assert not waiting.is_alive(), "the claim was not woken"
+    return got
+
+
+class TestWaiting:
+    def test_a_claim_of_any_is_woken_by_a_batch(self, harness: Harness) -> None:
+        queue, other = harness.open(), harness.open()
+
+        assert meanwhile(lambda: say(other, 1), lambda: queue.claim_any_session(wait=LONG)) == [1]
+
+    def test_a_claim_of_one_session_is_woken_by_a_batch(self, harness: Harness) -> None:
+        queue, other = harness.open(), harness.open()
+
+        assert meanwhile(lambda: say(other, 1, session="a"), lambda: queue.claim_session("a", wait=LONG)) == [1]
+
+    def test_it_is_woken_when_the_turn_before_is_settled(self, harness: Harness) -> None:
+        queue, other = harness.open(), harness.open()
+        say(queue, 1, 2, slot="exclusive", session="a")
+        turn = take(queue, "a")
+
+        assert meanwhile(lambda: other.settle(turn, Done()), lambda: queue.claim_any_session(wait=LONG)) == [2]
+
+    def test_without_work_it_returns_nothing_when_its_time_is_up(self, queue: Queue) -> None:
+        assert queue.claim_any_session(wait=0.01) is None
+        assert queue.claim_session("a", wait=0.01) is None
+
+
+def test_the_awaited_face_does_the_same(harness: Harness) -> None:
+    async def converse() -> list[object]:
+        queue = harness.open_async()
+        for n in range(3):
+            await queue.enqueue("chat.message", n, session="a", slot="join")
+        turn = await queue.claim_any_session(limit=2)
+        assert turn is not None
+        more = await queue.claim_session("a", boundary="checkpoint", holding=turn)
+        assert more is not None
+        await queue.heartbeat(turn.joined(more))
+        jobs = await queue.settle(turn.joined(more), Done())
+        lease = await queue.open_session("a")
+        await queue.close_session(await queue.renew_session(lease))
+        assert await queue.cancel_session("a") == []
+        await queue.close()
+        return [job.payload for job in jobs if job.state == "done"]
+
+    assert asyncio.run(converse()) == [0, 1, 2]

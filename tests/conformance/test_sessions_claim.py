@@ -1,0 +1,489 @@
+"""Claiming a session's work: in enqueue order, joined where that is allowed, to one holder at a time.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, Queue, Released
+from holdfast.domain import limits
+from tests.support.clock import ManualClock
+from tests.support.sessions import SESSION, say, states, take, take_any, texts
+from tests.support.stores import Harness
+
+LEASE = 30.0
+SURPLUS = limits.SESSION_SCAN_SURPLUS
+
+
+class TestOrderAndJoining:
+    def test_joining_turns_come_as_one_run_in_enqueue_order(self, queue: Queue) -> None:
+        say(queue, 1, 2, 3)
+
+        turn = take(queue)
+
+        assert texts(turn) == [1, 2, 3]
+        assert turn.work_class == "turn"
+        assert [job.enqueue_seq for job in turn.batches] == [1, 2, 3]
+        assert {job.state for job in turn.batches} == {"running"}
+
+    def test_the_limit_bounds_the_run(self, queue: Queue) -> None:
+        say(queue, *range(5))
+
+        assert texts(take(queue, limit=2)) == [0, 1]
+
+    def test_an_exclusive_turn_goes_alone(self, queue: Queue) -> None:
+        say(queue, 1, 2, slot="exclusive")
+
+        turn = take(queue)
+        assert texts(turn) == [1]
+        queue.settle(turn, Done())
+        assert texts(take(queue)) == [2]
+
+    def test_another_merge_key_or_delivery_ends_the_run(self, queue: Queue) -> None:
+        say(queue, 1)
+        say(queue, 2, merge_key="group")
+        say(queue, 3, merge_key="group", delivery="after_current_turn_commit")
+
+        for text in (1, 2, 3):
+            turn = take(queue)
+            assert texts(turn) == [text]
+            queue.settle(turn, Done())
+
+    def test_a_turn_claim_returns_nothing_while_a_command_leads(self, queue: Queue) -> None:
+        say(queue, "stop", work_class="command")
+        say(queue, 1)
+
+        assert queue.claim_session(SESSION, work="turn") is None
+        command = take(queue, work="command")
+        assert (texts(command), command.work_class) == (["stop"], "command")
+
+    def test_next_takes_whichever_leads_and_says_which(self, queue: Queue) -> None:
+        say(queue, 1)
+        say(queue, "stop", work_class="command")
+
+        turn = take(queue, work="next")
+        queue.settle(turn, Done())
+        command = take(queue, work="next")
+
+        assert [(turn.work_class, texts(turn)), (command.work_class, texts(command))] == [
+            ("turn", [1]),
+            ("command", ["stop"]),
+        ]
+
+    def test_a_batch_may_have_several_items(self, queue: Queue) -> None:
+        made = queue.enqueue("chat.message", session=SESSION, items=["a", "b"])
+
+        assert made.job.items == ["a", "b"]
+        assert take(queue).batches[0].items == ["a", "b"]
+        assert queue.get(say(queue, "one")[0]).items == ["one"]
+
+    def test_many_batches_of_one_call_take_their_places_in_its_order(self, queue: Queue) -> None:
+        words = {"kind": "chat.message", "session": SESSION, "slot": "join"}
+        queue.enqueue_many([{**words, "payload": n} for n in range(20)])
+        say(queue, 20)
+
+        assert texts(take(queue)) == list(range(21))
+
+    def test_plain_claims_never_take_a_batch(self, queue: Queue) -> None:
+        say(queue, 1)
+        plain = queue.enqueue("chat.message", "plain")
+
+        assert [claim.job.id for claim in queue.claim_many()] == [plain.id]
+        assert queue.claim() is None
+
+    def test_session_claims_never_take_a_plain_job(self, queue: Queue) -> None:
+        queue.enqueue("chat.message", "plain")
+
+        assert queue.claim_session(SESSION) is None
+        assert queue.claim_any_session() is None
+
+    def test_priority_does_not_apply(self, queue: Queue) -> None:
+        [batch] = say(queue, 1)
+
+        with pytest.raises(Conflict):
+            queue.reprioritize(batch, 5)
+
+    def test_a_session_that_was_never_used_has_nothing(self, queue: Queue) -> None:
+        assert queue.claim_session("never") is None
+        assert queue.cancel_session("never") == []
+
+
+class TestOneHolder:
+    def test_while_a_claim_is_held_nobody_else_gets_any(self, queue: Queue) -> None:
+        say(queue, 1, 2)
+        take(queue, limit=1)
+
+        assert queue.claim_session(SESSION, worker="other") is None
+        assert queue.claim_any_session(worker="other") is None
+
+    def test_two_runtimes_racing_for_one_session_get_one_claim(self, harness: Harness) -> None:
+        queue = harness.open()
+        say(queue, 1, 2, 3)
+        queues = [harness.open() for _ in range(4)]
+        got: list[list[object]] = []
+        start = threading.Barrier(len(queues))
+
+        def race(own: Queue, worker: str) -> None:
+            start.wait()
+            got.append(texts(own.claim_session(SESSION, worker=worker)))
+
+        threads = [threading.Thread(target=race, args=(own, f"w{n}")) for n, own in enumerate(queues)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+        assert sorted(got) == [[], [], [], [1, 2, 3]]
+
+    def test_the_fencing_token_rises_with_each_claim_and_so_do_epochs(self, queue: Queue) -> None:
+        say(queue, 1)
+        tokens, epochs = [], []
+        for _ in range(3):
+            turn = take(queue)
+            tokens.append(turn.fencing_token)
+            epochs.append(turn.batches[0].epoch)
+            queue.settle(turn, Released())
+
+        assert (tokens, epochs) == ([1, 2, 3], [1, 2, 3])
+
+    def test_a_lapsed_claim_is_taken_back_in_order_by_the_next(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, 2)
+        first = take(queue, lease=LEASE)
+        say(queue, 3)
+        clock.advance(LEASE)
+
+        second = take(queue, worker="other")
+
+        assert texts(second) == [1, 2, 3]
+        assert second.fencing_token == first.fencing_token + 1
+        assert [job.attempt for job in second.batches] == [2, 2, 1]
+
+    def test_a_session_is_reopened_after_a_crash(self, durable_harness: Harness) -> None:
+        queue = durable_harness.open()
+        say(queue, 1, 2)
+        lost = take(queue, lease=LEASE)
+
+        queue = durable_harness.reopen()
+        say(queue, 3)
+        assert queue.claim_session(SESSION, worker="new") is None
+        durable_harness.clock.advance(LEASE)
+
+        again = take(queue, worker="new")
+        assert texts(again) == [1, 2, 3]
+        assert again.fencing_token > lost.fencing_token
+
+    def test_sessions_do_not_hold_each_other_up(self, queue: Queue) -> None:
+        for name in ("a", "b"):
+            say(queue, name, session=name)
+        take(queue, "a")
+
+        assert texts(take(queue, "b")) == ["b"]
+
+
+class TestWhatIsPassed:
+    def test_a_delayed_batch_is_passed_and_takes_its_place_when_due(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, "later", delay=60)
+        say(queue, 1, slot="exclusive")
+        say(queue, 2)
+
+        turn = take(queue)
+        assert texts(turn) == [1]
+        queue.settle(turn, Done())
+        clock.advance(60)
+        assert texts(take(queue)) == ["later", 2]
+
+    def test_a_batch_in_backoff_blocks_those_behind_it(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, 2)
+        queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
+
+        assert queue.claim_session(SESSION) is None
+        assert queue.claim_any_session() is None
+        clock.advance(60)
+        assert texts(take(queue)) == [1, 2]
+
+    def test_a_deferred_batch_blocks_as_well(self, queue: Queue, clock: ManualClock) -> None:
+        from holdfast import Deferred
+
+        say(queue, 1, 2)
+        queue.settle(take(queue, limit=1), Deferred(after=60))
+
+        assert queue.claim_session(SESSION) is None
+        clock.advance(60)
+        assert texts(take(queue)) == [1, 2]
+
+    def test_where_the_lane_says_skip_a_batch_in_backoff_is_passed(self, queue: Queue, clock: ManualClock) -> None:
+        queue.set_lane("default", backoff="skip")
+        say(queue, 1, 2)
+        queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
+
+        turn = take_any(queue)
+        assert texts(turn) == [2]
+        queue.settle(turn, Done())
+        clock.advance(60)
+        assert texts(take_any(queue)) == [1]
+
+    @pytest.mark.parametrize("any_session", [True, False])
+    def test_a_lane_may_change_its_mind_about_backoff(self, queue: Queue, any_session: bool) -> None:
+        say(queue, 1, 2)
+        queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
+        queue.set_lane("default", backoff="skip")
+
+        turn = take_any(queue) if any_session else take(queue)
+        assert texts(turn) == [2]
+        queue.settle(turn, Released())
+        queue.set_lane("default", backoff="block")
+        assert (queue.claim_any_session() if any_session else queue.claim_session(SESSION)) is None
+
+    def test_a_failed_head_is_passed(self, queue: Queue) -> None:
+        say(queue, 1, 2)
+        queue.settle(take(queue, limit=1), Failed("no", permanent=True))
+
+        assert texts(take(queue)) == [2]
+
+    def test_a_cancelled_head_is_passed(self, queue: Queue) -> None:
+        [first, _] = say(queue, 1, 2)
+        queue.cancel(first)
+
+        assert texts(take_any(queue)) == [2]
+
+    def test_a_head_past_its_deadline_fails_and_is_passed(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, deadline=10)
+        say(queue, 2)
+        clock.advance(10)
+
+        assert texts(take(queue)) == [2]
+        assert states(queue) == {1: "failed", 2: "running"}
+
+    def test_a_requeued_batch_takes_its_old_place(self, queue: Queue) -> None:
+        [first, _, _] = say(queue, 1, 2, 3, slot="exclusive")
+        queue.settle(take(queue), Failed("no", permanent=True))
+        queue.settle(take(queue), Done())
+        queue.requeue(first)
+
+        turn = take_any(queue)
+        assert texts(turn) == [1]
+        queue.settle(turn, Done())
+        assert texts(take_any(queue)) == [3]
+
+    def test_more_than_the_surplus_may_be_passed(self, queue: Queue) -> None:
+        queue.set_lane("default", backoff="skip")
+        many = SURPLUS * 2 + 5
+        say(queue, *range(many))
+        claim = take(queue, limit=many)
+        queue.settle(claim, Failed("no", retry_after=600))
+        say(queue, "first", "second")
+
+        assert texts(take_any(queue, limit=1)) == ["first"]
+
+    def test_a_run_goes_on_past_more_than_the_surplus(self, queue: Queue) -> None:
+        queue.set_lane("default", backoff="skip")
+        say(queue, "first")
+        many = SURPLUS * 2 + 5
+        say(queue, *range(many))
+        turn = take(queue, limit=many + 1)
+        queue.settle(turn, [Released(), *(Failed("no", retry_after=600) for _ in range(many))])
+        say(queue, "second")
+
+        assert texts(take(queue, limit=2)) == ["first", "second"]
+
+    def test_a_thousand_batches_for_later_are_passed(self, queue: Queue) -> None:
+        words = {"kind": "chat.message", "session": SESSION, "delay": 600}
+        queue.enqueue_many([words] * 1_000)
+        say(queue, "now")
+
+        assert texts(take_any(queue)) == ["now"]
+
+
+class TestCheckpoints:
+    def test_the_holder_takes_in_more_under_the_same_fence(self, queue: Queue) -> None:
+        say(queue, 1)
+        turn = take(queue)
+        say(queue, 2, 3)
+
+        more = take(queue, boundary="checkpoint", holding=turn)
+
+        assert texts(more) == [2, 3]
+        assert (more.fencing_token, more.lease_token, more.claim_id) == (
+            turn.fencing_token,
+            turn.lease_token,
+            turn.claim_id,
+        )
+        whole = turn.joined(more)
+        assert [job.state for job in queue.settle(whole, Done())] == ["done"] * 3
+
+    def test_only_what_is_for_the_earliest_boundary_is_admitted(self, queue: Queue) -> None:
+        say(queue, 1)
+        turn = take(queue)
+        say(queue, 2, delivery="after_current_turn_commit")
+        say(queue, 3)
+
+        assert queue.claim_session(SESSION, boundary="checkpoint", holding=turn) is None
+        queue.settle(turn, Done())
+        assert texts(take(queue)) == [2]
+
+    def test_a_command_leads_there_too(self, queue: Queue) -> None:
+        say(queue, 1)
+        turn = take(queue)
+        say(queue, "stop", work_class="command")
+        say(queue, 2)
+
+        assert queue.claim_session(SESSION, boundary="checkpoint", holding=turn, work="turn") is None
+        command = take(queue, boundary="checkpoint", holding=turn, work="command")
+        assert texts(command) == ["stop"]
+
+    def test_a_batch_that_fell_due_meanwhile_is_admitted(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, "later", delay=10)
+        say(queue, 1)
+        turn = take(queue)
+        clock.advance(10)
+
+        assert texts(queue.claim_session(SESSION, boundary="checkpoint", holding=turn)) == ["later"]
+
+    def test_a_lost_answer_is_given_again(self, queue: Queue) -> None:
+        say(queue, 1)
+        turn = take(queue)
+        say(queue, 2, 3)
+        more = take(queue, boundary="checkpoint", holding=turn, limit=1)
+
+        assert take(queue, boundary="checkpoint", holding=turn, limit=1) == more
+        whole = turn.joined(more)
+        assert texts(take(queue, boundary="checkpoint", holding=whole)) == [3]
+
+    def test_a_stale_holder_is_refused(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1)
+        turn = take(queue, lease=LEASE)
+        say(queue, 2)
+        clock.advance(LEASE)
+
+        with pytest.raises(LeaseLost):
+            queue.claim_session(SESSION, boundary="checkpoint", holding=turn)
+        take(queue, worker="other", limit=1)
+        with pytest.raises(LeaseLost):
+            queue.claim_session(SESSION, boundary="checkpoint", holding=turn)
+        assert states(queue) == {1: "running", 2: "ready"}
+
+    def test_a_checkpoint_needs_the_claim_that_is_held(self, queue: Queue) -> None:
+        say(queue, 1)
+        say(queue, 1, session="other")
+        turn = take(queue)
+
+        for words in (
+            {"boundary": "checkpoint"},
+            {"holding": turn},
+            {"boundary": "checkpoint", "holding": take(queue, "other")},
+            {"boundary": "checkpoint", "holding": "turn"},
+        ):
+            with pytest.raises(InvalidInput, match="holding"):
+                queue.claim_session(SESSION, **words)
+
+    def test_claims_of_two_fences_are_not_joined(self, queue: Queue) -> None:
+        say(queue, 1)
+        say(queue, 1, session="other")
+
+        with pytest.raises(InvalidInput, match="more"):
+            take(queue).joined(take(queue, "other"))
+
+
+class TestLostAnswers:
+    def test_the_same_claim_sent_again_returns_the_same_claim(self, queue: Queue) -> None:
+        say(queue, 1, 2, 3)
+        first = take(queue, limit=2, nonce="n1", worker="w")
+        say(queue, 4)
+
+        assert take(queue, limit=2, nonce="n1", worker="w") == first
+
+    def test_so_does_a_claim_of_any(self, queue: Queue) -> None:
+        say(queue, 1)
+        say(queue, 2, session="other")
+        first = take_any(queue, nonce="n1", worker="w")
+
+        assert take_any(queue, nonce="n1", worker="w") == first
+        assert take_any(queue, nonce="n2", worker="w") != first
+
+    def test_another_worker_or_nonce_is_another_claim(self, queue: Queue) -> None:
+        say(queue, 1)
+        take(queue, nonce="n1", worker="w")
+
+        assert queue.claim_session(SESSION, nonce="n2", worker="w") is None
+        assert queue.claim_session(SESSION, nonce="n1", worker="other") is None
+
+    def test_once_settled_it_is_a_new_claim(self, queue: Queue) -> None:
+        say(queue, 1, 2)
+        queue.settle(take(queue, limit=1, nonce="n1"), Done())
+
+        assert texts(take(queue, nonce="n1")) == [2]
+
+
+class TestBadCalls:
+    @pytest.mark.parametrize(
+        ("words", "field"),
+        [
+            ({"work": "all"}, "work"),
+            ({"boundary": "never"}, "boundary"),
+            ({"limit": 0}, "limit"),
+            ({"limit": limits.CLAIM_MAX + 1}, "limit"),
+            ({"lease": 0}, "lease"),
+            ({"tenant": ""}, "tenant"),
+            ({"nonce": ""}, "nonce"),
+            ({"under": "lease"}, "under"),
+            ({"kinds": ["a"]}, "kinds"),
+        ],
+    )
+    def test_a_wrong_word_of_a_session_claim_is_named(
+        self, queue: Queue, words: dict[str, object], field: str
+    ) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            queue.claim_session(SESSION, **words)  # type: ignore[arg-type]
+        assert refused.value.field == field
+
+    @pytest.mark.parametrize(
+        ("words", "field"), [({"work": 1}, "work"), ({"lanes": "a"}, "lanes"), ({"boundary": "idle"}, "boundary")]
+    )
+    def test_a_wrong_word_of_a_claim_of_any_is_named(
+        self, queue: Queue, words: dict[str, object], field: str
+    ) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            queue.claim_any_session(**words)  # type: ignore[arg-type]
+        assert refused.value.field == field
+
+
+class TestCancelling:
+    def test_all_that_nobody_has_in_hand_is_cancelled(self, queue: Queue) -> None:
+        say(queue, 1, 2, 3)
+        say(queue, "later", delay=60)
+        take(queue, limit=1)
+
+        cancelled = queue.cancel_session(SESSION)
+
+        assert len(cancelled) == 3
+        assert states(queue) == {1: "running", 2: "cancelled", 3: "cancelled", "later": "cancelled"}
+
+    def test_more_than_a_bite_is_cancelled(self, queue: Queue) -> None:
+        words = {"kind": "chat.message", "session": SESSION}
+        queue.enqueue_many([words] * (limits.BITE + 10))
+
+        assert len(queue.cancel_session(SESSION)) == limits.BITE + 10
+        assert queue.claim_any_session() is None
+
+
+class TestListing:
+    def test_a_sessions_batches_are_listed_newest_first(self, queue: Queue) -> None:
+        say(queue, 1, 2, 3)
+        say(queue, 4, session="other")
+        queue.settle(take(queue, limit=1), Done())
+
+        assert [job.payload for job in queue.jobs(session=SESSION)] == [3, 2, 1]
+        assert [job.payload for job in queue.jobs(session=SESSION, state="done")] == [1]
+        assert [job.payload for job in queue.jobs(session=SESSION, tenant="other")] == []
+        page = queue.jobs(session=SESSION, limit=2)
+        assert [job.payload for job in queue.jobs(session=SESSION, after=page.cursor)] == [1]
+
+    def test_another_tenants_batch_is_not_found(self, queue: Queue) -> None:
+        [batch] = say(queue, 1, tenant="a")
+
+        with pytest.raises(JobNotFound):
+            queue.get(batch, tenant="b")

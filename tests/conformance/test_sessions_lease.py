@@ -1,0 +1,263 @@
+"""Session leases: one runtime at a time, renewed, closed, taken over; claims live and die with it.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Conflict, Done, InvalidInput, LeaseLost, Queue, SessionLease
+from tests.support.clock import ManualClock
+from tests.support.sessions import SESSION, say, states, take, take_any, texts
+from tests.support.stores import Harness
+
+LEASE = 30.0
+
+
+def opened(queue: Queue, worker: str = "runtime-1", **words: object) -> SessionLease:
+    return queue.open_session(SESSION, worker=worker, lease=LEASE, **words)  # type: ignore[arg-type]
+
+
+class TestOpening:
+    def test_a_session_may_be_opened_before_anything_is_in_it(self, queue: Queue) -> None:
+        lease = opened(queue)
+
+        assert (lease.session, lease.tenant, lease.generation, lease.worker) == (SESSION, "default", 1, "runtime-1")
+        say(queue, 1)
+        assert texts(take(queue, under=lease)) == [1]
+
+    def test_only_one_runtime_at_a_time(self, queue: Queue) -> None:
+        opened(queue)
+
+        with pytest.raises(Conflict, match="runtime-1"):
+            opened(queue, "runtime-2")
+
+    def test_the_same_call_sent_again_returns_the_same_lease(self, queue: Queue) -> None:
+        lease = opened(queue, lease_token="t")
+
+        assert opened(queue, lease_token="t") == lease
+        with pytest.raises(Conflict):
+            opened(queue, lease_token="u")
+
+    def test_a_lapsed_lease_is_free_for_the_next_generation(self, queue: Queue, clock: ManualClock) -> None:
+        first = opened(queue)
+        clock.advance(LEASE)
+
+        assert opened(queue, "runtime-2").generation == first.generation + 1
+
+    def test_a_session_in_which_somebody_holds_a_claim_is_not_opened(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1)
+        take(queue, worker="w", lease=LEASE)
+
+        with pytest.raises(Conflict, match="'w'"):
+            opened(queue)
+        clock.advance(LEASE)
+        assert texts(take(queue, under=opened(queue))) == [1]
+
+    def test_two_tenants_have_two_sessions_of_one_name(self, queue: Queue) -> None:
+        opened(queue, tenant="a")
+
+        assert opened(queue, tenant="b").generation == 1
+
+    def test_it_outlives_a_crash_and_lapses(self, durable_harness: Harness) -> None:
+        opened(durable_harness.open())
+        queue = durable_harness.reopen()
+
+        with pytest.raises(Conflict):
+            opened(queue, "runtime-2")
+        durable_harness.clock.advance(LEASE)
+        assert opened(queue, "runtime-2").generation == 2
+
+
+class TestClaimingUnderIt:
+    def test_others_claim_nothing_of_an_open_session(self, queue: Queue) -> None:
+        opened(queue)
+        say(queue, 1)
+
+        with pytest.raises(Conflict, match="runtime-1"):
+            queue.claim_session(SESSION, worker="w")
+        assert queue.claim_any_session(worker="w") is None
+
+    def test_a_slow_turn_keeps_its_claim_while_the_lease_is_renewed(self, queue: Queue, clock: ManualClock) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        turn = take(queue, under=lease)
+        for _ in range(5):
+            clock.advance(LEASE - 1)
+            lease = queue.renew_session(lease)
+
+        assert turn.generation == lease.generation
+        assert [job.state for job in queue.settle(turn, Done())] == ["done"]
+
+    def test_its_claims_are_gone_when_it_lapses(self, queue: Queue, clock: ManualClock) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        turn = take(queue, under=lease)
+        clock.advance(LEASE)
+
+        with pytest.raises(LeaseLost):
+            queue.settle(turn, Done())
+        assert texts(take_any(queue, worker="w")) == [1]
+
+    def test_a_heartbeat_looks_but_does_not_outlast_the_lease(self, queue: Queue, clock: ManualClock) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        turn = take(queue, under=lease)
+        clock.advance(LEASE - 1)
+
+        assert queue.heartbeat(turn).lease_until == lease.lease_until
+        clock.advance(1)
+        with pytest.raises(LeaseLost):
+            queue.heartbeat(turn)
+
+    def test_a_claim_late_in_the_lease_ends_with_it(self, queue: Queue, clock: ManualClock) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        clock.advance(LEASE - 1)
+
+        assert take(queue, under=lease).lease_until == lease.lease_until
+
+    def test_a_checkpoint_works_under_it(self, queue: Queue, clock: ManualClock) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        turn = take(queue, under=lease)
+        say(queue, 2)
+
+        more = take(queue, under=lease, boundary="checkpoint", holding=turn)
+        clock.advance(LEASE - 1)
+        queue.renew_session(lease)
+        clock.advance(LEASE - 1)
+        assert len(queue.settle(turn.joined(more), Done())) == 2
+
+    def test_a_stale_lease_claims_nothing(self, queue: Queue, clock: ManualClock) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        clock.advance(LEASE)
+
+        with pytest.raises(LeaseLost, match="generation 1 is lost: it lapsed"):
+            queue.claim_session(SESSION, under=lease)
+
+    def test_a_lease_and_a_time_exclude_each_other(self, queue: Queue) -> None:
+        with pytest.raises(InvalidInput, match="lease"):
+            queue.claim_session(SESSION, under=opened(queue), lease=5)
+
+    def test_a_lease_on_another_session_is_refused(self, queue: Queue) -> None:
+        with pytest.raises(InvalidInput, match="under"):
+            queue.claim_session("other", under=opened(queue))
+
+    def test_waiting_claims_are_served_when_a_lease_lapses(self, queue: Queue, clock: ManualClock) -> None:
+        opened(queue)
+        say(queue, 1)
+        clock.advance(LEASE)
+
+        assert texts(queue.claim_any_session(worker="w", wait=1)) == [1]
+
+    def test_a_session_whose_lease_lapsed_is_served_by_the_age_of_its_head(
+        self, queue: Queue, clock: ManualClock
+    ) -> None:
+        opened(queue)
+        say(queue, 1)
+        say(queue, 2, session="younger")
+        clock.advance(LEASE)
+
+        assert texts(take_any(queue, worker="w")) == [1]
+
+
+class TestTakingOver:
+    def test_a_takeover_raises_the_generation_and_takes_the_turn_at_once(self, queue: Queue) -> None:
+        first = opened(queue)
+        say(queue, 1, 2)
+        turn = take(queue, under=first)
+
+        second = opened(queue, "runtime-2", take_over=True)
+
+        assert second.generation == first.generation + 1
+        assert states(queue) == {1: "ready", 2: "ready"}
+        with pytest.raises(LeaseLost):
+            queue.settle(turn, Done())
+        again = take(queue, under=second, worker="runtime-2")
+        assert texts(again) == [1, 2]
+        assert again.fencing_token > turn.fencing_token
+        assert [job.attempt for job in again.batches] == [1, 1]
+
+    def test_the_one_before_can_neither_renew_close_nor_claim(self, queue: Queue) -> None:
+        first = opened(queue)
+        say(queue, 1)
+        opened(queue, "runtime-2", take_over=True)
+
+        for write in (
+            lambda: queue.renew_session(first),
+            lambda: queue.close_session(first),
+            lambda: queue.claim_session(SESSION, under=first),
+        ):
+            with pytest.raises(LeaseLost, match="generation 2"):
+                write()
+
+    def test_a_takeover_that_is_sent_again_takes_nothing_from_itself(self, queue: Queue) -> None:
+        say(queue, 1)
+        lease = opened(queue, take_over=True, lease_token="t")
+        take(queue, under=lease)
+
+        assert opened(queue, take_over=True, lease_token="t") == lease
+        assert states(queue) == {1: "running"}
+
+    def test_what_had_lapsed_before_spends_its_attempt(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1)
+        take(queue, worker="w", lease=5)
+        clock.advance(5)
+        lease = opened(queue, take_over=True)
+
+        assert take(queue, under=lease).batches[0].attempt == 2
+
+
+class TestClosing:
+    def test_a_closed_session_is_on_offer_again(self, queue: Queue) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        queue.close_session(lease)
+
+        assert texts(take_any(queue, worker="w")) == [1]
+
+    def test_what_is_held_under_it_is_released_without_spending_attempts(self, queue: Queue) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        turn = take(queue, under=lease)
+        queue.close_session(lease)
+
+        with pytest.raises(LeaseLost):
+            queue.settle(turn, Done())
+        [again] = take_any(queue, worker="w").batches
+        assert (again.attempt, again.suspect) == (1, 0)
+
+    def test_closing_again_does_no_harm_until_somebody_else_opens(self, queue: Queue) -> None:
+        lease = opened(queue)
+        queue.close_session(lease)
+        queue.close_session(lease)
+        with pytest.raises(LeaseLost, match="it was closed"):
+            queue.renew_session(lease)
+        opened(queue, "runtime-2")
+
+        with pytest.raises(LeaseLost, match="generation 2"):
+            queue.close_session(lease)
+
+    def test_closing_late_does_no_harm_either(self, queue: Queue, clock: ManualClock) -> None:
+        lease = opened(queue)
+        say(queue, 1)
+        take(queue, under=lease)
+        clock.advance(LEASE)
+        queue.close_session(lease)
+
+        assert take_any(queue, worker="w").batches[0].attempt == 2
+
+    def test_the_generation_goes_on(self, queue: Queue) -> None:
+        lease = opened(queue)
+        queue.close_session(lease)
+
+        assert opened(queue).generation == lease.generation + 1
+
+
+@pytest.mark.parametrize("call", ["renew_session", "close_session"])
+def test_what_is_no_session_lease_is_refused(queue: Queue, call: str) -> None:
+    with pytest.raises(InvalidInput, match="lease: must be a SessionLease"):
+        getattr(queue, call)("lease")

@@ -1,0 +1,294 @@
+"""A session claim is renewed, settled and released as a whole: in one commit, or `LeaseLost` and nothing.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Artifact,
+    Conflict,
+    Deferred,
+    Done,
+    Failed,
+    InvalidInput,
+    LeaseLost,
+    NewJob,
+    Outcome,
+    Queue,
+    Released,
+    SessionClaim,
+)
+from tests.support.clock import ManualClock
+from tests.support.held import known
+from tests.support.sessions import SESSION, say, states, take, texts
+
+LEASE = 30.0
+
+
+class TestSettling:
+    def test_one_outcome_settles_all(self, queue: Queue) -> None:
+        say(queue, 1, 2)
+
+        jobs = queue.settle(take(queue), Done({"ok": True}))
+
+        assert [(job.payload, job.state, job.result) for job in jobs] == [
+            (1, "done", {"ok": True}),
+            (2, "done", {"ok": True}),
+        ]
+        assert states(queue) == {1: "done", 2: "done"}
+
+    def test_each_batch_may_have_an_outcome_of_its_own(self, queue: Queue) -> None:
+        say(queue, 1, 2, 3, 4)
+
+        queue.settle(take(queue), [Done(), Failed("no", permanent=True), Deferred(after=5), Released()])
+
+        assert states(queue) == {1: "done", 2: "failed", 3: "scheduled", 4: "ready"}
+
+    def test_a_release_gives_the_attempts_back_and_keeps_the_order(self, queue: Queue) -> None:
+        say(queue, 1, 2)
+        queue.settle(take(queue), Released())
+
+        again = take(queue)
+        assert texts(again) == [1, 2]
+        assert [job.attempt for job in again.batches] == [1, 1]
+
+    def test_the_retry_budget_is_the_jobs_own(self, queue: Queue) -> None:
+        say(queue, 1, max_attempts=2)
+        for _ in range(2):
+            queue.settle(take(queue), Failed("no", retry_after=0))
+
+        assert states(queue) == {1: "failed"}
+
+    def test_what_comes_with_one_outcome_for_all_comes_once(self, queue: Queue) -> None:
+        [first, second] = say(queue, 1, 2)
+        queue.settle(take(queue), Done(follow_ups=[NewJob("next")], artifacts=[Artifact("log", b"x")]))
+
+        assert queue.counts(by="kind") == {"chat.message": 2, "next": 1}
+        assert [len(queue.artifacts(first)), len(queue.artifacts(second))] == [1, 0]
+
+    def test_a_follow_up_may_be_a_batch_of_the_same_session(self, queue: Queue) -> None:
+        say(queue, 1)
+        queue.settle(take(queue), Done(follow_ups=[NewJob("chat.message", 2, session=SESSION)]))
+
+        assert texts(take(queue)) == [2]
+
+    def test_events_tell_of_every_batch(self, queue: Queue) -> None:
+        ids = say(queue, 1, 2)
+        queue.settle(take(queue), Done())
+
+        assert [(event.name, event.job_id) for event in queue.events()] == [("done", job_id) for job_id in ids]
+
+    def test_a_refused_follow_up_refuses_all(self, queue: Queue) -> None:
+        queue.enqueue("next", job_id="taken")
+        say(queue, 1, 2)
+        turn = take(queue)
+
+        with pytest.raises(Conflict):
+            queue.settle(turn, [Done(), Done(follow_ups=[NewJob("other", job_id="taken")])])
+
+        assert states(queue) == {1: "running", 2: "running"}
+        queue.settle(turn, Done())
+
+    @pytest.mark.parametrize("outcome", [[Done()], [Done()] * 3, "done", [Done(), None]])
+    def test_outcomes_that_do_not_fit_are_refused(self, queue: Queue, outcome: Any) -> None:
+        say(queue, 1, 2)
+
+        with pytest.raises(InvalidInput, match="outcome"):
+            queue.settle(take(queue), outcome)
+
+    def test_waiting_for_a_batch_ends_with_it(self, queue: Queue) -> None:
+        [batch] = say(queue, 1)
+        queue.settle(take(queue), Done("answer"))
+
+        assert queue.wait(batch, timeout=0).result == "answer"
+
+    def test_progress_is_told_of_each_batch_by_itself(self, queue: Queue) -> None:
+        [first, second] = say(queue, 1, 2)
+        turn = take(queue)
+        queue.progress(turn.claims[1], phase="thinking")
+
+        assert [queue.get(first).phase, queue.get(second).phase] == [None, "thinking"]
+        queue.settle(turn, Done())
+
+
+OUTCOMES: list[Outcome | list[Outcome]] = [
+    Done({"ok": 1}),
+    Failed("no"),
+    Failed("no", permanent=True),
+    Deferred(after=5),
+    Released(),
+    [Done(1), Released()],
+    [Done(follow_ups=[NewJob("next")]), Failed("no")],
+]
+
+
+class TestSentAgain:
+    @pytest.mark.parametrize("outcome", OUTCOMES, ids=str)
+    def test_the_same_settle_sent_again_succeeds_and_changes_nothing(self, queue: Queue, outcome: Any) -> None:
+        ids = say(queue, 1, 2)
+        turn = take(queue)
+        queue.settle(turn, outcome)
+        before = [known(queue, job_id) for job_id in ids]
+
+        queue.settle(turn, outcome)
+
+        assert [known(queue, job_id) for job_id in ids] == before
+
+    def test_another_outcome_is_refused(self, queue: Queue) -> None:
+        say(queue, 1, 2)
+        turn = take(queue)
+        queue.settle(turn, Done())
+
+        with pytest.raises(LeaseLost):
+            queue.settle(turn, [Done(), Failed("no")])
+
+
+WRITES: dict[str, Callable[[Queue, SessionClaim], object]] = {
+    "heartbeat": lambda queue, turn: queue.heartbeat(turn),
+    "done": lambda queue, turn: queue.settle(turn, Done()),
+    "done with more": lambda queue, turn: queue.settle(
+        turn, Done(follow_ups=[NewJob("next")], artifacts=[Artifact("log", b"late")])
+    ),
+    "failed": lambda queue, turn: queue.settle(turn, Failed("late")),
+    "released": lambda queue, turn: queue.settle(turn, Released()),
+    "one each": lambda queue, turn: queue.settle(turn, [Done() for _ in turn.batches]),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+class TestAStaleHolder:
+    def refuse(self, queue: Queue, turn: SessionClaim, write: Callable[[Queue, SessionClaim], object]) -> None:
+        before = [known(queue, job.id) for job in turn.batches]
+        with pytest.raises(LeaseLost):
+            write(queue, turn)
+        assert [known(queue, job.id) for job in turn.batches] == before
+
+    def test_is_refused_when_it_lapsed_and_nothing_changes(
+        self, queue: Queue, clock: ManualClock, write: Callable[[Queue, SessionClaim], object]
+    ) -> None:
+        say(queue, 1, 2)
+        turn = take(queue, lease=LEASE)
+        clock.advance(LEASE)
+
+        self.refuse(queue, turn, write)
+
+    def test_is_refused_when_it_was_claimed_again_and_nothing_changes(
+        self, queue: Queue, clock: ManualClock, write: Callable[[Queue, SessionClaim], object]
+    ) -> None:
+        say(queue, 1, 2)
+        turn = take(queue, lease=LEASE)
+        clock.advance(LEASE)
+        take(queue, worker="other")
+
+        self.refuse(queue, turn, write)
+
+    def test_is_refused_when_one_batch_is_lost_and_nothing_changes(
+        self, queue: Queue, write: Callable[[Queue, SessionClaim], object]
+    ) -> None:
+        [_, second, _] = say(queue, 1, 2, 3)
+        turn = take(queue, lease=LEASE)
+        queue.cancel(second, force=True)
+
+        self.refuse(queue, turn, write)
+
+    def test_is_refused_when_the_session_was_taken_over_and_nothing_changes(
+        self, queue: Queue, write: Callable[[Queue, SessionClaim], object]
+    ) -> None:
+        say(queue, 1, 2)
+        turn = take(queue, lease=LEASE)
+        queue.open_session(SESSION, worker="other", take_over=True)
+
+        self.refuse(queue, turn, write)
+
+
+class TestRenewal:
+    def test_a_heartbeat_extends_all(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, 2)
+        turn = take(queue, lease=LEASE)
+        clock.advance(LEASE - 1)
+        queue.heartbeat(turn)
+        clock.advance(LEASE - 1)
+
+        assert [job.state for job in queue.settle(turn, Done())] == ["done", "done"]
+
+    def test_it_tells_when_a_cancel_was_asked_of_any(self, queue: Queue) -> None:
+        [_, second] = say(queue, 1, 2)
+        turn = take(queue)
+
+        assert not queue.heartbeat(turn).cancel_requested
+        queue.cancel(second)
+        assert queue.heartbeat(turn).cancel_requested
+
+    def test_it_may_be_longer_than_the_first(self, queue: Queue) -> None:
+        say(queue, 1)
+        turn = take(queue, lease=1)
+
+        assert queue.heartbeat(turn, lease=60).lease_until > turn.lease_until
+
+
+class ChangedMindError(Exception):
+    """What the caller's own code raises."""
+
+
+class TestWithTheCallersOwnState:
+    @pytest.fixture
+    def transcript(self, queue: Queue) -> Queue:
+        with queue.transaction() as tx:
+            tx.execute("create table transcript (line text)")
+        return queue
+
+    def lines(self, queue: Queue) -> list[str]:
+        with queue.transaction() as tx:
+            return [line for (line,) in tx.execute("select line from transcript")]
+
+    def test_state_and_settlement_commit_together(self, transcript: Queue) -> None:
+        say(transcript, 1, 2)
+        turn = take(transcript)
+
+        with transcript.transaction() as tx:
+            tx.execute("insert into transcript values ('answer')")
+            assert len(tx.settle(turn, Done())) == 2
+
+        assert (self.lines(transcript), states(transcript)) == (["answer"], {1: "done", 2: "done"})
+
+    def test_or_not_at_all(self, transcript: Queue) -> None:
+        say(transcript, 1, 2)
+        turn = take(transcript)
+
+        with suppress(ChangedMindError), transcript.transaction() as tx:
+            tx.execute("insert into transcript values ('answer')")
+            tx.settle(turn, Done())
+            tx.enqueue("chat.message", 3, session=SESSION)
+            raise ChangedMindError
+
+        assert (self.lines(transcript), states(transcript)) == ([], {1: "running", 2: "running"})
+        transcript.settle(turn, Done())
+
+    def test_a_stale_holder_commits_nothing_of_its_state(self, transcript: Queue, clock: ManualClock) -> None:
+        say(transcript, 1)
+        turn = take(transcript, lease=LEASE)
+        clock.advance(LEASE)
+
+        def settle_late() -> None:
+            with transcript.transaction() as tx:
+                tx.execute("insert into transcript values ('late')")
+                tx.settle(turn, Done())
+
+        with pytest.raises(LeaseLost):
+            settle_late()
+        assert self.lines(transcript) == []
+
+    def test_a_batch_enqueued_in_a_transaction_comes_with_its_commit(self, queue: Queue) -> None:
+        with queue.transaction() as tx:
+            tx.enqueue("chat.message", 1, session=SESSION)
+            tx.enqueue("chat.message", 2, session=SESSION, source_key="k")
+            assert not tx.enqueue("chat.message", 9, session=SESSION, source_key="k").created
+
+        assert states(queue) == {1: "ready", 2: "ready"}

@@ -1,0 +1,151 @@
+"""Source keys, ids, retention: a replay returns the original batch, also when that is long gone; tenants stay apart.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Conflict, Done, Queue
+from tests.support.clock import ManualClock
+from tests.support.sessions import SESSION, say, states, take, take_any, texts
+
+DAY = 86_400.0
+
+
+class TestSourceKeys:
+    def test_a_replay_returns_the_original_whatever_it_carries(self, queue: Queue) -> None:
+        made = queue.enqueue("chat.message", 1, session=SESSION, source_key="m1")
+        again = queue.enqueue("chat.note", 2, session=SESSION, source_key="m1", work_class="command", delay=5)
+
+        assert (again.id, again.created, again.job) == (made.id, False, made.job)
+        assert states(queue) == {1: "ready"}
+
+    def test_also_while_it_runs_and_when_it_is_done(self, queue: Queue) -> None:
+        [batch] = say(queue, 1, source_key="m1")
+        turn = take(queue)
+        assert queue.enqueue("chat.message", session=SESSION, source_key="m1").job.state == "running"
+        queue.settle(turn, Done())
+
+        replay = queue.enqueue("chat.message", session=SESSION, source_key="m1")
+        assert (replay.id, replay.job.state, replay.created) == (batch, "done", False)
+
+    def test_also_within_one_call(self, queue: Queue) -> None:
+        words = {"kind": "chat.message", "session": SESSION, "source_key": "m1"}
+        first, second, third = queue.enqueue_many(
+            [{**words, "payload": 1}, {**words, "payload": 2}, {**words, "payload": 3, "source_key": "m2"}]
+        )
+
+        assert (first.id, first.created, second.created) == (second.id, True, False)
+        assert third.created
+        assert states(queue) == {1: "ready", 3: "ready"}
+
+    def test_another_session_or_tenant_has_keys_of_its_own(self, queue: Queue) -> None:
+        made = [
+            queue.enqueue("chat.message", session=session, tenant=tenant, source_key="m1")
+            for session in ("a", "b")
+            for tenant in ("x", "y")
+        ]
+
+        assert all(one.created for one in made)
+
+    def test_places_are_given_without_gaps_where_replays_come_between(self, queue: Queue) -> None:
+        say(queue, 1, source_key="m1")
+        say(queue, 1, source_key="m1")
+        say(queue, 2, source_key="m2")
+
+        assert [job.enqueue_seq for job in take(queue).batches] == [1, 2]
+
+    def test_the_key_is_told(self, queue: Queue) -> None:
+        [batch] = say(queue, 1, source_key="m1")
+
+        found = queue.get(batch).batch
+        assert found is not None
+        assert found.source_key == "m1"
+
+
+class TestIds:
+    def test_an_id_is_derived_where_none_is_given(self, queue: Queue) -> None:
+        ids = say(queue, *range(5)) + say(queue, "keyed", source_key="m1")
+
+        assert len(set(ids)) == 6
+        assert all(job_id.startswith("batch-") for job_id in ids)
+
+    def test_a_chosen_id_is_kept_and_sent_again_returns_the_first(self, queue: Queue) -> None:
+        made = queue.enqueue("chat.message", 1, session=SESSION, job_id="mine")
+
+        assert made.id == "mine"
+        assert not queue.enqueue("chat.message", 1, session=SESSION, job_id="mine").created
+        with pytest.raises(Conflict):
+            queue.enqueue("chat.message", 1, session="other", job_id="mine")
+        with pytest.raises(Conflict):
+            queue.enqueue("chat.message", 1, job_id="mine")
+
+
+class TestRetention:
+    def test_a_source_key_outlives_its_batch(self, queue: Queue, clock: ManualClock) -> None:
+        [batch] = say(queue, 1, source_key="m1")
+        queue.settle(take(queue), Done())
+        clock.advance(1)
+        assert queue.prune(older_than=0).jobs == 1
+
+        replay = queue.enqueue("chat.message", 2, session=SESSION, source_key="m1")
+
+        assert (replay.id, replay.created, replay.job.state, replay.job.payload) == (batch, False, "done", None)
+        assert (replay.job.kind, replay.job.session) == ("chat.message", SESSION)
+        assert queue.claim_session(SESSION) is None
+
+    def test_for_a_set_time(self, queue: Queue, clock: ManualClock) -> None:
+        [batch] = say(queue, 1, source_key="m1")
+        queue.settle(take(queue), Done())
+        clock.advance(1)
+        queue.prune(older_than=0)
+        clock.advance(7 * DAY)
+        queue.prune(older_than=0)
+        assert not queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").created
+        clock.advance(1)
+        queue.prune(older_than=0)
+
+        again = queue.enqueue("chat.message", 2, session=SESSION, source_key="m1")
+        assert again.created
+        assert again.id != batch
+
+    def test_that_can_be_said(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1, source_key="m1")
+        queue.settle(take(queue), Done())
+        clock.advance(1)
+        queue.prune(older_than=0)
+        clock.advance(11)
+        queue.prune(older_than=0, source_keys_older_than=10)
+
+        assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").created
+
+    def test_the_fence_goes_on_when_all_batches_are_gone(self, queue: Queue, clock: ManualClock) -> None:
+        say(queue, 1)
+        first = take(queue)
+        queue.settle(first, Done())
+        clock.advance(1)
+        queue.prune(older_than=0)
+        say(queue, 2)
+
+        second = take(queue)
+        assert second.fencing_token == first.fencing_token + 1
+        assert second.batches[0].enqueue_seq == 2
+
+
+class TestTenants:
+    def test_two_tenants_with_one_name_never_meet(self, queue: Queue) -> None:
+        say(queue, "a", tenant="a")
+        say(queue, "b", tenant="b")
+
+        assert queue.claim_session(SESSION) is None
+        assert texts(take(queue, tenant="a")) == ["a"]
+        assert texts(take_any(queue, tenant="b")) == ["b"]
+        assert queue.claim_any_session(tenant="c") is None
+
+    def test_one_cannot_cancel_the_others(self, queue: Queue) -> None:
+        say(queue, "a", tenant="a")
+
+        assert queue.cancel_session(SESSION, tenant="b") == []
+        assert queue.counts() == {"ready": 1}

@@ -1,0 +1,225 @@
+"""Sessions against a model of them: random calls, clock moves, crashes before any statement, answers that get lost.
+
+What a claim takes, the model foretells; after every step the store must hold what the model holds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from holdfast import Deferred, Done, Failed, LeaseLost, Outcome, Queue, Released, SessionClaim
+from tests.support.faults import AnswerLost, Crashed
+from tests.support.session_model import LEASE_MS, MAX_ATTEMPTS, ModelBatch, SessionModel
+from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
+
+NAMES = ("a", "b", "c")
+OUTCOMES: dict[str, Outcome] = {
+    "done": Done(),
+    "permanent": Failed("no", permanent=True),
+    "retry": Failed("no", retry_after=5),
+    "deferred": Deferred(after=10),
+    "released": Released(),
+}
+names = st.sampled_from(NAMES)
+limits = st.sampled_from([1, 2, 10])
+crashes = st.sampled_from([0, 0, 0, 1, 3, 5, 8])
+lost = st.booleans()
+batches = st.fixed_dictionaries(
+    {
+        "work_class": st.sampled_from(["turn", "turn", "turn", "command"]),
+        "delivery": st.sampled_from(["earliest_safe_boundary"] * 3 + ["after_current_turn_commit"]),
+        "slot": st.sampled_from(["join", "join", "exclusive"]),
+        "merge_key": st.sampled_from(["default", "default", "never"]),
+        "source_key": st.sampled_from([None, None, "k1", "k2"]),
+        "delay_ms": st.sampled_from([0, 0, 0, 0, 4_000]),
+    }
+).map(lambda words: {**words, "slot": "exclusive"} if words["work_class"] == "command" else words)
+
+
+class SessionsAgainstModel(RuleBasedStateMachine):
+    """Every rule does the same to the store and to the model."""
+
+    engine: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self.harness = Harness(self.engine, Path(self._folder.name))
+        self.queue = self.harness.open()
+        self.model = SessionModel(self.harness.clock.now().wall_ms)
+        self.held: list[tuple[SessionClaim, list[tuple[ModelBatch, int]]]] = []
+        self._nonces = 0
+
+    def teardown(self) -> None:
+        self.harness.close()
+        self._folder.cleanup()
+
+    def _send(self, call: Callable[[Queue], Any], crash: int, lose: bool) -> Any:
+        """Make a call; where it crashed, or its answer was lost, make it again."""
+        if crash:
+            self.harness.faults.crash_before(crash)
+        elif lose:
+            self.harness.faults.lose_answer()
+        try:
+            return call(self.queue)
+        except (Crashed, AnswerLost):
+            self.queue = self.harness.reopen()
+            return call(self.queue)
+        finally:
+            self.harness.faults.calm()
+
+    def _adopt(self, claim: SessionClaim | None, foretold: list[ModelBatch]) -> None:
+        assert _serials(claim) == [batch.serial for batch in foretold]
+        if claim is not None:
+            self.held.append((claim, [(batch, batch.epoch) for batch in foretold]))
+
+    @rule(name=names, words=batches, crash=crashes, lose=lost)
+    def say(self, name: str, words: dict[str, Any], crash: int, lose: bool) -> None:
+        serial, created = self.model.say(name, words)
+        told = {word: value for word, value in words.items() if word != "delay_ms"}
+        if not created or words["source_key"] is None:
+            # Without a key a call sent again would add another batch: its answer is not lost.
+            crash, lose = (crash, lose) if not created else (0, False)
+        made = self._send(
+            lambda queue: queue.enqueue(
+                "say", serial, session=name, delay=words["delay_ms"] / 1000, max_attempts=MAX_ATTEMPTS, **told
+            ),
+            crash,
+            lose,
+        )
+        assert made.job.payload == serial
+        assert made.created == created or crash or lose
+
+    @rule(name=names, work=st.sampled_from(["turn", "command", "next"]), limit=limits, crash=crashes, lose=lost)
+    def claim(self, name: str, work: Any, limit: int, crash: int, lose: bool) -> None:
+        words = self._words(limit)
+        claim = self._send(lambda queue: queue.claim_session(name, work=work, **words), crash, lose)
+        self._adopt(claim, self.model.claim(name, work, limit))
+        assert claim is None or claim.fencing_token == self.model.session(name).fence
+
+    @rule(limit=limits, crash=crashes, lose=lost)
+    def claim_any(self, limit: int, crash: int, lose: bool) -> None:
+        words = self._words(limit)
+        claim = self._send(lambda queue: queue.claim_any_session(**words), crash, lose)
+        name, foretold = self.model.claim_any(limit)
+        assert name == (None if claim is None else claim.session)
+        self._adopt(claim, foretold)
+
+    def _words(self, limit: int) -> dict[str, Any]:
+        self._nonces += 1
+        return {"limit": limit, "worker": "w", "nonce": f"n{self._nonces}", "lease": LEASE_MS / 1000}
+
+    @precondition(lambda self: self.held)
+    @rule(place=st.integers(0, 5), limit=limits, crash=crashes, lose=lost)
+    def take_in_more(self, place: int, limit: int, crash: int, lose: bool) -> None:
+        turn, named = self.held[-1 - place % len(self.held)]
+
+        def call(queue: Queue) -> SessionClaim | None:
+            words: Any = {"worker": "w", "lease": LEASE_MS / 1000, "limit": limit}
+            return queue.claim_session(turn.session, boundary="checkpoint", holding=turn, **words)
+
+        if not self.model.holds(named):
+            with pytest.raises(LeaseLost):
+                self._send(call, crash, lose)
+            return
+        held_besides = [batch for batch in self.model.running(turn.session) if batch not in [b for b, _ in named]]
+        more = self._send(call, crash, lose)
+        taken = held_besides or self.model.take_in(turn.session, limit)
+        if held_besides and any(batch.lease_until <= self.model.now for batch in held_besides):
+            taken = [batch for batch in held_besides if batch.lease_until > self.model.now]
+        assert sorted(_serials(more)) == sorted(batch.serial for batch in taken)
+        if more is not None:
+            by_serial = {batch.serial: batch for batch in taken}
+            found = [by_serial[job.payload] for job in more.batches]
+            self.held[-1 - place % len(self.held)] = (
+                turn.joined(more),
+                [*named, *((batch, batch.epoch) for batch in found)],
+            )
+
+    @precondition(lambda self: self.held)
+    @rule(place=st.integers(0, 5), outcome=st.sampled_from(sorted(OUTCOMES)), crash=crashes, lose=lost)
+    def settle(self, place: int, outcome: str, crash: int, lose: bool) -> None:
+        turn, named = self.held.pop(-1 - place % len(self.held))
+        if self.model.holds(named):
+            self._send(lambda queue: queue.settle(turn, OUTCOMES[outcome]), crash, lose)
+            self.model.settle(named, outcome)
+        else:
+            with pytest.raises(LeaseLost):
+                self.queue.settle(turn, OUTCOMES[outcome])
+
+    @precondition(lambda self: self.held)
+    @rule(place=st.integers(0, 5))
+    def heartbeat(self, place: int) -> None:
+        turn, named = self.held[-1 - place % len(self.held)]
+        if self.model.holds(named):
+            self.queue.heartbeat(turn)
+            for batch, _ in named:
+                batch.lease_until = max(batch.lease_until, self.model.now + LEASE_MS)
+        else:
+            with pytest.raises(LeaseLost):
+                self.queue.heartbeat(turn)
+
+    @rule(name=names, crash=crashes, lose=lost)
+    def take_over_and_close(self, name: str, crash: int, lose: bool) -> None:
+        self._nonces += 1
+        token = f"t{self._nonces}"
+        lease = self._send(
+            lambda queue: queue.open_session(name, worker="r", take_over=True, lease_token=token), crash, lose
+        )
+        self.model.take_over(name)
+        self.queue.close_session(lease)
+
+    @rule(seconds=st.sampled_from([1, 4, 5, 10, 31]))
+    def advance(self, seconds: int) -> None:
+        self.harness.clock.advance(seconds)
+        self.model.now += seconds * 1000
+
+    @invariant()
+    def the_store_holds_what_the_model_holds(self) -> None:
+        for name in self.model.sessions:
+            stored = {job.payload: _shown(job.state, job.epoch, job.attempt) for job in self.queue.jobs(session=name)}
+            kept = self.model.session(name).batches
+            assert stored == {batch.serial: _shown(batch.state, batch.epoch, batch.attempt) for batch in kept}
+
+
+def _shown(state: str, epoch: int, attempt: int) -> tuple[str, int, int]:
+    return state, epoch, attempt
+
+
+def _serials(claim: SessionClaim | None) -> list[int]:
+    return [] if claim is None else [job.payload for job in claim.batches]
+
+
+def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
+    class OnThisEngine(SessionsAgainstModel):
+        pass
+
+    OnThisEngine.engine = engine
+    chosen = settings(
+        max_examples=max(1, round(examples * SHARE_OF_LONG_TESTS[engine])),
+        stateful_step_count=steps,
+        derandomize=repeatable,
+        print_blob=not repeatable,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    run_state_machine_as_test(OnThisEngine, settings=chosen)
+
+
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
+def test_sessions_do_what_the_model_does(engine: str) -> None:
+    _run(engine, examples=60, steps=40, repeatable=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", DURABLE_ENGINES)
+def test_sessions_do_what_the_model_does_for_long_and_at_random(engine: str) -> None:
+    _run(engine, examples=400, steps=60, repeatable=False)

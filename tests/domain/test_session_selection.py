@@ -1,0 +1,217 @@
+"""Which batches a session claim takes: tables of cases, and what holds whatever stands in the line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.domain.session import Batch
+from holdfast.domain.session_selection import (
+    Boundary,
+    Candidate,
+    Choice,
+    Place,
+    Wanted,
+    Work,
+    candidate,
+    choose_run,
+    standing_of,
+)
+
+EARLY: Any
+LATE: Any
+EARLY, LATE = "earliest_safe_boundary", "after_current_turn_commit"
+KINDS: dict[str, dict[str, Any]] = {
+    "J": {"slot": "join"},
+    "j": {"slot": "join", "merge_key": ("group", "")},
+    "L": {"slot": "join", "delivery": LATE},
+    "X": {},
+    "x": {"delivery": LATE},
+    "C": {"work_class": "command"},
+    "c": {"work_class": "command", "delivery": LATE},
+}
+
+
+def line_of(text: str) -> list[Candidate]:
+    """Return a line: J joins, j joins a group, L joins late, X is alone, C a command; (J) is passed, [J] blocks."""
+    line: list[Candidate] = []
+    standing: Any = "ready"
+    for letter in text:
+        if letter in "([":
+            standing = "passed" if letter == "(" else "blocks"
+        elif letter in ")]":
+            standing = "ready"
+        else:
+            line.append(one(len(line), standing=standing, **KINDS[letter]))
+    return line
+
+
+def one(place: int, **changes: Any) -> Candidate:
+    plain = Candidate(place + 1, place + 1, 7, "ready", "turn", EARLY, "exclusive", ("default", "chat"))
+    return plain._replace(**changes)
+
+
+CASES: list[tuple[str, Work, Boundary, int, tuple[list[int], bool]]] = [
+    # what stands in line, what is asked, where, how many; what is taken, and whether that is all there can be
+    ("", "next", "idle", 8, ([], False)),
+    ("JJJ", "turn", "idle", 8, ([1, 2, 3], False)),
+    ("JJJ", "turn", "idle", 2, ([1, 2], True)),
+    ("JJX", "turn", "idle", 8, ([1, 2], True)),
+    ("XJJ", "turn", "idle", 8, ([1], True)),
+    ("JjJ", "turn", "idle", 8, ([1], True)),
+    ("JL", "turn", "idle", 8, ([1], True)),
+    ("LL", "turn", "idle", 8, ([1, 2], False)),
+    ("JCJ", "turn", "idle", 8, ([1], True)),
+    ("CJJ", "turn", "idle", 8, ([], True)),
+    ("CJJ", "command", "idle", 8, ([1], True)),
+    ("CJJ", "next", "idle", 8, ([1], True)),
+    ("CC", "command", "idle", 8, ([1], True)),
+    ("JC", "command", "idle", 8, ([], True)),
+    ("JC", "next", "idle", 8, ([1], True)),
+    ("JJ", "turn", "checkpoint", 8, ([1, 2], False)),
+    ("LJ", "turn", "checkpoint", 8, ([], True)),
+    ("xJ", "next", "checkpoint", 8, ([], True)),
+    ("CJ", "turn", "checkpoint", 8, ([], True)),
+    ("C", "command", "checkpoint", 8, ([1], True)),
+    ("c", "command", "checkpoint", 8, ([], True)),
+    ("(X)J(C)J", "turn", "idle", 8, ([2, 4], False)),
+    ("[J]J", "turn", "idle", 8, ([], True)),
+    ("J[J]J", "turn", "idle", 8, ([1], True)),
+    ("(JJJ)", "turn", "idle", 8, ([], False)),
+]
+
+
+@pytest.mark.parametrize(("line", "work", "boundary", "limit", "taken"), CASES)
+def test_what_a_claim_takes(
+    line: str, work: Work, boundary: Boundary, limit: int, taken: tuple[list[int], bool]
+) -> None:
+    choice = choose_run(line_of(line), Wanted(work, boundary, limit))
+
+    assert ([batch.seq for batch in choice.run], choice.complete) == taken
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "welcome", "skips", "standing"),
+    [
+        ("ready", 0, True, False, "ready"),
+        ("ready", 0, False, False, "blocks"),
+        ("ready", 0, False, True, "blocks"),
+        ("scheduled", 0, True, False, "passed"),
+        ("scheduled", 1, True, False, "blocks"),
+        ("scheduled", 1, True, True, "passed"),
+        ("running", 1, True, False, "passed"),
+        ("failed", 3, True, False, "passed"),
+        ("done", 1, True, False, "passed"),
+    ],
+)
+def test_what_a_batch_is_to_a_claim(state: Any, epoch: int, welcome: bool, skips: bool, standing: str) -> None:
+    assert standing_of(state, epoch, welcome=welcome, skips=skips) == standing
+
+
+def batch(**words: Any) -> Batch:
+    plain = Batch("s", "turn", EARLY, "join", "default", None, None)
+    return plain._replace(**words)
+
+
+@pytest.mark.parametrize(
+    ("one_of", "other", "join"),
+    [
+        ((batch(), "chat"), (batch(), "chat"), True),
+        ((batch(), "chat"), (batch(), "note"), False),
+        ((batch(merge_key="group"), "chat"), (batch(merge_key="group"), "note"), True),
+        ((batch(merge_key="never"), "chat"), (batch(merge_key="never"), "chat"), True),
+        ((batch(merge_key="never"), "chat"), (batch(), "chat"), False),
+        ((batch(merge_key="chat"), "chat"), (batch(), "chat"), False),
+    ],
+)
+def test_merge_keys_compare_by_equality(one_of: tuple[Batch, str], other: tuple[Batch, str], join: bool) -> None:
+    line = [candidate(Place(n, n, 1), "ready", *told) for n, told in enumerate((one_of, other), 1)]
+
+    assert len(choose_run(line, Wanted("turn", "idle", 8)).run) == (2 if join else 1)
+
+
+# --- what holds whatever stands in the line ------------------------------------------------------------------------
+
+candidates = st.builds(
+    lambda place, standing, work_class, delivery, slot, merges: Candidate(
+        place, place, 1, standing, work_class, delivery, "exclusive" if work_class == "command" else slot, merges
+    ),
+    st.just(0),
+    st.sampled_from(["ready", "ready", "ready", "passed", "blocks"]),
+    st.sampled_from(["turn", "turn", "turn", "command"]),
+    st.sampled_from([EARLY, EARLY, LATE]),
+    st.sampled_from(["join", "join", "join", "exclusive"]),
+    st.sampled_from([("default", "chat"), ("default", "chat"), ("never", ""), ("group", "")]),
+)
+lines = st.lists(candidates, max_size=40).map(
+    lambda line: [one_of._replace(seq=place, enqueue_seq=place) for place, one_of in enumerate(line, 1)]
+)
+wanteds = st.builds(
+    Wanted,
+    st.sampled_from(["turn", "command", "next"]),
+    st.sampled_from(["idle", "checkpoint"]),
+    st.integers(1, 12),
+)
+
+
+@given(lines, wanteds)
+def test_it_never_reorders_exceeds_the_limit_or_mixes(line: list[Candidate], wanted: Wanted) -> None:
+    run = choose_run(line, wanted).run
+
+    assert list(run) == sorted(run, key=lambda batch: batch.enqueue_seq)
+    assert len(run) <= wanted.limit
+    assert len({(batch.work_class, batch.delivery, batch.merge_key) for batch in run}) <= 1
+    if len(run) > 1:
+        assert {(batch.work_class, batch.slot) for batch in run} == {("turn", "join")}
+
+
+@given(lines, wanteds)
+def test_it_never_skips_what_counts(line: list[Candidate], wanted: Wanted) -> None:
+    run = choose_run(line, wanted).run
+
+    if run:
+        up_to = [batch for batch in line if batch.enqueue_seq <= run[-1].enqueue_seq]
+        assert [batch for batch in up_to if batch.standing != "passed"] == list(run)
+        assert all(batch.standing == "ready" for batch in run)
+
+
+@given(lines, wanteds)
+def test_the_head_is_what_was_asked_for(line: list[Candidate], wanted: Wanted) -> None:
+    run = choose_run(line, wanted).run
+
+    if run:
+        assert wanted.work in {"next", run[0].work_class}
+        assert wanted.boundary == "idle" or run[0].delivery == EARLY
+    elif head := next((batch for batch in line if batch.standing != "passed"), None):
+        refused = wanted.work not in {"next", head.work_class}
+        assert head.standing == "blocks" or refused or (wanted.boundary == "checkpoint" and head.delivery == LATE)
+
+
+@given(lines, lines, wanteds)
+def test_a_complete_answer_stays_whatever_stands_behind(
+    line: list[Candidate], behind: list[Candidate], wanted: Wanted
+) -> None:
+    choice = choose_run(line, wanted)
+    moved = [batch._replace(enqueue_seq=batch.enqueue_seq + len(line), seq=0) for batch in behind]
+    longer = choose_run([*line, *moved], wanted)
+
+    assert longer.run[: len(choice.run)] == choice.run
+    if choice.complete:
+        assert longer == choice
+
+
+@given(lines, wanteds, st.integers(1, 10))
+def test_reading_in_pages_gives_the_same_run(line: list[Candidate], wanted: Wanted, page: int) -> None:
+    met: list[Candidate] = []
+    choice = Choice((), complete=False)
+    for start in range(0, len(line), page):
+        met += line[start : start + page]
+        choice = choose_run(met, wanted)
+        if choice.complete:
+            break
+        met = list(choice.run)
+
+    assert choice.run == choose_run(line, wanted).run

@@ -1,0 +1,147 @@
+"""Sessions with many writers: nobody waits for a session that is not theirs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from holdfast import Done, LeaseLost, Queue
+from tests.support.sessions import say, take, take_any, texts
+from tests.support.stores import Harness
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    return Harness("postgres", tmp_path_factory.mktemp("sessions"))
+
+
+@pytest.fixture
+def queue(harness: Harness) -> Queue:
+    return harness.open()
+
+
+def while_held(queue: Queue, act: Callable[[], object]) -> object:
+    """Act while another transaction that has enqueued into session `held` is open, and return what came of it."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with queue.transaction() as tx:
+            tx.enqueue("chat.message", "open", session="held")
+            entered.set()
+            leave.wait(PATIENCE)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert entered.wait(PATIENCE)
+    try:
+        return act()
+    finally:
+        leave.set()
+        holder.join(PATIENCE)
+
+
+class TestWhileASessionIsLocked:
+    def test_a_claim_of_any_takes_another(self, harness: Harness, queue: Queue) -> None:
+        say(queue, 1, session="held")
+        say(queue, 2, session="free")
+
+        assert texts(while_held(harness.open(), lambda: take_any(queue))) == [2]  # type: ignore[arg-type]
+
+    def test_it_takes_another_tenants_where_those_of_the_first_are_locked(
+        self, harness: Harness, queue: Queue
+    ) -> None:
+        say(queue, 1, session="held")
+        say(queue, 2, session="free", tenant="other")
+
+        assert texts(while_held(harness.open(), lambda: take_any(queue))) == [2]  # type: ignore[arg-type]
+
+    def test_it_returns_nothing_where_all_are(self, harness: Harness, queue: Queue) -> None:
+        say(queue, 1, session="held")
+
+        assert while_held(harness.open(), queue.claim_any_session) is None
+        assert texts(take_any(queue)) == [1]
+
+    def test_other_sessions_take_batches_in_and_settle(self, harness: Harness, queue: Queue) -> None:
+        say(queue, 1, session="free")
+        turn = take(queue, "free")
+
+        def serve() -> list[object]:
+            say(queue, 2, session="free")
+            queue.settle(turn, Done())
+            return texts(take(queue, "free"))
+
+        assert while_held(harness.open(), serve) == [2]
+
+    def test_a_plain_claim_that_tidies_passes_its_batches_by(self, harness: Harness, queue: Queue) -> None:
+        say(queue, 1, session="held")
+        take(queue, "held", lease=5)
+        plain = queue.enqueue("email.send")
+        harness.clock.advance(5)
+
+        def claim() -> list[str]:
+            return [one.job.id for one in queue.claim_many()]
+
+        assert while_held(harness.open(), claim) == [plain.id]
+        assert texts(take_any(queue)) == [1]
+
+
+class TestRaces:
+    def test_places_follow_commits_whatever_the_order_of_numbers(self, harness: Harness, queue: Queue) -> None:
+        """The first to enqueue commits last, so that its number is lower and its place later than those of others."""
+        queues = [harness.open() for _ in range(4)]
+        start = threading.Barrier(len(queues))
+
+        def speak(own: Queue, name: str) -> None:
+            start.wait()
+            for n in range(10):
+                say(own, [name, n], session="s")
+
+        threads = [threading.Thread(target=speak, args=(own, f"w{n}")) for n, own in enumerate(queues)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+        turn = take(queue, "s")
+        assert [job.enqueue_seq for job in turn.batches] == list(range(1, 41))
+        for n in range(4):
+            assert [text[1] for text in texts(turn) if text[0] == f"w{n}"] == list(range(10))
+
+    def test_cancel_settle_and_claim_of_one_session_do_not_lock_each_other_out(
+        self, harness: Harness, queue: Queue
+    ) -> None:
+        rounds, failed = 15, list[BaseException]()
+        finished = threading.Event()
+
+        def work(act: Callable[[Queue], object]) -> None:
+            own = harness.open()
+            try:
+                while not finished.is_set():
+                    act(own)
+            except BaseException as error:
+                failed.append(error)
+
+        def serve(own: Queue) -> None:
+            if claim := own.claim_any_session(limit=3):
+                with suppress(LeaseLost):
+                    own.settle(claim, Done())
+
+        acts: list[Callable[[Queue], object]] = [serve, serve, lambda own: own.cancel_session("s")]
+        threads = [threading.Thread(target=work, args=(act,)) for act in acts]
+        for thread in threads:
+            thread.start()
+        for n in range(rounds):
+            say(queue, n, n + 100, session="s")
+            queue.open_session("s", take_over=True, lease_token=f"t{n}")
+            queue.close_session(queue.open_session("s", take_over=True, lease_token=f"u{n}"))
+        finished.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+        assert failed == []
+        assert not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,160 @@
+"""What sessions promise, once more and as simply as can be: lists of batches that are walked from their start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+LEASE_MS = 30_000
+MAX_ATTEMPTS = 3
+
+
+@dataclass
+class ModelBatch:
+    """One batch: what was said of it, and how it stands."""
+
+    serial: int
+    """The order over all sessions in which batches came."""
+    words: dict[str, Any]
+    due: int
+    state: str = "ready"
+    epoch: int = 0
+    attempt: int = 0
+    lease_until: int = 0
+
+    def joins(self, head: ModelBatch) -> bool:
+        """Whether it may stand in one run with *head*."""
+        same = all(self.words[word] == head.words[word] for word in ("delivery", "merge_key"))
+        return same and self.words["slot"] == head.words["slot"] == "join" and self.words["work_class"] == "turn"
+
+
+@dataclass
+class ModelSession:
+    """One session: its batches, oldest first, and the fence of its newest claim."""
+
+    batches: list[ModelBatch] = field(default_factory=list)
+    keys: dict[str, ModelBatch] = field(default_factory=dict)
+    fence: int = 0
+
+
+class SessionModel:
+    """All sessions, and the time."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.sessions: dict[str, ModelSession] = {}
+        self._serial = 0
+
+    def session(self, name: str) -> ModelSession:
+        return self.sessions.setdefault(name, ModelSession())
+
+    def say(self, name: str, words: dict[str, Any]) -> tuple[int, bool]:
+        """Take a batch in; return its serial number and whether it is new."""
+        session = self.session(name)
+        key = words["source_key"]
+        if key is not None and key in session.keys:
+            return session.keys[key].serial, False
+        self._serial += 1
+        due = self.now + words["delay_ms"]
+        batch = ModelBatch(self._serial, words, due, "scheduled" if words["delay_ms"] else "ready")
+        session.batches.append(batch)
+        if key is not None:
+            session.keys[key] = batch
+        return batch.serial, True
+
+    def tidy(self, name: str) -> None:
+        """Take back what lapsed and promote what is due."""
+        for batch in self.session(name).batches:
+            if batch.state == "running" and batch.lease_until <= self.now:
+                batch.state = "failed" if batch.attempt >= MAX_ATTEMPTS else "ready"
+            if batch.state == "scheduled" and batch.due <= self.now:
+                batch.state = "ready"
+
+    def running(self, name: str) -> list[ModelBatch]:
+        return [batch for batch in self.session(name).batches if batch.state == "running"]
+
+    def run_of(self, name: str, work: str, limit: int, *, checkpoint: bool = False) -> list[ModelBatch]:
+        """Return what a claim would take."""
+        run: list[ModelBatch] = []
+        for batch in self.session(name).batches:
+            if batch.state == "scheduled" and batch.epoch > 0:
+                break
+            if batch.state != "ready":
+                continue
+            fits = batch.joins(run[0]) if run else self._leads(batch, work, checkpoint=checkpoint)
+            if not fits:
+                break
+            run.append(batch)
+            if batch.words["slot"] == "exclusive" or len(run) == limit:
+                break
+        return run
+
+    def _leads(self, batch: ModelBatch, work: str, *, checkpoint: bool) -> bool:
+        early = batch.words["delivery"] == "earliest_safe_boundary"
+        return work in {"next", batch.words["work_class"]} and (early or not checkpoint)
+
+    def claim(self, name: str, work: str, limit: int) -> list[ModelBatch]:
+        """Claim as an idle claim of one session does."""
+        self.tidy(name)
+        if self.running(name):
+            return []
+        run = self.run_of(name, work, limit)
+        if run:
+            self.session(name).fence += 1
+        return self._lease(run)
+
+    def claim_any(self, limit: int) -> tuple[str | None, list[ModelBatch]]:
+        """Claim as a claim of any session does."""
+        heads = []
+        for name in self.sessions:
+            self.tidy(name)
+            if not self.running(name) and (head := self.run_of(name, "next", 1)):
+                heads.append((head[0].serial, name))
+        if not heads:
+            return None, []
+        name = min(heads)[1]
+        return name, self.claim(name, "next", limit)
+
+    def take_in(self, name: str, limit: int) -> list[ModelBatch]:
+        """Claim as the holder does at a checkpoint."""
+        for batch in self.session(name).batches:
+            if batch.state == "scheduled" and batch.due <= self.now:
+                batch.state = "ready"
+        return self._lease(self.run_of(name, "next", limit, checkpoint=True))
+
+    def _lease(self, run: list[ModelBatch]) -> list[ModelBatch]:
+        for batch in run:
+            batch.state, batch.lease_until = "running", self.now + LEASE_MS
+            batch.epoch += 1
+            batch.attempt += 1
+        return run
+
+    def holds(self, held: list[tuple[ModelBatch, int]]) -> bool:
+        """Whether all of these are still held under these epochs."""
+        return all(
+            batch.state == "running" and batch.epoch == epoch and batch.lease_until > self.now
+            for batch, epoch in held
+        )
+
+    def settle(self, held: list[tuple[ModelBatch, int]], outcome: str) -> None:
+        """Settle all alike."""
+        for batch, _ in held:
+            match outcome:
+                case "done" | "permanent":
+                    batch.state = "done" if outcome == "done" else "failed"
+                case "retry":
+                    batch.state = "failed" if batch.attempt >= MAX_ATTEMPTS else "scheduled"
+                    batch.due = self.now + 5_000
+                case "deferred":
+                    batch.state, batch.due = "scheduled", self.now + 10_000
+                    batch.attempt -= 1
+                case _:
+                    batch.state, batch.attempt = "ready", batch.attempt - 1
+
+    def take_over(self, name: str) -> None:
+        """Give back what others hold."""
+        for batch in self.running(name):
+            if batch.lease_until <= self.now:
+                batch.state = "failed" if batch.attempt >= MAX_ATTEMPTS else "ready"
+            else:
+                batch.state, batch.attempt = "ready", batch.attempt - 1

@@ -1,0 +1,40 @@
+"""Small moves that the tests of sessions are made of."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from holdfast import AnySessionOptions, Job, Queue, SessionClaim, SessionClaimOptions
+
+SESSION = "chat-42"
+
+
+def say(queue: Queue, *texts: Any, **words: Any) -> list[str]:
+    """Enqueue one joining turn for each text, unless the words say otherwise, and return their ids."""
+    told = {"session": SESSION, "slot": "exclusive" if words.get("work_class") == "command" else "join", **words}
+    return [queue.enqueue("chat.message", text, **told).id for text in texts]
+
+
+def take(queue: Queue, session: str = SESSION, **words: Unpack[SessionClaimOptions]) -> SessionClaim:
+    """Claim the session's next run, which must be there."""
+    claim = queue.claim_session(session, **words)
+    assert claim is not None, "nothing was claimed"
+    return claim
+
+
+def take_any(queue: Queue, **words: Unpack[AnySessionOptions]) -> SessionClaim:
+    """Claim the next run of any session, which must be there."""
+    claim = queue.claim_any_session(**words)
+    assert claim is not None, "nothing was claimed"
+    return claim
+
+
+def texts(claim: SessionClaim | None) -> list[Any]:
+    """Return the payloads of a claim's batches, in order."""
+    return [] if claim is None else [job.payload for job in claim.batches]
+
+
+def states(queue: Queue, session: str = SESSION) -> dict[Any, str]:
+    """Return the state of each batch of the session by its payload."""
+    jobs: list[Job] = list(queue.jobs(session=session, limit=1000))
+    return {job.payload: job.state for job in reversed(jobs)}
