@@ -8,6 +8,8 @@ from holdfast.client.declaring import AsyncTasks, Tasks
 from holdfast.client.operations import SettledAndClaimed
 from holdfast.client.policy import Policy, TaskOptions
 from holdfast.client.queue import Queue, Transaction
+from holdfast.client.session_context import AsyncSessionContext, SessionContext
+from holdfast.client.session_tasks import AsyncSessionTask, SessionTask, SessionTaskOptions
 from holdfast.client.tasks import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
 from holdfast.domain.admission import JobOptions, NewJob
 from holdfast.domain.backoff import Backoff
@@ -70,6 +72,8 @@ __all__ = [
     "ArtifactNotFound",
     "AsyncContextTask",
     "AsyncQueue",
+    "AsyncSessionContext",
+    "AsyncSessionTask",
     "AsyncTask",
     "AsyncTasks",
     "AsyncTransaction",
@@ -124,7 +128,10 @@ __all__ = [
     "SchemaMismatch",
     "SessionClaim",
     "SessionClaimOptions",
+    "SessionContext",
     "SessionLease",
+    "SessionTask",
+    "SessionTaskOptions",
     "SettledAndClaimed",
     "Settlement",
     "Skipped",

@@ -103,9 +103,11 @@ class Context:
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger named `holdfast.task.` and the kind, whose records carry `job_id`, `kind` and `attempt`."""
         if self._logger is None:
-            told = {"job_id": self.job.id, "kind": self.job.kind, "attempt": self.attempt}
-            self._logger = _JobLogger(logging.getLogger(f"holdfast.task.{self.job.kind}"), told)
+            self._logger = _JobLogger(logging.getLogger(f"holdfast.task.{self.job.kind}"), self._about())
         return self._logger
+
+    def _about(self) -> dict[str, object]:
+        return {"job_id": self.job.id, "kind": self.job.kind, "attempt": self.attempt}
 
     # --- telling ---------------------------------------------------------------------------------------------------
 

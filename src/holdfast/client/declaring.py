@@ -7,6 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.client.policy import TaskOptions
+from holdfast.client.session_tasks import (
+    AsyncSessionTask,
+    DeclaresAsyncSession,
+    DeclaresSession,
+    SessionTask,
+    SessionTaskOptions,
+)
 from holdfast.client.tasks import (
     AnyTask,
     AsyncContextTask,
@@ -90,13 +97,13 @@ class _HasTasks:
         self._home = home
         self.tasks = TaskRegistry()
 
-    def _declare(self, kind: Any, words: TaskOptions) -> Any:
+    def _declare(self, kind: Any, words: Any, session_task: type[AnyTask] | None = None) -> Any:
         # Not the function's own module, which may be a library that knows nothing of tasks.
         declared_in = sys._getframe(2).f_globals.get("__name__")
 
         def declare(function: Any) -> AnyTask:
             checked = check_function(function)
-            chosen = self._with_context if takes_context(checked) else self._plain
+            chosen = session_task or (self._with_context if takes_context(checked) else self._plain)
             task = chosen(checked, kind_of(checked) if kind is None else kind, words, self._home)
             task.declared_in = declared_in
             self.tasks.add(task)
@@ -132,6 +139,14 @@ class BlockingTasks(_HasTasks):
         """
         return self._declare(kind, options)
 
+    def session_task(self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]) -> DeclaresSession:
+        """Make a function answer the turns of sessions: `@queue.session_task("chat.message", slot="join")`.
+
+        It takes a `SessionContext` and the list of messages that were joined. `SessionTaskOptions` has the words.
+        """
+        declares: DeclaresSession = self._declare(kind, options, SessionTask)
+        return declares
+
 
 class AwaitedTasks(_HasTasks):
     """Something on which tasks of an `AsyncQueue` are declared."""
@@ -153,6 +168,14 @@ class AwaitedTasks(_HasTasks):
         Without a kind the name of the function with its module serves. `TaskOptions` has the words.
         """
         return self._declare(kind, options)
+
+    def session_task(self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]) -> DeclaresAsyncSession:
+        """Make a function answer the turns of sessions: `@queue.session_task("chat.message", slot="join")`.
+
+        It takes a context and the list of messages that were joined. `SessionTaskOptions` has the words.
+        """
+        declares: DeclaresAsyncSession = self._declare(kind, options, AsyncSessionTask)
+        return declares
 
 
 class Tasks(BlockingTasks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict
 
 from holdfast.domain import checks, limits
@@ -28,8 +29,8 @@ class AnySessionOptions(TypedDict, total=False):
     """What the worker has; batches that require more stay for others, with all behind them."""
     work: Work
     """`next` (default): whatever leads; `turn` or `command`: only sessions led by that."""
-    limit: int
-    """How many joined batches to take at most; default 100."""
+    limit: int | Mapping[str, int]
+    """How many joined batches to take at most; default 100. A mapping says so by the kind of the head."""
     worker: str
     """The worker's name; default: this host and process."""
     incarnation: str
@@ -55,6 +56,8 @@ class SessionClaimOptions(TypedDict, total=False):
     """At a checkpoint: the claim that is held, under whose fence more is taken in."""
     under: SessionLease | None
     """The session lease that keeps the claim alive, in place of a time."""
+    kinds: Sequence[str] | None
+    """Which kinds to take; none given means any. A batch of another kind holds up those behind it."""
     limit: int
     """How many joined batches to take at most; default 100."""
     capabilities: Sequence[str]
@@ -88,6 +91,13 @@ class SessionRequest(NamedTuple):
     """Whether the claimer chose the nonce, so that this may be a claim sent again."""
     lease_ms: int
     wait_ms: int
+    limits: Mapping[str, int] = MappingProxyType({})
+    """How many batches to take at most, by the kind of the head; for kinds that are not named, as wanted."""
+
+    def led_by(self, kind: str) -> SessionRequest:
+        """Return the request as it stands to a session whose head is of *kind*."""
+        limit = self.limits.get(kind)
+        return self if limit is None else self._replace(wanted=self.wanted._replace(limit=limit))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -115,19 +125,27 @@ def check_session_claim(session: str, words: SessionClaimOptions, *, fresh_nonce
     _check_holding(holding, boundary, name, tenant)
     if under is not None:
         _check_under(under, name, tenant, words)
-    request = _check_common(words, boundary, fresh_nonce)
-    return request._replace(session=name, tenant=tenant, holding=holding, under=under)
+    request = _check_common(words, words.get("limit", limits.SESSION_CLAIM_DEFAULT), boundary, fresh_nonce)
+    kinds = _kinds(words.get("kinds"))
+    return request._replace(session=name, tenant=tenant, kinds=kinds, holding=holding, under=under)
 
 
 def check_any_session(words: AnySessionOptions, *, fresh_nonce: str) -> SessionRequest:
     """Return the request for any session's work checked, or raise `InvalidInput` naming the word that is wrong."""
     _refuse_unknown(words, _WORDS_ANY, "claim_any_session")
-    kinds = words.get("kinds")
-    return _check_common(words, "idle", fresh_nonce)._replace(
+    limit = words.get("limit", limits.SESSION_CLAIM_DEFAULT)
+    by_kind = limit if isinstance(limit, Mapping) else {}
+    chosen = limits.SESSION_CLAIM_DEFAULT if isinstance(limit, Mapping) else limit
+    return _check_common(words, chosen, "idle", fresh_nonce)._replace(
         tenant=checks.optional_name(words.get("tenant"), "tenant"),
         lanes=checks.names(words.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
-        kinds=None if kinds is None else checks.names(kinds, "kinds", limits.CLAIM_KINDS_MAX),
+        kinds=_kinds(words.get("kinds")),
+        limits={kind: checks.integer(most, f"limit.{kind}", 1, limits.CLAIM_MAX) for kind, most in by_kind.items()},
     )
+
+
+def _kinds(kinds: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if kinds is None else checks.names(kinds, "kinds", limits.CLAIM_KINDS_MAX)
 
 
 def _refuse_unknown(words: Mapping[str, Any], known: frozenset[str], call: str) -> None:
@@ -135,13 +153,13 @@ def _refuse_unknown(words: Mapping[str, Any], known: frozenset[str], call: str) 
         raise InvalidInput(min(unknown), f"is not a word of {call}; these are: {', '.join(sorted(known))}")
 
 
-def _check_common(words: Any, boundary: Boundary, fresh_nonce: str) -> SessionRequest:
+def _check_common(words: Any, limit: object, boundary: Boundary, fresh_nonce: str) -> SessionRequest:
     chosen = checks.optional_name(words.get("nonce"), "nonce", limits.LEASE_TOKEN_CHARS_MAX)
-    limit = checks.integer(words.get("limit", limits.SESSION_CLAIM_DEFAULT), "limit", 1, limits.CLAIM_MAX)
+    most = checks.integer(limit, "limit", 1, limits.CLAIM_MAX)
     return SessionRequest(
         session=None,
         tenant=None,
-        wanted=Wanted(checks.one_of(words.get("work", "next"), "work", WORKS), boundary, limit),
+        wanted=Wanted(checks.one_of(words.get("work", "next"), "work", WORKS), boundary, most),
         lanes=None,
         kinds=None,
         capabilities=frozenset(checks.names(words.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.client.asking import Cancelled
 from holdfast.client.context import Context, StopReason
@@ -17,8 +17,13 @@ from holdfast.client.outcomes import outcome_of
 from holdfast.client.tasks import AnyTask
 from holdfast.domain import failure
 from holdfast.domain.claim import Claim
-from holdfast.domain.errors import HoldfastError
-from holdfast.domain.outcome import Failed, Outcome, Released
+from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
+from holdfast.domain.suspicion import is_suspect
+
+if TYPE_CHECKING:
+    from holdfast.client.operations import Operations
+    from holdfast.stores.script import Procedure
 
 
 class OpenTransaction(Protocol):
@@ -93,6 +98,16 @@ class Attempt:
         self._outcome: Outcome | None = None
 
     @property
+    def claims(self) -> Sequence[Claim]:
+        """What is held under it: its one job, or all batches of a turn."""
+        return (self.claim,)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may kill the process it runs in, as far as its past tells."""
+        return is_suspect(self.claim.job)
+
+    @property
     def timeout_at(self) -> float | None:
         """When its time is up, by the monotonic clock; none while it waits for a slot. Loading counts by itself."""
         begun = self.loading_since if self.started_at is None else self.started_at
@@ -124,6 +139,10 @@ class Attempt:
         """Return what the handler is called with."""
         args, kwargs = self.task.arguments.call(self.claim.job.payload)
         return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
+
+    def settling(self, operations: Operations, outcome: Outcome) -> Procedure[Any]:
+        """Settle it with *outcome*, all that is held under it."""
+        return operations.settle(self.claim, outcome)
 
     # --- whether it begins -----------------------------------------------------------------------------------------
 
@@ -210,3 +229,20 @@ class Attempt:
 def refused(refusal: HoldfastError) -> Failed:
     """Return what an attempt ends with whose outcome was refused, such as for a follow-up to a draining lane."""
     return Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True)
+
+
+def amend_invalid(attempts: Sequence[Attempt]) -> bool:
+    """Let attempts whose outcome cannot be stored fail for good; tell whether there were any."""
+    found = False
+    for attempt in attempts:
+        try:
+            check_outcome(attempt.outcome or Released(), tenant=attempt.claim.job.tenant, fresh_id=str)
+        except InvalidInput as error:
+            found = True
+            attempt.amend(Failed(str(error), reason=failure.RESULT_INVALID, permanent=True))
+    return found
+
+
+def name_of(outcome: Outcome | None) -> str:
+    """Return what an attempt that ended with *outcome* is counted as."""
+    return "lost" if outcome is None else type(outcome).__name__.lower()

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
 from holdfast.client.watching import Watch
 from holdfast.domain import limits
-from holdfast.domain.claim import Claim, ClaimOptions, Note, Settlement
+from holdfast.domain.claim import Claim, ClaimOptions, Settlement
 from holdfast.domain.errors import (
     HandlersStuck,
     HoldfastError,
@@ -29,17 +31,19 @@ from holdfast.domain.errors import (
     Unavailable,
 )
 from holdfast.domain.job import Job
-from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
-from holdfast.runtime.attempt import Attempt, refused
+from holdfast.domain.outcome import Released
+from holdfast.runtime.attempt import Attempt, amend_invalid, name_of, refused
 from holdfast.runtime.isolation.placing import Places, Terms
 from holdfast.runtime.job_logs import log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.residents import Residents, ResidentTerms
+from holdfast.runtime.sessions import Turns
 from holdfast.runtime.slots import Line, TaskSlots, ThreadSlots
-from holdfast.runtime.status import RunningJob
+from holdfast.runtime.status import RunningJob, running_jobs
 from holdfast.runtime.stuck import StuckHandlers
 from holdfast.runtime.subscription import Subscription, affinities_of
 from holdfast.runtime.transactions import offer_transaction
+from holdfast.runtime.turns import Turn, part_turns
 from holdfast.runtime.waking import LaneListener
 from holdfast.runtime.watched import watch_attempts
 from holdfast.stores.drivers import drive_async
@@ -109,7 +113,7 @@ class Core:
         """What is loaded, if this worker loads anything."""
         if residents is not None:
             self.residents = Residents(
-                residents, ready=self._line.put, say=self._say_phase, changed=self._residents_changed
+                residents, ready=self._line.put, say=partial(keeper.say_phase, store), changed=self._residents_changed
             )
         self.said_soon: Callable[[], None] = lambda: None
         """Told when something of this worker has changed that others see in the registry."""
@@ -122,6 +126,17 @@ class Core:
         self._told = False
         self._wake = asyncio.Event()
         self._listener = LaneListener(store.hub, self._wake)
+        self._turns = Turns(
+            operations,
+            store,
+            tasks,
+            subscription,
+            concurrency=concurrency,
+            lease_seconds=keeper.lease_seconds,
+            wake=self._wake,
+            hand_out=self._take_in,
+            ended=self._turn_ended,
+        )
         self._stopping = False
         self._stop_told = asyncio.Event()
         self._dry_until = 0.0
@@ -165,6 +180,7 @@ class Core:
         finally:
             self._places.close()
             self._listener.close()
+            self._turns.close()
             self._threads.close()
             if self.residents is not None:
                 await self.residents.close()
@@ -172,13 +188,18 @@ class Core:
 
     async def _step(self) -> None:
         self._give_back_stuck()
-        ended = self._take_ended()
+        ended, turns = self._take_ended()
         self._take_slots()
         room = self._room()
-        asks = room > 0 and time.monotonic() >= self._dry_until
+        asks = room > 0 and time.monotonic() >= self._dry_until and self._subscription.jobs() is not None
+        for_turns = self._turns.share(room, jobs_wait=asks)
+        if turns or self._turns.to_give_back:
+            await self._turns.settle(turns)
         if ended or asks:
-            await self._exchange(ended, room if asks or ended else 0)
-        else:
+            await self._exchange(ended, room - for_turns)
+        if for_turns:
+            await self._turns.claim(for_turns, lambda: self._stopping)
+        if not (ended or turns or asks or for_turns):
             await self._pause()
 
     def _take_slots(self) -> None:
@@ -196,6 +217,7 @@ class Core:
     def _free(self, attempt: Attempt) -> None:
         """Note that an attempt is in no slot any more."""
         self._busy -= 1
+        self._turns.freed(attempt)
         self._places.ended(attempt)
         if self.residents is not None:
             self.residents.let_go(attempt)
@@ -203,16 +225,6 @@ class Core:
     def _residents_changed(self) -> None:
         self.said_soon()
         self._wake.set()
-
-    async def _say_phase(self, attempts: Sequence[Attempt], phase: str) -> None:
-        """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
-        telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
-        noted = [(attempt.claim, Note(phase)) for attempt in telling]
-        started = time.monotonic()
-        with suppress(HoldfastError):
-            answers = await drive_async(self._operations.keep_many(noted), self._store)
-            for attempt, answer in zip(telling, answers, strict=True):
-                self._keeper.heed(attempt, answer, started)
 
     def words(self) -> ClaimOptions:
         """Return the words of a claim, and listen to the lanes they name."""
@@ -224,13 +236,17 @@ class Core:
 
     async def _pause(self) -> None:
         """Wait for an end, a signal or the next look; then let further ends gather."""
-        until = self._dry_until if self._room() else time.monotonic() + _LOOK_SECONDS
+        until = time.monotonic() + _LOOK_SECONDS
+        if self._room():
+            dry_until = math.inf if self._subscription.jobs() is None else self._dry_until
+            until = min(dry_until, self._turns.dry_until, until)
         with suppress(TimeoutError):
             async with asyncio.timeout(max(until - time.monotonic(), 0)):
                 await self._wake.wait()
         self._wake.clear()
         if self._listener.take():
             self._dry_until = 0.0
+        self._turns.hear()
         if (self._freed or self._decided) and self._busy > len(self._freed):
             await asyncio.sleep(_LINGER_SECONDS)
 
@@ -244,7 +260,7 @@ class Core:
         # A call may settle and claim so many; what is beyond waits for the next.
         return max(0, min(self._concurrency + more - self._busy, limits.CLAIM_MAX))
 
-    def _take_ended(self) -> list[Attempt]:
+    def _take_ended(self) -> tuple[list[Attempt], list[Turn]]:
         """Return what is to be settled, a call's worth of it, and let go of what is not ours any more."""
         self._told = False
         while self._freed:
@@ -252,6 +268,7 @@ class Core:
             if not self._stuck.came_back(attempt):
                 self._free(attempt)
                 self._note_run(attempt)
+            self._turns.came_to_its_end(attempt)
             self._decided.append(attempt)
         ended: dict[tuple[int, int], Attempt] = {}
         while self._decided and len(ended) < limits.SETTLE_MANY_MAX:
@@ -264,7 +281,7 @@ class Core:
                 self._let_go([attempt], "done" if attempt.settled else "lost")
             else:
                 ended[attempt.key] = attempt
-        return list(ended.values())
+        return part_turns(ended.values())
 
     def _note_run(self, attempt: Attempt) -> None:
         if (took := attempt.run_seconds) is not None:
@@ -293,7 +310,7 @@ class Core:
                 asked = room if unknown or not self._stopping else 0
                 settlements, claims = await self._send(ended, asked, token)
             except InvalidInput as error:
-                if not self._replace_invalid(ended):
+                if not amend_invalid(ended):
                     raise
                 log.error("an outcome was refused: %s", error)
             except Unavailable as error:
@@ -324,22 +341,12 @@ class Core:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
             return await drive_async(self._operations.settle_many(pairs), self._store), []
-        words: ClaimOptions = {**self.words(), "lease_token": token}
+        kinds = (self._subscription.jobs() or {}).get("kinds")
+        words: ClaimOptions = {**self.words(), "kinds": kinds, "lease_token": token}
         settled, claims = await drive_async(
             self._operations.settle_and_claim(pairs, limit=room, **words), self._store
         )
         return settled, claims
-
-    def _replace_invalid(self, ended: Sequence[Attempt]) -> bool:
-        """Let attempts whose outcome cannot be stored fail for good; tell whether there were any."""
-        found = False
-        for attempt in ended:
-            try:
-                check_outcome(attempt.outcome or Released(), tenant=attempt.claim.job.tenant, fresh_id=str)
-            except InvalidInput as error:
-                found = True
-                attempt.amend(Failed(str(error), reason="result_invalid", permanent=True))
-        return found
 
     def _still_ours(self, ended: Sequence[Attempt]) -> list[Attempt]:
         """Return those that may still be settled; a settlement is tried until its lease has ended."""
@@ -352,7 +359,7 @@ class Core:
         settled = []
         for attempt, settlement in zip(ended, settlements, strict=True):
             if settlement.error is None:
-                self._count(attempt, _name_of(attempt.outcome), settlement.job)
+                self._count(attempt, name_of(attempt.outcome), settlement.job)
                 settled.append(attempt)
             elif isinstance(settlement.error, LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
@@ -379,8 +386,15 @@ class Core:
             if self._held.pop(attempt.key, None) is not None and counted is not None:
                 self._count(attempt, counted)
 
+    def _turn_ended(self, turn: Attempt, outcome: str, first: Job | None) -> None:
+        self._count(turn, outcome, first)
+        self._let_go([turn])
+
     def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
-        attempts = [Attempt(claim, self._tasks.get(claim.job.kind), asked_at) for claim in claims]
+        self._take_in([Attempt(claim, self._tasks.get(claim.job.kind), asked_at) for claim in claims])
+
+    def _take_in(self, attempts: Sequence[Attempt]) -> None:
+        """Hold what was claimed, and let it run as soon as there is a slot."""
         for attempt in attempts:
             if attempt.task.takes_context:
                 offer_transaction(attempt, self._operations, self._store)
@@ -437,17 +451,7 @@ class Core:
 
     def running_jobs(self) -> tuple[RunningJob, ...]:
         """Return what is in this worker's hands, the longest first; from any thread."""
-        now = time.monotonic()
-        jobs = [
-            RunningJob(
-                attempt.claim.job.id,
-                attempt.claim.job.kind,
-                attempt.claim.job.attempt,
-                None if attempt.started_at is None else now - attempt.started_at,
-            )
-            for attempt in self._keeper.held()
-        ]
-        return tuple(sorted(jobs, key=lambda job: -(job.seconds or 0.0)))
+        return running_jobs(self._keeper.held())
 
     def release_running(self, *, at_once: bool) -> None:
         """Tell handlers to stop; with *at_once* give their jobs back without waiting for them."""
@@ -459,7 +463,3 @@ class Core:
 
 def _waits_for_slot(attempt: Attempt) -> bool:
     return attempt.started_at is None and attempt.loading_since is None
-
-
-def _name_of(outcome: Outcome | None) -> str:
-    return "lost" if outcome is None else type(outcome).__name__.lower()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from holdfast.domain.outcome import Failed
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.turns import Turn
 
 _log = logging.getLogger("holdfast.job")
 
@@ -35,7 +36,7 @@ def log_ended(attempt: Attempt, outcome: str) -> None:
 
 def _about(attempt: Attempt, event: str) -> dict[str, object]:
     job = attempt.claim.job
-    return {
+    about: dict[str, object] = {
         "event": event,
         "job_id": job.id,
         "kind": job.kind,
@@ -45,6 +46,10 @@ def _about(attempt: Attempt, event: str) -> dict[str, object]:
         "epoch": job.epoch,
         "worker": job.worker,
     }
+    if isinstance(attempt, Turn):
+        whole = attempt.whole
+        about |= {"session": whole.session, "fencing_token": whole.fencing_token, "batches": len(whole.batches)}
+    return about
 
 
 def _seconds(attempt: Attempt) -> float | None:

@@ -9,18 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TypeAlias
 
 from holdfast.client.operations import Operations
 from holdfast.domain import limits
-from holdfast.domain.claim import Renewal
+from holdfast.domain.claim import Claim, Note, Renewal
 from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.runtime.attempt import Attempt
-from holdfast.stores.drivers import drive
-from holdfast.stores.engine import Runner
+from holdfast.stores.drivers import drive, drive_async
+from holdfast.stores.engine import Runner, Store
 from holdfast.stores.script import worker_topic
 
 log = logging.getLogger("holdfast.worker")
+
+_Held: TypeAlias = tuple[Attempt, Sequence[Claim]]
+"""An attempt, and what is held under it."""
 
 # A lease is extended three times before it would lapse, so that two answers may be lost.
 _BEATS_IN_A_LEASE = 3
@@ -115,24 +121,28 @@ class LeaseKeeper:
         """Extend leases; return after how many seconds to do so again."""
         started = time.monotonic()
         try:
-            for first in range(0, len(attempts), limits.SETTLE_MANY_MAX):
-                self._beat_some(attempts[first : first + limits.SETTLE_MANY_MAX], started)
+            for some in _calls(attempts):
+                self._beat_some(some, started)
         except Unavailable as error:
             log.warning("leases could not be extended, trying again: %s", error)
             return min(_RETRY_SECONDS, self._beat_seconds)
         return max(0.0, started + self._beat_seconds - time.monotonic())
 
-    def _beat_some(self, attempts: list[Attempt], started: float) -> None:
+    def _beat_some(self, held: Sequence[_Held], started: float) -> None:
         """Extend some leases and write the progress noted since the last time, in one commit."""
-        noted = [(attempt.claim, attempt.context.take_progress()) for attempt in attempts]
+        notes = [attempt.context.take_progress() for attempt, _ in held]
+        # What a turn notes of itself belongs to the first of its batches.
+        noted = [(claims[0], note) for (_, claims), note in zip(held, notes, strict=True)]
+        noted += [(claim, None) for _, claims in held for claim in claims[1:]]
         try:
             answers = drive(self._operations.keep_many(noted), self._runner)
         except Unavailable:
-            for attempt, (_, note) in zip(attempts, noted, strict=True):
+            for (attempt, _), note in zip(held, notes, strict=True):
                 attempt.context.return_progress(note)
             raise
-        for attempt, answer in zip(attempts, answers, strict=True):
-            self.heed(attempt, answer, started)
+        further = iter(answers[len(held) :])
+        for (attempt, claims), answer in zip(held, answers, strict=False):
+            self.heed(attempt, _together([answer, *islice(further, len(claims) - 1)]), started)
 
     def heed(self, attempt: Attempt, answer: Renewal | HoldfastError, started: float) -> None:
         """Do what the store answered to a heartbeat that was *started* at a moment of the monotonic clock."""
@@ -143,6 +153,16 @@ class LeaseKeeper:
         elif isinstance(answer, LeaseLost) and attempt.lose():
             log.warning("lost the lease of job %s: %s", attempt.claim.job.id, answer)
             self.decided(attempt)
+
+    async def say_phase(self, store: Store, attempts: Sequence[Attempt], phase: str) -> None:
+        """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
+        telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
+        noted = [(attempt.claim, Note(phase)) for attempt in telling]
+        started = time.monotonic()
+        with suppress(HoldfastError):
+            answers = await drive_async(self._operations.keep_many(noted), store)
+            for attempt, answer in zip(telling, answers, strict=True):
+                self.heed(attempt, answer, started)
 
     # --- the thread that watches time ------------------------------------------------------------------------------
 
@@ -174,6 +194,31 @@ class LeaseKeeper:
         elif attempt.timeout_at is not None and attempt.timeout_at <= now and attempt.time_out():
             log.warning("job %s is past its timeout and was stopped", job_id)
             self.decided(attempt)
+
+
+def _calls(attempts: Sequence[Attempt]) -> Iterator[list[_Held]]:
+    """Part attempts so that what is held under each part fits into one call."""
+    part: list[_Held] = []
+    size = 0
+    for attempt in attempts:
+        # Asked for once: a turn may take in more at any time.
+        claims = attempt.claims
+        size += len(claims)
+        if size > limits.SETTLE_MANY_MAX:
+            yield part
+            part, size = [], len(claims)
+        part.append((attempt, claims))
+    yield part
+
+
+def _together(answers: list[Renewal | HoldfastError]) -> Renewal | HoldfastError:
+    """Return the answer to a whole attempt: one batch that is lost is a turn that is lost, and so for a cancel."""
+    if len(answers) == 1:
+        return answers[0]
+    renewals = [answer for answer in answers if isinstance(answer, Renewal)]
+    if len(renewals) < len(answers):
+        return next(answer for answer in answers if not isinstance(answer, Renewal))
+    return min(renewals)._replace(cancel_requested=any(one.cancel_requested for one in renewals))
 
 
 def _seconds_to_next(attempts: Sequence[Attempt], now: float) -> float:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.runtime.attempt import Attempt
 
 
 class RunningJob(NamedTuple):
@@ -13,6 +18,24 @@ class RunningJob(NamedTuple):
     attempt: int
     seconds: float | None
     """For how long its handler has run; none while it waits for a slot."""
+    batches: int = 1
+    """How many batches a turn of a session has; the job is the first of them."""
+
+
+def running_jobs(attempts: Iterable[Attempt]) -> tuple[RunningJob, ...]:
+    """Return what is in a worker's hands, the longest first."""
+    now = time.monotonic()
+    jobs = [
+        RunningJob(
+            attempt.claim.job.id,
+            attempt.claim.job.kind,
+            attempt.claim.job.attempt,
+            None if attempt.started_at is None else now - attempt.started_at,
+            len(attempt.claims),
+        )
+        for attempt in attempts
+    ]
+    return tuple(sorted(jobs, key=lambda job: -(job.seconds or 0.0)))
 
 
 class WorkerStatus(NamedTuple):
@@ -21,7 +44,7 @@ class WorkerStatus(NamedTuple):
     worker: str
     running: tuple[RunningJob, ...]
     ended: dict[str, int]
-    """How many attempts ended, by outcome: `done`, `failed`, `deferred`, `released`, `lost`."""
+    """How many attempts ended, a turn of a session as one, by outcome: `done`, `failed`, `deferred`, `released`, `lost`."""
     stopping: bool
     abandoned: int = 0
     """Handlers that run on without a slot, though they were told to stop."""

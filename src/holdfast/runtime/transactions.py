@@ -122,7 +122,7 @@ class SettlingTransaction:
                 self._undo(_UndoneError())
                 return refused
             try:
-                drive(self._operations.settle(self._attempt.claim, outcome), self._guarded.joined)
+                drive(self._attempt.settling(self._operations, outcome), self._guarded.joined)
                 self._end()
                 self._opened.__exit__(None, None, None)
             except BaseException as error:  # whatever happens, it must not stay open
@@ -142,7 +142,7 @@ class SettlingTransaction:
                 await self._undo_async(_UndoneError())
                 return refused
             try:
-                await drive_async(self._operations.settle(self._attempt.claim, outcome), self._guarded.joined)
+                await drive_async(self._attempt.settling(self._operations, outcome), self._guarded.joined)
                 self._end()
                 await self._opened_async.__aexit__(None, None, None)
             except BaseException as error:  # whatever happens, it must not stay open

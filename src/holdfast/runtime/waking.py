@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from holdfast.stores.script import lane_topic
@@ -11,10 +11,11 @@ from holdfast.stores.signals import Hub
 
 
 class LaneListener:
-    """Wakes the core's loop when a lane may have something to claim."""
+    """Wakes the core's loop when a lane may have something to claim: jobs, or by another topic sessions."""
 
-    def __init__(self, hub: Hub, wake: asyncio.Event) -> None:
+    def __init__(self, hub: Hub, wake: asyncio.Event, topic_of: Callable[[str], str] = lane_topic) -> None:
         self._hub = hub
+        self._topic_of = topic_of
         self._loop = asyncio.get_running_loop()
         self._wake = wake
         self._topics: set[str] = set()
@@ -22,7 +23,7 @@ class LaneListener:
 
     def listen(self, lanes: Iterable[str]) -> None:
         """Hear of *lanes* too, from now on."""
-        for topic in {lane_topic(lane) for lane in lanes} - self._topics:
+        for topic in {self._topic_of(lane) for lane in lanes} - self._topics:
             self._hub.add(topic, self)
             self._topics.add(topic)
 

@@ -14,6 +14,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
+from holdfast.client.session_tasks import BaseSessionTask
 from holdfast.client.tasks import MAIN_MODULES, AnyTask, TaskRegistry
 from holdfast.domain.errors import Misconfigured
 from holdfast.runtime.isolation.framing import Message
@@ -29,6 +30,10 @@ class NotFound(Exception):  # noqa: N818  # what is said of the task
 def place_of(task: AnyTask) -> Message:
     """Return where another process finds the task, or raise `Misconfigured` if it cannot."""
     name = _name_of(task)
+    if isinstance(task, BaseSessionTask):
+        raise Misconfigured(
+            f"task {task.kind!r} cannot run in a process of its own: the turns of a session need the worker's store"
+        )
     if "<locals>" in name or "<lambda>" in name:
         raise Misconfigured(
             f"task {task.kind!r} cannot run in a process of its own: {name} is made while the program runs;"

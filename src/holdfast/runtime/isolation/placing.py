@@ -17,7 +17,6 @@ from typing import NamedTuple
 from holdfast.client.tasks import AnyTask
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import Misconfigured
-from holdfast.domain.suspicion import is_suspect
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.isolation import deaths, finding, kernel, records
 from holdfast.runtime.isolation.framing import Message
@@ -105,9 +104,9 @@ class Places:
         """Decide where attempts run; return those whose turn has come, without suspects that are to be alone."""
         admitted = []
         for attempt in attempts:
-            if self._terms.isolates(attempt.task) or (is_suspect(attempt.claim.job) and self._can_be_found(attempt)):
+            if self._terms.isolates(attempt.task) or (attempt.suspect and self._can_be_found(attempt)):
                 attempt.isolated = True
-            elif is_suspect(attempt.claim.job):
+            elif attempt.suspect:
                 continue
             else:
                 self._inside += 1

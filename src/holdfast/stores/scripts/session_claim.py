@@ -101,7 +101,9 @@ def _claim_offered(catalog: Catalog, request: SessionRequest) -> Script[SessionC
         rows = yield Statement("session_pick", {"numbers": offer.numbers})
         if rows:
             session = Session._make(rows[0])
-            claim = yield from _lease_run(catalog, session, request, None, waits=False)
+            head = catalog.by_number.get(session.head_route or 0)
+            asked = request if head is None else request.led_by(head.key.kind)
+            claim = yield from _lease_run(catalog, session, asked, None, waits=False)
             if claim is not None:
                 yield from serve_turn(offer)
                 return claim

@@ -53,10 +53,11 @@ def settle_session(engine: Engine, claim: SessionClaim, outcomes: Sequence[Check
     claims = claim.claims
     jobs = yield from stand(claims)
     now = yield from script.now()
+    # The same for all: what failed together waits for as long, and comes back together.
+    chance = yield from script.chance()
     steps: list[Step] = []
     try:
         for one, checked in zip(claims, outcomes, strict=True):
-            chance = yield from script.chance()
             steps.append(lifecycle.settle(held_job(jobs, one.lease), one.lease, checked, now, chance))
     except LeaseLost:
         again = yield from _settled_before(jobs, claim, outcomes)

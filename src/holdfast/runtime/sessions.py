@@ -1,0 +1,190 @@
+"""Serving sessions beside jobs: turns are claimed into the same slots, and each is settled as a whole.
+
+While both wait, free slots go to jobs and to sessions in turn, so that neither holds up the other for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from holdfast.client.operations import Operations
+from holdfast.client.tasks import TaskRegistry
+from holdfast.domain import limits
+from holdfast.domain.errors import HoldfastError, LeaseLost, OutcomeUnknown, Unavailable
+from holdfast.domain.job import Job
+from holdfast.domain.outcome import Released
+from holdfast.domain.session_claim import AnySessionOptions
+from holdfast.domain.session_lease import SessionClaim
+from holdfast.runtime.attempt import Attempt, name_of, refused
+from holdfast.runtime.subscription import Subscription
+from holdfast.runtime.turns import Turn, offer_checkpoints
+from holdfast.runtime.waking import LaneListener
+from holdfast.stores.drivers import drive_async
+from holdfast.stores.engine import Store
+from holdfast.stores.script import sessions_topic
+
+log = logging.getLogger("holdfast.worker")
+
+# Without a signal, how often a worker looks for sessions by itself.
+LOOK_SECONDS = 1.0
+_RETRY_SECONDS_FIRST, _RETRY_SECONDS_LAST = 0.1, 5.0
+
+
+class Turns:
+    """Claims and settles the turns of one worker; lives in the core's loop."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        store: Store,
+        tasks: TaskRegistry,
+        subscription: Subscription,
+        *,
+        concurrency: int,
+        lease_seconds: float,
+        wake: asyncio.Event,
+        hand_out: Callable[[Sequence[Attempt]], None],
+        ended: Callable[[Attempt, str, Job | None], None],
+    ) -> None:
+        self._operations = operations
+        self._store = store
+        self._tasks = tasks
+        self._subscription = subscription
+        self._concurrency = concurrency
+        self._lease_seconds = lease_seconds
+        self._hand_out = hand_out
+        self._ended = ended
+        self._listener = LaneListener(store.hub, wake, sessions_topic)
+        self._running = 0
+        """Turns that run or wait for their slot."""
+        self._lost: list[Turn] = []
+        """Those that were lost and whose handler has come to its end since."""
+        self._odd_is_ours = False
+        self._dry_until = 0.0
+
+    @property
+    def dry_until(self) -> float:
+        """Until when there is no use in asking, unless a signal comes; for ever where no task answers sessions."""
+        return math.inf if self._subscription.sessions() is None else self._dry_until
+
+    def close(self) -> None:
+        """Hear of nothing any more."""
+        self._listener.close()
+
+    def hear(self) -> None:
+        """Ask again if a signal came since this was last called."""
+        if self._listener.take():
+            self._dry_until = 0.0
+
+    # --- slots -----------------------------------------------------------------------------------------------------
+
+    def share(self, room: int, *, jobs_wait: bool) -> int:
+        """Return how many of the free slots sessions get: all that jobs do not need, else each second one."""
+        if room <= 0 or time.monotonic() < self.dry_until or self._words() is None:
+            return 0
+        ours = room
+        if jobs_wait:
+            ours = room // 2 + (room % 2 and self._odd_is_ours)
+            self._odd_is_ours ^= bool(room % 2)
+        # A turn that waits for a slot holds up its session: none is taken ahead.
+        return max(0, min(ours, self._concurrency - self._running))
+
+    def freed(self, attempt: Attempt) -> None:
+        """Note that the handler of an attempt has ended, or lost its slot."""
+        if isinstance(attempt, Turn):
+            self._running -= 1
+
+    def came_to_its_end(self, attempt: Attempt) -> None:
+        """Note that a handler runs no more: of a turn that was lost in part, the rest can be given back."""
+        if isinstance(attempt, Turn) and attempt.decided and attempt.outcome is None and not attempt.settled:
+            self._lost.append(attempt)
+
+    # --- claiming --------------------------------------------------------------------------------------------------
+
+    def _words(self) -> AnySessionOptions | None:
+        words = self._subscription.sessions()
+        if words is not None:
+            self._listener.listen(words.get("lanes", ()))
+        return words
+
+    async def claim(self, room: int, stopping: Callable[[], bool]) -> None:
+        """Take up to *room* turns of whichever sessions are ready, and hand them out."""
+        for _ in range(room):
+            asked_at = time.monotonic()
+            claim = await self._claim_one(asked_at, stopping)
+            if claim is None:
+                self._dry_until = time.monotonic() + LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+                return
+            turn = Turn(claim, self._tasks, asked_at)
+            words = self._words() or {}
+            offer_checkpoints(turn, self._operations, self._store, words.get("capabilities", ()))
+            self._running += 1
+            self._hand_out([turn])
+
+    async def _claim_one(self, asked_at: float, stopping: Callable[[], bool]) -> SessionClaim | None:
+        """Claim a turn, or return None if none is ready or the store does not answer.
+
+        A claim that may have been granted is sent again, to be run or given back and not left to lapse.
+        """
+        told, nonce, unknown = self._words(), secrets.token_hex(16), False
+        while told is not None and (unknown or not stopping()):
+            words: AnySessionOptions = {**told, "nonce": nonce}
+            try:
+                return await drive_async(self._operations.claim_any_session(**words), self._store)
+            except Unavailable as error:
+                log.warning("the store did not answer: %s", error)
+                unknown = unknown or isinstance(error, OutcomeUnknown)
+                if not unknown or time.monotonic() > asked_at + self._lease_seconds:
+                    return None
+                await asyncio.sleep(_RETRY_SECONDS_FIRST)
+        return None
+
+    # --- settling --------------------------------------------------------------------------------------------------
+
+    @property
+    def to_give_back(self) -> bool:
+        """Whether there is something left of turns that were lost."""
+        return bool(self._lost)
+
+    async def settle(self, turns: Sequence[Turn]) -> None:
+        """Settle turns that ended, each as a whole, and give back what is left of those that were lost."""
+        lost, self._lost = self._lost, []
+        await asyncio.gather(*map(self._settle, turns), *map(self._give_back, lost))
+
+    async def _settle(self, turn: Turn) -> None:
+        pause = _RETRY_SECONDS_FIRST
+        while turn.lease_ends_at > time.monotonic():
+            outcome = turn.outcome or Released()
+            try:
+                [first, *_] = await drive_async(turn.settling(self._operations, outcome), self._store)
+            except LeaseLost as error:
+                log.warning("the result of a turn of session %s was refused: %s", turn.whole.session, error)
+                await self._give_back(turn)
+                break
+            except Unavailable as error:
+                log.warning("the store did not answer, trying again: %s", error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
+                pause = min(pause * 2, _RETRY_SECONDS_LAST)
+            except HoldfastError as error:
+                log.error("the outcome of a turn of session %s was refused: %s", turn.whole.session, error)
+                turn.amend(refused(error))
+            else:
+                self._ended(turn, name_of(outcome), first)
+                return
+        self._ended(turn, "lost", None)
+
+    async def _give_back(self, turn: Turn) -> None:
+        """Release batches that are still held though the turn is lost, as when one of them was taken away."""
+        claims = list(turn.claims)
+        for first in range(0, len(claims), limits.SETTLE_MANY_MAX):
+            pairs = [(claim, Released()) for claim in claims[first : first + limits.SETTLE_MANY_MAX]]
+            try:
+                await drive_async(self._operations.settle_many(pairs), self._store)
+            except HoldfastError as error:
+                log.warning("what is left of a turn of session %s lapses: %s", turn.whole.session, error)
