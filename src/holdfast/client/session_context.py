@@ -31,7 +31,7 @@ class TakesMore(Protocol):
 class BaseSessionContext(Context):
     """One turn as its handler sees it: what it writes through `Context` belongs to the first batch."""
 
-    __slots__ = ("_turn", "_takes_more")
+    __slots__ = ("_takes_more", "_turn")
 
     def __init__(self, turn: SessionClaim) -> None:
         super().__init__(turn.claims[0])

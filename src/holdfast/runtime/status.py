@@ -44,7 +44,7 @@ class WorkerStatus(NamedTuple):
     worker: str
     running: tuple[RunningJob, ...]
     ended: dict[str, int]
-    """How many attempts ended, a turn of a session as one, by outcome: `done`, `failed`, `deferred`, `released`, `lost`."""
+    """How many attempts ended, by outcome: `done`, `failed`, `deferred`, `released`, `lost`; a turn counts as one."""
     stopping: bool
     abandoned: int = 0
     """Handlers that run on without a slot, though they were told to stop."""

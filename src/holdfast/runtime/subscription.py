@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-
 from typing import Any, Final
 
 from holdfast.client.session_tasks import BaseSessionTask
