@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import holdfast
-from holdfast import Context, Queue
+from holdfast import Context, Queue, SessionContext
 from holdfast.runtime.worker import Worker
 
 EFFECTS = "create table if not exists effects (number integer primary key)"
@@ -77,3 +77,37 @@ def hold_the_store(pipe: Connection, path: str) -> None:
     with holdfast.connect(path).transaction():
         pipe.send("held")
         pipe.recv()
+
+
+def answer_by_hand(pipe: Connection, url: str, words: dict[str, Any]) -> None:
+    """Be a worker whose turns say that they have begun, and wait for a word before they settle."""
+    logging.disable()
+    queue = holdfast.connect(url)
+
+    @queue.session_task("chat.message", slot="join")
+    def answer(context: SessionContext[str], messages: list[str]) -> str:
+        pipe.send((messages, context.fencing_token))
+        pipe.recv()
+        return f"by {context.worker}"
+
+    Worker(queue, **words).run()
+
+
+LINES = "create table if not exists lines (session text, number integer, token integer)"
+
+
+def answer_until_killed(_pipe: Connection, url: str, words: dict[str, Any]) -> None:
+    """Be a worker whose turns write lines of their own that commit with them, until killed."""
+    logging.disable()
+    queue = holdfast.connect(url)
+    place = "%s" if url.startswith("postgresql:") else "?"
+
+    @queue.session_task("chat.message", slot="join")
+    def answer(context: SessionContext[int], messages: list[int]) -> None:
+        messages += context.checkpoint()
+        with context.transaction() as transaction:
+            for number in messages:
+                told = (context.session, number, context.fencing_token)
+                transaction.execute(f"insert into lines values ({place}, {place}, {place})", told)
+
+    Worker(queue, **words).run()

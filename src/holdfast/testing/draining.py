@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack
 
@@ -17,6 +17,7 @@ from holdfast.domain.errors import Misconfigured
 from holdfast.domain.job import Job
 from holdfast.domain.outcome import Released
 from holdfast.domain.records import Enqueued
+from holdfast.domain.session_lease import SessionClaim
 from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.worker import Worker
 from holdfast.stores.drivers import drive, drive_async
@@ -70,13 +71,14 @@ def drain(
     """Run every job that could be claimed, and what follows from it, in this thread; return what was run.
 
     The words of a claim say which; by default those of every task, as for a `Worker`. With *clock*, the one given to
-    `connect`, time moves on to the next job that falls due, by *horizon* at most, until none is left. What a handler
+    `connect`, time moves on to the next job that falls due, by *horizon* at most, until none is left. Turns of
+    sessions are run when no other job is left, each counted as one attempt, led by its first batch. What a handler
     raises is raised here once its attempt is settled, unless `raises=False`; outcomes it asks for are not. More than
     *attempts_max* attempts mean that it would never end, and raise `AssertionError`.
     """
     draining = _Draining(queue, words, clock, horizon, attempts_max)
     while (claim := drive(draining.next(), queue.store)) is not None:
-        inline = InlineAttempt(queue, claim)
+        inline = InlineAttempt(queue, claim, draining.capabilities)
         inline.run()
         draining.note(drive(inline.settle(), queue.store), raises=raises)
     return Drained(tuple(draining.ran))
@@ -94,7 +96,7 @@ async def drain_async(
     """Do as `drain` does, in a running event loop."""
     draining = _Draining(queue, words, clock, horizon, attempts_max)
     while (claim := await drive_async(draining.next(), queue.store)) is not None:
-        inline = InlineAttempt(queue, claim)
+        inline = InlineAttempt(queue, claim, draining.capabilities)
         await inline.run_async()
         draining.note(await drive_async(inline.settle(), queue.store), raises=raises)
     return Drained(tuple(draining.ran))
@@ -141,22 +143,35 @@ class _Draining:
             raise Misconfigured("a horizon needs the clock that is to be moved: drain(queue, clock=clock, horizon=…)")
         self.ran: list[Ran] = []
         self._operations = queue.operations
-        self._words = _words(queue, words)
+        self._subscription = _subscription(queue, words)
         self._clock = clock
         self._left_ms = math.inf if horizon is None else checks.duration_ms(horizon, "horizon")
         self._attempts_max = attempts_max
 
-    def next(self) -> Procedure[Claim | None]:
-        """Claim the next job, moving time on to it if need be."""
-        while (claim := (yield from self._operations.claim(**self._words))) is None:
+    @property
+    def capabilities(self) -> Sequence[str]:
+        """What its worker has."""
+        return self._subscription.words().get("capabilities", ())
+
+    def next(self) -> Procedure[Claim | SessionClaim | None]:
+        """Claim the next job, or the next turn of a session, moving time on to it if need be."""
+        while (claim := (yield from self._claim())) is None:
             if not (yield from self._move_on()):
                 return None
         if len(self.ran) >= self._attempts_max:
+            job = claim.job if isinstance(claim, Claim) else claim.batches[0]
             raise AssertionError(
-                f"{self._attempts_max} attempts were run and there is still work, the next is {claim.job!r}; "
+                f"{self._attempts_max} attempts were run and there is still work, the next is {job!r}; "
                 "does a job enqueue itself again? Give a horizon, or a larger attempts_max"
             )
         return claim
+
+    def _claim(self) -> Procedure[Claim | SessionClaim | None]:
+        jobs, sessions = self._subscription.jobs(), self._subscription.sessions()
+        claim = None if jobs is None else (yield from self._operations.claim(**jobs))
+        if claim is not None or sessions is None:
+            return claim
+        return (yield from self._operations.claim_any_session(**sessions))
 
     def _move_on(self) -> Procedure[bool]:
         """Let time pass until the next job falls due; tell whether there is one within reach."""
@@ -177,11 +192,11 @@ class _Draining:
             ran.raise_defect()
 
 
-def _words(queue: AnyQueue, words: ClaimOptions) -> ClaimOptions:
-    """Return the words of the claims that a worker would send."""
+def _subscription(queue: AnyQueue, words: ClaimOptions) -> Subscription:
+    """Return what a worker with these words would take."""
     worker = Worker(queue, **words)
     named: ClaimOptions = {**words, "worker": worker.name, "incarnation": worker.incarnation}
-    return Subscription(queue.tasks, named).words()
+    return Subscription(queue.tasks, named)
 
 
 def _claim_one(queue: AnyQueue, which: WhichJob, clock: ManualClock | None) -> Procedure[Claim]:
@@ -190,6 +205,10 @@ def _claim_one(queue: AnyQueue, which: WhichJob, clock: ManualClock | None) -> P
     job = yield from _find(queue, which)
     if job.finished:
         raise AssertionError(f"{job!r} cannot be claimed: {_why(job, clock)}")
+    if job.batch is not None:
+        raise Misconfigured(
+            f"{job!r} is a batch of session {job.batch.session!r}, whose turns go in order; run them with drain"
+        )
     if clock is not None and job.due_at > clock.moment:
         clock.travel_to(job.due_at)
     # Nothing may stand before it; what it was is put back at once.

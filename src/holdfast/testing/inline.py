@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,11 @@ from holdfast.domain import failure
 from holdfast.domain.claim import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured
 from holdfast.domain.job import Job
+from holdfast.domain.session_lease import SessionClaim
 from holdfast.runtime.attempt import Attempt, refused
 from holdfast.runtime.slots import Line, TaskSlots, run_blocking
 from holdfast.runtime.transactions import offer_transaction
+from holdfast.runtime.turns import Turn, offer_checkpoints
 from holdfast.runtime.watched import watch_attempts
 from holdfast.stores.script import Procedure
 from holdfast.testing.redirecting import AnyQueue
@@ -32,7 +34,7 @@ class Ran:
     """One attempt that was run."""
 
     job: Job
-    """The job as its settlement left it."""
+    """The job as its settlement left it; of a turn, the first of its batches."""
     outcome: str
     """`done`, `failed`, `deferred`, `released`, or `lost` if the lease was gone."""
     error: BaseException | None = None
@@ -55,8 +57,8 @@ class Ran:
 class InlineAttempt:
     """An attempt under way in the test itself."""
 
-    def __init__(self, queue: AnyQueue, claim: Claim) -> None:
-        self.attempt = Attempt(claim, queue.tasks.get(claim.job.kind), time.monotonic())
+    def __init__(self, queue: AnyQueue, claim: Claim | SessionClaim, capabilities: Sequence[str] = ()) -> None:
+        self.attempt = _attempt(queue, claim, capabilities)
         self._operations = queue.operations
         self._error: BaseException | None = None
         if self.attempt.task.takes_context:
@@ -117,13 +119,26 @@ class InlineAttempt:
             return Ran((yield from self._operations.get(job_id)), "done" if attempt.settled else "lost", self._error)
         outcome = attempt.outcome
         try:
-            job = yield from self._operations.settle(attempt.claim, outcome)
+            job = _first((yield from attempt.settling(self._operations, outcome)))
         except LeaseLost:
             return Ran((yield from self._operations.get(job_id)), "lost", self._error)
         except HoldfastError as refusal:
             self._error = refusal
-            job = yield from self._operations.settle(attempt.claim, outcome := refused(refusal))
+            job = _first((yield from attempt.settling(self._operations, outcome := refused(refusal))))
         return Ran(job, type(outcome).__name__.lower(), self._error)
+
+
+def _attempt(queue: AnyQueue, claim: Claim | SessionClaim, capabilities: Sequence[str]) -> Attempt:
+    if isinstance(claim, Claim):
+        return Attempt(claim, queue.tasks.get(claim.job.kind), time.monotonic())
+    turn = Turn(claim, queue.tasks, time.monotonic())
+    offer_checkpoints(turn, queue.operations, queue.store, capabilities)
+    return turn
+
+
+def _first(settled: Job | list[Job]) -> Job:
+    """Return the job, or the first batch of a turn."""
+    return settled[0] if isinstance(settled, list) else settled
 
 
 async def _run_awaited(attempt: Attempt) -> None:
