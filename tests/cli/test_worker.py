@@ -71,6 +71,20 @@ def test_it_runs_the_tasks_of_the_queue_and_ends_with_0_when_told_to(tmp_path: P
     assert code == 0
 
 
+def test_it_answers_sessions_beside_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:
+    made = [queue.enqueue("chat.message", text, session="chat-42", slot="join") for text in ("one", "two")]
+    other = queue.enqueue("add", {"one": 2, "other": 3})
+
+    with running(tmp_path, "--json") as worker:
+        done = [queue.wait(one.id, timeout=PATIENCE_SECONDS) for one in (*made, other)]
+        worker.process.send_signal(signal.SIGTERM)
+        stopped = worker.document(event="stopped")
+        worker.finish()
+
+    assert [job.result for job in done] == [["one", "two"], ["one", "two"], 5]
+    assert stopped["ended"] == {"done": 2}
+
+
 def test_elsewhere_than_on_a_terminal_it_writes_plain_lines(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("add", {"one": 2, "other": "three"})
 

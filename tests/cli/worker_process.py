@@ -32,7 +32,7 @@ import os
 from pathlib import Path
 
 import holdfast
-from holdfast import Context
+from holdfast import AsyncSessionContext, Context
 
 queue = holdfast.connect("jobs.db")
 
@@ -53,6 +53,11 @@ def hold(context: Context) -> str:
     while not Path("go").exists():
         context.wait_cancelled(0.01)
     return "held"
+
+
+@queue.session_task("chat.message", slot="join")
+async def answer(context: AsyncSessionContext[str], messages: list[str]) -> list[str]:
+    return messages + await context.checkpoint()
 '''
 
 

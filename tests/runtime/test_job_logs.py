@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Queue
+from holdfast import Queue, SessionContext
 from holdfast.cli.worker_logs import JsonFormatter
 from tests.chaos.threads import wait_until
 from tests.runtime.workers import at_work, ended, in_state
@@ -50,6 +50,20 @@ def test_claims_are_told_to_who_asks_for_more(queue: Queue, caplog: pytest.LogCa
         wait_until(lambda: working.worker.status().ended == {"done": 1})
 
     assert [(told["event"], told["job_id"]) for told in _told(caplog)] == [("claimed", made.id), ("ended", made.id)]
+
+
+def test_a_turn_is_one_record_that_names_its_session(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    @queue.session_task("chat.message", slot="join")
+    def answer(context: SessionContext[str], messages: list[str]) -> None: ...
+
+    first, _ = [answer.enqueue(text, session="chat-42").id for text in ("one", "two")]
+    with caplog.at_level(logging.INFO, logger="holdfast.job"), at_work(queue):
+        wait_until(lambda: len(_told(caplog)) == 1)
+    [told] = _told(caplog)
+
+    assert [told[word] for word in ("job_id", "outcome", "session", "fencing_token", "batches")] == [
+        *(first, "done", "chat-42", 1, 2),
+    ]
 
 
 def test_nobody_is_told_by_default(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

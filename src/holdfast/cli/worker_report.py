@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from holdfast import WorkerStatus
+from holdfast import RunningJob, WorkerStatus
 from holdfast.cli import text, wire
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
@@ -102,7 +102,7 @@ def draw(  # noqa: PLR0917  # one picture, from all it shows
     ]
     if shown:
         columns = [
-            Column("JOB", [job.job_id for job in shown], floor=8),
+            Column("JOB", [_named(job) for job in shown], floor=8),
             Column("KIND", [job.kind for job in shown], rank=1, floor=8),
             Column("TRY", [str(job.attempt) for job in shown], rank=2, justify="right"),
             Column("RUNNING", [_running_time(job.seconds) for job in shown], justify="right"),
@@ -111,6 +111,11 @@ def draw(  # noqa: PLR0917  # one picture, from all it shows
     if hidden > 0:
         parts.append(Text(f"and {hidden:,} more", "dim"))
     return Group(*(_one_row(part) for part in parts))
+
+
+def _named(job: RunningJob) -> str:
+    """Return the job, and of a turn how many batches it has beside the first."""
+    return job.job_id if job.batches == 1 else f"{job.job_id} +{job.batches - 1}"
 
 
 def _one_row(part: RenderableType) -> RenderableType:

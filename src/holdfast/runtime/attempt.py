@@ -114,6 +114,11 @@ class Attempt:
         return None if begun is None else begun + self.task.policy.timeout_seconds
 
     @property
+    def waits_for_slot(self) -> bool:
+        """Whether nothing but a free slot is missing for it to begin."""
+        return self.started_at is None and self.loading_since is None
+
+    @property
     def run_seconds(self) -> float | None:
         """How long its handler ran; none if it has not come to its end, or never began."""
         if self.started_at is None or self.ended_at is None:

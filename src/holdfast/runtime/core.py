@@ -126,23 +126,26 @@ class Core:
         self._told = False
         self._wake = asyncio.Event()
         self._listener = LaneListener(store.hub, self._wake)
-        self._turns = Turns(
-            operations,
-            store,
-            tasks,
-            subscription,
-            concurrency=concurrency,
-            lease_seconds=keeper.lease_seconds,
-            wake=self._wake,
-            hand_out=self._take_in,
-            ended=self._turn_ended,
-        )
+        self._turns = self._made_turns()
         self._stopping = False
         self._stop_told = asyncio.Event()
         self._dry_until = 0.0
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
+
+    def _made_turns(self) -> Turns:
+        return Turns(
+            self._operations,
+            self._store,
+            self._tasks,
+            self._subscription,
+            concurrency=self._concurrency,
+            lease_seconds=self._keeper.lease_seconds,
+            wake=self._wake,
+            hand_out=self._take_in,
+            ended=self._turn_ended,
+        )
 
     # --- what others tell ------------------------------------------------------------------------------------------
 
@@ -291,7 +294,7 @@ class Core:
         """Give back what was taken ahead and waits behind handlers that turned out to be long."""
         if self._busy <= self._concurrency:
             return
-        waiting = next((attempt for attempt in self._held.values() if _waits_for_slot(attempt)), None)
+        waiting = next((attempt for attempt in self._held.values() if attempt.waits_for_slot), None)
         if waiting is not None and time.monotonic() - waiting.taken_at > _PATIENCE_SECONDS:
             self._run_seconds = 1.0
             self.release_waiting(loading=False)
@@ -459,7 +462,3 @@ class Core:
             attempt.stop("shutdown")
             if at_once and attempt.decide(Released()):
                 self.attempt_decided(attempt)
-
-
-def _waits_for_slot(attempt: Attempt) -> bool:
-    return attempt.started_at is None and attempt.loading_since is None
