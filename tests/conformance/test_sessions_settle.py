@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import (
     Artifact,
+    Backoff,
     Conflict,
     Deferred,
     Done,
@@ -58,6 +59,14 @@ class TestSettling:
         again = take(queue)
         assert texts(again) == [1, 2]
         assert [job.attempt for job in again.batches] == [1, 1]
+
+    def test_what_failed_together_comes_back_together(self, queue: Queue) -> None:
+        ids = say(queue, 1, 2, 3, backoff=Backoff(base=1_000, jitter=1.0))
+
+        queue.settle(take(queue), Failed("not now"))
+
+        # The pause is a matter of chance, and the same for all.
+        assert len({queue.get(job_id).due_at for job_id in ids}) == 1
 
     def test_the_retry_budget_is_the_jobs_own(self, queue: Queue) -> None:
         say(queue, 1, max_attempts=2)

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Defer, Fail, Job, Misconfigured, Queue, Retry, SessionContext, Worker
+from holdfast import (
+    Backoff,
+    Cancelled,
+    Context,
+    Defer,
+    Fail,
+    Job,
+    Misconfigured,
+    OutcomeUnknown,
+    Queue,
+    Retry,
+    SessionContext,
+    Worker,
+)
+from holdfast.runtime import sessions
+from holdfast.runtime.turns import Turn, offer_checkpoints
 from tests.chaos.threads import wait_until
 from tests.runtime.chats import SESSION, Chat, Message
 from tests.runtime.workers import LEASE_SECONDS, Outage, arrived, at_work, ended, in_state, live
@@ -96,6 +112,33 @@ def test_a_command_is_handled_alone_and_in_order(queue: Queue) -> None:
     assert chat.calls == [["one", "two"], "reset", ["three", "four"]]
     assert chat.tokens == [1, 2, 3]
     assert jobs[2].result == "reset"
+
+
+def test_a_command_of_the_same_kind_does_not_join_at_a_checkpoint(queue: Queue) -> None:
+    chat = Chat(queue)
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(queue):
+        chat.halts()
+        ids += chat.say("two", work_class="command", slot="exclusive")
+        ids += chat.say("three")
+        chat.go_on.set()
+        all_ended(queue, ids)
+
+    assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2), (["three"], 3)]
+
+
+def test_a_command_takes_in_nothing_at_a_checkpoint(queue: Queue) -> None:
+    chat = Chat(queue)
+    chat.halt()
+    ids = chat.say("one", work_class="command", slot="exclusive")
+    with at_work(queue):
+        chat.halts()
+        ids += chat.say("two")
+        chat.go_on.set()
+        all_ended(queue, ids)
+
+    assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2)]
 
 
 def test_a_turn_has_no_more_batches_than_its_task_says(queue: Queue) -> None:
@@ -224,6 +267,42 @@ def test_many_sessions_in_few_slots_are_all_served_in_order(queue: Queue) -> Non
 
     assert said == {name: list(range(5)) for name in sessions}
     assert tokens == {name: [1, 2, 3] for name in sessions}
+
+
+def test_an_idle_worker_is_woken_by_a_session(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 3_600.0)
+    chat = Chat(queue)
+    with at_work(queue):
+        for text in ("one", "two", "three"):
+            # Each but the first finds a worker that would look again by itself in half an hour.
+            assert ended(queue, chat.say(text)[0]).result == [text]
+
+
+def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue) -> None:
+    chat = Chat(queue)
+    [first] = chat.say("one")
+    claim = queue.claim_any_session(limit=1)
+    assert claim is not None
+    turn = Turn(claim, queue.tasks, time.monotonic())
+
+    class Late:
+        """Runs what it is given, and lets the turn run out of time before it answers."""
+
+        hub = queue.store.hub
+
+        def run(self, step: Any) -> Any:
+            answer = queue.store.run(step)
+            turn.time_out()
+            return answer
+
+    late: Any = Late()
+    offer_checkpoints(turn, queue.operations, late, ())
+    [second] = chat.say("two")
+    with pytest.raises(Cancelled):
+        chat.answer(turn.session_context, [Message("one")])
+
+    assert [job.id for job in turn.whole.batches] == [first]
+    assert (queue.get(second).state, queue.get(second).attempt) == ("ready", 0)
 
 
 # --- how a turn ends -----------------------------------------------------------------------------------------------
@@ -448,9 +527,13 @@ def test_a_claim_whose_answer_is_lost_is_asked_for_again(harness: Harness) -> No
     outage = Outage(harness)
     chat = Chat(harness.open())
     ids = chat.say("one", "two")
-    # More than one, because a worker writes its row in the registry as well.
-    outage.lose_answers(3)
+    chat.queue.set_lane("default", state="paused")
     with at_work(chat.queue):
+        wait_until(lambda: bool(chat.queue.workers()))
+        # That of who lets the lane go on is lost first.
+        outage.lose_answers(3)
+        with suppress(OutcomeUnknown):
+            chat.queue.set_lane("default", state="active")
         wait_until(lambda: outage.answers_lost)
         jobs = all_ended(chat.queue, ids)
 
