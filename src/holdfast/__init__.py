@@ -45,6 +45,7 @@ from holdfast.domain.lane import Lane
 from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
 from holdfast.domain.records import (
     ArtifactInfo,
+    Backlog,
     Enqueued,
     Finding,
     JobPage,
@@ -52,6 +53,7 @@ from holdfast.domain.records import (
     Requeued,
     Skipped,
     StoreReport,
+    Waiting,
     WorkerInfo,
 )
 from holdfast.runtime.status import RunningJob, WorkerStatus
@@ -68,6 +70,7 @@ __all__ = [
     "AsyncTasks",
     "AsyncTransaction",
     "Attempt",
+    "Backlog",
     "Backoff",
     "Cancelled",
     "Claim",
@@ -131,6 +134,7 @@ __all__ = [
     "UnknownKind",
     "UnsupportedStore",
     "WaitTimeout",
+    "Waiting",
     "Worker",
     "WorkerInfo",
     "WorkerStatus",

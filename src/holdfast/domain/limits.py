@@ -57,6 +57,11 @@ AFFINITIES_MAX: Final = 64
 REQUEUE_MANY_MAX: Final = 1_000
 ROUTES_MAX: Final = 10_000
 
+# How much of a backlog is counted, so that asking for it costs the same however much waits.
+BACKLOG_COUNTED_MAX: Final = 100_000
+BACKLOG_PRIORITIES_MAX: Final = 32
+BACKLOG_TURNS_MAX: Final = 1_000
+
 # Times.
 LEASE_MS_MIN: Final = 10
 LEASE_MS_MAX: Final = DAY_MS

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
+from holdfast.client.watching import Watch
 from holdfast.domain import limits
 from holdfast.domain.claim import Claim, ClaimOptions, Note, Settlement
 from holdfast.domain.errors import (
@@ -27,8 +28,9 @@ from holdfast.domain.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from holdfast.domain.job import Job
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
-from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.attempt import Attempt, refused
 from holdfast.runtime.isolation.placing import Places, Terms
 from holdfast.runtime.job_logs import log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
@@ -39,6 +41,7 @@ from holdfast.runtime.stuck import StuckHandlers
 from holdfast.runtime.subscription import Subscription, affinities_of
 from holdfast.runtime.transactions import offer_transaction
 from holdfast.runtime.waking import LaneListener
+from holdfast.runtime.watched import watch_attempts
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 
@@ -71,6 +74,7 @@ class Core:
         give_up: Callable[[], None],
         isolation: Terms,
         residents: ResidentTerms | None = None,
+        watches: Sequence[Watch] = (),
     ) -> None:
         self.gave_up: HandlersStuck | None = None
         """Why this worker cannot go on, if it cannot."""
@@ -83,6 +87,7 @@ class Core:
         self._subscription = subscription
         self._concurrency = concurrency
         self._keeper = keeper
+        self._watches = tuple(watches)
         keeper.decided = self.attempt_decided
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(self.handler_ended)
@@ -262,8 +267,7 @@ class Core:
         return list(ended.values())
 
     def _note_run(self, attempt: Attempt) -> None:
-        if attempt.started_at is not None and attempt.ended_at is not None:
-            took = attempt.ended_at - attempt.started_at
+        if (took := attempt.run_seconds) is not None:
             self._run_seconds += (took - self._run_seconds) * _AVERAGE_WEIGHT
 
     def _give_back_stuck(self) -> None:
@@ -348,7 +352,7 @@ class Core:
         settled = []
         for attempt, settlement in zip(ended, settlements, strict=True):
             if settlement.error is None:
-                self._count(attempt, _name_of(attempt.outcome))
+                self._count(attempt, _name_of(attempt.outcome), settlement.job)
                 settled.append(attempt)
             elif isinstance(settlement.error, LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
@@ -358,14 +362,15 @@ class Core:
                 self._amend(attempt, settlement.error)
         self._let_go(settled)
 
-    def _count(self, attempt: Attempt, outcome: str) -> None:
+    def _count(self, attempt: Attempt, outcome: str, job: Job | None = None) -> None:
         self.counts[outcome] += 1
         log_ended(attempt, outcome)
+        for watch in self._watches:
+            watch.ended(attempt.claim, outcome, job, attempt.run_seconds)
 
     def _amend(self, attempt: Attempt, refusal: HoldfastError) -> None:
-        """Let an attempt fail whose outcome the store refused, such as for a follow-up to a draining lane."""
         log.error("the outcome of job %s was refused: %s", attempt.claim.job.id, refusal)
-        attempt.amend(Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True))
+        attempt.amend(refused(refusal))
         self._decided.append(attempt)
 
     def _let_go(self, attempts: Sequence[Attempt], counted: str | None = None) -> None:
@@ -379,6 +384,8 @@ class Core:
         for attempt in attempts:
             if attempt.task.takes_context:
                 offer_transaction(attempt, self._operations, self._store)
+        if self._watches:
+            watch_attempts(self._watches, attempts)
         self._held.update((attempt.key, attempt) for attempt in attempts)
         self._keeper.hold(attempts)
         if self._stopping:

@@ -132,7 +132,7 @@ def run_blocking(attempt: Attempt) -> None:
     ended: object
     try:
         args, kwargs = attempt.arguments()
-        ended = attempt.task.function(*args, **kwargs)
+        ended = attempt.function(*args, **kwargs)
     except BaseException as error:  # whatever a handler raises is an outcome, an exit of its thread too
         ended = error
     attempt.ended_at = time.monotonic()
@@ -201,7 +201,7 @@ class TaskSlots:
         attempt.cancel_handler = self._cancelling(task, attempt)
         try:
             args, kwargs = attempt.arguments()
-            ended = await attempt.task.function(*args, **kwargs)
+            ended = await attempt.function(*args, **kwargs)
         except asyncio.CancelledError as error:
             if attempt.stopped is None and task.cancelling():
                 # Not the handler but the slot is to end: the loop goes down.

@@ -19,6 +19,7 @@ from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
 from holdfast.client.policy import Isolation, check_isolation, check_memory_limit
 from holdfast.client.queue import Queue
+from holdfast.client.watching import Watch
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions, check_claim
@@ -31,6 +32,7 @@ from holdfast.runtime.residents import Hook, check_terms
 from holdfast.runtime.status import WorkerStatus
 from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.upkeep import Upkeep
+from holdfast.runtime.watched import WorkerMetrics
 
 log = logging.getLogger("holdfast.worker")
 
@@ -48,7 +50,8 @@ class Worker:
     The words of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`) say
     which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
     seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
-    how many seconds finished jobs and events are kept; none keeps them for ever.
+    how many seconds finished jobs and events are kept; none keeps them for ever. *metrics* measures it: see
+    `holdfast.telemetry`.
 
     *load* and *unload* are functions of either colour, called with an affinity whose model, or whatever it names, is
     to be loaded before jobs beside it run, or to make room for another; *residents* of them are at hand at once, one
@@ -77,6 +80,7 @@ class Worker:
         memory_limit: int | None = None,
         recycle_after: int = limits.RECYCLE_AFTER_DEFAULT,
         kill_after: Duration = limits.KILL_AFTER_MS_DEFAULT / 1000,
+        metrics: WorkerMetrics | None = None,
         **words: Unpack[ClaimOptions],
     ) -> None:
         self._store = queue.store
@@ -100,6 +104,7 @@ class Worker:
         self._words: ClaimOptions = {**words, "worker": self.name, "incarnation": self.incarnation}
         self._lease_seconds = check_claim(self._words, limit=1, fresh_token="").lease_ms / 1000
         self._refuse_unfit()
+        self._metrics = metrics
         self._core: Core | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
@@ -137,6 +142,7 @@ class Worker:
                 give_up=self.stop,
                 residents=self._residents,
                 isolation=self._isolation,
+                watches=self._operations.watches if self._metrics is None else self._measured_by(self._metrics),
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
@@ -146,12 +152,18 @@ class Worker:
                 raise self._core.gave_up
         finally:
             keeper.stop()
+            if self._metrics is not None:
+                self._metrics.stop()
             if keeper_store is not self._store:
                 keeper_store.close()
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     self._loop.remove_signal_handler(number)
             log.info("worker %s has stopped", self.name)
+
+    def _measured_by(self, metrics: WorkerMetrics) -> tuple[Watch, ...]:
+        metrics.start(self._concurrency, self.status)
+        return (*self._operations.watches, metrics)
 
     @asynccontextmanager
     async def _kept_up(self, core: Core) -> AsyncIterator[Upkeep]:
