@@ -27,6 +27,7 @@ from rich.console import Console
 import holdfast
 from bench.candidates import BATCH
 from bench.ours import HoldfastSession
+from holdfast.runtime.watched import WorkerMetrics
 from holdfast.runtime.worker import Worker
 
 JOBS = 10_000
@@ -137,7 +138,7 @@ def _fill(session: HoldfastSession, jobs: int) -> None:
         session.enqueue_bulk(first, min(_FILLED_AT_ONCE, jobs - first))
 
 
-def drain_seconds(queue: holdfast.Queue, name: str, jobs: int) -> float:
+def drain_seconds(queue: holdfast.Queue, name: str, jobs: int, metrics: WorkerMetrics | None = None) -> float:
     """Return how long a worker takes for all jobs of *queue*, from the start of its first claim."""
     left = [jobs]
     ended = threading.Event()
@@ -150,7 +151,7 @@ def drain_seconds(queue: holdfast.Queue, name: str, jobs: int) -> float:
             ended.set()
 
     _declare(queue, name, count)
-    worker = Worker(queue, concurrency=SLEEPERS if name == "sleeping" else 8)
+    worker = Worker(queue, concurrency=SLEEPERS if name == "sleeping" else 8, metrics=metrics)
     thread = threading.Thread(target=worker.run)
     begun = time.monotonic()
     thread.start()

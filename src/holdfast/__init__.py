@@ -45,6 +45,7 @@ from holdfast.domain.lane import Lane
 from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
 from holdfast.domain.records import (
     ArtifactInfo,
+    Backlog,
     Enqueued,
     Finding,
     JobPage,
@@ -52,6 +53,7 @@ from holdfast.domain.records import (
     Requeued,
     Skipped,
     StoreReport,
+    Waiting,
     WorkerInfo,
 )
 from holdfast.domain.session import Batch
@@ -72,6 +74,7 @@ __all__ = [
     "AsyncTasks",
     "AsyncTransaction",
     "Attempt",
+    "Backlog",
     "Backoff",
     "Batch",
     "Cancelled",
@@ -139,6 +142,7 @@ __all__ = [
     "UnknownKind",
     "UnsupportedStore",
     "WaitTimeout",
+    "Waiting",
     "Worker",
     "WorkerInfo",
     "WorkerStatus",

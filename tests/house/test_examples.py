@@ -26,6 +26,10 @@ SHOWN = {
         "attempt 1 by first: lapsed",
         "attempt 2 by second: done",
     ],
+    "pipeline.py": [
+        "oldest: job 33 of 56 indexes the first page; at most 24 pages wait half done",
+        "listed: job 3 of 56 indexes the first page; at most 3 pages wait half done",
+    ],
     "worker_basics.py": [
         "Hello, Ada!",
         "https://example.org at attempt 2",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.sources import Module, imports, modules, texts
 
-LAYERS = ["domain", "stores", "client", "runtime", "cli"]
+LAYERS = ["domain", "stores", "client", "runtime", "telemetry", "testing", "cli"]
 MODULES = modules()
 # What would make a rule depend on when, where or by chance it is asked.
 IMPURE = {

@@ -289,7 +289,7 @@ def test_progress_arrives_while_the_handler_runs(queue: Queue) -> None:
         arrived(seen)
 
     made = queue.enqueue("long", {})
-    with at_work(queue, lease=0.1):
+    with at_work(queue, lease=0.9):
         wait_until(lambda: queue.get(made.id).phase == "loading")
         assert queue.get(made.id).percent == 40
         seen.set()

@@ -21,6 +21,8 @@ else:
 
 _SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?", re.ASCII)
+_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:([KMGTkmgt])(?:i?B)?)?", re.ASCII)
 _QUOTING = (
     """quote it for the shell: '{"to": "ada@example.org"}'; a plain string keeps its own quotes: '"hello"'; """
     "or use @FILE, or - for standard input"
@@ -33,6 +35,14 @@ def duration(text: str) -> float:
     if found is None:
         raise ValueError(f"{text!r} is not a duration; write 30, 30s, 5m, 2h or 7d")
     return float(found[1]) * _SECONDS[found[2] or ""]
+
+
+def size(text: str) -> int:
+    """Return the bytes that *text* such as `500000000`, `512M` or `2G` means, or raise `ValueError`."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a size; write 512M or 2G, or a number of bytes")
+    return int(float(found[1]) * _BYTES[(found[2] or "").upper()])
 
 
 def moment(text: str) -> datetime:
@@ -65,6 +75,19 @@ class DurationType(_ParamType):
         """Return the seconds."""
         try:
             return float(value) if isinstance(value, int | float) else duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class SizeType(_ParamType):
+    """An amount of memory, in bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        try:
+            return value if isinstance(value, int) else size(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -111,6 +134,7 @@ class PairType(_ParamType):
 
 
 DURATION = DurationType()
+SIZE = SizeType()
 MOMENT = MomentType()
 DEADLINE = DeadlineType()
 PAIR = PairType()

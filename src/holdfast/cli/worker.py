@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast import ClaimOptions, Worker
+from holdfast import ClaimOptions, Worker, telemetry
 from holdfast.cli import values, worker_crew, worker_logs, worker_report
 from holdfast.cli.complaints import Complaint
 from holdfast.cli.shared import Command, pass_terminal
@@ -19,6 +19,7 @@ from holdfast.client import identity
 from holdfast.domain import limits
 from holdfast.runtime.processes import end_with_parent
 from holdfast.runtime.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
+from holdfast.telemetry import HOST_DEFAULT
 
 _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
 
@@ -69,6 +70,29 @@ _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
 )
 @click.option("--name", help="The worker's name. Default: host and process.")
 @click.option("--retention", type=values.DURATION, metavar="TIME", help="Delete what finished so long ago: 7d.")
+@click.option("--isolate", is_flag=True, help="Run every handler in a process of its own.")
+@click.option("--memory-limit", type=values.SIZE, metavar="SIZE", help="Memory of an isolated process: 512M, 2G.")
+@click.option(
+    "--recycle-after",
+    type=click.IntRange(1, limits.RECYCLE_AFTER_MAX),
+    default=limits.RECYCLE_AFTER_DEFAULT,
+    metavar="N",
+    help="How many jobs an isolated process runs.",
+)
+@click.option(
+    "--kill-after",
+    type=values.DURATION,
+    metavar="TIME",
+    default=limits.KILL_AFTER_MS_DEFAULT / 1000,
+    help="Patience with an isolated handler told to stop: 5s.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus here; with --processes, from here on.",
+)
+@click.option("--metrics-host", default=HOST_DEFAULT, metavar="HOST", show_default=True, help="Where to serve them.")
 @click.option("--log-level", type=click.Choice(worker_logs.LEVELS), default="warning", show_default=True)
 @pass_terminal
 def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> int:
@@ -116,11 +140,17 @@ def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:
         "lease": words["lease"],
         "worker": words["name"] or identity.worker_name(),
     }
+    port = words["metrics_port"]
     return Worker(
         queue,
         concurrency=words["concurrency"],
         grace=words["grace"],
         retention=words["retention"],
+        isolate="process" if words["isolate"] else None,
+        memory_limit=words["memory_limit"],
+        recycle_after=words["recycle_after"],
+        kill_after=words["kill_after"],
+        metrics=None if port is None else telemetry.metrics(queue, port=port, host=words["metrics_host"]),
         load=find_function(words["load"], "--load"),
         unload=find_function(words["unload"], "--unload"),
         residents=words["residents"],

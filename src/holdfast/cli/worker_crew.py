@@ -27,7 +27,7 @@ def run_crew(terminal: Terminal, about: About, words: Mapping[str, Any]) -> int:
     name = words["name"] or identity.worker_name()
     screen = CrewScreen(terminal, name) if terminal.out.is_terminal and not terminal.json else None
     crew = Crew(
-        lambda number: command_of(about.target, {**words, "name": f"{name}-{number}"}, as_json=terminal.json),
+        lambda number: command_of(about.target, words_of(number, name, words), as_json=terminal.json),
         about.processes,
         environment={**os.environ, CHILD_VARIABLE: "records" if screen else "lines"},
         grace_seconds=about.grace_seconds,
@@ -39,6 +39,13 @@ def run_crew(terminal: Terminal, about: About, words: Mapping[str, Any]) -> int:
         return crew.run()
     with worker_report.on_screen(terminal, about, lambda: screen.status(stopping=crew.stopping)):
         return crew.run()
+
+
+def words_of(number: int, name: str, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the words of one child: a name of its own, and a port of its own for its metrics."""
+    port = words.get("metrics_port")
+    # 0 is any free port, for each of them.
+    return {**words, "name": f"{name}-{number}", "metrics_port": port + number - 1 if port else port}
 
 
 def command_of(target: str, words: Mapping[str, Any], *, as_json: bool) -> list[str]:

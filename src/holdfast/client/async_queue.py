@@ -77,6 +77,7 @@ class AsyncQueue(AwaitedHost):
     artifacts = awaiting(Operations.artifacts)
     artifact = awaiting(Operations.artifact)
     counts = awaiting(Operations.counts)
+    backlog = awaiting(Operations.backlog)
     events = awaiting(Operations.events)
     workers = awaiting(Operations.workers)
     report = awaiting(Operations.report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
@@ -72,6 +72,16 @@ def queue_on(store: Store) -> Queue:
 def async_queue_on(store: Store) -> AsyncQueue:
     """Return an awaited queue on a store made by hand."""
     return AsyncQueue(store, _operations(store))
+
+
+def store_at(address: dict[str, Any]) -> Store:
+    """Return the store that another process has at *address*."""
+    if "path" in address:
+        return SqliteStore(**address)
+    # Loaded late, as below.
+    from holdfast.stores.postgres.store import PostgresStore  # noqa: PLC0415
+
+    return PostgresStore(**address)
 
 
 class _Words(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -90,10 +91,14 @@ class _HasTasks:
         self.tasks = TaskRegistry()
 
     def _declare(self, kind: Any, words: TaskOptions) -> Any:
+        # Not the function's own module, which may be a library that knows nothing of tasks.
+        declared_in = sys._getframe(2).f_globals.get("__name__")
+
         def declare(function: Any) -> AnyTask:
             checked = check_function(function)
             chosen = self._with_context if takes_context(checked) else self._plain
             task = chosen(checked, kind_of(checked) if kind is None else kind, words, self._home)
+            task.declared_in = declared_in
             self.tasks.add(task)
             if self._home.known is not None:
                 self._home.known.tasks.add(task)

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Unpack, cast, overload
 from holdfast.client import checking, identity
 from holdfast.client.checking import Held
 from holdfast.client.session_operations import SessionOperations
+from holdfast.client.steps import Steps
+from holdfast.client.watching import Watch
 from holdfast.domain import checks, limits
 from holdfast.domain.admission import JobLike, JobOptions, NewJob, check_job
 from holdfast.domain.checks import Duration
@@ -33,6 +35,7 @@ from holdfast.domain.job import FINISHED, STATES, Attempt, Job, State
 from holdfast.domain.outcome import Artifact, Outcome, check_artifacts
 from holdfast.domain.records import (
     ArtifactInfo,
+    Backlog,
     CountBy,
     Enqueued,
     Finding,
@@ -44,15 +47,15 @@ from holdfast.domain.records import (
     WorkerInfo,
 )
 from holdfast.domain.session_lease import SessionClaim
+from holdfast.stores.engine import Engine
 from holdfast.stores.script import Listen, Pause, Procedure, job_topic, lane_topic, read, write
+from holdfast.stores.scripts import backlog as backlog_scripts
 from holdfast.stores.scripts import claim as claim_scripts
-from holdfast.stores.scripts import enqueue as enqueue_scripts
 from holdfast.stores.scripts import events as event_scripts
 from holdfast.stores.scripts import inspect as inspect_scripts
 from holdfast.stores.scripts import lease as lease_scripts
 from holdfast.stores.scripts import operate as operate_scripts
 from holdfast.stores.scripts import retention as retention_scripts
-from holdfast.stores.scripts import settle as settle_scripts
 from holdfast.stores.scripts import workers as worker_scripts
 
 COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_class")
@@ -76,6 +79,13 @@ class SettledAndClaimed(NamedTuple):
 class Operations(SessionOperations):
     """What can be asked of a store, checked and turned into procedures."""
 
+    def __init__(self, engine: Engine, worker: str, incarnation: str) -> None:
+        super().__init__(engine, worker, incarnation)
+        self.steps = Steps(engine)
+        """How jobs are taken in, claimed and settled; whoever watches that puts steps of their own here."""
+        self.watches: tuple[Watch, ...] = ()
+        """Whom workers tell of the attempts in their hands."""
+
     # --- enqueue ---------------------------------------------------------------------------------------------------
 
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Procedure[Enqueued]:
@@ -85,12 +95,7 @@ class Operations(SessionOperations):
         with other content or the duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
         admission = check_job(NewJob(kind, payload, **options), fresh_id=identity.uuid7())
-        return (
-            yield from write(
-                partial(enqueue_scripts.enqueue_job, self._engine, admission),
-                partial(enqueue_scripts.brief_enqueue, self._engine, admission),
-            )
-        )
+        return (yield from self.steps.enqueue_one(admission))
 
     def enqueue_many(self, jobs: Sequence[JobLike]) -> Procedure[list[Enqueued]]:
         """Store many jobs, all or none, and return them in order.
@@ -98,8 +103,7 @@ class Operations(SessionOperations):
         Each is a `NewJob` or a dict with the words of `enqueue`. One that is refused refuses the whole call, and the
         error names it: `jobs[3].payload`.
         """
-        admissions = checking.jobs(jobs)
-        return (yield from write(partial(enqueue_scripts.enqueue_jobs, self._engine, admissions)))
+        return (yield from self.steps.enqueue(checking.jobs(jobs)))
 
     # --- claim and lease -------------------------------------------------------------------------------------------
 
@@ -180,8 +184,7 @@ class Operations(SessionOperations):
 
         One that is refused neither hides nor undoes the others. An outcome that is itself invalid refuses the call.
         """
-        checked = checking.settlements(settlements)
-        return (yield from write(partial(settle_scripts.settle_jobs, self._engine, checked)))
+        return (yield from self.steps.settle(checking.settlements(settlements)))
 
     def settle_and_claim(
         self, settlements: Sequence[Held], *, limit: int = 100, **words: Unpack[ClaimOptions]
@@ -189,7 +192,7 @@ class Operations(SessionOperations):
         """Record outcomes as `settle_many` does and lease the next jobs as `claim_many` does, in one commit."""
         checked = checking.settlements(settlements)
         request = self._claim_request(limit, words)
-        settled, claims = yield from write(partial(claim_scripts.settle_and_claim, self._engine, checked, request))
+        settled, claims = yield from self.steps.settle_and_claim(checked, request)
         return SettledAndClaimed(settled, claims or (yield from self._claim(request, tried=True)))
 
     # --- look ------------------------------------------------------------------------------------------------------
@@ -269,6 +272,10 @@ class Operations(SessionOperations):
         """Count jobs by state, kind, lane, tenant or failure class. This reads every job: not for a hot loop."""
         by = checks.one_of(by, "by", COUNT_BY)
         return (yield from read(partial(inspect_scripts.counts, by, checking.tenant(tenant))))
+
+    def backlog(self) -> Procedure[Backlog]:
+        """Return what waits and runs, counted up to a bound, so that it can be asked every few seconds."""
+        return (yield from read(backlog_scripts.backlog))
 
     def events(
         self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
@@ -444,7 +451,7 @@ class Operations(SessionOperations):
         for lane in request.lanes if left else ():
             yield Listen(lane_topic(lane))
         while True:
-            if not tried and (claims := (yield from write(partial(claim_scripts.claim_jobs, self._engine, request)))):
+            if not tried and (claims := (yield from self.steps.claim(request))):
                 return claims
             if left <= 0:
                 return []

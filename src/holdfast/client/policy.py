@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from holdfast.domain import checks, limits
 from holdfast.domain.admission import JobOptions, NewJob, check_job
@@ -13,9 +13,12 @@ from holdfast.domain.checks import Duration
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.session import joins_session
 
+Isolation: TypeAlias = Literal["process"]
+"""How a handler is kept apart from the others of its worker."""
+
 
 class TaskOptions(JobOptions, total=False):
-    """The words of `task`: those of `enqueue`, for every job of the task, and three that the worker heeds."""
+    """The words of `task`: those of `enqueue`, for every job of the task, and those that the worker heeds."""
 
     timeout: Duration
     """How long an attempt may take; default one hour. Past it the handler is stopped and the attempt fails."""
@@ -23,6 +26,10 @@ class TaskOptions(JobOptions, total=False):
     """Errors worth another attempt; all others, but for broken connections, then fail the job for good."""
     permanent_on: type[BaseException] | Sequence[type[BaseException]]
     """Errors that fail the job for good."""
+    isolate: Isolation | None
+    """`process`: the handler runs in a process of its own, which may crash or be killed without harm to others."""
+    memory_limit: int | None
+    """How many bytes of memory that process may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +42,12 @@ class Policy:
     backoff: Backoff | None = None
     """Pauses between attempts, for jobs that bring none of their own."""
     max_attempts: int = limits.MAX_ATTEMPTS_DEFAULT
+    isolate: Isolation | None = None
+    memory_limit_bytes: int | None = None
 
 
 DEFAULT: Final = Policy()
-_OWN_WORDS: Final = ("timeout", "retry_on", "permanent_on")
+_OWN_WORDS: Final = ("timeout", "retry_on", "permanent_on", "isolate", "memory_limit")
 
 
 def split(kind: str, words: TaskOptions) -> tuple[JobOptions, Policy]:
@@ -56,8 +65,25 @@ def split(kind: str, words: TaskOptions) -> tuple[JobOptions, Policy]:
         permanent_on=_errors(words.get("permanent_on", ()), "permanent_on"),
         backoff=words.get("backoff"),
         max_attempts=words.get("max_attempts", DEFAULT.max_attempts),
+        isolate=check_isolation(words.get("isolate")),
+        memory_limit_bytes=check_memory_limit(words.get("memory_limit")),
     )
+    if policy.memory_limit_bytes is not None and policy.isolate is None:
+        raise InvalidInput("memory_limit", "needs isolate='process': only a process of its own can be limited")
     return options, policy
+
+
+def check_isolation(value: object) -> Isolation | None:
+    """Return how to isolate, or raise `InvalidInput`."""
+    isolation: Isolation | None = checks.one_of(value, "isolate", (None, "process"))
+    return isolation
+
+
+def check_memory_limit(value: object) -> int | None:
+    """Return a limit of memory in bytes, or raise `InvalidInput`."""
+    if value is None:
+        return None
+    return checks.integer(value, "memory_limit", limits.MEMORY_LIMIT_BYTES_MIN, limits.MEMORY_LIMIT_BYTES_MAX)
 
 
 def _errors(values: object, field: str) -> tuple[type[BaseException], ...]:

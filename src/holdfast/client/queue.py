@@ -76,6 +76,7 @@ class Queue(BlockingHost):
     artifacts = blocking(Operations.artifacts)
     artifact = blocking(Operations.artifact)
     counts = blocking(Operations.counts)
+    backlog = blocking(Operations.backlog)
     events = blocking(Operations.events)
     workers = blocking(Operations.workers)
     report = blocking(Operations.report)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import update_wrapper
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from holdfast.client.arguments import Arguments
 from holdfast.client.context import Context
@@ -42,6 +43,8 @@ class BaseTask(Generic[P, R]):
     arguments: Arguments
     is_async: bool
     """Whether the function is to be awaited."""
+    declared_in: str | None = None
+    """The module that declares it, where that is known: importing it elsewhere declares it there."""
     takes_context: bool = False
     """Whether the worker hands the function its `Context` as first argument."""
 
@@ -142,13 +145,24 @@ class AsyncContextTask(AsyncTask[P, R]):
 
 AnyTask: TypeAlias = BaseTask[Any, Any]
 
+MAIN_MODULES: Final = ("__main__", "__mp_main__")
+"""What a program's own module is called: in the program, and in the processes it starts."""
+
 
 class TaskRegistry:
     """The tasks that a queue knows, by kind. Safe to share between threads."""
 
+    _all: ClassVar[weakref.WeakSet[TaskRegistry]] = weakref.WeakSet()
+
     def __init__(self) -> None:
         self._tasks: dict[str, AnyTask] = {}
         self._lock = Lock()
+        self._all.add(self)
+
+    @classmethod
+    def everywhere(cls, kind: str) -> list[AnyTask]:
+        """Return what goes by *kind* in any registry of this process."""
+        return [task for registry in cls._all if (task := registry._tasks.get(kind)) is not None]
 
     def add(self, *tasks: AnyTask) -> None:
         """Take *tasks* in, or raise `Misconfigured`, and take none, if the kind of one has another function."""
@@ -212,10 +226,10 @@ def kind_of(function: Callable[..., Any]) -> str:
 
 
 def _module_of(function: Callable[..., Any]) -> str:
-    if function.__module__ != "__main__":
+    if function.__module__ not in MAIN_MODULES:
         return function.__module__
     # A program's own module has another name for the worker that imports it.
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
     path = inspect.unwrap(function).__code__.co_filename
     return spec.name if spec is not None and spec.origin == path else Path(path).stem
 

@@ -15,6 +15,9 @@ RELEASED_TOO_OFTEN: Final = "released_too_often"
 PAYLOAD_INVALID: Final = "payload_invalid"
 RESULT_INVALID: Final = "result_invalid"
 TIMEOUT: Final = "timeout"
+PROCESS_DIED: Final = "process_died"
+OUT_OF_MEMORY: Final = "out_of_memory"
+ISOLATION_FAILED: Final = "isolation_failed"
 LOAD_FAILED: Final = "load_failed"
 
 

@@ -61,6 +61,11 @@ BATCH_ITEMS_MAX: Final = 1_000
 SESSION_CLAIM_DEFAULT: Final = 100
 SESSION_SCAN_SURPLUS: Final = 32
 
+# How much of a backlog is counted, so that asking for it costs the same however much waits.
+BACKLOG_COUNTED_MAX: Final = 100_000
+BACKLOG_PRIORITIES_MAX: Final = 32
+BACKLOG_TURNS_MAX: Final = 1_000
+
 # Times.
 LEASE_MS_MIN: Final = 10
 LEASE_MS_MAX: Final = DAY_MS
@@ -77,6 +82,12 @@ MOMENT_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 # Workers.
 CONCURRENCY_MAX: Final = 1_000
 PROCESSES_MAX: Final = 256
+MEMORY_LIMIT_BYTES_MIN: Final = 64 << 20
+MEMORY_LIMIT_BYTES_MAX: Final = 1 << 50
+RECYCLE_AFTER_DEFAULT: Final = 1_000
+RECYCLE_AFTER_MAX: Final = 1_000_000
+RECYCLE_GROWTH_BYTES: Final = 512 << 20
+KILL_AFTER_MS_DEFAULT: Final = 5 * SECOND_MS
 WORKER_SILENT_MS: Final = 60 * SECOND_MS
 WORKERS_FORGOTTEN_MS: Final = 7 * DAY_MS
 

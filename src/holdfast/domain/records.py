@@ -55,6 +55,31 @@ class JobPage:
         return self.jobs[index]
 
 
+class Waiting(NamedTuple):
+    """The ready jobs of one kind in one lane."""
+
+    lane: str
+    kind: str
+    jobs: int
+    """How many, counted up to `BACKLOG_COUNTED_MAX`."""
+    oldest_age_seconds: float
+    """For how long the oldest of them has been due."""
+
+
+class Backlog(NamedTuple):
+    """What waits and runs; each number is counted up to `BACKLOG_COUNTED_MAX`."""
+
+    ready: tuple[Waiting, ...]
+    """By lane and kind; only those that have any."""
+    scheduled: int
+    blocked: int
+    running: int
+    lapsed: int
+    """Running by their rows, but their leases have lapsed and no claim has come by yet."""
+    suspect: int
+    """Ready again after their last attempt lapsed."""
+
+
 class ArtifactInfo(NamedTuple):
     """An artifact without its bytes."""
 

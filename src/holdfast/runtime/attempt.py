@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.client.asking import Cancelled
 from holdfast.client.context import Context, StopReason
@@ -17,6 +17,7 @@ from holdfast.client.outcomes import outcome_of
 from holdfast.client.tasks import AnyTask
 from holdfast.domain import failure
 from holdfast.domain.claim import Claim
+from holdfast.domain.errors import HoldfastError
 from holdfast.domain.outcome import Failed, Outcome, Released
 
 
@@ -43,6 +44,8 @@ class Attempt:
         "claim",
         "context",
         "ended_at",
+        "function",
+        "isolated",
         "key",
         "lease_ends_at",
         "loading_since",
@@ -57,6 +60,8 @@ class Attempt:
     def __init__(self, claim: Claim, task: AnyTask, asked_at: float) -> None:
         self.claim = claim
         self.task = task
+        self.function: Callable[..., Any] = task.function
+        """What is called: the task's function, or that in the blocks of those who watch."""
         self.context = Context(claim)
         self.key = (claim.job.seq, claim.job.epoch)
         """What tells it from every other attempt."""
@@ -79,6 +84,8 @@ class Attempt:
         """What its handler has opened, if it has."""
         self.slot_freed = False
         """Whether its slot is another's by now: its handler has ended, or was abandoned."""
+        self.isolated = False
+        """Whether its handler runs in a process of its own."""
         self.settled = False
         """Whether it was settled by its own transaction."""
         self._lock = threading.Lock()
@@ -90,6 +97,13 @@ class Attempt:
         """When its time is up, by the monotonic clock; none while it waits for a slot. Loading counts by itself."""
         begun = self.loading_since if self.started_at is None else self.started_at
         return None if begun is None else begun + self.task.policy.timeout_seconds
+
+    @property
+    def run_seconds(self) -> float | None:
+        """How long its handler ran; none if it has not come to its end, or never began."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return self.ended_at - self.started_at
 
     @property
     def stopped(self) -> StopReason | None:
@@ -191,3 +205,8 @@ class Attempt:
         cancel = self.cancel_handler
         if cancel is not None:
             cancel()
+
+
+def refused(refusal: HoldfastError) -> Failed:
+    """Return what an attempt ends with whose outcome was refused, such as for a follow-up to a draining lane."""
+    return Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True)

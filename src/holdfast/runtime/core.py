@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
+from holdfast.client.watching import Watch
 from holdfast.domain import limits
 from holdfast.domain.claim import Claim, ClaimOptions, Note, Settlement
 from holdfast.domain.errors import (
@@ -27,17 +28,20 @@ from holdfast.domain.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from holdfast.domain.job import Job
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
-from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.attempt import Attempt, refused
+from holdfast.runtime.isolation.placing import Places, Terms
 from holdfast.runtime.job_logs import log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.residents import Residents, ResidentTerms
-from holdfast.runtime.slots import Line, Slots, TaskSlots, ThreadSlots
+from holdfast.runtime.slots import Line, TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob
 from holdfast.runtime.stuck import StuckHandlers
 from holdfast.runtime.subscription import Subscription, affinities_of
 from holdfast.runtime.transactions import offer_transaction
 from holdfast.runtime.waking import LaneListener
+from holdfast.runtime.watched import watch_attempts
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 
@@ -68,7 +72,9 @@ class Core:
         concurrency: int,
         keeper: LeaseKeeper,
         give_up: Callable[[], None],
+        isolation: Terms,
         residents: ResidentTerms | None = None,
+        watches: Sequence[Watch] = (),
     ) -> None:
         self.gave_up: HandlersStuck | None = None
         """Why this worker cannot go on, if it cannot."""
@@ -81,12 +87,23 @@ class Core:
         self._subscription = subscription
         self._concurrency = concurrency
         self._keeper = keeper
+        self._watches = tuple(watches)
         keeper.decided = self.attempt_decided
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(self.handler_ended)
         self._coroutines = TaskSlots(self.handler_ended)
-        self._line = Line(concurrency, self._slots_of)
-        self._threads.line = self._coroutines.line = self._line
+        self._places = Places(
+            isolation,
+            lambda: [tasks.get(kind) for kind in subscription.words().get("kinds") or ()],
+            told=self.handler_ended,
+            enter=self._enter,
+            blocking=self._threads,
+            awaited=self._coroutines,
+            store=store,
+            words=subscription.words(),
+        )
+        self._line = Line(concurrency, self._places.slots_of)
+        self._threads.line = self._coroutines.line = self._places.processes.line = self._line
         self._stuck = StuckHandlers(self._line, concurrency)
         self.residents: Residents | None = None
         """What is loaded, if this worker loads anything."""
@@ -111,9 +128,6 @@ class Core:
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
-
-    def _slots_of(self, attempt: Attempt) -> Slots:
-        return self._coroutines if attempt.task.is_async else self._threads
 
     # --- what others tell ------------------------------------------------------------------------------------------
 
@@ -145,9 +159,11 @@ class Core:
     async def serve(self) -> None:
         """Run jobs until told to stop and nothing is held any more."""
         try:
+            await self._places.start()
             while not self._stopping or self._held:
                 await self._step()
         finally:
+            self._places.close()
             self._listener.close()
             self._threads.close()
             if self.residents is not None:
@@ -180,6 +196,7 @@ class Core:
     def _free(self, attempt: Attempt) -> None:
         """Note that an attempt is in no slot any more."""
         self._busy -= 1
+        self._places.ended(attempt)
         if self.residents is not None:
             self.residents.let_go(attempt)
 
@@ -219,7 +236,7 @@ class Core:
 
     def _room(self) -> int:
         """Return how many more jobs this worker should have in its hands."""
-        if self._stopping:
+        if self._stopping or self._places.closed:
             return 0
         more = 0
         if self._run_seconds < _HORIZON_SECONDS:
@@ -250,8 +267,7 @@ class Core:
         return list(ended.values())
 
     def _note_run(self, attempt: Attempt) -> None:
-        if attempt.started_at is not None and attempt.ended_at is not None:
-            took = attempt.ended_at - attempt.started_at
+        if (took := attempt.run_seconds) is not None:
             self._run_seconds += (took - self._run_seconds) * _AVERAGE_WEIGHT
 
     def _give_back_stuck(self) -> None:
@@ -336,7 +352,7 @@ class Core:
         settled = []
         for attempt, settlement in zip(ended, settlements, strict=True):
             if settlement.error is None:
-                self._count(attempt, _name_of(attempt.outcome))
+                self._count(attempt, _name_of(attempt.outcome), settlement.job)
                 settled.append(attempt)
             elif isinstance(settlement.error, LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
@@ -346,14 +362,15 @@ class Core:
                 self._amend(attempt, settlement.error)
         self._let_go(settled)
 
-    def _count(self, attempt: Attempt, outcome: str) -> None:
+    def _count(self, attempt: Attempt, outcome: str, job: Job | None = None) -> None:
         self.counts[outcome] += 1
         log_ended(attempt, outcome)
+        for watch in self._watches:
+            watch.ended(attempt.claim, outcome, job, attempt.run_seconds)
 
     def _amend(self, attempt: Attempt, refusal: HoldfastError) -> None:
-        """Let an attempt fail whose outcome the store refused, such as for a follow-up to a draining lane."""
         log.error("the outcome of job %s was refused: %s", attempt.claim.job.id, refusal)
-        attempt.amend(Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True))
+        attempt.amend(refused(refusal))
         self._decided.append(attempt)
 
     def _let_go(self, attempts: Sequence[Attempt], counted: str | None = None) -> None:
@@ -367,6 +384,8 @@ class Core:
         for attempt in attempts:
             if attempt.task.takes_context:
                 offer_transaction(attempt, self._operations, self._store)
+        if self._watches:
+            watch_attempts(self._watches, attempts)
         self._held.update((attempt.key, attempt) for attempt in attempts)
         self._keeper.hold(attempts)
         if self._stopping:
@@ -375,6 +394,10 @@ class Core:
             return
         log_started(attempts)
         self._busy += len(attempts)
+        self._enter(self._places.admit(attempts))
+
+    def _enter(self, attempts: Sequence[Attempt]) -> None:
+        """Let attempts run as soon as what they need is loaded and their turn comes."""
         self._line.put(attempts if self.residents is None else self.residents.admit(attempts))
 
     # --- going down ------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def run_blocking(attempt: Attempt) -> None:
     ended: object
     try:
         args, kwargs = attempt.arguments()
-        ended = attempt.task.function(*args, **kwargs)
+        ended = attempt.function(*args, **kwargs)
     except BaseException as error:  # whatever a handler raises is an outcome, an exit of its thread too
         ended = error
     attempt.ended_at = time.monotonic()
@@ -185,7 +185,7 @@ class TaskSlots:
                 self._idle.append(waiter)
                 await waiter
             attempt = self._attempts.popleft() if following is None else following
-            await self._run(attempt, task)
+            await self.run_in(task, attempt)
             following = self.line.following(attempt, self)
             self._told(attempt)
             if time.monotonic() > turn_ends_at:
@@ -193,7 +193,7 @@ class TaskSlots:
                 await asyncio.sleep(0)
                 turn_ends_at = time.monotonic() + _TURN_SECONDS
 
-    async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
+    async def run_in(self, task: asyncio.Task[Any], attempt: Attempt) -> None:
         """Run an awaited handler in *task*, which is the current one, and let what it returns or raises decide."""
         if not attempt.start():
             return
@@ -201,7 +201,7 @@ class TaskSlots:
         attempt.cancel_handler = self._cancelling(task, attempt)
         try:
             args, kwargs = attempt.arguments()
-            ended = await attempt.task.function(*args, **kwargs)
+            ended = await attempt.function(*args, **kwargs)
         except asyncio.CancelledError as error:
             if attempt.stopped is None and task.cancelling():
                 # Not the handler but the slot is to end: the loop goes down.

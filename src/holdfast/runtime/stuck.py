@@ -35,7 +35,8 @@ class StuckHandlers:
 
     def watch(self, attempt: Attempt) -> None:
         """Note that an attempt was decided while its handler runs."""
-        if attempt.started_at is not None and not attempt.slot_freed:
+        # An isolated one is killed by whoever runs it.
+        if attempt.started_at is not None and not attempt.slot_freed and not attempt.isolated:
             self._told.append((time.monotonic() + HEEDING_SECONDS, attempt))
 
     def take_slots(self) -> list[Attempt]:

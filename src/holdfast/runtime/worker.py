@@ -17,17 +17,22 @@ from typing import Unpack
 
 from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.policy import Isolation, check_isolation, check_memory_limit
 from holdfast.client.queue import Queue
+from holdfast.client.watching import Watch
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions, check_claim
-from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.errors import HoldfastError, InvalidInput, Misconfigured
+from holdfast.runtime import isolation
 from holdfast.runtime.core import Core
+from holdfast.runtime.isolation.placing import Terms, refuse_unfit
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.residents import Hook, check_terms
 from holdfast.runtime.status import WorkerStatus
 from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.upkeep import Upkeep
+from holdfast.runtime.watched import WorkerMetrics
 
 log = logging.getLogger("holdfast.worker")
 
@@ -45,12 +50,17 @@ class Worker:
     The words of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`) say
     which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
     seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
-    how many seconds finished jobs and events are kept; none keeps them for ever.
+    how many seconds finished jobs and events are kept; none keeps them for ever. *metrics* measures it: see
+    `holdfast.telemetry`.
 
     *load* and *unload* are functions of either colour, called with an affinity whose model, or whatever it names, is
     to be loaded before jobs beside it run, or to make room for another; *residents* of them are at hand at once, one
     unless said otherwise. `affinity` then says what is loaded from the start. *residence* is for how many seconds
     jobs beside these are favoured while others wait; without it, as long as there are any.
+
+    With `isolate="process"` every handler runs in a process of its own, not only those whose task says so. For all of
+    them: *memory_limit* is how many bytes one may use unless its task says otherwise, *recycle_after* how many
+    attempts it runs before another takes its place, *kill_after* how many seconds one that is told to stop may take.
 
     Raises `HandlersStuck` once more handlers than it has slots run on though they were told to stop.
     """
@@ -66,6 +76,11 @@ class Worker:
         unload: Hook | None = None,
         residents: int | None = None,
         residence: Duration | None = None,
+        isolate: Isolation | None = None,
+        memory_limit: int | None = None,
+        recycle_after: int = limits.RECYCLE_AFTER_DEFAULT,
+        kill_after: Duration = limits.KILL_AFTER_MS_DEFAULT / 1000,
+        metrics: WorkerMetrics | None = None,
         **words: Unpack[ClaimOptions],
     ) -> None:
         self._store = queue.store
@@ -74,6 +89,12 @@ class Worker:
         self._concurrency = checks.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
         self._retention_seconds = None if retention is None else checks.duration_ms(retention, "retention") / 1000
         self._grace_seconds = checks.duration_ms(grace, "grace") / 1000
+        self._isolation = Terms(
+            isolate_all=check_isolation(isolate) is not None,
+            memory_limit_bytes=check_memory_limit(memory_limit),
+            recycle_after=checks.integer(recycle_after, "recycle_after", 1, limits.RECYCLE_AFTER_MAX),
+            kill_after_seconds=checks.duration_ms(kill_after, "kill_after") / 1000,
+        )
         self._residents = check_terms(load, unload, residents, residence, words.get("affinity"))
         for word in ("wait", "lease_token", "residence_left", "affinities_held", "affinities_max"):
             if word in words:
@@ -82,6 +103,8 @@ class Worker:
         self.incarnation = words.get("incarnation", uuid.uuid4().hex)
         self._words: ClaimOptions = {**words, "worker": self.name, "incarnation": self.incarnation}
         self._lease_seconds = check_claim(self._words, limit=1, fresh_token="").lease_ms / 1000
+        self._refuse_unfit()
+        self._metrics = metrics
         self._core: Core | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
@@ -95,6 +118,12 @@ class Worker:
 
     async def serve(self, *, signals: bool = False) -> None:
         """Run jobs in this event loop until `stop` is called, or with *signals* until SIGTERM or SIGINT."""
+        if isolation.inside:
+            raise Misconfigured(
+                "a worker is started by importing this module, and processes of a worker import it;"
+                " start it under `if __name__ == '__main__':`, or in another module"
+            )
+        self._refuse_unfit()
         self._loop = asyncio.get_running_loop()
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,6 +141,8 @@ class Worker:
                 keeper=keeper,
                 give_up=self.stop,
                 residents=self._residents,
+                isolation=self._isolation,
+                watches=self._operations.watches if self._metrics is None else self._measured_by(self._metrics),
             )
             keeper.start()
             log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
@@ -121,12 +152,18 @@ class Worker:
                 raise self._core.gave_up
         finally:
             keeper.stop()
+            if self._metrics is not None:
+                self._metrics.stop()
             if keeper_store is not self._store:
                 keeper_store.close()
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     self._loop.remove_signal_handler(number)
             log.info("worker %s has stopped", self.name)
+
+    def _measured_by(self, metrics: WorkerMetrics) -> tuple[Watch, ...]:
+        metrics.start(self._concurrency, self.status)
+        return (*self._operations.watches, metrics)
 
     @asynccontextmanager
     async def _kept_up(self, core: Core) -> AsyncIterator[Upkeep]:
@@ -215,3 +252,9 @@ class Worker:
             loading=core.loading,
             switches=core.switches,
         )
+
+    def _refuse_unfit(self) -> None:
+        """Raise `Misconfigured` if tasks that are known so far cannot be isolated as they should be."""
+        kinds = self._words.get("kinds")
+        tasks = [task for task in self._tasks if kinds is None or task.kind in kinds]
+        refuse_unfit(self._isolation, tasks)

@@ -123,6 +123,10 @@ class Store(Runner, AsyncRunner, Protocol):
         """Return another store on the same database with connections of its own; one in memory has no other."""
         ...
 
+    def address(self) -> dict[str, Any] | None:
+        """Return, as JSON, what another process opens the same database by; none if no other can."""
+        ...
+
     def migrate(self) -> list[str]:
         """Bring the schema up to date and return the migrations applied."""
         ...

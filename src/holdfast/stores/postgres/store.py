@@ -285,6 +285,17 @@ class PostgresStore:
             observe=self._terms.observe,
         )
 
+    def address(self) -> dict[str, Any] | None:
+        """Return what another process opens the same schema by; none for one with a clock of its own."""
+        if self._terms.clock is not None:
+            return None
+        return {
+            "url": self._url,
+            "schema": self._terms.schema,
+            "listen_url": self._listen_url,
+            "migrates": self._migrates,
+        }
+
     def migrate(self) -> list[str]:
         """Bring the schema up to date and return the migrations that were applied."""
         self._check_process()

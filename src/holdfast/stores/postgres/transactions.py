@@ -58,7 +58,9 @@ class Terms:
         self.identity: str | None = None
         """Who this store is, known once it was opened."""
         self.read_clock = f'select "{schema}".clock_ms()'
-        self.begin_reading = f"begin isolation level repeatable read read only; {self.read_clock}"
+        # What is read here reads little, so that compiling the query would take longer than to run it.
+        beginning = "begin isolation level repeatable read read only; set local jit = off"
+        self.begin_reading = f"{beginning}; {self.read_clock}"
         self.begin_writing = f'begin isolation level read committed; select "{schema}".begin_ms({LOCK_MS})'
         # For statements of the caller's own the planner stays as it is.
         self.begin_sharing = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"

@@ -158,6 +158,13 @@ class SqliteStore:
         """Return another store on the same file with connections of its own; one in memory has no other."""
         return self if self._opener.in_memory else SqliteStore(self.path, **self._settings)
 
+    def address(self) -> dict[str, Any] | None:
+        """Return what another process opens the same file by; none for one in memory, or with a clock of its own."""
+        if self._opener.in_memory or self._settings["clock"] is not None:
+            return None
+        words = {word: self._settings[word] for word in ("relaxed", "migrates", "network_files")}
+        return {"path": os.path.abspath(self.path), **words}  # noqa: PTH100  # names are as they were given
+
     def migrate(self) -> list[str]:
         """Open the file, bring its schema up to date and return the migrations that this opening applied."""
         self._opener.applied = []

@@ -1,0 +1,117 @@
+"""The plugin for pytest: a fresh queue for each test, on each engine that is asked for."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.connect import connect
+from holdfast.client.queue import Queue
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.redirecting import redirected
+
+ENGINES = ("sqlite", "postgres")
+_VARIABLE = "HOLDFAST_TEST_POSTGRES"
+_NO_SERVER = (
+    "Holdfast has no PostgreSQL to test with: give --holdfast-postgres, holdfast_postgres in the configuration, "
+    f"or {_VARIABLE}"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take in what can be chosen."""
+    group = parser.getgroup("holdfast")
+    group.addoption("--holdfast-engines", metavar="LIST", help="engines for Holdfast's queues: sqlite,postgres")
+    group.addoption("--holdfast-postgres", metavar="URL", help="a server whose user may create schemas")
+    parser.addini("holdfast_engines", "engines for Holdfast's queues: sqlite, postgres", "args", ["sqlite"])
+    parser.addini("holdfast_postgres", "URL of a server whose user may create schemas", default="")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that uses a queue once on each engine; with one engine only, its name stays as it is."""
+    if "holdfast_engine" in metafunc.fixturenames:
+        engines = _engines(metafunc.config)
+        if len(engines) > 1:
+            metafunc.parametrize("holdfast_engine", engines, indirect=True)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say loudly how many tests were not run for want of a server."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if _NO_SERVER in str(report.longrepr)]
+    if skipped:
+        tests = f"{len(skipped)} test{'s' * (len(skipped) != 1)}"
+        terminalreporter.section("holdfast", sep="=", yellow=True)
+        terminalreporter.write_line(f"{tests} did not run on PostgreSQL. {_NO_SERVER}.", yellow=True)
+
+
+def _engines(config: pytest.Config) -> list[str]:
+    given = config.getoption("--holdfast-engines")
+    words = config.getini("holdfast_engines") if given is None else [given]
+    engines = [engine for word in words for engine in word.replace(",", " ").split()]
+    unknown = [engine for engine in engines if engine not in ENGINES]
+    if unknown or not engines:
+        raise pytest.UsageError(f"holdfast_engines: {unknown or 'nothing'} is not one of {', '.join(ENGINES)}")
+    return list(dict.fromkeys(engines))
+
+
+@pytest.fixture
+def holdfast_engine(request: pytest.FixtureRequest) -> str:
+    """Give the engine of this test's queue: `sqlite` or `postgres`."""
+    engine: str = getattr(request, "param", None) or _engines(request.config)[0]
+    return engine
+
+
+@pytest.fixture
+def holdfast_clock() -> ManualClock:
+    """Give the clock of this test's queue, which stands still until it is moved."""
+    return ManualClock()
+
+
+@pytest.fixture
+def holdfast_queue(
+    holdfast_engine: str, holdfast_clock: ManualClock, tmp_path: Path, pytestconfig: pytest.Config
+) -> Iterator[Queue]:
+    """Give a queue on a store of its own: a fresh file, or a fresh schema that is dropped after the test."""
+    if holdfast_engine == "sqlite":
+        with connect(str(tmp_path / "holdfast.db"), durability="relaxed", clock=holdfast_clock) as queue:
+            yield queue
+        return
+    url = _server_url(pytestconfig)
+    # Whoever stays with SQLite needs no driver.
+    from holdfast.stores.postgres.discarding import TEST_PREFIX, discard_schema  # noqa: PLC0415
+
+    schema = f"{TEST_PREFIX}{uuid.uuid4().hex[:16]}"
+    try:
+        with connect(url, schema=schema, clock=holdfast_clock) as queue:
+            yield queue
+    finally:
+        discard_schema(url, schema)
+
+
+@pytest.fixture
+def holdfast_async_queue(holdfast_queue: Queue) -> AsyncQueue:
+    """Give the same queue, to be awaited."""
+    return AsyncQueue(holdfast_queue.store, holdfast_queue.operations)
+
+
+@pytest.fixture
+def holdfast_redirect(holdfast_queue: Queue) -> Iterator[Callable[[Queue | AsyncQueue], None]]:
+    """Let a queue of the program use this test's store until its end: `holdfast_redirect(app.queue)`."""
+    with ExitStack() as stack:
+        yield lambda queue: stack.enter_context(redirected(queue, to=holdfast_queue))
+
+
+def _server_url(config: pytest.Config) -> str:
+    url: str = (
+        config.getoption("--holdfast-postgres") or config.getini("holdfast_postgres") or os.environ.get(_VARIABLE, "")
+    )
+    if not url:
+        pytest.skip(_NO_SERVER)
+    return url

@@ -1,0 +1,23 @@
+"""Letting the queue of a program use the store of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.queue import Queue
+
+AnyQueue: TypeAlias = Queue | AsyncQueue
+
+
+@contextmanager
+def redirected(queue: AnyQueue, to: AnyQueue) -> Iterator[None]:
+    """Let *queue*, its tasks and its workers use the store of *to* for the block; its own is not touched."""
+    before = queue._runner, queue._operations
+    queue._runner, queue._operations = to.store, to.operations
+    try:
+        yield
+    finally:
+        queue._runner, queue._operations = before

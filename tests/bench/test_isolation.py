@@ -1,0 +1,15 @@
+"""The bench of isolation runs, at a tiny size, and its figures make sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.isolation import run_isolation
+
+
+def test_every_figure_is_there(tmp_path: Path) -> None:
+    found = run_isolation(tmp_path, rounds=1, jobs=20)
+
+    assert min(found) > 0
+    assert found.cost_ms == found.isolated_ms - found.plain_ms
+    assert found.start_ms > found.isolated_ms

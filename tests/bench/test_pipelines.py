@@ -1,0 +1,28 @@
+"""The picture of a pipeline's queues is drawn of what really happens."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from bench.pipelines import DOCUMENTS, PAGES, PICTURE, draw, lengths
+
+from tests.house.sources import DOCS
+
+
+def test_the_picture_in_the_docs_is_what_is_drawn_today() -> None:
+    drawn = draw()
+
+    assert (DOCS / "images" / PICTURE).read_text(encoding="utf-8") == drawn
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+
+
+def test_draining_forward_keeps_short_what_draining_in_order_lets_grow() -> None:
+    def longest(found: list[dict[str, int]], kind: str) -> int:
+        return max(one.get(kind, 0) for one in found)
+
+    oldest, listed = lengths("oldest"), lengths("listed")
+
+    assert len(oldest) == len(listed) == DOCUMENTS * (1 + 2 * PAGES)
+    assert longest(oldest, "page.embed") == longest(oldest, "page.index") == DOCUMENTS * PAGES - 1
+    assert longest(listed, "page.embed") == PAGES - 1
+    assert longest(listed, "page.index") == 0

@@ -1,0 +1,93 @@
+"""`holdfast worker --metrics-port`: what Prometheus finds there."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import holdfast
+from holdfast.cli.worker_crew import words_of
+from tests.cli.worker_process import PATIENCE_SECONDS, running, write_app
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[holdfast.Queue]:
+    write_app(tmp_path)
+    with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
+        yield queue
+
+
+def free_ports(count: int) -> int:
+    """Return a port from which on as many are free."""
+    for _ in range(100):
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+        try:
+            for number in range(count):
+                with socket.socket() as other:
+                    other.bind(("127.0.0.1", port + number))
+        except OSError:
+            continue
+        return port
+    raise AssertionError("no ports are free")
+
+
+def slots_at(port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        [found] = [one.value for family in families for one in family.samples if one.name == "holdfast_worker_slots"]
+    return float(found)
+
+
+def test_metrics_are_served_while_the_worker_runs(tmp_path: Path, queue: holdfast.Queue) -> None:
+    port = free_ports(1)
+    made = queue.enqueue("add", {"one": 2, "other": 3})
+    with running(tmp_path, "--json", "--concurrency", "3", "--metrics-port", str(port)) as worker:
+        queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        slots = slots_at(port)
+        worker.process.send_signal(signal.SIGTERM)
+        code = worker.finish()
+
+    assert (slots, code) == (3, 0)
+
+
+def test_each_of_several_processes_has_a_port_of_its_own(tmp_path: Path, queue: holdfast.Queue) -> None:
+    port = free_ports(2)
+    words = ("--processes", "2", "--concurrency", "1", "--metrics-port", str(port))
+    with running(tmp_path, *words) as worker:
+        held = [queue.enqueue("hold", {}), queue.enqueue("hold", {})]
+        for _ in held:
+            worker.document(handler="hold")
+        slots = [slots_at(port), slots_at(port + 1)]
+        (tmp_path / "go").touch()
+        for one in held:
+            queue.wait(one.id, timeout=PATIENCE_SECONDS)
+        worker.process.send_signal(signal.SIGTERM)
+        worker.finish()
+
+    assert slots == [1, 1]
+
+
+@pytest.mark.parametrize(("given", "ports"), [(None, [None, None]), (0, [0, 0]), (9464, [9464, 9465])])
+def test_children_count_on_from_the_port_that_was_given(given: int | None, ports: list[int | None]) -> None:
+    assert [words_of(number, "w", {"metrics_port": given})["metrics_port"] for number in (1, 2)] == ports
+
+
+def test_a_port_that_is_taken_ends_the_worker_with_a_word_about_it(tmp_path: Path, queue: holdfast.Queue) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with running(tmp_path, "--metrics-port", str(port)) as worker:
+            said = worker.says("cannot be served")
+            code = worker.finish()
+
+    assert f"127.0.0.1:{port}" in said
+    assert code != 0

@@ -1,0 +1,375 @@
+"""Tasks for tests of isolation. They stand in a module, because another process has to find them there."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from holdfast import Backoff, Context, Defer, Fail, Released, Retry, Tasks
+
+tasks = Tasks()
+LIMIT = 256 << 20
+AT_ONCE = Backoff(base=0)
+
+
+class OneOfAKind(Exception):  # noqa: N818  # its name is what is tested
+    """Cannot be pickled: it holds a lock, and cannot be made again from its arguments."""
+
+    def __init__(self, message: str, *, lock: object) -> None:
+        super().__init__(message)
+        self.lock = lock
+
+
+def here(place: str) -> None:
+    """Leave a mark for the test to see: the number of this process."""
+    unfinished = Path(f"{place}.unfinished")
+    unfinished.write_text(str(os.getpid()), encoding="utf-8")
+    unfinished.rename(place)
+
+
+def note(place: str, context: Context) -> None:
+    """Write down why the handler was told to stop."""
+    Path(place).write_text(str(context.stop_reason), encoding="utf-8")
+
+
+def linger(place: str) -> None:
+    """Stay until the test says to go on."""
+    while not Path(place).exists():
+        time.sleep(0.002)
+
+
+# --- healthy --------------------------------------------------------------------------------------------------------
+
+
+@tasks.task("which", isolate="process")
+def which() -> int:
+    return os.getpid()
+
+
+@tasks.task("which.later", isolate="process")
+async def which_later() -> int:
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+@tasks.task("which.plain", max_attempts=3)
+def which_plain() -> int:
+    return os.getpid()
+
+
+@tasks.task("echo", isolate="process")
+def echo(value: Any) -> Any:
+    return value
+
+
+@tasks.task("about", isolate="process")
+def about(context: Context) -> list[Any]:
+    context.logger.warning("seen by %s", "the worker", extra={"colour": "red"})
+    return [context.job.id, context.attempt, context.epoch, context.worker, context.lease_token, context.job.tags]
+
+
+@tasks.task("collect", isolate="process")
+def collect(context: Context) -> str:
+    context.attach("empty.bin", b"")
+    context.attach("big.bin", bytes(range(256)) * 4096, "application/x-test")
+    context.follow_up("echo", {"value": "later"}, priority=3, delay=60.5, tags={"from": "collect"}, backoff=AT_ONCE)
+    context.follow_up(echo.new("again"))
+    return "done"
+
+
+@tasks.task("report", isolate="process")
+def report(context: Context, go_on: str) -> None:
+    context.progress("reading", percent=10)
+    context.progress(percent=20.5)
+    linger(go_on)
+
+
+@tasks.task("start", isolate="process")
+def start_and_terminate() -> int | None:
+    """Start a process the usual way, and tell it to end the usual way."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    process.start()
+    process.terminate()
+    process.join()
+    return process.exitcode
+
+
+@tasks.task("print", isolate="process")
+def print_some(words: str) -> None:
+    print(words)
+    print(words, file=sys.stderr)
+
+
+# --- ends -----------------------------------------------------------------------------------------------------------
+
+
+def _raise(how: str) -> Any:  # noqa: PLR0912  # one branch for each way to end
+    match how:
+        case "odd":
+            raise OneOfAKind("one of a kind", lock=threading.Lock())
+        case "value":
+            raise ValueError("no such value")
+        case "key":
+            raise KeyError("key")
+        case "network":
+            raise ConnectionResetError("gone")
+        case "retry":
+            raise Retry("busy", after=90, reason="rate_limit")
+        case "defer":
+            raise Defer(after=120)
+        case "fail":
+            raise Fail("no user", reason="no_user")
+        case "exit":
+            sys.exit("bye")
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "released":
+            return Released()
+        case "huge":
+            return "x" * (2 << 20)
+        case "set of objects":
+            return {object()}
+        case "nan":
+            return float("nan")
+        case "long message":
+            raise ValueError("x" * (8 << 20))
+        case _:
+            raise AssertionError(how)
+
+
+ENDS = ("odd", "value", "key", "network", "retry", "defer", "fail", "exit", "interrupt", "released")
+UNFIT = ("huge", "set of objects", "nan", "long message")
+
+
+@tasks.task("end.inside", permanent_on=KeyError, retry_on=(ValueError, OneOfAKind))
+def end_inside(how: str) -> Any:
+    return _raise(how)
+
+
+@tasks.task("end.isolated", isolate="process", permanent_on=KeyError, retry_on=(ValueError, OneOfAKind))
+def end_isolated(how: str) -> Any:
+    return _raise(how)
+
+
+@tasks.task("end.later", isolate="process", permanent_on=KeyError, retry_on=(ValueError, OneOfAKind))
+async def end_later(how: str) -> Any:
+    await asyncio.sleep(0)
+    return _raise(how)
+
+
+# --- deaths ---------------------------------------------------------------------------------------------------------
+
+
+def crash() -> NoReturn:
+    """Read what is not there, in C."""
+    ctypes.string_at(0)
+    raise AssertionError("survived")
+
+
+@tasks.task("die", isolate="process", max_attempts=1)
+def die(how: str) -> None:
+    _die(how)
+
+
+@tasks.task("die.twice", isolate="process", max_attempts=2, backoff=AT_ONCE)
+def die_twice(how: str) -> None:
+    _die(how)
+
+
+@tasks.task("die.later", isolate="process", max_attempts=1)
+async def die_later(how: str) -> None:
+    await asyncio.sleep(0)
+    _die(how)
+
+
+def _die(how: str) -> None:
+    match how:
+        case "segfault":
+            crash()
+        case "exit":
+            os._exit(7)
+        case "abort":
+            os.abort()
+        case "print and exit":
+            print("famous last words")
+            os._exit(1)
+        case "kill":
+            os.kill(os.getpid(), 9)
+        case "garbage":
+            for descriptor in range(3, 64):
+                try:
+                    os.write(descriptor, b"\0\0\0\4oops" * 10)
+                except OSError:
+                    continue
+            time.sleep(60)
+
+
+@tasks.task("family", isolate="process", max_attempts=1, timeout=3600)
+def family(place: str) -> None:
+    """Start a process that would outlive this one, and be killed."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(place).write_text(str(child.pid), encoding="utf-8")
+    os._exit(3)
+
+
+@tasks.task("eat", isolate="process", max_attempts=1, memory_limit=LIMIT)
+def eat() -> None:
+    eaten = []
+    while True:
+        eaten.append(bytearray(1 << 20))
+
+
+@tasks.task("eat.later", isolate="process", max_attempts=1, memory_limit=LIMIT)
+async def eat_later() -> None:
+    await asyncio.sleep(0)
+    eaten = []
+    while True:
+        eaten.append(bytearray(1 << 20))
+
+
+@tasks.task("eat.for_good", isolate="process", memory_limit=LIMIT, permanent_on=MemoryError)
+def eat_for_good() -> None:
+    bytearray(1 << 30)
+
+
+@tasks.task("eat.unlimited", isolate="process", max_attempts=1)
+def eat_unlimited(size: int) -> int:
+    bytearray(size)
+    return os.getpid()
+
+
+@tasks.task("eat.little", isolate="process", max_attempts=1, memory_limit=LIMIT)
+def eat_little() -> int:
+    return os.getpid()
+
+
+@tasks.task("eat.little.later", isolate="process", max_attempts=1, memory_limit=LIMIT)
+async def eat_little_later() -> int:
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+# --- not stopping ---------------------------------------------------------------------------------------------------
+
+
+def hold_gil(seconds: float) -> None:
+    """Sleep in C without letting any other thread of this process run."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+
+
+@tasks.task("hold", isolate="process", max_attempts=2, timeout=3600)
+def hold(started: str, seconds: float) -> str:
+    here(started)
+    hold_gil(seconds)
+    return "held"
+
+
+@tasks.task("hold.short", isolate="process", max_attempts=1, timeout=0.1)
+def hold_short(started: str) -> None:
+    here(started)
+    hold_gil(600)
+
+
+@tasks.task("ignore", isolate="process", timeout=3600)
+def ignore(started: str) -> None:
+    here(started)
+    while True:
+        time.sleep(0.01)
+
+
+@tasks.task("ignore.later", isolate="process", timeout=3600)
+async def ignore_later(started: str) -> None:
+    here(started)
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            continue
+
+
+@tasks.task("heed", isolate="process", timeout=3600)
+def heed(context: Context, started: str, told: str) -> None:
+    here(started)
+    context.wait_cancelled()
+    note(told, context)
+    context.raise_if_cancelled()
+
+
+@tasks.task("heed.later", isolate="process", timeout=3600)
+async def heed_later(context: Context, started: str, told: str) -> None:
+    here(started)
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        note(told, context)
+        raise
+
+
+tasks.task("heed.short", isolate="process", timeout=0.2)(heed.function)
+tasks.task("heed.short.later", isolate="process", timeout=0.2)(heed_later.function)
+
+
+@tasks.task("linger", isolate="process", timeout=3600)
+def linger_on(started: str, go_on: str) -> str:
+    here(started)
+    linger(go_on)
+    return "at last"
+
+
+# --- the store ------------------------------------------------------------------------------------------------------
+
+
+@tasks.task("effect", isolate="process", max_attempts=1)
+def effect(context: Context, number: int, then: str = "return") -> str:
+    with context.transaction() as transaction:
+        transaction.execute(f"insert into effects (number) values ({int(number)})")
+        transaction.enqueue("echo", {"value": number})
+    if then != "return":
+        _die(then)
+    return "written"
+
+
+@tasks.task("effect.later", isolate="process", max_attempts=1)
+async def effect_later(context: Context, number: int) -> str:
+    async with context.transaction() as transaction:
+        await transaction.execute(f"insert into effects (number) values ({int(number)})")
+    return "written"
+
+
+# --- suspects -------------------------------------------------------------------------------------------------------
+
+
+@tasks.task("poison", max_attempts=3, backoff=AT_ONCE)
+def poison(started: str) -> None:
+    """Kill the process it runs in, once its neighbours are there; it does not ask to be isolated."""
+    for neighbour in range(3):
+        linger(f"{started}{neighbour}")
+    crash()
+
+
+@tasks.task("neighbour", max_attempts=2, backoff=AT_ONCE)
+def neighbour(context: Context, started: str) -> int:
+    """Run beside the poisonous one, and be done at the second attempt."""
+    if context.attempt == 1:
+        here(started)
+        time.sleep(600)
+    return os.getpid()
+
+
+# --- growing --------------------------------------------------------------------------------------------------------
+
+_grown: list[bytes] = []
+
+
+@tasks.task("grow", isolate="process")
+def grow(size: int) -> None:
+    """Keep so much memory, as a leak would."""
+    _grown.append(b"x" * size)
