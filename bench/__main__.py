@@ -16,6 +16,8 @@ from bench import claim_cost, machine, sessions
 from bench.candidates import Candidate, Engine
 from bench.charts import draw_all
 from bench.everyone import absent, everyone
+from bench.isolation import JOBS as ISOLATED_JOBS
+from bench.isolation import run_isolation
 from bench.memory import run_memory
 from bench.page import write_page
 from bench.pickup import run_pickup
@@ -29,8 +31,8 @@ from bench.worker import JOBS as WORKER_JOBS
 from bench.worker import on_files, run_worker
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("roads", "pickup", "claims", "memory", "pinned", "worker", "sessions")
-"""All parts; memory is measured on SQLite only, a pinned snapshot on PostgreSQL only."""
+PARTS = ("roads", "pickup", "claims", "memory", "pinned", "worker", "sessions", "isolation")
+"""All parts; memory and isolation are measured on SQLite only, a pinned snapshot on PostgreSQL only."""
 ENGINES: dict[str, tuple[Engine, ...]] = {
     "sqlite": ("sqlite",),
     "postgres": ("postgres",),
@@ -140,6 +142,9 @@ def measure_sqlite(asked: argparse.Namespace, place: Path, say: Say) -> Results:
     if "worker" in parts:
         say("SQLite: a worker")
         results.worker = run_worker(on_files(place), **_worker(asked))
+    if "isolation" in parts:
+        say("SQLite: isolated handlers")
+        results.isolation = run_isolation(place, rounds=rounds, jobs=scaled(ISOLATED_JOBS, scale))
     return results
 
 

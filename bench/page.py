@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.candidates import Engine
 from bench.charts import chart_names
 from bench.claim_cost import Cost
+from bench.isolation import IsolationFigures
 from bench.postgres.claim_cost import Pinned
 from bench.results import Results, ratio
 from bench.targets import verdicts
@@ -71,6 +72,9 @@ def told(results: Results) -> str:
             "### One worker in one process\n",
             _table(("handlers", "jobs/s", "held against", "jobs/s", "ratio"), _worker(results.worker)),
         ]
+    if results.isolation is not None:
+        head = ("one job", "in a thread", "isolated", "after a death", "at the start of a worker")
+        parts += ["### Isolated handlers\n", _table(head, _isolation(results.isolation))]
     missing = ((name, f"**not measured**: {reason}") for name, reason in results.absent.items())
     parts += ["### Settings\n", _table(("candidate", "settings"), [*results.settings.items(), *missing])]
     return "\n".join(parts)
@@ -115,6 +119,17 @@ def _worker(found: WorkerFigures) -> Iterable[Sequence[str]]:
     for handlers, rate, against, bound in found.compared():
         yield handlers, f"{_rounded(rate):,}", against, f"{_rounded(bound):,}", f"{rate / bound:.2f}"
     yield "none: idle", "", "one core", "", f"{found.idle_share:.2%}"
+
+
+def _isolation(found: IsolationFigures) -> Iterable[Sequence[str]]:
+    yield (
+        "ms from enqueue to done",
+        f"{found.plain_ms:.2f}",
+        f"{found.isolated_ms:.2f}",
+        f"{found.again_ms:.1f}",
+        f"{found.start_ms:.0f}",
+    )
+    yield "jobs/s in eight slots", f"{_rounded(found.plain_rate):,}", f"{_rounded(found.isolated_rate):,}", "", ""
 
 
 def _costs(costs: Iterable[Cost], sizes: Sequence[int]) -> Iterable[Sequence[str]]:

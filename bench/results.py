@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.candidates import CEILINGS, Durability, Engine
 from bench.claim_cost import Cost
+from bench.isolation import IsolationFigures
 from bench.memory import Memory
 from bench.pickup import Latency
 from bench.postgres.claim_cost import Pinned
@@ -36,6 +37,7 @@ class Results:
     session_costs: list[Cost] = field(default_factory=list)
     crew: Crew | None = None
     worker: WorkerFigures | None = None
+    isolation: IsolationFigures | None = None
     absent: dict[str, str] = field(default_factory=dict)
 
     def cell(self, road: str, candidate: str, durability: Durability) -> Cell | None:
@@ -90,6 +92,7 @@ def _told(results: Results) -> dict[str, Any]:
         "session_crew": None if results.crew is None else results.crew._asdict(),
         "memory": None if results.memory is None else results.memory._asdict(),
         "worker": None if results.worker is None else _worker(results.worker),
+        "isolation": None if results.isolation is None else results.isolation._asdict(),
         "pinned_snapshot": None if results.pinned is None else results.pinned._asdict(),
     }
 

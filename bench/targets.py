@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bench.candidates import Durability
+from bench.isolation import TARGET_MS as ISOLATION_MS_MAX
 from bench.results import Results, ratio
 
 MEMORY_MEGABYTES_MAX = 128
@@ -32,7 +33,7 @@ def verdicts(results: Results) -> list[Verdict]:
         own = [*_postgres_roads(results), *_postgres_pickup(results), *_claims(results), *_pinned(results)]
     else:
         own = [*_roads(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
-    return [*own, *_worker(results), *_sessions(results)]
+    return [*own, *_worker(results), *_isolation(results), *_sessions(results)]
 
 
 def _at_least(path: str, against: str, least: float, found: float | None) -> Verdict:
@@ -118,6 +119,13 @@ def _worker(results: Results) -> Iterator[Verdict]:
         yield _at_least(f"worker: {handlers}", against, least, rate / bound)
     share = found.idle_share
     yield Verdict("worker: idle", f"at most {IDLE_MOST:g} of a core", share, share <= IDLE_MOST)
+
+
+def _isolation(results: Results) -> Iterator[Verdict]:
+    if results.isolation is not None:
+        cost_ms = results.isolation.cost_ms
+        path = "what isolation adds to a job at the median"
+        yield Verdict(path, f"at most {ISOLATION_MS_MAX:g} ms", cost_ms, cost_ms <= ISOLATION_MS_MAX)
 
 
 # --- PostgreSQL ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.claim_cost import Cost
+from bench.isolation import IsolationFigures
 from bench.results import NAMES, Results, ratio
 from bench.targets import verdicts
 from bench.worker import WorkerFigures
@@ -25,6 +26,8 @@ def show(results: Results, console: Console) -> None:
         console.print(_costs("Sessions as the store grows", results.session_costs))
     if results.worker is not None:
         console.print(_worker(results.worker))
+    if results.isolation is not None:
+        console.print(_isolation(results.isolation))
     console.print(_targets(results))
     for name, reason in results.absent.items():
         console.print(f"[bold red]{name} was NOT MEASURED: {reason}[/]")
@@ -81,6 +84,14 @@ def _worker(found: WorkerFigures) -> Table:
     for handlers, rate, against, bound in found.compared():
         table.add_row(handlers, f"{rate:,.0f}", against, f"{bound:,.0f}", f"{rate / bound:.2f}")
     table.add_row("none: idle", "", "one core", "", f"{found.idle_share:.2%}")
+    return table
+
+
+def _isolation(found: IsolationFigures) -> Table:
+    table = _table("Isolated handlers", "", "in a thread", "isolated", "after a death", "at the start")
+    times = (found.plain_ms, found.isolated_ms, found.again_ms, found.start_ms)
+    table.add_row("ms for one job", *(f"{one:.2f}" for one in times))
+    table.add_row("jobs/s", f"{found.plain_rate:,.0f}", f"{found.isolated_rate:,.0f}", "", "")
     return table
 
 

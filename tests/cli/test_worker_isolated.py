@@ -109,7 +109,7 @@ def test_a_signal_to_every_process_waits_for_handlers_as_one_to_the_worker_does(
 def test_an_interrupt_from_the_terminal_reaches_the_worker_alone(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("hold", {})
     with on_terminal(tmp_path, "--isolate") as worker:
-        worker.read_until("hold")
+        worker.read_until('"handler": "hold"')
         worker.type("\x03")
         wait_until(lambda: any(found.state == "stopping" for found in queue.workers()))
         (tmp_path / "go").touch()

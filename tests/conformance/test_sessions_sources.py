@@ -31,6 +31,15 @@ class TestSourceKeys:
         replay = queue.enqueue("chat.message", session=SESSION, source_key="m1")
         assert (replay.id, replay.job.state, replay.created) == (batch, "done", False)
 
+    def test_also_where_nothing_new_is_taken_in(self, queue: Queue) -> None:
+        [batch] = say(queue, 1, source_key="m1")
+        queue.set_lane("default", state="draining")
+        assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").id == batch
+        queue.set_lane("default", state="active")
+        queue.retire("chat.message")
+
+        assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").id == batch
+
     def test_also_within_one_call(self, queue: Queue) -> None:
         words = {"kind": "chat.message", "session": SESSION, "source_key": "m1"}
         first, second, third = queue.enqueue_many(

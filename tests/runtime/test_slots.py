@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import NewJob, Queue
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import LEASE_SECONDS, arrived, at_work, comes, ended, live
+from tests.runtime.workers import KEPT_LEASE_SECONDS, arrived, at_work, comes, ended, live
 from tests.support.stores import Harness
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
@@ -136,7 +136,7 @@ def test_a_job_cancelled_while_it_waits_for_a_slot_never_runs_and_never_lapses(
     queue = live(harness)
     gate = Gate(queue)
     gate.declare("work", awaited=awaited)
-    with at_work(queue, concurrency=1, lease=LEASE_SECONDS):
+    with at_work(queue, concurrency=1, lease=KEPT_LEASE_SECONDS):
         gate.warm_up("work")
         long, unlucky = gate.enqueue("work", "long", "unlucky")
         wait_until(lambda: queue.get(unlucky).state == "running")

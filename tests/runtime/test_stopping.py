@@ -10,7 +10,17 @@ import pytest
 
 from holdfast import Backoff, Context, Queue
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import LEASE_SECONDS, Outage, arrived, at_work, comes, ended, in_state, live
+from tests.runtime.workers import (
+    KEPT_LEASE_SECONDS,
+    LEASE_SECONDS,
+    Outage,
+    arrived,
+    at_work,
+    comes,
+    ended,
+    in_state,
+    live,
+)
 from tests.support.held import claim_one, known
 from tests.support.stores import Harness
 
@@ -212,10 +222,10 @@ def test_a_handler_outlives_many_leases(harness: Harness, awaited: bool) -> None
     queue = live(harness)
     waiting = Waiting(queue, awaited=awaited)
     made = queue.enqueue("wait", {})
-    with at_work(queue, lease=LEASE_SECONDS):
+    with at_work(queue, lease=KEPT_LEASE_SECONDS):
         arrived(waiting.started)
         first = queue.get(made.id).lease_until_ms or 0
-        wait_until(lambda: (queue.get(made.id).lease_until_ms or 0) > first + 3 * LEASE_SECONDS * 1000)
+        wait_until(lambda: (queue.get(made.id).lease_until_ms or 0) > first + 3 * KEPT_LEASE_SECONDS * 1000)
         waiting.go_on.set()
         job = ended(queue, made.id)
 
@@ -233,10 +243,10 @@ def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(harness
         return "kept"
 
     made = rude.enqueue()
-    with at_work(queue, lease=LEASE_SECONDS):
+    with at_work(queue, lease=KEPT_LEASE_SECONDS):
         arrived(started)
         first = queue.get(made.id).lease_until_ms or 0
-        wait_until(lambda: (queue.get(made.id).lease_until_ms or 0) > first + 3 * LEASE_SECONDS * 1000)
+        wait_until(lambda: (queue.get(made.id).lease_until_ms or 0) > first + 3 * KEPT_LEASE_SECONDS * 1000)
         assert queue.claim(worker="other") is None
         go_on.set()
         job = ended(queue, made.id)

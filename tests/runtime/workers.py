@@ -19,7 +19,9 @@ from tests.support.faults import Faults
 from tests.support.stores import Harness
 
 LEASE_SECONDS = 0.3
-"""Short, so that many fit into a test; long enough for a busy machine to beat three times."""
+"""Short, so that many fit into a test."""
+KEPT_LEASE_SECONDS = 1.5
+"""For leases that must be kept: long enough for a busy machine to beat three times."""
 
 
 class RunningClock(ManualClock):

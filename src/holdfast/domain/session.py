@@ -80,14 +80,14 @@ class Batch(NamedTuple):
 
 def check_batch(options: Mapping[str, Any], payload: Json) -> tuple[Batch, Json]:
     """Return the batch that these words of `enqueue` make, and its payload, or raise `InvalidInput`."""
-    _refuse_foreign(options)
+    session = _check_session(options)
     work_class = checks.one_of(options.get("work_class", "turn"), "work_class", WORK_CLASSES)
     slot = checks.one_of(options.get("slot", "exclusive"), "slot", SLOTS)
     if work_class == "command" and slot == "join":
         raise InvalidInput("slot", "must be 'exclusive' for a command, which is never joined")
     items = options.get("items")
     batch = Batch(
-        session=checks.name(options["session"], "session"),
+        session=session,
         work_class=work_class,
         delivery=checks.one_of(options.get("delivery", DELIVERIES[0]), "delivery", DELIVERIES),
         slot=slot,
@@ -98,13 +98,15 @@ def check_batch(options: Mapping[str, Any], payload: Json) -> tuple[Batch, Json]
     return batch, payload if items is None else list(items)
 
 
-def _refuse_foreign(options: Mapping[str, Any]) -> None:
+def _check_session(options: Mapping[str, Any]) -> str:
     if options.get("session") is None:
         word = min(SESSION_WORDS.intersection(options) - {"session"})
         raise InvalidInput(word, "means nothing without a session")
+    session = checks.name(options["session"], "session")
     for word, why in _FOREIGN_WORDS.items():
         if options.get(word) is not None:
             raise InvalidInput(word, why)
+    return session
 
 
 def _check_items(items: object, payload: Json) -> int:

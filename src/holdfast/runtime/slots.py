@@ -86,6 +86,8 @@ class Line:
 class ThreadSlots:
     """Threads for handlers that block, started as they are needed."""
 
+    _NAME = "holdfast-slot"
+
     def __init__(self, told: Told) -> None:
         self.line: Line
         self._told = told
@@ -106,18 +108,23 @@ class ThreadSlots:
             self._attempts.put(attempt)
             return
         # Nothing can stop a thread: one that never comes to its end must not keep the process alive.
-        name = f"holdfast-slot-{self._threads}"
+        name = f"{self._NAME}-{self._threads}"
         threading.Thread(target=self._work, args=(attempt,), name=name, daemon=True).start()
 
     def _work(self, attempt: Attempt | None) -> None:
         while attempt is not None:
-            run_blocking(attempt)
+            tell = self._handle(attempt)
             following = self.line.following(attempt, self)
             if following is None:
                 with self._lock:
                     self._idle += 1
-            self._told(attempt)
+            tell(attempt)
             attempt = self._attempts.get() if following is None else following
+
+    def _handle(self, attempt: Attempt) -> Told:
+        """Run the attempt to its end, and return whom to tell of it."""
+        run_blocking(attempt)
+        return self._told
 
     def close(self) -> None:
         """Let the threads end once they are free."""

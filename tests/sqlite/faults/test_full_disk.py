@@ -16,7 +16,7 @@ _REASON = "no disk ran really full; system calls and the file layer said so inst
 
 @pytest.mark.parametrize(
     ("mebibytes", "payload_bytes"),
-    [(2, 3_000), (2, 60_000), (16, 60_000), (16, 900_000)],
+    [(2, 3_000), (3, 60_000), (16, 60_000), (16, 900_000)],
     ids=["log", "log-large-rows", "database", "database-large-rows"],
 )
 def test_a_full_disk_refuses_by_name_loses_nothing_and_is_used_again(

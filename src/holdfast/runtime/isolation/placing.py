@@ -146,7 +146,7 @@ class Places:
         log.info("job %s is suspect, because its last attempt lapsed or died: it runs isolated", job_id)
         return True
 
-    def _unfound(self, attempt: Attempt, problem: str) -> None:
+    def _unfound(self, problem: str, attempt: Attempt) -> None:
         """Let an attempt whose task is not found elsewhere run alone, or fail if that is no help; from any thread."""
         if self._terms.isolates(attempt.task):
             attempt.decide(deaths.not_started(problem, attempt.task.policy, attempt.context))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from holdfast.client.asking import Cancelled
 from holdfast.client.outcomes import outcome_of
@@ -18,7 +18,7 @@ from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.isolation import deaths, finding, records, wire
 from holdfast.runtime.isolation.framing import Garbled, Message
 from holdfast.runtime.isolation.pool import Child, NoProcess, Pool
-from holdfast.runtime.slots import Line, Told
+from holdfast.runtime.slots import ThreadSlots, Told
 
 log = logging.getLogger("holdfast.worker")
 
@@ -26,11 +26,13 @@ log = logging.getLogger("holdfast.worker")
 _TRIES = 3
 
 
-class ProcessSlots:
-    """Threads for handlers in processes of their own, started as they are needed.
+class ProcessSlots(ThreadSlots):
+    """Threads for handlers in processes of their own.
 
-    *unfound* is told of an attempt whose task no other process finds, and why.
+    *unfound* is told why no other process finds the task of an attempt, and which.
     """
+
+    _NAME = "holdfast-isolated"
 
     def __init__(
         self,
@@ -39,46 +41,18 @@ class ProcessSlots:
         *,
         kill_after_seconds: float,
         memory_limit_bytes: int | None,
-        unfound: Callable[[Attempt, str], None],
+        unfound: Callable[[str, Attempt], None],
     ) -> None:
-        self.line: Line
-        self._told = told
+        super().__init__(told)
         self._pool = pool
         self._kill_after_seconds = kill_after_seconds
         self._memory_limit_bytes = memory_limit_bytes
         self._unfound = unfound
-        self._attempts: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._places: dict[str, Message] = {}
-        self._threads = 0
-        self._idle = 0
-        self._lock = threading.Lock()
 
-    def run(self, attempt: Attempt) -> None:
-        """Run the attempt in a slot that is idle, or in a new one; from any thread."""
-        with self._lock:
-            needed = not self._idle
-            if needed:
-                self._threads += 1
-            else:
-                self._idle -= 1
-        if not needed:
-            self._attempts.put(attempt)
-            return
-        name = f"holdfast-isolated-{self._threads}"
-        threading.Thread(target=self._work, args=(attempt,), name=name, daemon=True).start()
-
-    def _work(self, attempt: Attempt | None) -> None:
-        while attempt is not None:
-            problem = self._run_or_give_up(attempt)
-            following = self.line.following(attempt, self)
-            if following is None:
-                with self._lock:
-                    self._idle += 1
-            if problem is None:
-                self._told(attempt)
-            else:
-                self._unfound(attempt, problem)
-            attempt = self._attempts.get() if following is None else following
+    def _handle(self, attempt: Attempt) -> Told:
+        problem = self._run_or_give_up(attempt)
+        return self._told if problem is None else partial(self._unfound, problem)
 
     def _run_or_give_up(self, attempt: Attempt) -> str | None:
         try:
@@ -91,8 +65,7 @@ class ProcessSlots:
     def close(self) -> None:
         """Kill what still runs and let the threads end."""
         self._pool.close()
-        for _ in range(self._threads):
-            self._attempts.put(None)
+        super().close()
 
     # --- one attempt -----------------------------------------------------------------------------------------------
 

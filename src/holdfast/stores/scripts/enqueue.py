@@ -25,6 +25,7 @@ from holdfast.stores.scripts.session_enqueue import (
     SessionName,
     enter_sessions,
     place_batch,
+    seen_before,
     write_sessions,
 )
 
@@ -97,12 +98,16 @@ def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs
         [[version, numbers]] = yield Statement("enqueue_opening", {"count": len(wanted)})
         catalog = yield from catalog_at(engine, int(version))
         known = yield from _known_ids(wanted)
+        entered = yield from enter_sessions(catalog, wanted)
         # Each route with the first job that takes it: the one a refusal names.
-        routes = {new.terms.route: place for place, new in reversed([*enumerate(wanted)]) if new.id not in known}
+        routes = {
+            new.terms.route: place
+            for place, new in reversed([*enumerate(wanted)])
+            if new.id not in known and (new.batch is None or seen_before(entered, new) is None)
+        }
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
             _check_welcome(catalog, route)
         catalog = yield from intern_routes(engine, catalog, routes.keys())
-        entered = yield from enter_sessions(catalog, wanted)
         intake = _Intake(catalog, (yield from script.now()), known, {}, [], entered)
         made = []
         for index, new in enumerate(wanted):
@@ -157,10 +162,8 @@ def _known_ids(wanted: Sequence[Admission]) -> Script[dict[str, Job]]:
 def _take_in(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued]:
     if new.id in intake.known:
         return Enqueued(admissions.same_request(intake.known[new.id], new), created=False)
-    if new.batch is not None and new.batch.source_key is not None:
-        original = _session_of(intake, new).seen.get(new.batch.source_key)
-        if original is not None:
-            return Enqueued(original, created=False)
+    if new.batch is not None and (original := seen_before(intake.entered, new)) is not None:
+        return Enqueued(original, created=False)
     if new.dedupe_key is not None:
         met = yield from _meet_duplicate(intake, new, seq)
         if met is not None:

@@ -191,8 +191,8 @@ def signal_jobs(jobs: Sequence[Job]) -> Script[None]:
     waiting = [job for job in jobs if job.state in _TO_CLAIM]
     topics += [lane_topic(lane) for lane in {job.lane for job in waiting if job.batch_json is None}]
     for job in waiting:
-        if (batch := job.batch) is not None:
-            topics += (sessions_topic(job.lane), session_topic(job.tenant, batch.session))
+        if job.batch_json is not None:
+            topics += (sessions_topic(job.lane), session_topic(job.tenant, job.session or ""))
     if topics:
         yield Signal(topics)
 

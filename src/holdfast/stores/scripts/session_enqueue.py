@@ -63,6 +63,13 @@ def create_session(tenant: str, name: str) -> Script[Session]:
 # --- source keys ---------------------------------------------------------------------------------------------------
 
 
+def seen_before(entered: dict[SessionName, Entered], new: Admission) -> Job | None:
+    """Return the batch that came with the source key of *new* before, if there is one."""
+    if new.batch is None or new.batch.source_key is None:
+        return None
+    return entered[new.terms.tenant, new.batch.session].seen.get(new.batch.source_key)
+
+
 def _meet_sources(catalog: Catalog, entered: Entered, keys: list[str]) -> Script[None]:
     """Find the batches that came with one of these source keys before."""
     values = {"session": entered.session.number, "keys": list(dict.fromkeys(keys))}
