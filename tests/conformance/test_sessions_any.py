@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from holdfast import Done, Failed, Queue, Released, SessionClaim
 from tests.support.clock import ManualClock
+from tests.support.refusals import refused
 from tests.support.sessions import say, take, take_any, texts
 from tests.support.stores import Harness
 
@@ -273,3 +275,24 @@ def test_the_awaited_face_does_the_same(harness: Harness) -> None:
         return [job.payload for job in jobs if job.state == "done"]
 
     assert asyncio.run(converse()) == [0, 1, 2]
+
+
+class TestLimits:
+    def test_a_limit_may_be_said_by_the_kind_of_the_head(self, queue: Queue) -> None:
+        for kind in ("chat.message", "chat.note", "chat.edit"):
+            for text in range(120 if kind == "chat.edit" else 3):
+                queue.enqueue(kind, text, session=kind, slot="join")
+
+        found = {
+            turn.session: len(turn.batches)
+            for _ in range(3)
+            if (turn := queue.claim_any_session(limit={"chat.message": 2, "chat.note": 1})) is not None
+        }
+
+        # A kind that is not named has the default.
+        assert found == {"chat.message": 2, "chat.note": 1, "chat.edit": 100}
+
+    @pytest.mark.parametrize("most", [0, 1_001, "2", True])
+    def test_a_wrong_limit_is_named_with_its_kind(self, queue: Queue, most: Any) -> None:
+        with refused(queue, "limit.chat.note"):
+            queue.claim_any_session(limit={"chat.note": most})

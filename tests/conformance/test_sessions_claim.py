@@ -418,6 +418,20 @@ class TestLostAnswers:
         assert texts(take(queue, nonce="n1")) == [2]
 
 
+class TestKinds:
+    def test_a_batch_of_another_kind_holds_up_those_behind_it(self, queue: Queue) -> None:
+        say(queue, 1)
+        queue.enqueue("chat.note", 2, session=SESSION)
+        say(queue, 3)
+
+        assert texts(queue.claim_session(SESSION, kinds=["chat.note"])) == []
+        turn = take(queue, kinds=["chat.message"])
+        assert texts(turn) == [1]
+        assert queue.claim_session(SESSION, kinds=["chat.message"], boundary="checkpoint", holding=turn) is None
+        more = queue.claim_session(SESSION, kinds=["chat.note"], boundary="checkpoint", holding=turn)
+        assert texts(more) == [2]
+
+
 class TestBadCalls:
     @pytest.mark.parametrize(
         ("words", "field"),
@@ -430,7 +444,9 @@ class TestBadCalls:
             ({"tenant": ""}, "tenant"),
             ({"nonce": ""}, "nonce"),
             ({"under": "lease"}, "under"),
-            ({"kinds": ["a"]}, "kinds"),
+            ({"kinds": "a"}, "kinds"),
+            ({"lanes": ["a"]}, "lanes"),
+            ({"limit": {"a": 1}}, "limit"),
         ],
     )
     def test_a_wrong_word_of_a_session_claim_is_named(

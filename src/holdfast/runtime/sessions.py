@@ -114,18 +114,32 @@ class Turns:
         return words
 
     async def claim(self, room: int, stopping: Callable[[], bool]) -> None:
-        """Take up to *room* turns of whichever sessions are ready, and hand them out."""
-        for _ in range(room):
+        """Take up to *room* turns of whichever sessions are ready, and hand them out.
+
+        Each is a commit of its own. One is asked for first, then two at once and so on, so that little is in vain.
+        """
+        at_once = 1
+        while room > 0:
+            at_once = min(at_once, room)
             asked_at = time.monotonic()
-            claim = await self._claim_one(asked_at, stopping)
-            if claim is None:
+            claims = await asyncio.gather(*(self._claim_one(asked_at, stopping) for _ in range(at_once)))
+            found = [claim for claim in claims if claim is not None]
+            self._begin(found, asked_at)
+            if not found:
                 self._dry_until = time.monotonic() + LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+            if len(found) < at_once:
+                # Claims that were made at once may have been in each other's way: the next step asks again.
                 return
-            turn = Turn(claim, self._tasks, asked_at)
-            words = self._words() or {}
+            room -= at_once
+            at_once *= 2
+
+    def _begin(self, claims: Sequence[SessionClaim], asked_at: float) -> None:
+        turns = [Turn(claim, self._tasks, asked_at) for claim in claims]
+        words = self._words() or {}
+        for turn in turns:
             offer_checkpoints(turn, self._operations, self._store, words.get("capabilities", ()))
-            self._running += 1
-            self._hand_out([turn])
+        self._running += len(turns)
+        self._hand_out(turns)
 
     async def _claim_one(self, asked_at: float, stopping: Callable[[], bool]) -> SessionClaim | None:
         """Claim a turn, or return None if none is ready or the store does not answer.
