@@ -237,7 +237,7 @@ def test_the_awaited_face_survives_the_same(server: Server, wire: Wire, strike: 
 
     async def live(queue: holdfast.AsyncQueue, nth: int) -> None:
         await insist.awaited(lambda: queue.enqueue("mail", job_id=f"job-{nth}"))
-        # The server may not have noticed yet that the one before is gone, and nobody waits for what another has in hand.
+        # The server may not know yet that the one before is gone, and nobody waits for what another has in hand.
         words: ClaimOptions = {"kinds": ["mail"], "lease": 600, "lease_token": f"token-{nth}", "wait": 30}
         [claim] = await insist.awaited(lambda: queue.claim_many(**words))
         assert claim.job.id == f"job-{nth}"
