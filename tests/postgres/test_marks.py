@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psycopg
 import pytest
 
 import holdfast
 from holdfast import Done
-from holdfast.stores.postgres.marks import Marks
+from holdfast.stores.postgres.marks import Marks, PastMoments
 from tests.chaos.processes import PATIENCE_SECONDS
+from tests.support.clock import ManualClock
 from tests.support.lives import claimed
 
 BATCH = 10
@@ -34,26 +35,32 @@ def pinned(url: str) -> Iterator[None]:
         yield
 
 
-def entries_read(url: str, schema: str) -> int:
-    """Return how many entries of the ready index were looked at so far."""
+READY = ("job_ready",)
+RUNNING = ("job_lease", "job_holder")
+
+
+def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
+    """Return how many entries of these indexes were looked at so far."""
     with psycopg.connect(url, autocommit=True) as connection:
         [[read]] = connection.execute(
-            "select idx_tup_read from pg_stat_user_indexes where schemaname = %s and indexrelname = 'job_ready'",
-            [schema],
+            "select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = %s and indexrelname = any (%s)",
+            [schema, list(indexes)],
         ).fetchall()
     return int(read)
 
 
-def read_by_second(url: str, schema: str) -> int:
+def read_by_second(url: str, schema: str, indexes: Sequence[str] = READY, clock: ManualClock | None = None) -> int:
     """Return how many entries a claim looks at that follows another of its client."""
     counts = []
     for claims in (1, 2):
-        before = _settled(lambda: entries_read(url, schema))
+        before = _settled(lambda: entries_read(url, schema, READY))
+        of_interest = entries_read(url, schema, indexes)
         # A client tells the server what it did when it ends, and a new one has no marks.
-        with holdfast.connect(url, schema=schema) as client:
+        with holdfast.connect(url, schema=schema, clock=clock) as client:
             for _ in range(claims):
                 client.claim_many(limit=BATCH)
-        counts.append(_settled(lambda: entries_read(url, schema), but_not=before) - before)
+        _settled(lambda: entries_read(url, schema, READY), but_not=before)
+        counts.append(entries_read(url, schema, indexes) - of_interest)
     return counts[1] - counts[0]
 
 
@@ -90,6 +97,49 @@ def test_without_marks_a_claim_would_walk_through_all_of_it(
         queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
     queue.close()
     assert read_by_second(url, schema) > 2_000
+
+
+@pytest.fixture
+def lapsed(pinned: None, url: str, schema: str) -> ManualClock:
+    """Leases of jobs that were settled long ago, of which the server must keep the entries; tells the time."""
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3_000)])
+        for _ in range(20):
+            queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
+    with psycopg.connect(url, autocommit=True) as connection:
+        # It knows then that hardly anything runs, and must not think that all which runs is quickly looked at.
+        connection.execute(f"analyze {schema}.job".encode())
+    clock.advance(3600)
+    return clock
+
+
+def test_a_claim_does_not_walk_through_the_leases_of_settled_jobs(lapsed: ManualClock, url: str, schema: str) -> None:
+    assert read_by_second(url, schema, RUNNING, lapsed) < 200
+
+
+def test_without_a_memory_of_moments_a_claim_would_walk_through_all_of_them(
+    lapsed: ManualClock, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PastMoments, "lows", lambda _moments, whole: {"wall_low": -1, "lease_low": -1})
+    assert read_by_second(url, schema, RUNNING, lapsed) > 1_000
+
+
+def test_a_lease_that_lapsed_before_it_was_seen_is_taken_back_by_a_claim_that_comes_up_short(
+    url: str, schema: str
+) -> None:
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3)])
+        lost = claimed(queue, worker="slow", lease=600).job
+        assert len(queue.claim_many(limit=1)) == 1
+        with psycopg.connect(url, autocommit=True) as connection:
+            # As if it had been committed long after it was written.
+            past = clock.now().lease_ms - 1000
+            connection.execute(f"update {schema}.job set lease_until_ms = {past} where id = %s".encode(), [lost.id])
+        found = queue.claim_many(limit=BATCH)
+        assert lost.id in [claim.job.id for claim in found]
+        assert len(found) == 2
 
 
 def test_what_commits_late_before_the_mark_is_found_by_a_claim_that_comes_up_short(

@@ -46,6 +46,18 @@ class Selection(NamedTuple):
     """When they were leased, by an engine that does so as it locks them; else they are still ready."""
 
 
+class Moments(Protocol):
+    """Until when nothing was due, lapsed or overdue, for an engine to which the past is dear to look at again."""
+
+    def lows(self, *, whole: bool) -> dict[str, int]:
+        """Return from where on to look, as values of the statement."""
+        ...
+
+    def looked(self, now: Now, *, whole: bool, found: bool) -> None:
+        """Remember what a look has found."""
+        ...
+
+
 @dataclass(slots=True)
 class Engine:
     """The engine's own way of doing what has no best way in common, and a memory of the catalog."""
@@ -60,6 +72,7 @@ class Engine:
     return the steps by number. Those that are missing are settled as on every engine."""
     brief_enqueue: Callable[[Admission, Catalog], Brief | None] | None = None
     """Return the storing of one job as one statement, for an engine that gains by it; None for all but plain jobs."""
+    moments: Moments | None = None
     catalog: Catalog | None = field(default=None)
     """The newest catalog read. Its version is unique, so that one read in a doomed transaction does no harm."""
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from holdfast.domain.clock import Now
 from holdfast.domain.lane import Route
 from holdfast.stores.scripts.ready import Place
 
@@ -70,6 +71,31 @@ class Marks:
             if len(self._turns) >= _TURNS_KEPT:
                 self._turns.clear()
             self._turns[scope] = (turn, time.monotonic() + _LIFE_SECONDS)
+
+
+class PastMoments:
+    """Until when nothing was due, lapsed or overdue. What was claimed, promoted or ended leaves entries there, too.
+
+    Whatever is committed after its own moment has passed is found within a second, and at once by a claim that does
+    not get as much as it asked for.
+    """
+
+    def __init__(self) -> None:
+        self._low = _LOWEST
+        self._until = 0.0
+
+    def lows(self, *, whole: bool) -> dict[str, int]:
+        """Return from where on to look."""
+        wall_low, lease_low = _LOWEST if whole or self._until <= time.monotonic() else self._low
+        return {"wall_low": wall_low, "lease_low": lease_low}
+
+    def looked(self, now: Now, *, whole: bool, found: bool) -> None:
+        """Remember that nothing was found up to *now*; for a second from when all of it was looked at."""
+        began = time.monotonic()
+        if found:
+            self._until = 0.0
+        elif whole or self._until <= began:
+            self._low, self._until = (now.wall_ms, now.lease_ms), began + _LIFE_SECONDS
 
 
 class Behind(NamedTuple):

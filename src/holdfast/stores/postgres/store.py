@@ -22,7 +22,7 @@ from holdfast.stores.postgres.ending import succeed_held
 from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.joined import AwaitingJoined, BlockingJoined, join
 from holdfast.stores.postgres.listening import hub_of
-from holdfast.stores.postgres.marks import Marks
+from holdfast.stores.postgres.marks import Marks, PastMoments
 from holdfast.stores.postgres.opening import Opener
 from holdfast.stores.postgres.pools import AwaitingPool, BlockingPool
 from holdfast.stores.postgres.select import select_ready
@@ -62,6 +62,7 @@ class PostgresStore:
         self.engine = Engine(
             select_ready=partial(select_ready, Marks()),
             examine=examine,
+            moments=PastMoments(),
             succeed_held=partial(succeed_held, judged_by_server=clock is None),
         )
         self.engine.brief_enqueue = partial(brief_enqueue, self.engine)

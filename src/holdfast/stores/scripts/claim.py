@@ -31,7 +31,7 @@ _CLAIMED: Final[EventName] = "claimed"
 
 def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
     """Lease up to the limit of ready jobs, in the order of claiming."""
-    version, untidy, now = yield from open_claim()
+    version, untidy, now = yield from open_claim(engine)
     catalog = yield from catalog_at(engine, version)
     return (yield from _claim(engine, catalog, request, untidy, now))
 
@@ -40,7 +40,7 @@ def settle_and_claim(
     engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]], request: ClaimRequest
 ) -> Script[tuple[list[Settlement], list[Claim]]]:
     """Settle and claim in one transaction, which both halves open with one statement."""
-    version, untidy, now = yield from open_claim()
+    version, untidy, now = yield from open_claim(engine)
     catalog = yield from catalog_at(engine, version)
     settlements = (yield from settle_under(engine, catalog, wanted)) if wanted else []
     if any(checked.follow_ups for _, checked in wanted):
@@ -101,7 +101,7 @@ def _take(engine: Engine, catalog: Catalog, request: ClaimRequest) -> Script[lis
             taken += jobs
             preference = preference.after(jobs[-1].affinity) if jobs else preference
             preference = preference.holding(job.affinity for job in jobs)
-        elif bites_left and (yield from _tidy_more(catalog)):
+        elif bites_left and (yield from _tidy_more(engine, catalog)):
             # What this claim could take may stand behind what others could; it looks so far and no further.
             bites_left -= 1
         else:
@@ -136,16 +136,24 @@ class Untidy(NamedTuple):
     overdue: bool
 
 
-def open_claim() -> Script[tuple[int, Untidy, Now]]:
-    """Read what every claim begins with, in one statement: most have nothing to tidy."""
+def open_claim(engine: Engine, *, whole: bool = False) -> Script[tuple[int, Untidy, Now]]:
+    """Read what every claim begins with, in one statement: most have nothing to tidy.
+
+    An engine that knows until when nothing was due looks from there on, unless the *whole* is to be looked at.
+    """
     now = yield from script.now()
-    [[version, *found]] = yield Statement("claim_opening", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
+    values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms}
+    if engine.moments is not None:
+        values |= engine.moments.lows(whole=whole)
+    [[version, *found]] = yield Statement("claim_opening", values)
+    if engine.moments is not None:
+        engine.moments.looked(now, whole=whole, found=any(found))
     return int(version), Untidy(*map(bool, found)), now
 
 
-def _tidy_more(catalog: Catalog) -> Script[bool]:
+def _tidy_more(engine: Engine, catalog: Catalog) -> Script[bool]:
     """Tidy another bite; tell if there was anything."""
-    _, untidy, now = yield from open_claim()
+    _, untidy, now = yield from open_claim(engine, whole=True)
     return (yield from tidy(catalog, untidy, now))
 
 

@@ -55,7 +55,7 @@ def claim_session(engine: Engine, request: SessionRequest) -> Script[SessionClai
 
 def claim_any_session(engine: Engine, request: SessionRequest) -> Script[SessionClaim | None]:
     """Lease the next run of whichever session is ready: the oldest head of the tenant whose turn it is."""
-    version, untidy, now = yield from open_claim()
+    version, untidy, now = yield from open_claim(engine, whole=True)
     catalog = yield from catalog_at(engine, version)
     if request.resent:
         holder = request.holder
@@ -70,7 +70,7 @@ def claim_any_session(engine: Engine, request: SessionRequest) -> Script[Session
         if claim is not None:
             return claim
         # What this claim could take may stand behind what others could; it looks so far and no further.
-        _, untidy, now = yield from open_claim()
+        _, untidy, now = yield from open_claim(engine, whole=True)
         if not ((yield from tidy(catalog, untidy, now)) or (yield from end_lapsed(catalog, now))):
             break
     return None

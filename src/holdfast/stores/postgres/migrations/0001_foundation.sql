@@ -218,11 +218,12 @@ create index job_strict_affinity on holdfast.job (tenant, route, priority desc, 
 create index job_scheduled on holdfast.job (due_at_ms, seq)
     where state = 'scheduled';
 
--- Running jobs, found when their lease has lapsed, and by the worker that holds them.
+-- Running jobs, found when their lease has lapsed, and by the worker that holds them. The second says more than it has to,
+-- so that nobody who looks for leases is led through all that runs.
 create index job_lease on holdfast.job (lease_until_ms)
     where state = 'running';
 create index job_holder on holdfast.job (worker, lease_token)
-    where state = 'running';
+    where state = 'running' and worker is not null;
 
 -- Jobs whose last attempt lapsed, few as they are, for those who look after them.
 create index job_suspect on holdfast.job (suspect, state)
