@@ -21,7 +21,6 @@ from holdfast import (
     Queue,
     Retry,
     SessionContext,
-    Worker,
 )
 from holdfast.runtime import sessions
 from holdfast.runtime.turns import Turn, offer_checkpoints
@@ -610,11 +609,12 @@ def test_a_suspect_turn_runs_alone(harness: Harness) -> None:
         all_ended(queue, [job_id, other.id])
 
 
-def test_turns_cannot_be_isolated(queue: Queue) -> None:
-    Chat(queue)
-
-    with pytest.raises(Misconfigured, match="the turns of a session need the worker's store"):
-        Worker(queue, isolate="process")
+def test_turns_run_in_the_worker_also_where_all_else_is_isolated(queue: Queue) -> None:
+    """Nothing of the chat is in a module that another process could import."""
+    chat = Chat(queue)
+    [job_id] = chat.say("one")
+    with at_work(queue, isolate="process"):
+        assert ended(queue, job_id).state == "done"
 
 
 def test_an_exclusive_worker_of_sessions_takes_back_what_its_start_before_held(queue: Queue) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from holdfast.client.session_tasks import BaseSessionTask
 from holdfast.client.tasks import AnyTask
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import Misconfigured
@@ -37,8 +38,9 @@ class Terms(NamedTuple):
     kill_after_seconds: float
 
     def isolates(self, task: AnyTask) -> bool:
-        """Whether every attempt of *task* runs in a process of its own."""
-        return self.isolate_all or task.policy.isolate is not None
+        """Whether every attempt of *task* runs in a process of its own; turns of sessions need the worker's store."""
+        asked = self.isolate_all or task.policy.isolate is not None
+        return asked and not isinstance(task, BaseSessionTask)
 
 
 def refuse_unfit(terms: Terms, tasks: Iterable[AnyTask]) -> None:

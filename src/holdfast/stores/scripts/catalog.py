@@ -9,7 +9,7 @@ from holdfast.domain import limits, strict_json
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.lane import Catalog, Lane, Route, RouteKey
 from holdfast.stores.engine import Engine
-from holdfast.stores.script import Script, Statement
+from holdfast.stores.script import OvertakenError, Script, Statement
 
 
 def load_catalog(engine: Engine) -> Script[Catalog]:
@@ -75,3 +75,11 @@ def intern_routes(engine: Engine, catalog: Catalog, keys: Set[RouteKey]) -> Scri
         )
     yield from touch_catalog()
     return (yield from load_catalog(engine))
+
+
+def route_by_number(catalog: Catalog, number: int) -> Route:
+    """Return a route that a row names; one that came after this catalog was read makes the script run again."""
+    route = catalog.by_number.get(number)
+    if route is None:
+        raise OvertakenError(f"route {number} came after the catalog was read")
+    return route

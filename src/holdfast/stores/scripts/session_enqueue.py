@@ -12,6 +12,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.session import Session, batch_id
 from holdfast.stores.script import OvertakenError, Row, Script, Statement
+from holdfast.stores.scripts.catalog import route_by_number
 from holdfast.stores.scripts.sessions import refresh_heads
 
 SessionName: TypeAlias = tuple[str, str]
@@ -85,7 +86,7 @@ def _meet_sources(catalog: Catalog, entered: Entered, keys: list[str]) -> Script
 def _buried(catalog: Catalog, session: Session, row: Row) -> Job:
     """Return what is left of a batch that was deleted: who it was and how it ended, without payload and result."""
     _, seq, job_id, route, batch_json, enqueue_seq, enqueued_at_ms, state, deleted_at_ms = row
-    key = catalog.by_number[route].key
+    key = route_by_number(catalog, route).key
     gone: dict[str, Any] = dict.fromkeys(Job._fields)
     gone |= dict.fromkeys(("attempt", "epoch", "priority", "cancel_requested", "suspect", "deferrals", "releases"), 0)
     gone |= {

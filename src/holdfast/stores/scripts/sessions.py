@@ -15,6 +15,7 @@ from holdfast.domain.lane import Catalog
 from holdfast.domain.session import NO_HEAD, Batch, Head, Session
 from holdfast.domain.session_selection import Candidate, Choice, Place, Wanted, candidate, choose_run, standing_of
 from holdfast.stores.script import Row, Script, Signal, Statement, session_topic, sessions_topic
+from holdfast.stores.scripts.catalog import route_by_number
 
 _FIRST = Wanted("next", "idle", 1)
 
@@ -48,7 +49,7 @@ def sessions_of(jobs: Iterable[Job]) -> list[int]:
 def candidate_of(catalog: Catalog, row: Row, welcome: Collection[int] | None) -> Candidate:
     """Return a row of a session's line as the selection sees it; *welcome* has the routes a claimer may take."""
     seq, enqueue_seq, state, epoch, route, batch_json = row
-    key = catalog.by_number[route].key
+    key = route_by_number(catalog, route).key
     standing = standing_of(
         state,
         epoch,
@@ -102,7 +103,7 @@ def refresh_heads(catalog: Catalog, sessions: Sequence[Session], now: Now) -> Sc
         if head != (session.head or NO_HEAD):
             changed.append((*head, session.number))
         if head.route is not None:
-            topics.add(sessions_topic(catalog.by_number[head.route].key.lane))
+            topics.add(sessions_topic(route_by_number(catalog, head.route).key.lane))
     if changed:
         yield Statement("session_heads_write", many=changed)
     if topics:
@@ -119,5 +120,5 @@ def _head(catalog: Catalog, session: Session, front: Row) -> Script[Head]:
     if not choice.run:
         return NO_HEAD
     [leading] = choice.run
-    turn = catalog.lane(catalog.by_number[leading.route].key.lane).turn_of(session.tenant)
+    turn = catalog.lane(route_by_number(catalog, leading.route).key.lane).turn_of(session.tenant)
     return Head(leading.route, leading.work_class, turn, leading.seq)
