@@ -28,15 +28,16 @@ class History:
     """What a reader of the event log saw while it grew: each event's job and number, in order."""
     ledger: list[tuple[str, int]] = field(default_factory=list)
     """What callers wrote in their own transactions: the job and epoch each of them settled as done."""
-    in_commit_order: bool = True
-    """Whether the log's order is that of the commits; if not, only the numbers of a job's events tell theirs."""
+    one_writer: bool = True
+    """Whether one transaction at a time reads the clock and writes. The log's order is then that of the commits; if
+    not, only the numbers of a job's events tell theirs, and a claim may be given long after it read the clock."""
 
     def of(self, *deeds: str, certain: bool = True) -> list[Act]:
         return [act for act in self.acts if act.deed in deeds and (act.certain or not certain)]
 
     def events_by_job(self) -> dict[str, list[Event]]:
         found: dict[str, list[Event]] = defaultdict(list)
-        for event in self.events if self.in_commit_order else sorted(self.events, key=lambda event: event.number):
+        for event in self.events if self.one_writer else sorted(self.events, key=lambda event: event.number):
             found[event.job_id].append(event)
         return found
 
@@ -121,17 +122,20 @@ def live_leases_never_overlap(history: History) -> Iterator[str]:
     for act in history.of("settle", "cancel", certain=False):
         endings[act.job].append(act)
     renewals = _renewals(history)
+    _, ahead = clock_offsets(history)
     for job, claims in _claims(history).items():
         for earlier, later in pairwise(claims):
+            assert later.ended is not None
             if earlier.epoch == later.epoch or _may_have_ended(endings[job], earlier, later):
                 continue
             known = [
                 act for act in renewals[job, earlier.epoch] if act.ended is not None and act.ended < later.started
             ]
             until_ms = max(earlier.until_ms, *(act.until_ms for act in known), 0)
-            if until_ms > later.decided_ms:
+            given_ms = later.decided_ms if history.one_writer else later.ended + ahead
+            if until_ms > given_ms:
                 yield (
-                    f"{job}: epoch {later.epoch} was given to {later.actor} at {later.decided_ms},"
+                    f"{job}: epoch {later.epoch} was given to {later.actor} at {given_ms:.0f} or before,"
                     f" while {earlier.actor} held epoch {earlier.epoch} until {until_ms}"
                 )
 
@@ -277,7 +281,7 @@ def a_reader_sees_every_event_once_in_order(history: History) -> Iterator[str]:
 
 def a_key_has_one_holder(history: History) -> Iterator[str]:
     """Walk a log whose order is that of the commits, and count who holds each key; their jobs record all."""
-    if not history.in_commit_order:
+    if not history.one_writer:
         return
     holders: dict[str, set[str]] = defaultdict(set)
     for event in history.events:

@@ -132,7 +132,7 @@ class Conductor:
             events=self._events(),
             seen=pages(self._folder)[0],
             ledger=self.engine.ledger(),
-            in_commit_order=self.engine.in_commit_order,
+            one_writer=self.engine.one_writer,
         )
 
     def codes(self) -> set[str]:

@@ -26,8 +26,8 @@ class Engine(Protocol):
     """A store with a table of the caller's own beside the queue's."""
 
     queue: holdfast.Queue
-    in_commit_order: bool
-    """Whether the event log's order is that of the commits."""
+    one_writer: bool
+    """Whether one transaction at a time reads the clock and writes, so that the event log is in commit order."""
 
     def prepare(self) -> None:
         """Make the schema and the caller's own table."""
@@ -56,7 +56,7 @@ _LEDGER = "create table if not exists ledger (job text not null, epoch integer n
 class SqliteFile:
     """A SQLite file."""
 
-    in_commit_order = True
+    one_writer = True
 
     def __init__(self, url: str) -> None:
         self.queue = holdfast.connect(url)
@@ -108,7 +108,7 @@ class PostgresDatabase:
     """A PostgreSQL database, the queue in its schema `holdfast`."""
 
     # Transactions are ordered by when they began to write, and see what others commit after that.
-    in_commit_order = False
+    one_writer = False
 
     def __init__(self, url: str) -> None:
         self.queue = holdfast.connect(url)

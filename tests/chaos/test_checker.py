@@ -284,3 +284,22 @@ class TestWhatIsNotKnown:
         forget("settle", "a", 1)(history)
         history.acts.append(replace(settle, deed="cancel", forced=True, epoch=0))
         assert breaches(history) == []
+
+    def test_a_claim_may_be_held_up_between_reading_the_clock_and_being_given(self) -> None:
+        history = sound()
+        both(short_lease("a", 1), forget("heartbeat", "a", 1), forget("settle", "a", 1))(history)
+        claim = history.acts[find(history, "claim", "a", 2)]
+        earlier = history.acts[find(history, "claim", "a", 1)]
+        assert claim.ended is not None
+        change("claim", "a", 2, started=earlier.started, until_ms=earlier.decided_ms + claim.lease_ms)(history)
+        assert any(breach.startswith("live_leases_never_overlap") for breach in breaches(history))
+        history.one_writer = False
+        change("claim", "a", 2, ended=claim.ended + 100)(history)
+        assert not any(breach.startswith("live_leases_never_overlap") for breach in breaches(history))
+
+    @pytest.mark.parametrize("doctor", DOCTORED["live_leases_never_overlap"])
+    def test_but_not_beyond_the_answer(self, doctor: Doctor) -> None:
+        history = sound()
+        history.one_writer = False
+        doctor(history)
+        assert any(breach.startswith("live_leases_never_overlap") for breach in breaches(history))

@@ -114,6 +114,30 @@ class TestClaiming:
         assert (len(ids), len(set(ids))) == (400, 400)
         assert queue.counts() == {"done": 400}
 
+    def test_the_same_claim_sent_again_waits_for_the_first(self, slow: Slow, queue: holdfast.Queue) -> None:
+        queue.enqueue_many([NewJob("mail") for _ in range(10)])
+        taken: list[str] = []
+
+        def claim(queue: holdfast.Queue) -> list[str]:
+            return claim_ids(queue, 4, worker="w", lease_token="t1")
+
+        again = slow.during(lambda first: taken.extend(claim(first)), lambda: claim(queue))
+        assert again == taken
+        assert queue.counts() == {"running": 4, "ready": 6}
+
+    def test_so_does_the_same_claim_of_any_session(self, slow: Slow, queue: holdfast.Queue) -> None:
+        for number in range(3):
+            queue.enqueue("chat", session=f"s{number}")
+        taken: list[object] = []
+
+        def claim(queue: holdfast.Queue) -> object:
+            return queue.claim_any_session(worker="w", nonce="n1")
+
+        again = slow.during(lambda first: taken.append(claim(first)), lambda: claim(queue))
+        assert again is not None
+        assert [again] == taken
+        assert queue.counts() == {"running": 1, "ready": 2}
+
     @pytest.mark.parametrize("kinds", [("mail", "mail"), ("mail", "post")], ids=["one stream", "two routes"])
     def test_it_looks_past_what_others_have_in_hand(
         self, queue: holdfast.Queue, url: str, schema: str, kinds: tuple[str, str]

@@ -62,10 +62,16 @@ def _claim(engine: Engine, catalog: Catalog, request: ClaimRequest, untidy: Unti
 
 def _held_already(request: ClaimRequest) -> Script[list[Claim]]:
     """Return what this very claim was given before, if its answer was lost."""
+    yield from hold_claim(request.worker, request.lease_token)
     rows = yield Statement("jobs_held", {"worker": request.worker, "lease_token": request.lease_token})
     now = yield from script.now()
     jobs = sorted(map(Job._make, rows), key=lambda job: job.claim_place or 0)
     return [Claim(job, request.lease_ms) for job in jobs if lifecycle.holds(job, Claim(job, 0).lease, now)]
+
+
+def hold_claim(worker: str, token: str) -> Script[None]:
+    """Wait until the same claim, if it was sent before and is still on its way, has been decided."""
+    yield Statement("claim_hold", {"worker": worker, "token": token})
 
 
 def seconds_to_come() -> Script[float]:

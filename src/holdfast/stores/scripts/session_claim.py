@@ -23,7 +23,7 @@ from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import OvertakenError, Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, load_catalog
-from holdfast.stores.scripts.claim import open_claim, seconds_to_come, tidy
+from holdfast.stores.scripts.claim import hold_claim, open_claim, seconds_to_come, tidy
 from holdfast.stores.scripts.lease import held_job, stand
 from holdfast.stores.scripts.moves import apply_steps
 from holdfast.stores.scripts.session_lease import end_lapsed
@@ -59,6 +59,7 @@ def claim_any_session(engine: Engine, request: SessionRequest) -> Script[Session
     catalog = yield from catalog_at(engine, version)
     if request.resent:
         holder = request.holder
+        yield from hold_claim(holder.worker, holder.nonce)
         rows = yield Statement("session_by_nonce", {"worker": holder.worker, "nonce": holder.nonce})
         for row in rows:
             if again := (yield from _given_before(Session._make(row), request)):
