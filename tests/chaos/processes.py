@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -46,6 +48,14 @@ class Child:
         while _state(self.pid) not in "TZX":
             os.sched_yield()
 
+    def stop_between_writes(self, url: str) -> None:
+        """Stop the process where it holds up no other writer of the store at *url*, however long it is stopped."""
+        self.stop()
+        while not _gate_is_open(url):
+            self.resume()
+            time.sleep(0.01)
+            self.stop()
+
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
@@ -67,6 +77,18 @@ class Child:
         self.kill()
         self.process.close()
         self._pipe.close()
+
+
+def _gate_is_open(url: str) -> bool:
+    """Whether anybody may write to a file; a server ends by itself what is silent for too long."""
+    if url.startswith("postgresql:"):
+        return True
+    with Path(f"{url}-holdfast").open("rb") as side_file:
+        try:
+            fcntl.flock(side_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _state(pid: int) -> str:

@@ -16,10 +16,11 @@ from tests.chaos.processes import PATIENCE_SECONDS
 
 def wait_until(come: Callable[[], bool]) -> None:
     """Wait for something that must come."""
-    patience = time.monotonic() + PATIENCE_SECONDS
+    patience, pause = time.monotonic() + PATIENCE_SECONDS, 0.001
     while not come():
         assert time.monotonic() < patience, "what was waited for did not come"
-        time.sleep(0.001)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
 
 
 def in_background(work: Callable[..., Any], *words: Any) -> Future[Any]:

@@ -16,6 +16,7 @@ import holdfast
 from holdfast import InvalidInput, Misconfigured
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.stores.postgres.store import PostgresStore
+from tests.chaos.threads import wait_until
 
 
 class TestWords:
@@ -124,8 +125,8 @@ class TestSharing:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            while not await queue.counts():
-                await asyncio.sleep(0.01)
+            with holdfast.connect(url, schema=schema) as other:
+                await asyncio.to_thread(wait_until, lambda: other.counts() == {"ready": 1})
             assert not (await queue.enqueue("mail", job_id="a")).created
             await queue.close()
 

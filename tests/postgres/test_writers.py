@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -11,10 +12,11 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import Conflict, Done, KindRetired, NewJob, StoreBusy
+from holdfast import Conflict, Done, KindRetired, NewJob, StoreBusy, StoreUnreachable
 from holdfast.client.connect import queue_on
 from holdfast.stores.postgres import transactions
 from holdfast.stores.postgres.store import PostgresStore
+from tests.chaos.threads import in_background, wait_until
 from tests.support.held import claim_ids, claim_one
 
 T = TypeVar("T")
@@ -61,29 +63,24 @@ class Slow:
             self._stopped.set()
             assert self._go_on.wait(30)
 
+    def begin(self, call: Callable[[holdfast.Queue], T]) -> Future[T]:
+        """Make *call* in another thread, and return as soon as it is about to commit."""
+        answer = in_background(lambda: call(self.queue))
+        assert self._stopped.wait(30), answer.exception(0)
+        return answer
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
     def during(self, call: Callable[[holdfast.Queue], object], meanwhile: Callable[[], T]) -> T:
         """Make *call*; before it commits begin *meanwhile*, which has to wait for it, and return its answer."""
-        errors: list[Exception] = []
-
-        def run() -> None:
-            try:
-                call(self.queue)
-            except Exception as error:
-                errors.append(error)
-
-        first = threading.Thread(target=run)
-        first.start()
-        assert self._stopped.wait(30)
-        answers: list[T] = []
-        second = threading.Thread(target=lambda: answers.append(meanwhile()))
-        second.start()
-        second.join(0.3)
-        assert second.is_alive(), "it did not wait"
-        self._go_on.set()
-        first.join(30)
-        second.join(30)
-        assert errors == []
-        return answers[0]
+        first = self.begin(call)
+        second = in_background(meanwhile)
+        with pytest.raises(TimeoutError):
+            second.result(0.3)
+        self.go_on()
+        first.result(30)
+        return second.result(30)
 
 
 @pytest.fixture
@@ -339,3 +336,41 @@ def test_what_others_hold_for_too_long_is_a_busy_store(
         assert impatient.get("a").state == "ready"
     assert impatient.cancel("a").state == "cancelled"
     impatient.close()
+
+
+class TestSilence:
+    """Who is stopped or cut off while its transaction is open keeps nobody from its jobs for good."""
+
+    @pytest.fixture
+    def silent(self, url: str, schema: str, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+        queue.migrate()
+        monkeypatch.setattr(transactions, "LOCK_MS", 200)
+        made = Slow(url, schema)
+        yield made
+        made.queue.close()
+
+    def test_what_it_was_about_to_claim_goes_to_another(self, silent: Slow, queue: holdfast.Queue) -> None:
+        made, taken = queue.enqueue("mail"), list[str]()
+        first = silent.begin(lambda queue: queue.claim())
+        wait_until(lambda: bool(taken.extend(claim_ids(queue)) or taken))
+        silent.go_on()
+        with pytest.raises(StoreUnreachable, match="silent"):
+            first.result(30)
+        assert taken == [made.id]
+        assert queue.get(made.id).epoch == 1
+
+    def test_what_it_was_about_to_settle_is_settled_by_sending_it_again(
+        self, silent: Slow, queue: holdfast.Queue
+    ) -> None:
+        made, claim = queue.enqueue("mail"), claim_one(queue)
+        first = silent.begin(lambda queue: queue.settle(claim, Done({"sent": 1})))
+        assert queue.settle(claim, Done({"sent": 2})).state == "done"
+        silent.go_on()
+        with pytest.raises(StoreUnreachable, match="silent"):
+            first.result(30)
+        assert queue.get(made.id).result == {"sent": 2}
+
+    def test_a_transaction_of_the_callers_own_may_be_silent_for_a_minute(self, queue: holdfast.Queue) -> None:
+        with queue.transaction() as transaction:
+            [[silence]] = transaction.execute("show idle_in_transaction_session_timeout")
+        assert silence == "1min"

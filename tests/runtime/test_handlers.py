@@ -11,7 +11,7 @@ import pytest
 from holdfast import Artifact, Backoff, Context, Defer, Done, Fail, Job, Misconfigured, Queue, Retry
 from holdfast.runtime.worker import Worker
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import arrived, at_work, ended, in_state
+from tests.runtime.workers import KEPT_LEASE_SECONDS, arrived, at_work, ended, in_state
 from tests.support.clock import ManualClock
 
 
@@ -289,7 +289,7 @@ def test_progress_arrives_while_the_handler_runs(queue: Queue) -> None:
         arrived(seen)
 
     made = queue.enqueue("long", {})
-    with at_work(queue, lease=0.9):
+    with at_work(queue, lease=KEPT_LEASE_SECONDS):
         wait_until(lambda: queue.get(made.id).phase == "loading")
         assert queue.get(made.id).percent == 40
         seen.set()

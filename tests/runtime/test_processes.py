@@ -14,7 +14,7 @@ from tests.chaos.processes import Child
 from tests.chaos.threads import wait_until
 from tests.runtime.children import EFFECTS, open_queue, work, work_by_hand
 from tests.runtime.places import PLACES, Vanishing, fresh_place, vanishing_place
-from tests.runtime.workers import at_work, ended
+from tests.runtime.workers import KEPT_LEASE_SECONDS, at_work, ended
 
 
 @pytest.fixture(params=PLACES)
@@ -63,7 +63,7 @@ def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue
     made = queue.enqueue("hold", {})
     with Child(work_by_hand, place, {"lease": 0.5, "worker": "sleeper", "kinds": ["hold"]}) as sleeper:
         assert sleeper.hear() == "started"
-        sleeper.stop()
+        sleeper.stop_between_writes(place)
         with at_work(queue, worker="heir"):
             job = ended(queue, made.id)
         sleeper.resume()
@@ -77,8 +77,8 @@ def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue
 
 
 def test_a_worker_whose_loop_is_blocked_for_three_leases_keeps_its_job(queue: Queue, place: str) -> None:
-    made = queue.enqueue("block", {"number": 3, "seconds": 1.5})
-    with Child(work, place, {"lease": 0.5, "worker": "rude", "kinds": ["block"]}):
+    made = queue.enqueue("block", {"number": 3, "seconds": 3 * KEPT_LEASE_SECONDS})
+    with Child(work, place, {"lease": KEPT_LEASE_SECONDS, "worker": "rude", "kinds": ["block"]}):
         wait_until(lambda: queue.get(made.id).worker == "rude")
         with at_work(queue, worker="envious"):
             job = ended(queue, made.id)

@@ -60,7 +60,7 @@ def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place:
     ids = [say(queue, "one"), say(queue, "two")]
     with Child(answer_by_hand, place, {"lease": 0.5, "worker": "sleeper"}) as sleeper:
         assert sleeper.hear() == (["one", "two"], 1)
-        sleeper.stop()
+        sleeper.stop_between_writes(place)
         with Child(answer_by_hand, place, {"lease": 30, "worker": "heir"}) as heir:
             assert heir.hear() == (["one", "two"], 2)
             sleeper.tell()

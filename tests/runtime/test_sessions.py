@@ -26,7 +26,7 @@ from holdfast.runtime import sessions
 from holdfast.runtime.turns import Turn, offer_checkpoints
 from tests.chaos.threads import wait_until
 from tests.runtime.chats import SESSION, Chat, Message
-from tests.runtime.workers import LEASE_SECONDS, Outage, arrived, at_work, ended, in_state, live
+from tests.runtime.workers import KEPT_LEASE_SECONDS, Outage, arrived, at_work, ended, in_state, live
 from tests.support.stores import Harness
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
@@ -407,10 +407,10 @@ def test_a_long_turn_keeps_all_of_its_batches(harness: Harness, awaited: bool) -
     chat = Chat(live(harness), awaited=awaited, checkpoints=2)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(chat.queue, lease=LEASE_SECONDS):
+    with at_work(chat.queue, lease=KEPT_LEASE_SECONDS):
         chat.halts()
         ids += chat.say("three")
-        until_ms = (chat.queue.get(ids[1]).lease_until_ms or 0) + LEASE_SECONDS * 3_000
+        until_ms = (chat.queue.get(ids[1]).lease_until_ms or 0) + KEPT_LEASE_SECONDS * 3_000
         wait_until(lambda: (chat.queue.get(ids[1]).lease_until_ms or 0) > until_ms)
         # Whoever else asks finds the session in hand.
         assert chat.queue.claim_any_session() is None
@@ -426,7 +426,7 @@ def test_a_turn_that_is_lost_stops_its_handler(harness: Harness, awaited: bool) 
     chat = Chat(queue, awaited=awaited)
     chat.halt()
     [job_id] = chat.say("one")
-    with at_work(queue, lease=LEASE_SECONDS) as working:
+    with at_work(queue, lease=KEPT_LEASE_SECONDS) as working:
         chat.halts()
         harness.clock.advance(60)
         wait_until(lambda: queue.get(job_id).worker != working.worker.name or chat.stopped.is_set())

@@ -16,7 +16,7 @@ from holdfast.telemetry.names import METRICS
 from holdfast.telemetry.store_metrics import StoreCollector, pause_until
 from holdfast.telemetry.worker_metrics import Metrics
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import LEASE_SECONDS, Outage, at_work, ended, live
+from tests.runtime.workers import KEPT_LEASE_SECONDS, Outage, at_work, ended, live
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 
@@ -140,7 +140,7 @@ def test_a_lost_lease_is_counted_as_lost(durable_harness: Harness) -> None:
         context.wait_cancelled(30)
 
     made = task.enqueue()
-    with at_work(queue, metrics=metrics, lease=LEASE_SECONDS) as working:
+    with at_work(queue, metrics=metrics, lease=KEPT_LEASE_SECONDS) as working:
         assert taken.wait(30)
         queue.cancel(made.id, force=True)
         wait_until(lambda: working.worker.status().ended.get("lost") == 1)

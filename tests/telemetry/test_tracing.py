@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import holdfast
 from holdfast import Backoff, Context, Defer, Done, Failed, NewJob, telemetry, testing
-from tests.runtime.workers import Outage, at_work, ended
+from tests.chaos.threads import wait_until
+from tests.runtime.workers import Outage, arrived, at_work, ended
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 from tests.telemetry.spans import Spans, context_of, is_below, links
@@ -274,9 +276,13 @@ def test_a_lost_answer_does_not_make_a_worker_lose_what_follows(harness: Harness
     def first(context: Context) -> None:
         context.follow_up(NewJob("second"))
         outage.lose_answers(1)
+        began.set()
 
-    made = first.enqueue()
+    made, began = first.enqueue(), threading.Event()
     with at_work(queue) as working:
+        # Not asked of the store before, so that it is the worker whose answer is lost.
+        arrived(began)
+        wait_until(lambda: outage.answers_lost)
         ended(queue, made.id)
         working.worker.stop()
         working.end()

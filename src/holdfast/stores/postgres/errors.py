@@ -24,6 +24,10 @@ _BY_STATE: dict[str, tuple[type[HoldfastError], str]] = {
     "08": (StoreUnreachable, "the connection to the server was lost"),
     "22021": (Misconfigured, "the database cannot store this text; it must be encoded in UTF8"),
     "25006": (ReadOnlyStore, "the server only reads, as a standby does; connect to one that writes"),
+    "25P03": (
+        StoreUnreachable,
+        "it was silent for so long that the server ended its transaction; nothing was stored",
+    ),
     "28": (Misconfigured, "the server refuses this role; check the URL and the server's pg_hba.conf"),
     "3D": (Misconfigured, "the server has no such database; create it, or check the URL"),
     "40": (StoreBusy, "others changed the same jobs time and again; try again"),
@@ -56,7 +60,12 @@ _PREPARED_LOST = {"26000", "42P05"}
 
 def lost(error: psycopg.Error) -> bool:
     """Whether the connection, or the server behind it, is gone."""
-    return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"}
+    return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"} or fell_silent(error)
+
+
+def fell_silent(error: psycopg.Error) -> bool:
+    """Whether the server undid the transaction because nothing was asked of it for too long."""
+    return error.sqlstate == "25P03"
 
 
 @contextmanager

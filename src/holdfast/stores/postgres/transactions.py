@@ -15,11 +15,12 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from holdfast.domain import limits
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
 from holdfast.stores.drivers import answer_beside
 from holdfast.stores.postgres.binding import bound, columns
-from holdfast.stores.postgres.errors import lost, prepared_lost, worth_another_run
+from holdfast.stores.postgres.errors import fell_silent, lost, prepared_lost, worth_another_run
 from holdfast.stores.postgres.statements import texts
 from holdfast.stores.postgres.wire import Copy, Message, Query, Talk
 from holdfast.stores.script import Read, Row, Rows, Script, Statement, Write
@@ -63,7 +64,10 @@ class Terms:
         self.begin_reading = f"{beginning}; {self.read_clock}"
         self.begin_writing = f'begin isolation level read committed; select "{schema}".begin_ms({LOCK_MS})'
         # For statements of the caller's own the planner stays as it is.
-        self.begin_sharing = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
+        self.begin_sharing = (
+            f"begin isolation level read committed; set local lock_timeout = {LOCK_MS};"
+            f" set local idle_in_transaction_session_timeout = {limits.TRANSACTION_MS_MAX}"
+        )
         columns_copied = self.texts.writing["job_copy"].partition("(")[2].partition(")")[0].split(",")
         self._known_places = [
             place for place, name in enumerate(columns_copied) if name.strip() in {"dedupe_key", "digest"}
@@ -177,7 +181,7 @@ def commit(terms: Terms, connection: Any, signals: Collection[str]) -> Talk[None
     try:
         yield Message(f"commit; {notification(terms, signals)}" if signals else "commit")
     except psycopg.Error as error:
-        if connection.closed or lost(error):
+        if (connection.closed or lost(error)) and not fell_silent(error):
             raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
         if error.sqlstate != "54000":
             raise

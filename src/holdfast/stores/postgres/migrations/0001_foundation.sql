@@ -8,10 +8,13 @@ $$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
 -- What every transaction of the code begins with: its settings, for itself alone, and the clock. As a function, because
 -- its plans are kept. Statistics may be old or missing; whatever they say, a claim walks along its index and stops. What
 -- has to be read as a whole is thought dear then, but is small: nothing is worth being compiled, nor planned each time.
+-- A client that says nothing for as long as others wait for a lock has been stopped or cut off: what it holds is let go.
 create function holdfast.begin_ms(lock_ms integer) returns bigint language plpgsql volatile as
 $$
 begin
-    perform set_config('lock_timeout', lock_ms::text, true), set_config('enable_bitmapscan', 'off', true),
+    perform set_config('lock_timeout', lock_ms::text, true),
+            set_config('idle_in_transaction_session_timeout', lock_ms::text, true),
+            set_config('enable_bitmapscan', 'off', true),
             set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
             set_config('plan_cache_mode', 'force_generic_plan', true);
     return holdfast.clock_ms();
