@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.chaos.processes import PATIENCE_SECONDS
+
+T = TypeVar("T")
 
 
 def wait_until(come: Callable[[], bool]) -> None:
@@ -23,9 +25,9 @@ def wait_until(come: Callable[[], bool]) -> None:
         pause = min(pause * 1.5, 0.02)
 
 
-def in_background(work: Callable[..., Any], *words: Any) -> Future[Any]:
+def in_background(work: Callable[..., T], *words: Any) -> Future[T]:
     """Do *work* in a thread that nobody waits for at the end, and return its answer to be."""
-    answer: Future[Any] = Future()
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
