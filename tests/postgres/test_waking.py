@@ -77,7 +77,9 @@ def test_a_new_job_wakes_a_claim_that_waits_for_one(
     waiting = in_background(lambda: queue.claim(wait=PATIENCE_SECONDS))
     wait_until(lambda: _listeners(server) > 0)
     made = other.enqueue("mail")
-    assert waiting.result(PATIENCE_SECONDS / 2).job.id == made.id
+    claim = waiting.result(PATIENCE_SECONDS / 2)
+    assert claim is not None
+    assert claim.job.id == made.id
 
 
 @pytest.mark.usefixtures("no_poll")
