@@ -22,8 +22,8 @@ Ground: TypeAlias = Any
 
 BULK = 1_000
 """Jobs in one call, where a candidate can take many."""
-BATCH = 100
-"""Jobs claimed and settled together, where a candidate can."""
+BATCH = 500
+"""Jobs claimed and settled together, where a candidate can; what the peers take at once too."""
 CEILINGS = frozenset({"bare sqlite3", "pgbench"})
 """No queues: what the engine alone can do."""
 

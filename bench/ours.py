@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import holdfast
-from bench.candidates import Candidate, Durability, PythonSession, Road, handle, payload
+from bench.candidates import BATCH, Candidate, Durability, PythonSession, Road, handle, payload
 
 _ROADS: frozenset[Road] = frozenset({"single", "threads-8", "threads-64", "bulk", "drain", "one-by-one"})
 
@@ -51,7 +51,7 @@ def candidates() -> list[Candidate]:
         Candidate(
             "holdfast",
             durability,
-            f'connect(durability="{durability}"); settle_and_claim in batches of 100 by a plain loop',
+            f'connect(durability="{durability}"); settle_and_claim in batches of {BATCH} by a plain loop',
             _ROADS,
             partial(HoldfastSession, durability),
         )

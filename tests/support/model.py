@@ -320,9 +320,9 @@ class Model:
         """Return how many jobs were set aside."""
         self.retired.add(kind)
         waiting = [job for job in self._those(WAITING) if job["kind"] == kind]
-        for job in waiting:
-            if job["state"] in WAITING:
-                self._finish(job, "retired")
+        # Successors first: one that is set aside together with its predecessor is not freed any more.
+        for job in sorted(waiting, key=lambda job: job["state"] != "blocked"):
+            self._finish(job, "retired")
         return len(waiting)
 
     def restore(self, kind: str) -> None:
