@@ -14,7 +14,7 @@ from holdfast import Done, Event, Job
 from tests.chaos.actor import claimed, settled
 from tests.chaos.checker import History
 from tests.chaos.engines import Engine, open_engine
-from tests.chaos.history import Recorder, acts_in, codes_in
+from tests.chaos.history import Act, Recorder, acts_in, codes_in
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.reader import pages
 
@@ -125,15 +125,19 @@ class Conductor:
 
     def history(self) -> History:
         """Return all that the processes wrote down and all that the store holds."""
-        logs = [path for path in sorted(self._folder.glob("*.log")) if path.name != "events.log"]
         return History(
-            acts=[act for path in logs for act in acts_in(path)],
+            acts=self.acts(),
             jobs=self._jobs(),
             events=self._events(),
             seen=pages(self._folder)[0],
             ledger=self.engine.ledger(),
             one_writer=self.engine.one_writer,
         )
+
+    def acts(self) -> list[Act]:
+        """Return what the processes have written down so far."""
+        logs = [path for path in sorted(self._folder.glob("*.log")) if path.name != "events.log"]
+        return [act for path in logs for act in acts_in(path)]
 
     def codes(self) -> set[str]:
         """Return the codes of all refusals and failures."""
