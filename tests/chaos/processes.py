@@ -49,9 +49,12 @@ class Child:
             os.sched_yield()
 
     def stop_between_writes(self, url: str) -> None:
-        """Stop the process where it holds up no other writer of the store at *url*, however long it is stopped."""
+        """Stop the process where it holds up no other writer of the store at *url*, however long it is stopped.
+
+        A server needs no care: it ends by itself what is silent for too long.
+        """
         self.stop()
-        while not _gate_is_open(url):
+        while not (url.startswith("postgresql:") or gate_is_free(url)):
             self.resume()
             time.sleep(0.01)
             self.stop()
@@ -79,16 +82,14 @@ class Child:
         self._pipe.close()
 
 
-def _gate_is_open(url: str) -> bool:
-    """Whether anybody may write to a file; a server ends by itself what is silent for too long."""
-    if url.startswith("postgresql:"):
-        return True
-    with Path(f"{url}-holdfast").open("rb") as side_file:
+def gate_is_free(database: str) -> bool:
+    """Whether a writer of this file could pass its gate now, asked of the kernel alone."""
+    with Path(f"{database}-holdfast").open("rb") as side_file:
         try:
             fcntl.flock(side_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-    return True
+        return True
 
 
 def _state(pid: int) -> str:

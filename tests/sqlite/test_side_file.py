@@ -18,7 +18,7 @@ import holdfast
 from holdfast import StoreBusy
 from holdfast.stores.sqlite import writer
 from holdfast.stores.sqlite.side_file import SideFile
-from tests.chaos.processes import PATIENCE_SECONDS, Child, say
+from tests.chaos.processes import PATIENCE_SECONDS, Child, gate_is_free, say
 from tests.chaos.threads import in_background, interruptible, wait_until
 
 SOON = 0.05
@@ -91,21 +91,11 @@ def held_elsewhere(path: str) -> Iterator[Child]:
         yield holder
 
 
-def is_free(path: str) -> bool:
-    """Whether the gate could be passed now, asked of the kernel alone."""
-    with Path(f"{path}-holdfast").open("rb") as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
 def comes_free(path: str) -> bool:
     """Whether the gate can be passed and goes on to be, once late threads have taken and left it."""
     in_a_row = 0
     for _ in range(300):
-        in_a_row = in_a_row + 1 if is_free(path) else 0
+        in_a_row = in_a_row + 1 if gate_is_free(path) else 0
         if in_a_row == 20:
             return True
         time.sleep(0.01)
@@ -131,9 +121,9 @@ class TestExclusive:
 
     def test_two_openings_in_one_process_exclude_each_other(self, path: str, side: SideFile) -> None:
         side.lock(SOON)
-        assert not is_free(path)
+        assert not gate_is_free(path)
         side.unlock()
-        assert is_free(path)
+        assert gate_is_free(path)
 
     def test_who_waits_gets_it_when_it_is_let_go(self, path: str, side: SideFile) -> None:
         with held_elsewhere(path) as holder:
@@ -141,7 +131,7 @@ class TestExclusive:
             holder.tell("let go")
             assert holder.hear() == "free"
             waiting.result(PATIENCE_SECONDS)
-            assert not is_free(path)
+            assert not gate_is_free(path)
 
     def test_nobody_who_keeps_asking_is_left_out(self, path: str) -> None:
         children = [Child(pass_until_told, path) for _ in range(4)]
@@ -170,9 +160,9 @@ class TestPatience:
             holder.tell("let go")
             assert holder.hear() == "free"
             side.lock(PATIENCE_SECONDS)
-            assert not is_free(path)
+            assert not gate_is_free(path)
             side.unlock()
-            assert is_free(path)
+            assert gate_is_free(path)
 
     def test_a_request_that_was_given_up_does_not_keep_the_gate(self, path: str, side: SideFile) -> None:
         with held_elsewhere(path) as holder:
@@ -243,7 +233,7 @@ class TestPatience:
                 late.lock(PATIENCE_SECONDS)
             late_holds.set()
             keeper.join(PATIENCE_SECONDS)
-            assert not is_free(path)
+            assert not gate_is_free(path)
             late.close()
 
 
@@ -270,7 +260,7 @@ def interrupted_once_waiting() -> Iterator[None]:
 class TestHoldersThatFallSilent:
     def test_a_killed_holder_frees_the_gate(self, path: str, side: SideFile) -> None:
         with held_elsewhere(path) as holder:
-            assert not is_free(path)
+            assert not gate_is_free(path)
             holder.kill()
             side.lock(PATIENCE_SECONDS)
 
