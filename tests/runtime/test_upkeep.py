@@ -14,6 +14,7 @@ import pytest
 from holdfast import NewJob, Queue, StoreUnreachable
 from holdfast.domain.records import WorkerInfo
 from holdfast.runtime import upkeep as upkeep_module
+from holdfast.runtime.timers import REAL_TIMER
 from holdfast.runtime.upkeep import Upkeep
 from holdfast.stores.drivers import drive
 from tests.chaos.threads import wait_until
@@ -135,6 +136,7 @@ def _upkeep(queue: Queue, **words: Any) -> Upkeep:
         concurrency=1,
         running=lambda: 0,
         retention_seconds=words.get("retention_seconds"),
+        timer=REAL_TIMER,
     )
 
 

@@ -7,7 +7,6 @@ What they tell each other goes through here, under one lock.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +19,7 @@ from holdfast.domain.claim import Claim
 from holdfast.domain.errors import HoldfastError, InvalidInput
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.domain.suspicion import is_suspect
+from holdfast.runtime.timers import REAL_TIMER, Timer
 
 if TYPE_CHECKING:
     from holdfast.client.operations import Operations
@@ -59,12 +59,14 @@ class Attempt:
         "started_at",
         "taken_at",
         "task",
+        "timer",
         "transaction",
     )
 
-    def __init__(self, claim: Claim, task: AnyTask, asked_at: float) -> None:
+    def __init__(self, claim: Claim, task: AnyTask, asked_at: float, timer: Timer = REAL_TIMER) -> None:
         self.claim = claim
         self.task = task
+        self.timer = timer
         self.function: Callable[..., Any] = task.function
         """What is called: the task's function, or that in the blocks of those who watch."""
         self.context = Context(claim)
@@ -74,7 +76,7 @@ class Attempt:
         """When a slot took it, by the monotonic clock; none while it waits for one."""
         self.loading_since: float | None = None
         """Since when it waits for what it needs to be loaded, by the monotonic clock; none if it does not."""
-        self.taken_at = time.monotonic()
+        self.taken_at = self.timer.monotonic()
         """When this worker heard that it has the job, by the monotonic clock."""
         self.lease_ends_at = asked_at + claim.lease_ms / 1000
         """Until when this worker may believe that it holds the job, by the monotonic clock.
@@ -154,7 +156,7 @@ class Attempt:
     def start(self) -> bool:
         """Note that a slot has it; tell whether its handler is to run. One told to stop before is given back."""
         with self._lock:
-            self.started_at = time.monotonic()
+            self.started_at = self.timer.monotonic()
             if not self._decided and self.stopped is not None:
                 self._decided, self._outcome = True, Released()
             return not self._decided

@@ -11,7 +11,6 @@ import logging
 import math
 import random
 import secrets
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -42,6 +41,7 @@ from holdfast.runtime.slots import Line, TaskSlots, ThreadSlots
 from holdfast.runtime.status import RunningJob, running_jobs
 from holdfast.runtime.stuck import StuckHandlers
 from holdfast.runtime.subscription import Subscription, affinities_of
+from holdfast.runtime.timers import Timer
 from holdfast.runtime.transactions import offer_transaction
 from holdfast.runtime.turns import Turn, part_turns
 from holdfast.runtime.waking import LaneListener
@@ -77,6 +77,7 @@ class Core:
         keeper: LeaseKeeper,
         give_up: Callable[[], None],
         isolation: Terms,
+        timer: Timer,
         residents: ResidentTerms | None = None,
         watches: Sequence[Watch] = (),
     ) -> None:
@@ -91,6 +92,7 @@ class Core:
         self._subscription = subscription
         self._concurrency = concurrency
         self._keeper = keeper
+        self._timer = timer
         self._watches = tuple(watches)
         keeper.decided = self.attempt_decided
         self._loop = asyncio.get_running_loop()
@@ -108,12 +110,16 @@ class Core:
         )
         self._line = Line(concurrency, self._places.slots_of)
         self._threads.line = self._coroutines.line = self._places.processes.line = self._line
-        self._stuck = StuckHandlers(self._line, concurrency)
+        self._stuck = StuckHandlers(self._line, concurrency, timer)
         self.residents: Residents | None = None
         """What is loaded, if this worker loads anything."""
         if residents is not None:
             self.residents = Residents(
-                residents, ready=self._line.put, say=partial(keeper.say_phase, store), changed=self._residents_changed
+                residents,
+                ready=self._line.put,
+                say=partial(keeper.say_phase, store),
+                changed=self._residents_changed,
+                timer=timer,
             )
         self.said_soon: Callable[[], None] = lambda: None
         """Told when something of this worker has changed that others see in the registry."""
@@ -142,6 +148,7 @@ class Core:
             self._subscription,
             concurrency=self._concurrency,
             lease_seconds=self._keeper.lease_seconds,
+            timer=self._timer,
             wake=self._wake,
             hand_out=self._take_in,
             ended=self._turn_ended,
@@ -194,7 +201,7 @@ class Core:
         ended, turns = self._take_ended()
         self._take_slots()
         room = self._room()
-        asks = room > 0 and time.monotonic() >= self._dry_until and self._subscription.jobs() is not None
+        asks = room > 0 and self._timer.monotonic() >= self._dry_until and self._subscription.jobs() is not None
         for_turns = self._turns.share(room, jobs_wait=asks)
         if turns or self._turns.to_give_back:
             await self._turns.settle(turns)
@@ -239,13 +246,11 @@ class Core:
 
     async def _pause(self) -> None:
         """Wait for an end, a signal or the next look; then let further ends gather."""
-        until = time.monotonic() + _LOOK_SECONDS
+        until = self._timer.monotonic() + _LOOK_SECONDS
         if self._room():
             dry_until = math.inf if self._subscription.jobs() is None else self._dry_until
             until = min(dry_until, self._turns.dry_until, until)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(until - time.monotonic(), 0)):
-                await self._wake.wait()
+        await self._timer.wait_async(self._wake, until - self._timer.monotonic())
         self._wake.clear()
         if self._listener.take():
             self._dry_until = 0.0
@@ -295,7 +300,7 @@ class Core:
         if self._busy <= self._concurrency:
             return
         waiting = next((attempt for attempt in self._held.values() if attempt.waits_for_slot), None)
-        if waiting is not None and time.monotonic() - waiting.taken_at > _PATIENCE_SECONDS:
+        if waiting is not None and self._timer.monotonic() - waiting.taken_at > _PATIENCE_SECONDS:
             self._run_seconds = 1.0
             self.release_waiting(loading=False)
 
@@ -305,7 +310,7 @@ class Core:
         """Settle what ended and claim what there is room for, in one commit, however often the store fails."""
         token = secrets.token_hex(16)
         pause = _RETRY_SECONDS_FIRST
-        asked_at = time.monotonic()
+        asked_at = self._timer.monotonic()
         unknown = False
         while ended or (room and (unknown or not self._stopping)):
             try:
@@ -322,23 +327,21 @@ class Core:
                 pause = min(pause * 2, _RETRY_SECONDS_LAST)
                 ended = self._still_ours(ended)
                 unknown = unknown or isinstance(error, OutcomeUnknown)
-                if not unknown or time.monotonic() > asked_at + self._keeper.lease_seconds:
-                    unknown, asked_at, token = False, time.monotonic(), secrets.token_hex(16)
+                if not unknown or self._timer.monotonic() > asked_at + self._keeper.lease_seconds:
+                    unknown, asked_at, token = False, self._timer.monotonic(), secrets.token_hex(16)
             else:
                 self._note_settled(ended, settlements)
                 self._hand_out(claims, asked_at)
                 if len(claims) < room:
-                    self._dry_until = time.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+                    self._dry_until = self._timer.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
                 return
 
     async def _rest(self, seconds: float) -> None:
         """Leave the store alone for a while, a shorter one if the worker is told to stop meanwhile."""
         if self._stopping:
-            await asyncio.sleep(min(seconds, _RETRY_SECONDS_FIRST))
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop_told.wait()
+            await self._timer.sleep(min(seconds, _RETRY_SECONDS_FIRST))
+        else:
+            await self._timer.wait_async(self._stop_told, seconds)
 
     async def _send(self, ended: list[Attempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
@@ -353,7 +356,7 @@ class Core:
 
     def _still_ours(self, ended: Sequence[Attempt]) -> list[Attempt]:
         """Return those that may still be settled; a settlement is tried until its lease has ended."""
-        now = time.monotonic()
+        now = self._timer.monotonic()
         gone = [attempt for attempt in ended if attempt.lease_ends_at <= now]
         self._let_go(gone, "lost")
         return [attempt for attempt in ended if attempt.lease_ends_at > now]
@@ -394,7 +397,7 @@ class Core:
         self._let_go([turn])
 
     def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
-        self._take_in([Attempt(claim, self._tasks.get(claim.job.kind), asked_at) for claim in claims])
+        self._take_in([Attempt(claim, self._tasks.get(claim.job.kind), asked_at, self._timer) for claim in claims])
 
     def _take_in(self, attempts: Sequence[Attempt]) -> None:
         """Hold what was claimed, and let it run as soon as there is a slot."""
@@ -454,7 +457,7 @@ class Core:
 
     def running_jobs(self) -> tuple[RunningJob, ...]:
         """Return what is in this worker's hands, the longest first; from any thread."""
-        return running_jobs(self._keeper.held())
+        return running_jobs(self._keeper.held(), self._timer.monotonic())
 
     def release_running(self, *, at_once: bool) -> None:
         """Tell handlers to stop; with *at_once* give their jobs back without waiting for them."""

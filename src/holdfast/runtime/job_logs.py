@@ -6,7 +6,6 @@ They go to `holdfast.job`, below the level at which libraries usually speak, and
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 from holdfast.domain.outcome import Failed
@@ -56,4 +55,4 @@ def _seconds(attempt: Attempt) -> float | None:
     """Return for how long its handler ran; none if it was given back before any slot took it."""
     if attempt.started_at is None:
         return None
-    return round((attempt.ended_at or time.monotonic()) - attempt.started_at, 6)
+    return round((attempt.ended_at or attempt.timer.monotonic()) - attempt.started_at, 6)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -19,6 +18,7 @@ from holdfast.domain import limits
 from holdfast.domain.claim import Claim, Note, Renewal
 from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.timers import Timer
 from holdfast.stores.drivers import drive, drive_async
 from holdfast.stores.engine import Runner, Store
 from holdfast.stores.script import worker_topic
@@ -41,12 +41,15 @@ _HEED_SECONDS = 0.02
 class LeaseKeeper:
     """Extends leases until they are let go; tells of each attempt that it has decided itself."""
 
-    def __init__(self, operations: Operations, runner: Runner, worker: str, lease_seconds: float) -> None:
+    def __init__(
+        self, operations: Operations, runner: Runner, worker: str, lease_seconds: float, timer: Timer
+    ) -> None:
         self.decided: Callable[[Attempt], None] = lambda _attempt: None
         """Told of each attempt that is decided here while its handler still runs."""
         self.lease_seconds = lease_seconds
         self._operations = operations
         self._runner = runner
+        self._timer = timer
         self._beat_seconds = lease_seconds / _BEATS_IN_A_LEASE
         self._held: dict[tuple[int, int], Attempt] = {}
         self._lock = threading.Lock()
@@ -112,21 +115,21 @@ class LeaseKeeper:
 
     def _stopped_within(self, seconds: float) -> bool:
         """Wait until the next beat, or until called; tell whether to end."""
-        if self._called.wait(seconds):
+        if self._timer.wait(self._called, seconds):
             self._stopping.wait(min(seconds, _HEED_SECONDS))
             self._called.clear()
         return self._stopping.is_set()
 
     def _beat(self, attempts: list[Attempt]) -> float:
         """Extend leases; return after how many seconds to do so again."""
-        started = time.monotonic()
+        started = self._timer.monotonic()
         try:
             for some in _calls(attempts):
                 self._beat_some(some, started)
         except Unavailable as error:
             log.warning("leases could not be extended, trying again: %s", error)
             return min(_RETRY_SECONDS, self._beat_seconds)
-        return max(0.0, started + self._beat_seconds - time.monotonic())
+        return max(0.0, started + self._beat_seconds - self._timer.monotonic())
 
     def _beat_some(self, held: Sequence[_Held], started: float) -> None:
         """Extend some leases and write the progress noted since the last time, in one commit."""
@@ -158,7 +161,7 @@ class LeaseKeeper:
         """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
         telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
         noted = [(attempt.claim, Note(phase)) for attempt in telling]
-        started = time.monotonic()
+        started = self._timer.monotonic()
         with suppress(HoldfastError):
             answers = await drive_async(self._operations.keep_many(noted), store)
             for attempt, answer in zip(telling, answers, strict=True):
@@ -169,10 +172,10 @@ class LeaseKeeper:
     def _watch(self) -> None:
         while not self._stopping.is_set():
             attempts = self._held_or_rest()
-            now = time.monotonic()
+            now = self._timer.monotonic()
             for attempt in attempts:
                 self._end_overdue(attempt, now)
-            self._stopping.wait(_seconds_to_next(attempts, time.monotonic()))
+            self._timer.wait(self._stopping, _seconds_to_next(attempts, self._timer.monotonic()))
 
     def _held_or_rest(self) -> list[Attempt]:
         """Return what is held, as soon as there is anything."""

@@ -10,7 +10,6 @@ import asyncio
 import inspect
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import HandlersStuck, InvalidInput
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
 
@@ -90,6 +90,7 @@ class Residents:
         ready: Callable[[Sequence[Attempt]], None],
         say: Callable[[Sequence[Attempt], str], Awaitable[None]],
         changed: Callable[[], None],
+        timer: Timer,
     ) -> None:
         self.switches = 0
         """How often something was unloaded to make room for something else."""
@@ -97,13 +98,14 @@ class Residents:
         self._ready = ready
         self._say = say
         self._changed = changed
+        self._timer = timer
         self._loaded: dict[str, None] = dict.fromkeys(terms.loaded)
         """In the order of use, the longest ago first."""
         self._used: Counter[str] = Counter()
         """How many attempts in this worker's hands need each."""
         self._loads: dict[str, _Load] = {}
         self._one_by_one = asyncio.Lock()
-        self._since = time.monotonic()
+        self._since = self._timer.monotonic()
 
     @property
     def loaded(self) -> tuple[str, ...]:
@@ -131,7 +133,7 @@ class Residents:
     @property
     def _stayed(self) -> float:
         """For how many seconds beyond the bound nothing new has come."""
-        return time.monotonic() - self._since - (self._terms.residence_seconds or 0)
+        return self._timer.monotonic() - self._since - (self._terms.residence_seconds or 0)
 
     # --- who needs what --------------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class Residents:
             self._used[affinity] -= 1
 
     def _wait_for(self, affinity: str, attempt: Attempt) -> None:
-        attempt.loading_since = time.monotonic()
+        attempt.loading_since = self._timer.monotonic()
         attempt.context.progress(LOADING)
         load = self._loads.get(affinity)
         if load is None:
@@ -180,7 +182,7 @@ class Residents:
             self._failed(load, LoadFailedError(f"could not load {load.affinity!r}: {_shown(error)}"))
         else:
             self._loaded[load.affinity] = None
-            self._since = time.monotonic()
+            self._since = self._timer.monotonic()
             await self._say(load.attempts, WORKING)
             self._hand_on(load)
 
@@ -211,7 +213,7 @@ class Residents:
             for attempt in load.attempts:
                 attempt.context.progress(WORKING)
                 attempt.loading_since = None
-                attempt.taken_at = time.monotonic()
+                attempt.taken_at = self._timer.monotonic()
             self._ready(load.attempts)
             self._changed()
 
@@ -221,7 +223,7 @@ class Residents:
         """Give up loads that took the time of all who wait; return the error to end with if one cannot be stopped."""
         stuck = None
         for load in list(self._loads.values()):
-            if load.task is None or load.ends_at > time.monotonic():
+            if load.task is None or load.ends_at > self._timer.monotonic():
                 continue
             load.task.cancel()
             log.error("gave up loading %s: the time of all jobs that wait for it is up", load.affinity)

@@ -10,7 +10,6 @@ import logging
 import math
 import random
 import secrets
-import time
 from collections.abc import Callable, Sequence
 
 from holdfast.client.operations import Operations
@@ -23,6 +22,7 @@ from holdfast.domain.session_claim import AnySessionOptions
 from holdfast.domain.session_lease import SessionClaim
 from holdfast.runtime.attempt import Attempt, name_of, refused
 from holdfast.runtime.subscription import Subscription
+from holdfast.runtime.timers import Timer
 from holdfast.runtime.turns import Turn, offer_checkpoints
 from holdfast.runtime.waking import LaneListener
 from holdfast.stores.drivers import drive_async
@@ -48,6 +48,7 @@ class Turns:
         *,
         concurrency: int,
         lease_seconds: float,
+        timer: Timer,
         wake: asyncio.Event,
         hand_out: Callable[[Sequence[Attempt]], None],
         ended: Callable[[Attempt, str, Job | None], None],
@@ -58,6 +59,7 @@ class Turns:
         self._subscription = subscription
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
+        self._timer = timer
         self._hand_out = hand_out
         self._ended = ended
         self._listener = LaneListener(store.hub, wake, sessions_topic)
@@ -86,7 +88,7 @@ class Turns:
 
     def share(self, room: int, *, jobs_wait: bool) -> int:
         """Return how many of the free slots sessions get: all that jobs do not need, else each second one."""
-        if room <= 0 or time.monotonic() < self.dry_until or self._words() is None:
+        if room <= 0 or self._timer.monotonic() < self.dry_until or self._words() is None:
             return 0
         ours = room
         if jobs_wait:
@@ -121,12 +123,12 @@ class Turns:
         at_once = 1
         while room > 0:
             at_once = min(at_once, room)
-            asked_at = time.monotonic()
+            asked_at = self._timer.monotonic()
             claims = await asyncio.gather(*(self._claim_one(asked_at, stopping) for _ in range(at_once)))
             found = [claim for claim in claims if claim is not None]
             self._begin(found, asked_at)
             if not found:
-                self._dry_until = time.monotonic() + LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+                self._dry_until = self._timer.monotonic() + LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
             if len(found) < at_once:
                 # Claims that were made at once may have been in each other's way: the next step asks again.
                 return
@@ -134,7 +136,7 @@ class Turns:
             at_once *= 2
 
     def _begin(self, claims: Sequence[SessionClaim], asked_at: float) -> None:
-        turns = [Turn(claim, self._tasks, asked_at) for claim in claims]
+        turns = [Turn(claim, self._tasks, asked_at, self._timer) for claim in claims]
         words = self._words() or {}
         for turn in turns:
             offer_checkpoints(turn, self._operations, self._store, words.get("capabilities", ()))
@@ -154,9 +156,9 @@ class Turns:
             except Unavailable as error:
                 log.warning("the store did not answer: %s", error)
                 unknown = unknown or isinstance(error, OutcomeUnknown)
-                if not unknown or time.monotonic() > asked_at + self._lease_seconds:
+                if not unknown or self._timer.monotonic() > asked_at + self._lease_seconds:
                     return None
-                await asyncio.sleep(_RETRY_SECONDS_FIRST)
+                await self._timer.sleep(_RETRY_SECONDS_FIRST)
         return None
 
     # --- settling --------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ class Turns:
 
     async def _settle(self, turn: Turn) -> None:
         pause = _RETRY_SECONDS_FIRST
-        while turn.lease_ends_at > time.monotonic():
+        while turn.lease_ends_at > self._timer.monotonic():
             outcome = turn.outcome or Released()
             try:
                 [first, *_] = await drive_async(turn.settling(self._operations, outcome), self._store)
@@ -183,7 +185,7 @@ class Turns:
                 break
             except Unavailable as error:
                 log.warning("the store did not answer, trying again: %s", error)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
+                await self._timer.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
                 pause = min(pause * 2, _RETRY_SECONDS_LAST)
             except HoldfastError as error:
                 log.error("the outcome of a turn of session %s was refused: %s", turn.whole.session, error)

@@ -142,7 +142,7 @@ def run_blocking(attempt: Attempt) -> None:
         ended = attempt.function(*args, **kwargs)
     except BaseException as error:  # whatever a handler raises is an outcome, an exit of its thread too
         ended = error
-    attempt.ended_at = time.monotonic()
+    attempt.ended_at = attempt.timer.monotonic()
     attempt.conclude(ended)
 
 
@@ -218,7 +218,7 @@ class TaskSlots:
         except BaseException as error:  # whatever a handler raises is an outcome
             ended = error
         finally:
-            attempt.ended_at = time.monotonic()
+            attempt.ended_at = attempt.timer.monotonic()
             attempt.cancel_handler = None
             while task.cancelling():
                 task.uncancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,9 +21,8 @@ class RunningJob(NamedTuple):
     """How many batches a turn of a session has; the job is the first of them."""
 
 
-def running_jobs(attempts: Iterable[Attempt]) -> tuple[RunningJob, ...]:
-    """Return what is in a worker's hands, the longest first."""
-    now = time.monotonic()
+def running_jobs(attempts: Iterable[Attempt], now: float) -> tuple[RunningJob, ...]:
+    """Return what is in a worker's hands at *now* of its timer, the longest first."""
     jobs = [
         RunningJob(
             attempt.claim.job.id,

@@ -7,12 +7,12 @@ so that it counts against the others no longer; what it returns is dropped. As m
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 
 from holdfast.domain.errors import HandlersStuck
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.slots import Line
+from holdfast.runtime.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
 
@@ -23,7 +23,8 @@ HEEDING_SECONDS = 5.0
 class StuckHandlers:
     """Watches handlers that were told to stop; lives in the core's loop."""
 
-    def __init__(self, line: Line, bound: int) -> None:
+    def __init__(self, line: Line, bound: int, timer: Timer) -> None:
+        self._timer = timer
         self._line = line
         self._bound = bound
         self._told: deque[tuple[float, Attempt]] = deque()
@@ -37,12 +38,12 @@ class StuckHandlers:
         """Note that an attempt was decided while its handler runs."""
         # An isolated one is killed by whoever runs it.
         if attempt.started_at is not None and not attempt.slot_freed and not attempt.isolated:
-            self._told.append((time.monotonic() + HEEDING_SECONDS, attempt))
+            self._told.append((self._timer.monotonic() + HEEDING_SECONDS, attempt))
 
     def take_slots(self) -> list[Attempt]:
         """Take the slots of those that had their time, and return them."""
         taken = []
-        while self._told and (self._told[0][0] <= time.monotonic() or self._told[0][1].slot_freed):
+        while self._told and (self._told[0][0] <= self._timer.monotonic() or self._told[0][1].slot_freed):
             attempt = self._told.popleft()[1]
             if self._line.abandon(attempt):
                 taken.append(attempt)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -20,6 +19,7 @@ from holdfast.client.queue import Transaction
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, OutcomeUnknown
 from holdfast.domain.outcome import Done, Failed, Outcome
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.timers import Scheduled
 from holdfast.stores.drivers import drive, drive_async
 from holdfast.stores.engine import Joined, Store
 from holdfast.stores.script import Read, Write
@@ -45,8 +45,8 @@ class SettlingTransaction:
         self._guarded: _Guarded | None = None
         self._opened: AbstractContextManager[Joined] | None = None
         self._opened_async: AbstractAsyncContextManager[Joined] | None = None
-        self._timer: threading.Timer | asyncio.TimerHandle | None = None
-        self._expiring: asyncio.Task[None] | None = None
+        self._timer = attempt.timer
+        self._expiring: Scheduled | None = None
 
     # --- the block -------------------------------------------------------------------------------------------------
 
@@ -55,9 +55,7 @@ class SettlingTransaction:
         opened = self._store.transaction()
         guarded = self._begin(opened.__enter__())
         self._opened = opened
-        self._timer = threading.Timer(self._seconds, self._expire)
-        self._timer.daemon = True
-        self._timer.start()
+        self._expiring = self._timer.call_later(self._seconds, self._expire)
         return Transaction(self._operations, guarded)
 
     def __exit__(
@@ -72,7 +70,7 @@ class SettlingTransaction:
         opened = self._store.transaction_async()
         guarded = self._begin(await opened.__aenter__())
         self._opened_async = opened
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._start_expiring)
+        self._expiring = asyncio.ensure_future(self._expire_async())
         return AsyncTransaction(self._operations, guarded)
 
     async def __aexit__(
@@ -88,7 +86,7 @@ class SettlingTransaction:
 
     def _begin(self, joined: Joined) -> _Guarded:
         self._guarded = _Guarded(joined)
-        self._ends_at = time.monotonic() + self._seconds
+        self._ends_at = self._timer.monotonic() + self._seconds
         self._attempt.transaction = self
         return self._guarded
 
@@ -100,10 +98,10 @@ class SettlingTransaction:
                 self._expired = self._opened is not None
                 self._undo(_UndoneError())
 
-    def _start_expiring(self) -> None:
-        self._expiring = asyncio.ensure_future(self._expire_async())
-
     async def _expire_async(self) -> None:
+        await self._timer.sleep(self._seconds)
+        # From here on it must not be cancelled half way.
+        self._expiring = None
         if self._guarded is not None:
             async with self._guarded.lock_async:
                 self._expired = self._opened_async is not None
@@ -159,7 +157,7 @@ class SettlingTransaction:
         """Return what the attempt ends with instead, if this must not be committed."""
         if not isinstance(outcome, Done):
             return outcome
-        if self._attempt.stopped in {"lost", "timeout"} or time.monotonic() > self._ends_at:
+        if self._attempt.stopped in {"lost", "timeout"} or self._timer.monotonic() > self._ends_at:
             return self._too_long()
         return None
 
@@ -179,8 +177,8 @@ class SettlingTransaction:
         return Failed(f"its transaction could not be committed: {error}", reason=reason)
 
     def _end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._expiring is not None:
+            self._expiring.cancel()
         if self._guarded is not None:
             self._guarded.ended = True
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -28,6 +27,7 @@ from holdfast.domain.session_claim import SessionClaimOptions
 from holdfast.domain.session_lease import SessionClaim
 from holdfast.domain.suspicion import is_suspect
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.timers import REAL_TIMER, Timer
 from holdfast.stores.drivers import drive, drive_async
 from holdfast.stores.engine import Store
 from holdfast.stores.script import Procedure
@@ -43,9 +43,9 @@ class Turn(Attempt):
 
     __slots__ = ("_tasks", "_unreadable", "session_context")
 
-    def __init__(self, claim: SessionClaim, tasks: TaskRegistry, asked_at: float) -> None:
+    def __init__(self, claim: SessionClaim, tasks: TaskRegistry, asked_at: float, timer: Timer = REAL_TIMER) -> None:
         task = session_task(tasks, claim.batches[0].kind)
-        super().__init__(claim.claims[0], task, asked_at)
+        super().__init__(claim.claims[0], task, asked_at, timer)
         self.session_context = context_of(task)(claim)
         self.context = self.session_context
         self._tasks = tasks
@@ -191,7 +191,7 @@ class Checkpoints:
                     raise self._lost() from None
                 except Unavailable as error:
                     self._bear(error)
-                    await asyncio.sleep(_RETRY_SECONDS)
+                    await self._turn.timer.sleep(_RETRY_SECONDS)
                     continue
                 if more is not None and not self._turn.take_in(more):
                     with suppress(HoldfastError):
@@ -226,7 +226,7 @@ class Checkpoints:
 
     def _bear(self, error: Unavailable) -> None:
         """Let the checkpoint be tried again, as long as the turn may still be held."""
-        if time.monotonic() > self._turn.lease_ends_at:
+        if self._turn.timer.monotonic() > self._turn.lease_ends_at:
             raise self._lost() from error
         log.warning("the store did not answer at a checkpoint, trying again: %s", error)
 

@@ -11,14 +11,13 @@ import logging
 import os
 import random
 import socket
-import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from holdfast.client.operations import Operations
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.records import WorkerInfo, WorkerState
+from holdfast.runtime.timers import Timer
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.version import __version__
@@ -43,7 +42,9 @@ class Upkeep:
         loaded: Callable[[], tuple[str, ...]] = tuple,
         switches: Callable[[], int] = lambda: 0,
         retention_seconds: float | None,
+        timer: Timer,
     ) -> None:
+        self._timer = timer
         self._state: WorkerState = "active"
         self._changed = asyncio.Event()
         self._operations = operations
@@ -56,23 +57,21 @@ class Upkeep:
         self._retention_seconds = retention_seconds
         self._told: set[str] = set()
         # Workers that start together must not all come round together.
-        self._next_look_at = time.monotonic() + _LOOK_SECONDS * random.random()  # noqa: S311
+        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * random.random()  # noqa: S311
 
     async def run(self) -> None:
         """Keep things up until cancelled; what fails is tried again next time."""
         while True:
             try:
                 await self.beat()
-                if time.monotonic() >= self._next_look_at:
+                if self._timer.monotonic() >= self._next_look_at:
                     await self._look()
             except HoldfastError as error:
                 log.warning("upkeep failed and will be tried again: %s", error)
             await self._pause(BEAT_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311
 
     async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
+        await self._timer.wait_async(self._changed, seconds)
         self._changed.clear()
 
     def say_stopping(self) -> None:
@@ -111,7 +110,7 @@ class Upkeep:
         await drive_async(leaving, self._store)
 
     async def _look(self) -> None:
-        self._next_look_at = time.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
+        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
         if self._retention_seconds is not None:
             pruned = await drive_async(self._operations.prune(older_than=self._retention_seconds), self._store)
             if any(pruned):

@@ -31,6 +31,7 @@ from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.residents import Hook, check_terms
 from holdfast.runtime.status import WorkerStatus
 from holdfast.runtime.subscription import Subscription
+from holdfast.runtime.timers import REAL_TIMER, Timer
 from holdfast.runtime.upkeep import Upkeep
 from holdfast.runtime.watched import WorkerMetrics
 
@@ -51,7 +52,7 @@ class Worker:
     which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
     seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
     how many seconds finished jobs and events are kept; none keeps them for ever. *metrics* measures it: see
-    `holdfast.telemetry`.
+    `holdfast.telemetry`. *timer* is the clock that it reads and waits by, for tests that move time.
 
     *load* and *unload* are functions of either colour, called with an affinity whose model, or whatever it names, is
     to be loaded before jobs beside it run, or to make room for another; *residents* of them are at hand at once, one
@@ -81,6 +82,7 @@ class Worker:
         recycle_after: int = limits.RECYCLE_AFTER_DEFAULT,
         kill_after: Duration = limits.KILL_AFTER_MS_DEFAULT / 1000,
         metrics: WorkerMetrics | None = None,
+        timer: Timer = REAL_TIMER,
         **words: Unpack[ClaimOptions],
     ) -> None:
         self._store = queue.store
@@ -105,6 +107,7 @@ class Worker:
         self._lease_seconds = check_claim(self._words, limit=1, fresh_token="").lease_ms / 1000
         self._refuse_unfit()
         self._metrics = metrics
+        self._timer = timer
         self._core: Core | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
@@ -130,7 +133,7 @@ class Worker:
                 self._loop.add_signal_handler(number, self.stop)
         subscription = Subscription(self._tasks, self._words)
         keeper_store = self._store.twin()
-        keeper = LeaseKeeper(self._operations, keeper_store, self.name, self._lease_seconds)
+        keeper = LeaseKeeper(self._operations, keeper_store, self.name, self._lease_seconds, self._timer)
         try:
             self._core = Core(
                 self._operations,
@@ -142,6 +145,7 @@ class Worker:
                 give_up=self.stop,
                 residents=self._residents,
                 isolation=self._isolation,
+                timer=self._timer,
                 watches=self._operations.watches if self._metrics is None else self._measured_by(self._metrics),
             )
             keeper.start()
@@ -177,6 +181,7 @@ class Worker:
             loaded=lambda: core.loaded,
             switches=lambda: core.switches,
             retention_seconds=self._retention_seconds,
+            timer=self._timer,
         )
         core.said_soon = upkeep.say_soon
         running = asyncio.ensure_future(upkeep.run())
@@ -227,7 +232,9 @@ class Worker:
         assert self._stops is not None  # noqa: S101  # made before anything is served
         stop = asyncio.ensure_future(self._stops.get())
         try:
-            await asyncio.wait((serving, stop), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(TimeoutError):
+                async with self._timer.timeout(seconds):
+                    await asyncio.wait((serving, stop), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 serving.result()
                 return False

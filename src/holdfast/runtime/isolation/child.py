@@ -32,6 +32,7 @@ from holdfast.runtime.isolation.finding import Finder, NotFound
 from holdfast.runtime.isolation.framing import Channel, Garbled, Message
 from holdfast.runtime.isolation.records import forward_records
 from holdfast.runtime.slots import TaskSlots, run_blocking
+from holdfast.runtime.timers import REAL_TIMER
 from holdfast.runtime.transactions import SettlingTransaction
 from holdfast.stores.engine import Store
 
@@ -141,7 +142,7 @@ class IsolatedProcess:
         limit: int | None = request["memory_limit"]
         if limit is not None:
             task = self._limited(task, limit)
-        attempt = Attempt(wire.claim_from(request), task, time.monotonic())
+        attempt = Attempt(wire.claim_from(request), task, REAL_TIMER.monotonic())
         if task.takes_context:
             attempt.context = IsolatedContext(attempt, self._noted)
             attempt.context._open_transaction = partial(self._open_transaction, attempt)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +18,7 @@ from holdfast.runtime.isolation import deaths, finding, records, wire
 from holdfast.runtime.isolation.framing import Garbled, Message
 from holdfast.runtime.isolation.pool import Child, NoProcess, Pool
 from holdfast.runtime.slots import ThreadSlots, Told
+from holdfast.runtime.timers import Scheduled
 
 log = logging.getLogger("holdfast.worker")
 
@@ -83,7 +83,7 @@ class ProcessSlots(ThreadSlots):
                     continue
             finally:
                 run.over()
-                attempt.ended_at = time.monotonic()
+                attempt.ended_at = attempt.timer.monotonic()
             return self._after(run)
         self._give_up(attempt, "its processes died before they had begun")
         return None
@@ -136,7 +136,7 @@ class _Run:
         self._lock = threading.Lock()
         self._sent = False
         self._over = False
-        self._timer: threading.Timer | None = None
+        self._killing: Scheduled | None = None
 
     def send(self, request: Message) -> None:
         """Tell the process what to run, unless it is dead."""
@@ -152,10 +152,8 @@ class _Run:
         with self._lock:
             if self._over:
                 return
-            if self._timer is None:
-                self._timer = threading.Timer(self._kill_after_seconds, self._kill)
-                self._timer.daemon = True
-                self._timer.start()
+            if self._killing is None:
+                self._killing = self.attempt.timer.call_later(self._kill_after_seconds, self._kill)
         with suppress(OSError):
             self.child.channel.send(message)
 
@@ -170,8 +168,8 @@ class _Run:
         with self._lock:
             self._over = True
             self.attempt.cancel_handler = None
-            if self._timer is not None:
-                self._timer.cancel()
+            if self._killing is not None:
+                self._killing.cancel()
 
     # --- hearing of it ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,57 @@
+"""The worker's time: every part of a worker reads the clock and waits through one `Timer`.
+
+A test passes another one to `Worker` and moves time itself, in place of waiting for leases, timeouts and grace
+periods. Only time that the operating system measures, such as that of a process which is to exit, is not read here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Final, Protocol
+
+
+class Scheduled(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> object:
+        """Do not make the call, if it was not made yet."""
+        ...
+
+
+class Timer:
+    """Real time, by the monotonic clock."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        """Return a block that is cancelled after *seconds* and then raises `TimeoutError`, as `asyncio.timeout`."""
+        return asyncio.timeout(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Block until *event* is set or *seconds* have passed; return whether it is set."""
+        return event.wait(seconds)
+
+    def call_later(self, seconds: float, function: Callable[[], object]) -> Scheduled:
+        """Call *function* in a thread of its own after *seconds*."""
+        timer = threading.Timer(seconds, function)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*."""
+        await self.wait_async(asyncio.Event(), seconds)
+
+    async def wait_async(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait until *event* is set or *seconds* have passed; return whether it is set."""
+        with suppress(TimeoutError):
+            async with self.timeout(max(seconds, 0)):
+                await event.wait()
+        return event.is_set()
+
+
+REAL_TIMER: Final = Timer()
