@@ -25,7 +25,7 @@ from holdfast.domain.records import Enqueued
 from holdfast.stores.engine import Engine
 from holdfast.stores.postgres.errors import lost, worth_another_run
 from holdfast.stores.postgres.transactions import LOCK_MS, Terms, notification, roll_back, run_step
-from holdfast.stores.postgres.wire import Message, Talk
+from holdfast.stores.postgres.wire import AfterCommitError, Commit, Talk
 from holdfast.stores.script import Brief, Read, Rows, Script, Statement, Write, lane_topic
 from holdfast.stores.scripts.enqueue import enqueue_job
 
@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 # The values travel as a part of the text, which the server reads whole before it does anything.
 _PAYLOAD_CHARS_MAX = 100_000
-_NO_ROOM_TO_NOTIFY = "54000"
 
 
 class UnconfirmedError(Exception):
@@ -109,9 +108,12 @@ def _run_brief(terms: Terms, brief: Brief, connection: Any) -> Talk[Any]:
     for name in ("begin", brief.statement.name, "commit"):
         terms.observe(name)
     try:
-        rows = yield Message(text)
+        rows = yield Commit(text, notification(terms, brief.topics))
+    except AfterCommitError as error:
+        terms.report_notification(error.__cause__)
+        rows = error.rows
     except psycopg.Error as error:
-        if connection.closed or lost(error) or error.sqlstate == _NO_ROOM_TO_NOTIFY:
+        if connection.closed or lost(error):
             raise UnconfirmedError(brief.again) from error
         yield from roll_back(connection)
         if worth_another_run(error):
@@ -126,7 +128,7 @@ def _text(terms: Terms, brief: Brief, connection: Any) -> str:
     literals = {word: literal(value, connection.pgconn) for word, value in values.items()}
     statement = terms.texts.writing[brief.statement.name] % literals
     begin = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
-    return f"{begin}; {statement}; commit; {notification(terms, brief.topics)}"
+    return f"{begin}; {statement}; commit"
 
 
 def literal(value: str | int | None, connection: PGconn) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -22,7 +23,7 @@ from holdfast.stores.drivers import answer_beside
 from holdfast.stores.postgres.binding import bound, columns
 from holdfast.stores.postgres.errors import fell_silent, lost, prepared_lost, worth_another_run
 from holdfast.stores.postgres.statements import texts
-from holdfast.stores.postgres.wire import Copy, Message, Query, Talk
+from holdfast.stores.postgres.wire import AfterCommitError, Commit, Copy, Message, Query, Talk
 from holdfast.stores.script import Read, Row, Rows, Script, Statement, Write
 
 T = TypeVar("T")
@@ -30,7 +31,11 @@ T = TypeVar("T")
 Observer: TypeAlias = Callable[[str], None]
 """Told the name of each statement before it runs, and of begin, commit and committed. A test may raise here."""
 
+log = logging.getLogger("holdfast.store")
+
 LOCK_MS = 10_000
+# A notification takes a lock of the whole server. One that cannot have it soon is dropped, and waiting callers poll.
+_NOTIFY_LOCK_MS = 1_000
 _RUNS_MAX = 20
 _COPY_ROWS_MIN = 32
 _TOPICS_MAX = 900
@@ -58,6 +63,7 @@ class Terms:
         """False once a pooler has lost a prepared statement; None lets the driver prepare."""
         self.identity: str | None = None
         """Who this store is, known once it was opened."""
+        self._notification_failed = False
         self.read_clock = f'select "{schema}".clock_ms()'
         # What is read here reads little, so that compiling the query would take longer than to run it.
         beginning = "begin isolation level repeatable read read only; set local jit = off"
@@ -72,6 +78,12 @@ class Terms:
         self._known_places = [
             place for place, name in enumerate(columns_copied) if name.strip() in {"dedupe_key", "digest"}
         ]
+
+    def report_notification(self, error: BaseException | None) -> None:
+        """Log that a notification failed after its commit, once for this store."""
+        if not self._notification_failed:
+            self._notification_failed = True
+            log.warning("a notification failed after its commit; waiting callers fall back to polling (%s)", error)
 
     def nobody_knows(self, rows: Sequence[Row]) -> bool:
         """Whether no other caller can store the same jobs at the same moment: fresh ids, no dedupe keys."""
@@ -179,13 +191,13 @@ def commit(terms: Terms, connection: Any, signals: Collection[str]) -> Talk[None
     """Commit and wake, in one message. The notification is a transaction of its own, which waits for no disk."""
     terms.observe("commit")
     try:
-        yield Message(f"commit; {notification(terms, signals)}" if signals else "commit")
+        yield Commit("commit", notification(terms, signals) if signals else "")
+    except AfterCommitError as error:
+        terms.report_notification(error.__cause__)
     except psycopg.Error as error:
         if (connection.closed or lost(error)) and not fell_silent(error):
             raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
-        if error.sqlstate != "54000":
-            raise
-        # The server's queue of notifications is full. What is committed stays so, and whoever waits polls.
+        raise
 
 
 def roll_back(connection: Any) -> Talk[None]:
@@ -196,9 +208,13 @@ def roll_back(connection: Any) -> Talk[None]:
 
 
 def notification(terms: Terms, signals: Collection[str]) -> str:
-    """Return the statement that wakes whoever listens to *signals*."""
+    """Return the statement that wakes the listeners of *signals* once it has committed by itself."""
+    return f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), {_notify(terms, signals)}"
+
+
+def _notify(terms: Terms, signals: Collection[str]) -> str:
     told = "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
-    return f"select pg_notify('{terms.channel}', '{told}')"
+    return f"pg_notify('{terms.channel}', '{told}')"
 
 
 DIGEST_CHARS = 8
@@ -225,7 +241,7 @@ def run_joined(
             begun = yield Message(opening)
             answers = Answers(terms, begun, writes=True)
             result = yield from answers.run(step.script())
-            told = f"; {notification(terms, answers.signals)}" if notifies and answers.signals else ""
+            told = f"; select {_notify(terms, answers.signals)}" if notifies and answers.signals else ""
             yield Message(f"release holdfast_join{told}")
         except BaseException as error:
             again = _again(terms, error, run)

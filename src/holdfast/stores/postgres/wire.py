@@ -10,7 +10,12 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
+from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
+from psycopg.generators import fetch, send
 from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
 
 from holdfast.stores.postgres.binding import copied
@@ -41,7 +46,26 @@ class Copy(NamedTuple):
     rows: Sequence[Row]
 
 
-Talk: TypeAlias = Generator[Message | Query | Copy, Rows, T]
+class Commit(NamedTuple):
+    """Statements that end with COMMIT and, in the same message, statements that follow it.
+
+    An error after the server has answered COMMIT raises `AfterCommitError`.
+    """
+
+    text: str
+    after: str = ""
+
+
+class AfterCommitError(Exception):
+    """The transaction has committed; a statement after the commit failed, for the reason in ``__cause__``."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__("a statement after the commit failed")
+        self.rows = rows
+
+
+Request: TypeAlias = Message | Query | Copy | Commit
+Talk: TypeAlias = Generator[Request, Rows, T]
 
 
 def talk(what: Talk[T], connection: psycopg.Connection[Any]) -> T:
@@ -64,7 +88,7 @@ def talk(what: Talk[T], connection: psycopg.Connection[Any]) -> T:
         what.close()
 
 
-def _ask(cursor: psycopg.Cursor[Row], request: Message | Query | Copy) -> Rows:
+def _ask(cursor: psycopg.Cursor[Row], request: Request) -> Rows:
     match request:
         case Query(text, values, prepare):
             cursor.execute(text.encode(), values, prepare=prepare)
@@ -80,6 +104,13 @@ def _ask(cursor: psycopg.Cursor[Row], request: Message | Query | Copy) -> Rows:
             while cursor.nextset():
                 rows += cursor.fetchall() if _has_rows(cursor) else []
             return rows
+        case Commit():
+            results: list[PGresult] = []
+            try:
+                cursor.connection.wait(_exchange(cursor.connection.pgconn, request, results))
+            except psycopg.Error as error:
+                return _committed(cursor, results, error)
+            return _committed(cursor, results)
 
 
 def _has_rows(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> bool:
@@ -107,7 +138,7 @@ async def talk_async(what: Talk[T], connection: psycopg.AsyncConnection[Any]) ->
         what.close()
 
 
-async def _ask_async(cursor: psycopg.AsyncCursor[Row], request: Message | Query | Copy) -> Rows:
+async def _ask_async(cursor: psycopg.AsyncCursor[Row], request: Request) -> Rows:
     match request:
         case Query(text, values, prepare):
             await cursor.execute(text.encode(), values, prepare=prepare)
@@ -123,3 +154,40 @@ async def _ask_async(cursor: psycopg.AsyncCursor[Row], request: Message | Query 
             while cursor.nextset():
                 rows += await cursor.fetchall() if _has_rows(cursor) else []
             return rows
+        case Commit():
+            results: list[PGresult] = []
+            try:
+                await cursor.connection.wait(_exchange(cursor.connection.pgconn, request, results))
+            except psycopg.Error as error:
+                return _committed(cursor, results, error)
+            return _committed(cursor, results)
+
+
+# --- committing ----------------------------------------------------------------------------------------------------
+
+
+def _exchange(connection: PGconn, request: Commit, results: list[PGresult]) -> PQGen[None]:
+    """Send a commit and collect its results as they arrive: an error must not hide those that came before it."""
+    connection.send_query((f"{request.text}; {request.after}" if request.after else request.text).encode())
+    yield from send(connection)
+    while (result := (yield from fetch(connection))) is not None:
+        results.append(result)
+
+
+def _committed(
+    cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row], results: list[PGresult], lost: psycopg.Error | None = None
+) -> Rows:
+    """Return the rows of a commit, or raise what went wrong: before the commit, or only after it."""
+    refused = [result for result in results if result.status == ExecStatus.FATAL_ERROR]
+    error = error_from_result(refused[0], encoding="utf-8") if refused else lost
+    rows: Rows = []
+    for result in results:
+        if result.status == ExecStatus.TUPLES_OK:
+            reader = Transformer(cursor.connection)
+            reader.set_pgresult(result)
+            rows += reader.load_rows(0, result.ntuples, tuple)
+    if error is None:
+        return rows
+    if any(result.command_status == b"COMMIT" for result in results):
+        raise AfterCommitError(rows) from error
+    raise error

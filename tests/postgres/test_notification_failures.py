@@ -1,0 +1,118 @@
+"""A notification that fails after its commit changes nothing: the call returns what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Done, NewJob
+from holdfast.stores.postgres import transactions
+from tests.support.held import claim_one
+from tests.support.postgres_server import Server
+
+WAITS_TO_NOTIFY = "wait_event_type = 'Lock' and query like '%pg_notify%'"
+
+
+@contextmanager
+def notifications_held(server: Server) -> Iterator[None]:
+    """Hold the lock that notifications need: a transaction that notifies waits for a standby that does not exist."""
+    released = threading.Event()
+
+    def hold() -> None:
+        with psycopg.connect(server.url) as holder:
+            holder.execute("create table if not exists held (x int)")
+            while not released.is_set():  # the server takes a moment to apply the setting
+                holder.execute("insert into held values (1)")
+                holder.execute("notify held")
+                holder.commit()
+
+    holding = threading.Thread(target=hold)
+    with server.superuser() as connection:
+        connection.execute("alter system set synchronous_standby_names = 'missing'")
+        connection.execute("select pg_reload_conf()")
+        holding.start()
+        waiting = b"select 1 from pg_stat_activity where wait_event = 'SyncRep'"
+        wait_until(lambda: connection.execute(waiting).fetchone() is not None)
+        try:
+            yield
+        finally:
+            released.set()
+            connection.execute("alter system reset synchronous_standby_names")
+            connection.execute("select pg_reload_conf()")
+            holding.join(30)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.fixture(params=["lock_timeout", "terminated"])
+def url(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a role whose notifications fail while another transaction holds their lock."""
+    url = f"{server.url}?options=-csynchronous_commit%3Dlocal"
+    ended = threading.Event()
+
+    def terminate() -> None:
+        while not ended.wait(0.01):
+            server.terminate_backends(WAITS_TO_NOTIFY)
+
+    terminator = threading.Thread(target=terminate)
+    if request.param == "lock_timeout":
+        monkeypatch.setattr(transactions, "_NOTIFY_LOCK_MS", 20)
+    if request.param == "terminated":
+        terminator.start()
+    yield url
+    ended.set()
+    if request.param == "terminated":
+        terminator.join(30)
+
+
+@pytest.fixture(scope="module")
+def schema(server: Server) -> str:
+    holdfast.connect(server.url, schema="notifications").migrate()
+    return "notifications"
+
+
+def test_calls_return_what_they_have_committed(
+    server: Server, url: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with holdfast.connect(url, schema=schema) as queue, caplog.at_level(logging.WARNING, "holdfast"):
+        first = queue.enqueue("mail")
+        with notifications_held(server):
+            made = [queue.enqueue("mail"), *queue.enqueue_many([NewJob("mail", dedupe_key=uuid.uuid4().hex)])]
+            with queue.transaction() as transaction:
+                made.append(transaction.enqueue("mail"))
+            claim = claim_one(queue)
+            assert queue.settle(claim, Done()).state == "done"
+        assert claim.job.id == first.id
+        assert [queue.get(one.id).state for one in made] == ["ready"] * 3
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=3)])
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 1, "one warning for all failed notifications"
+    assert "polling" in logged[0]
+
+
+def test_async_calls_return_what_they_have_committed(server: Server, url: str, schema: str) -> None:
+    async def scenario() -> None:
+        async with holdfast.connect_async(url, schema=schema) as queue:
+            await queue.enqueue("mail")
+            with notifications_held(server):
+                made = [await queue.enqueue("mail"), await queue.enqueue("mail", dedupe_key=uuid.uuid4().hex)]
+                async with queue.transaction() as transaction:
+                    made.append(await transaction.enqueue("mail"))
+            assert [(await queue.get(one.id)).state for one in made] == ["ready"] * 3
+            await queue.settle_many([(claim, Done()) for claim in await queue.claim_many(limit=4)])
+
+    asyncio.run(scenario())
