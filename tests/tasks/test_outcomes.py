@@ -322,3 +322,13 @@ def test_whatever_is_returned_can_be_settled(value: object) -> None:
 @given(name=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1), text=st.text())
 def test_whatever_is_raised_can_be_settled(name: str, text: str) -> None:
     ended(type(name, (Exception,), {})(text), context=CONTEXT)
+
+
+def test_a_follow_up_that_changes_after_the_end_is_settled_as_it_was() -> None:
+    payload = {"pages": [1]}
+    named = {"kind": "next", "payload": payload, "priority": 3}
+    outcome = outcome_of(Done(None, [NewJob("next", payload, priority=2), named]), Policy(), running())
+    payload["pages"].append(2)
+
+    expected = [NewJob("next", {"pages": [1]}, priority=2), NewJob("next", {"pages": [1]}, priority=3)]
+    assert outcome == Done(None, tuple(expected))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import traceback
-from typing import Final
+from typing import Any, Final
 
 from holdfast.client.arguments import PayloadInvalid
 from holdfast.client.asking import Ask, Cancelled, Defer, Fail, Retry
@@ -16,7 +16,8 @@ from holdfast.client.context import Context
 from holdfast.client.places import Unfit
 from holdfast.client.policy import Policy
 from holdfast.client.writing import write
-from holdfast.domain import failure, limits
+from holdfast.domain import failure, limits, strict_json
+from holdfast.domain.admission import Admission, JobLike, NewJob
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.errors import HoldfastError, InvalidInput, Unavailable
 from holdfast.domain.outcome import Deferred, Done, Failed, Outcome, Released, check_outcome
@@ -29,7 +30,20 @@ _NOTHING: Final = Done()
 
 
 def outcome_of(ended: object, policy: Policy, context: Context) -> Outcome:
-    """Return the outcome of an attempt whose handler returned, or raised, *ended*."""
+    """Return the outcome of an attempt whose handler returned, or raised, *ended*. It raises nothing.
+
+    A value may run code of its own while it is encoded. What that raises counts as raised by the handler.
+    """
+    try:
+        return _outcome_of(ended, policy, context)
+    except BaseException as error:  # an exit or a cancel too: the attempt must be decided
+        try:
+            return _outcome_of_error(error, policy, context)
+        except BaseException:  # an error that is broken itself
+            return _refused("the outcome cannot be encoded, and neither can the error that this raises")
+
+
+def _outcome_of(ended: object, policy: Policy, context: Context) -> Outcome:
     if ended is None and not context.collected:
         return _NOTHING
     if isinstance(ended, BaseException):
@@ -114,10 +128,20 @@ def _joined(done: Done, result: object, context: Context) -> Done:
 def _sound(outcome: Outcome, context: Context) -> Outcome:
     """Return *outcome* if a settle would accept it, else a failure that says why not."""
     try:
-        check_outcome(outcome, tenant=context.job.tenant, fresh_id=str)
+        checked = check_outcome(outcome, tenant=context.job.tenant, fresh_id=str)
     except InvalidInput as error:
         return _refused(str(error))
+    if isinstance(outcome, Done) and checked.follow_ups:
+        # Copies, because what the handler still changes must not change what is settled.
+        follow_ups = tuple(map(_copied, outcome.follow_ups, checked.follow_ups))
+        return Done(outcome.result, follow_ups, checked.artifacts)
     return outcome
+
+
+def _copied(new: JobLike, checked: Admission) -> NewJob:
+    options = new.options if isinstance(new, NewJob) else new
+    kept: Any = {name: value for name, value in options.items() if name not in {"kind", "payload"}}
+    return NewJob(checked.terms.route.kind, strict_json.decode(checked.payload_json), **kept)
 
 
 def _refused(problem: str) -> Failed:
@@ -135,12 +159,12 @@ def _reason(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
-    except Exception:  # an error that cannot be shown is still one that happened
+    except BaseException:  # an error that cannot be shown is still one that happened
         return f"a {type(error).__name__} that cannot be shown"
 
 
 def _trace(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
-    except Exception:  # as above
+    except BaseException:  # as above
         return ""

@@ -16,7 +16,7 @@ from holdfast.client.outcomes import outcome_of
 from holdfast.client.tasks import AnyTask
 from holdfast.domain import failure
 from holdfast.domain.claim import Claim
-from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.errors import HoldfastError
 from holdfast.domain.outcome import Failed, Outcome, Released, check_outcome
 from holdfast.domain.suspicion import is_suspect
 from holdfast.runtime.timers import REAL_TIMER, Timer
@@ -172,17 +172,23 @@ class Attempt:
     # --- how it ends: whoever comes first decides ------------------------------------------------------------------
 
     def conclude(self, ended: object) -> None:
-        """Let what a blocking handler returned or raised decide, unless that is done."""
+        """Let what a sync handler returned or raised decide, unless that is done. It raises nothing."""
         outcome: Outcome | None = outcome_of(ended, self.task.policy, self.context)
         if self.transaction is not None and outcome is not None:
-            outcome = self.transaction.finish(outcome)
+            try:
+                outcome = self.transaction.finish(outcome)
+            except BaseException as error:  # an exit too: the slot must go on
+                outcome = outcome_of(error, self.task.policy, self.context)
         self.decide(outcome)
 
     async def conclude_async(self, ended: object) -> None:
-        """Let what an awaited handler returned or raised decide, unless that is done."""
+        """Let what an async handler returned or raised decide, unless that is done. It raises nothing."""
         outcome: Outcome | None = outcome_of(ended, self.task.policy, self.context)
         if self.transaction is not None and outcome is not None:
-            outcome = await self.transaction.finish_async(outcome)
+            try:
+                outcome = await self.transaction.finish_async(outcome)
+            except BaseException as error:  # an exit or a cancel too: the slot must go on
+                outcome = outcome_of(error, self.task.policy, self.context)
         self.decide(outcome)
 
     def decide(self, outcome: Outcome | None) -> bool:
@@ -239,12 +245,12 @@ def refused(refusal: HoldfastError) -> Failed:
 
 
 def amend_invalid(attempts: Sequence[Attempt]) -> bool:
-    """Let attempts whose outcome cannot be stored fail for good; tell whether there were any."""
+    """Let attempts whose outcome cannot be stored fail for good; return whether there were any."""
     found = False
     for attempt in attempts:
         try:
             check_outcome(attempt.outcome or Released(), tenant=attempt.claim.job.tenant, fresh_id=str)
-        except InvalidInput as error:
+        except Exception as error:  # whatever a value of the handler raises while it is encoded
             found = True
             attempt.amend(Failed(str(error), reason=failure.RESULT_INVALID, permanent=True))
     return found

@@ -24,7 +24,6 @@ from holdfast.domain.claim import Claim, ClaimOptions, Settlement
 from holdfast.domain.errors import (
     HandlersStuck,
     HoldfastError,
-    InvalidInput,
     LeaseLost,
     OutcomeUnknown,
     Unavailable,
@@ -97,7 +96,7 @@ class Core:
         keeper.decided = self.attempt_decided
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(self.handler_ended)
-        self._coroutines = TaskSlots(self.handler_ended)
+        self._coroutines = TaskSlots(self.handler_ended, asyncio.current_task())
         self._places = Places(
             isolation,
             lambda: [tasks.get(kind) for kind in subscription.words().get("kinds") or ()],
@@ -317,10 +316,6 @@ class Core:
                 # A claim that may have been granted is asked for again, to be given back and not left to lapse.
                 asked = room if unknown or not self._stopping else 0
                 settlements, claims = await self._send(ended, asked, token)
-            except InvalidInput as error:
-                if not amend_invalid(ended):
-                    raise
-                log.error("an outcome was refused: %s", error)
             except Unavailable as error:
                 log.warning("the store did not answer, trying again: %s", error)
                 await self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
@@ -329,6 +324,10 @@ class Core:
                 unknown = unknown or isinstance(error, OutcomeUnknown)
                 if not unknown or self._timer.monotonic() > asked_at + self._keeper.lease_seconds:
                     unknown, asked_at, token = False, self._timer.monotonic(), secrets.token_hex(16)
+            except Exception as error:
+                if not amend_invalid(ended):
+                    raise
+                log.error("an outcome was refused: %s", error)
             else:
                 self._note_settled(ended, settlements)
                 self._hand_out(claims, asked_at)

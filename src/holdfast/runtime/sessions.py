@@ -20,7 +20,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.outcome import Released
 from holdfast.domain.session_claim import AnySessionOptions
 from holdfast.domain.session_lease import SessionClaim
-from holdfast.runtime.attempt import Attempt, name_of, refused
+from holdfast.runtime.attempt import Attempt, amend_invalid, name_of, refused
 from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.timers import Timer
 from holdfast.runtime.turns import Turn, offer_checkpoints
@@ -190,6 +190,10 @@ class Turns:
             except HoldfastError as error:
                 log.error("the outcome of a turn of session %s was refused: %s", turn.whole.session, error)
                 turn.amend(refused(error))
+            except Exception as error:
+                if not amend_invalid([turn]):
+                    raise
+                log.error("the outcome of a turn of session %s was refused: %s", turn.whole.session, error)
             else:
                 self._ended(turn, name_of(outcome), first)
                 return

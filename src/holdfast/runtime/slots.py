@@ -149,9 +149,11 @@ def run_blocking(attempt: Attempt) -> None:
 class TaskSlots:
     """Tasks for handlers that are awaited, started as they are needed, in the loop in which this is made."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Told, owner: asyncio.Task[Any] | None = None) -> None:
+        """Call *told* with each attempt that ended; *owner* is the task that closes this."""
         self.line: Line
         self._told = told
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._attempts: deque[Attempt] = deque()
@@ -169,31 +171,41 @@ class TaskSlots:
 
     def _run_here(self, attempt: Attempt) -> None:
         self._attempts.append(attempt)
-        if self._idle:
-            self._wake_one()
-        else:
-            task = self._loop.create_task(self._work(), name=f"holdfast-slot-{len(self._tasks) + 1}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        while self._idle:
+            waiter = self._idle.popleft()
+            # The task of one that is done was cancelled.
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._start_task()
 
-    def _wake_one(self) -> None:
-        waiter = self._idle.popleft()
-        if not waiter.done():
-            waiter.set_result(None)
+    def _start_task(self) -> None:
+        task = self._loop.create_task(self._work(), name=f"holdfast-slot-{len(self._tasks) + 1}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _work(self) -> None:
+        try:
+            await self._run_attempts()
+        finally:
+            # A handler may leave a cancel of its task behind that comes after its end.
+            if self._attempts and not self._going_down:
+                self._start_task()
+
+    async def _run_attempts(self) -> None:
         turn_ends_at = 0.0
-        following: Attempt | None = None
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # this is one
         while not self._closing:
-            while following is None and not self._attempts:
+            while not self._attempts:
                 waiter = self._loop.create_future()
                 self._idle.append(waiter)
                 await waiter
-            attempt = self._attempts.popleft() if following is None else following
+            attempt = self._attempts.popleft()
             await self.run_in(task, attempt)
             following = self.line.following(attempt, self)
+            if following is not None:
+                self._attempts.appendleft(following)
             self._told(attempt)
             if time.monotonic() > turn_ends_at:
                 # A handler that never waits for anything would else keep the loop until nothing is left to run.
@@ -209,20 +221,20 @@ class TaskSlots:
         try:
             args, kwargs = attempt.arguments()
             ended = await attempt.function(*args, **kwargs)
-        except asyncio.CancelledError as error:
-            if attempt.stopped is None and task.cancelling():
-                # Not the handler but the slot is to end: the loop goes down.
-                raise
-            # Else the handler was told to stop, or has awaited something that somebody cancelled.
+        except BaseException as error:  # whatever a handler raises is an outcome, a cancel of its own task too
             ended = error
-        except BaseException as error:  # whatever a handler raises is an outcome
-            ended = error
-        finally:
-            attempt.ended_at = attempt.timer.monotonic()
-            attempt.cancel_handler = None
-            while task.cancelling():
-                task.uncancel()
+        attempt.ended_at = attempt.timer.monotonic()
+        attempt.cancel_handler = None
+        if task.cancelling():
+            if self._going_down:
+                attempt.context.ask_to_stop("shutdown")
+            await _forget_cancel(task)
         await attempt.conclude_async(ended)
+
+    @property
+    def _going_down(self) -> bool:
+        """Whether the slots are cancelled, and not the handler in one of them."""
+        return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
 
     def _cancelling(self, task: asyncio.Task[Any], attempt: Attempt) -> Callable[[], None]:
         def cancel() -> None:
@@ -244,3 +256,12 @@ class TaskSlots:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSING_SECONDS)
+
+
+async def _forget_cancel(task: asyncio.Task[Any]) -> None:
+    """Let the current *task* go on as if it had never been cancelled."""
+    with suppress(asyncio.CancelledError):
+        # A cancel that was asked for and not raised yet would be raised by what the slot awaits next.
+        await asyncio.sleep(0)
+    while task.cancelling():
+        task.uncancel()

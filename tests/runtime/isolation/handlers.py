@@ -28,6 +28,13 @@ class OneOfAKind(Exception):  # noqa: N818  # its name is what is tested
         self.lock = lock
 
 
+class Exiting(dict[str, int]):
+    """Ends the process while it is encoded, unless that is caught."""
+
+    def items(self) -> Any:
+        raise SystemExit(3)
+
+
 def here(place: str) -> None:
     """Leave a mark for the test to see: the number of this process."""
     unfinished = Path(f"{place}.unfinished")
@@ -133,6 +140,10 @@ def _raise(how: str) -> Any:  # noqa: PLR0912  # one branch for each way to end
             raise KeyboardInterrupt
         case "released":
             return Released()
+        case "exit when encoded":
+            return Exiting()
+        case "cancel":
+            raise asyncio.CancelledError
         case "huge":
             return "x" * (2 << 20)
         case "set of objects":
@@ -145,7 +156,8 @@ def _raise(how: str) -> Any:  # noqa: PLR0912  # one branch for each way to end
             raise AssertionError(how)
 
 
-ENDS = ("odd", "value", "key", "network", "retry", "defer", "fail", "exit", "interrupt", "released")
+ENDS: tuple[str, ...] = ("odd", "value", "key", "network", "retry", "defer", "fail", "exit", "interrupt", "released")
+ENDS = (*ENDS, "exit when encoded", "cancel")
 UNFIT = ("huge", "set of objects", "nan", "long message")
 
 
@@ -163,6 +175,14 @@ def end_isolated(how: str) -> Any:
 async def end_later(how: str) -> Any:
     await asyncio.sleep(0)
     return _raise(how)
+
+
+@tasks.task("cancel.itself", isolate="process", max_attempts=1)
+async def cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
 
 
 # --- deaths ---------------------------------------------------------------------------------------------------------

@@ -117,6 +117,15 @@ class TestEnds:
                 isolated = queue.enqueue(kind, {"how": how})
                 assert _ended_alike(queue, isolated.id) == _ended_alike(queue, inside.id), how
 
+    def test_one_that_cancels_its_own_task_fails_and_its_process_goes_on(self, queue: Queue) -> None:
+        with at_work(queue, concurrency=1):
+            process = ended(queue, queue.enqueue("which.later", {}).id).result
+            failure = ended(queue, handlers.cancel_itself.enqueue().id).failure
+            assert ended(queue, queue.enqueue("which.later", {}).id).result == process
+
+        assert failure is not None
+        assert failure.reason == "cancelled_error"
+
     def test_the_traceback_names_the_line_that_raised(self, queue: Queue) -> None:
         made = queue.enqueue("end.isolated", {"how": "odd"}, max_attempts=1)
         with at_work(queue):
