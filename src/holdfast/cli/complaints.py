@@ -32,6 +32,7 @@ from holdfast import (
 )
 from holdfast.cli.console import console
 from holdfast.cli.text import clean
+from holdfast.domain.masking import mask_url
 
 OK = 0
 REFUSED = 1
@@ -97,7 +98,12 @@ def tell(error: Exception, *, as_json: bool) -> int:
 
 
 def describe(error: Exception) -> Told:
-    """Return the code, the message, the advice and the exit code for *error*."""
+    """Return the code, the message, the advice and the exit code for *error*, with credentials masked."""
+    told = _described(error)
+    return told._replace(message=mask_url(told.message), hint=mask_url(told.hint))
+
+
+def _described(error: Exception) -> Told:
     match error:
         case Complaint():
             return Told(error.code, str(error), error.hint, error.exit_code)

@@ -11,6 +11,7 @@ from holdfast.cli.complaints import Complaint
 from holdfast.cli.shared import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import FINISHED, State
+from holdfast.domain.masking import mask_url
 
 
 @click.command(
@@ -60,5 +61,5 @@ def _confirm(
         f"this deletes {', '.join(states)} jobs finished more than {jobs_age} ago, with attempts and artifacts, "
         f"and events older than {events_age}"
     )
-    if not click.confirm(f"Delete them from {text.clean(terminal.url, keep='')}?", err=True):
+    if not click.confirm(f"Delete them from {text.clean(mask_url(terminal.url), keep='')}?", err=True):
         raise Complaint("nothing was deleted", code="refused", exit_code=complaints.REFUSED)

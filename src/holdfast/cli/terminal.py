@@ -25,6 +25,7 @@ from holdfast.cli.complaints import Complaint
 from holdfast.cli.console import console
 from holdfast.cli.text import clean
 from holdfast.client.connect import SCHEMA_DEFAULT
+from holdfast.domain.masking import mask_url
 
 DEFAULT_URL = "holdfast.db"
 URL_VARIABLE = "HOLDFAST_URL"
@@ -90,8 +91,8 @@ class Terminal:
         self.out.print(renderable)
 
     def note(self, text: str) -> None:
-        """Say something beside the answer."""
-        self.err.print(Text(clean(text), "dim"))
+        """Write a remark to standard error, with credentials masked."""
+        self.err.print(Text(clean(mask_url(text)), "dim"))
 
     @property
     def watched(self) -> bool:

@@ -49,6 +49,9 @@ class AsyncQueue(AwaitedHost):
         self._runner = store
         self._operations = operations
 
+    def __repr__(self) -> str:
+        return f"<AsyncQueue on {self._runner!r}>"
+
     @property
     def store(self) -> Store:
         """The store itself, for a worker: it needs connections of its own."""

@@ -20,6 +20,10 @@ Durability: TypeAlias = Literal["full", "relaxed"]
 
 _SERVER_SCHEMES: Final = ("postgresql", "postgres")
 SCHEMA_DEFAULT: Final = "holdfast"
+# A URL with a slash too few, or a connection string of settings.
+_MISTYPED_SERVER: Final = re.compile(
+    r"postgres(ql)?(\+\w+)?(:|//)|\s*(host|hostaddr|port|dbname|user|password|service|sslmode)\s*=", re.IGNORECASE
+)
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
@@ -102,6 +106,7 @@ def _store(words: _Words) -> Store:
     checks.flag(words.network_files, "network_files")
     checks.name(words.url, "url", limits.URL_CHARS_MAX)
     scheme, separator, rest = words.url.partition("://")
+    _refuse_mistyped_server(words.url, separator)
     if separator and scheme in _SERVER_SCHEMES:
         return _postgres_store(words)
     if not separator:
@@ -112,6 +117,13 @@ def _store(words: _Words) -> Store:
         "url",
         f"{words.url!r} names no store that Holdfast knows; give the path of a SQLite file, or postgresql://…",
     )
+
+
+def _refuse_mistyped_server(url: str, separator: str) -> None:
+    """Raise if *url* means a server in a form that would be taken for the path of a SQLite file."""
+    if not separator and _MISTYPED_SERVER.match(url):
+        # Not quoted: what it is, and so where its password stands, is not known.
+        raise InvalidInput("url", "names a server in an unknown form; write postgresql://user:password@host/database")
 
 
 def _sqlite_store(words: _Words, path: str) -> Store:

@@ -48,6 +48,9 @@ class Queue(BlockingHost):
         self._runner = store
         self._operations = operations
 
+    def __repr__(self) -> str:
+        return f"<Queue on {self._runner!r}>"
+
     @property
     def store(self) -> Store:
         """The store itself, for a worker: it needs connections of its own."""

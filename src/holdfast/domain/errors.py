@@ -32,11 +32,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from holdfast.domain.masking import mask_url
+
 
 class HoldfastError(Exception):
-    """Base of all errors that Holdfast raises on purpose."""
+    """Base of all errors that Holdfast raises on purpose. Credentials in the message are masked."""
 
     code: ClassVar[str] = "holdfast_error"
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(mask_url(message))
 
 
 class Refused(HoldfastError):
@@ -195,7 +200,7 @@ class InvalidInput(Misconfigured, ValueError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
-        self.problem = problem
+        self.problem = mask_url(problem)
 
 
 class UnknownKind(Misconfigured):

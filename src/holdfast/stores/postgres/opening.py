@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -94,10 +95,35 @@ def with_defaults(url: str) -> str:
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        raise InvalidInput("url", f"is none that PostgreSQL understands: {error}") from error
+        # The driver quotes the part it cannot read, which may be the password: neither quote nor chain it.
+        raise InvalidInput("url", f"PostgreSQL cannot read it: {_without_quotes(str(error), url)}") from None
+    _refuse_misread_password(url, given)
     defaults = {name: value for name, value in _DEFAULTS.items() if name not in given}
     # The statements are sent as they stand in the files, which the environment must not reinterpret.
     return make_conninfo(url, **defaults, client_encoding="UTF8")
+
+
+def _without_quotes(message: str, url: str) -> str:
+    """Return the driver's *message* without the parts of *url* that it quotes, option names excepted."""
+
+    def kept(found: re.Match[str]) -> str:
+        names_option = re.search(rf"[?&]{re.escape(found[1])}=", url)
+        return found[0] if names_option else '"***"'
+
+    return re.sub(r'"(.*)"', kept, message.strip(), flags=re.DOTALL)
+
+
+def _refuse_misread_password(url: str, given: dict[str, Any]) -> None:
+    """Raise if a special character of the password ends it early, so that the rest would be taken for a host."""
+    credentials, _, _ = url.partition("://")[2].partition("?")
+    in_path = "@" in credentials.partition("/")[2]
+    ports = str(given.get("port") or "").split(",")
+    if in_path or "@" in str(given.get("host") or "") or not all(port.isdecimal() for port in ports if port):
+        raise InvalidInput(
+            "url",
+            "its host, port or database cannot be read; percent-encode special characters in the user name and "
+            "the password: %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #",
+        )
 
 
 def _check_server(connection: psycopg.Connection[Any]) -> None:

@@ -14,6 +14,7 @@ import psycopg
 
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import Misconfigured, StoreUnreachable
+from holdfast.domain.masking import mask_url
 from holdfast.stores.endings import to_its_end
 from holdfast.stores.engine import Engine, Joined
 from holdfast.stores.postgres.brief import UnconfirmedError, brief_enqueue, run_shortest, still_unknown
@@ -69,6 +70,9 @@ class PostgresStore:
         self._terms = Terms(schema, clock, observe)
         self._url, self._listen_url, self._migrates = url, listen_url or url, migrates
         self._start()
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore {mask_url(self._url)} schema={self._terms.schema}>"
 
     def _start(self) -> None:
         self._process = os.getpid()

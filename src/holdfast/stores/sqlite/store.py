@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput
+from holdfast.domain.masking import mask_url
 from holdfast.stores.engine import Engine, Joined
 from holdfast.stores.script import Read, Script, Write
 from holdfast.stores.signals import Hub
@@ -59,6 +60,9 @@ class SqliteStore:
         self._start()
         if not self._opener.in_memory:
             rest_at_fork(self)
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {mask_url(self._opener.path)}>"
 
     def _start(self) -> None:
         self._process = os.getpid()

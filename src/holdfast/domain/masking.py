@@ -1,0 +1,31 @@
+"""Masking credentials: what a message, a log line or a repr may show of a URL or a connection string."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MASK: Final = "***"
+
+# The password of `scheme://user:password@host`. A password whose special characters are not percent-encoded may hold
+# anything, `@` included: the last `@` of the word ends it. A port, which no `@` follows, is not a password.
+_USERINFO: Final = re.compile(
+    r"""(?P<before>//[^\s:/@]*:)
+        (?:\S*@ | (?!\d+(?:[/?,'"\s]|$))[^\n]*@)""",
+    re.VERBOSE,
+)
+# `password=…` in the query of a URL, where `&` ends it.
+_IN_QUERY: Final = re.compile(r"""(?P<before>[?&]\w*password=)[^&\s]*?(?=&|['"]?[,;:.)]*(?:\s|$))""", re.IGNORECASE)
+# `password=…` among the settings of a connection string, where quotes may enclose it and a blank ends it.
+_IN_SETTINGS: Final = re.compile(
+    r"""(?P<before>(?<![?&\w])\w*password\s*=\s*)
+        (?:'(?:[^'\\]|\\.)*' | [^\s']\S*?(?=['"]?[,;:.)]*(?:\s|$)))""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def mask_url(text: str) -> str:
+    """Return *text*, a URL or a message that may contain one, with every password replaced by `***`."""
+    masked = _USERINFO.sub(rf"\g<before>{MASK}@", text)
+    masked = _IN_QUERY.sub(rf"\g<before>{MASK}", masked)
+    return _IN_SETTINGS.sub(rf"\g<before>{MASK}", masked)

@@ -1,0 +1,158 @@
+"""A password in the URL appears in nothing that a command, an error or a repr shows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli.root import root
+from holdfast.stores.postgres.discarding import TEST_PREFIX, discard_schema
+from tests.cli.test_process import OnTerminal
+from tests.cli.test_shared import commands
+from tests.cli.worker_process import running, write_app
+from tests.support.postgres_server import database_url
+
+SECRET = "s3cr3t"
+LEAVES = [path for path in commands(root) if path and path not in {("jobs",), ("lanes",), ("kinds",)}]
+
+# One call of every command that succeeds on the queue of the fixture.
+VALID: dict[tuple[str, ...], list[str]] = {
+    ("workers",): [],
+    ("enqueue",): ["a.kind", "--lane", "x"],
+    ("jobs", "list"): [],
+    ("jobs", "show"): ["one"],
+    ("jobs", "cancel"): ["one"],
+    ("jobs", "requeue"): ["one"],
+    ("jobs", "priority"): ["one", "3"],
+    ("jobs", "wait"): ["done"],
+    ("jobs", "artifact"): ["done", "log.txt"],
+    ("lanes", "list"): [],
+    ("lanes", "set"): ["x", "--order", "strict"],
+    ("kinds", "retire"): ["old"],
+    ("kinds", "restore"): ["old"],
+    ("events",): [],
+    ("stats",): [],
+    ("prune",): ["--older-than", "1d"],
+    ("doctor",): [],
+    ("migrate",): [],
+}
+APPLICATION = """
+import holdfast
+
+queue = holdfast.connect({url!r}, schema={schema!r})
+
+@queue.task("task.kind")
+def task() -> None: ...
+"""
+WRONG_URLS = [
+    f"postgresql://ada:{SECRET}@127.0.0.1:1/jobs",
+    f"postgresql://127.0.0.1:1/jobs?user=ada&password={SECRET}",
+    f"postgresql://ada:{SECRET}%zz@db/jobs",
+    f"postgresql://ada:x/{SECRET}@db/jobs",
+    f"postgresql://ada:{SECRET}/x@db/jobs",
+    f"postgresql://ada:x@{SECRET}@db/jobs",
+    f"postgresql://ada:{SECRET}@[::1/jobs",
+    f"postgresql://ada:x@db/jobs?{SECRET}",
+    f"postgresql:/ada:{SECRET}@db/jobs",
+    f"postgresql+psycopg://ada:{SECRET}@db/jobs",
+    f"redis://ada:{SECRET}@db/0",
+    f"host=db password={SECRET}",
+]
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A queue on a server that admits any password, with jobs to name in calls."""
+    schema = f"{TEST_PREFIX}{uuid.uuid4().hex[:16]}"
+    plain = database_url()
+    separator = "&" if "?" in plain else "?"
+    # The password of a client key: any server admits it, whatever else it asks for.
+    with_password = f"{plain}{separator}sslpassword={SECRET}"
+    with holdfast.connect(with_password, schema=schema) as queue:
+        queue.enqueue("a.kind", job_id="done")
+        claim = queue.claim(kinds=["a.kind"])
+        assert claim is not None
+        queue.settle(claim, holdfast.Done(artifacts=[holdfast.Artifact("log.txt", b"hello")]))
+        queue.enqueue("a.kind", job_id="one")
+    monkeypatch.setenv("HOLDFAST_SCHEMA", schema)
+    yield with_password
+    discard_schema(plain, schema)
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(root, arguments, input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert SECRET not in result.output, (arguments, result.output)
+    return result
+
+
+def test_every_command_succeeds_without_showing_the_password(url: str) -> None:
+    assert VALID.keys() == set(LEAVES) - {("demo",), ("worker",)}
+    for path, arguments in VALID.items():
+        assert run(*path, *arguments, "--url", url).exit_code == 0, path
+        run(*path, *arguments, "--url", url, "--json")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["plain", "json"])
+def test_a_worker_runs_without_showing_the_password(url: str, tmp_path: Path, form: list[str]) -> None:
+    write_app(tmp_path, APPLICATION.format(url=url, schema=os.environ["HOLDFAST_SCHEMA"]))
+
+    with running(tmp_path, *form, "--log-level", "debug") as worker:
+        worker.says("takes jobs")
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.finish() == 0
+
+    assert [line for line in worker.lines if SECRET in line] == []
+
+
+def test_no_command_shows_the_password_of_a_url_that_it_cannot_use() -> None:
+    for path, arguments in VALID.items():
+        for wrong in WRONG_URLS if path == ("stats",) else WRONG_URLS[:2]:
+            for form in ([], ["--json"]):
+                assert run(*path, *arguments, "--url", wrong, *form).exit_code in {2, 3}, (path, wrong)
+
+
+def test_no_command_shows_the_password_of_a_url_in_the_wrong_place() -> None:
+    for path in [*LEAVES, (), ("jobs",), ("lanes",), ("kinds",)]:
+        for wrong in WRONG_URLS[:2]:
+            for form in ([], ["--json"]):
+                assert run(*path, wrong, wrong, wrong, "--no-such-option", wrong, *form).exit_code == 2, path
+
+
+def test_the_question_of_prune_shows_the_url_without_the_password(url: str, tmp_path: Path) -> None:
+    schema = os.environ["HOLDFAST_SCHEMA"]
+    prune = OnTerminal(tmp_path, "prune", "--older-than", "1d", HOLDFAST_URL=url, HOLDFAST_SCHEMA=schema)
+    prune.read_until("?")
+    prune.type("n\n")
+
+    assert prune.finish() == 1
+    assert "sslpassword=***" in prune.seen
+    assert SECRET not in prune.seen
+
+
+@pytest.mark.parametrize("wrong", WRONG_URLS)
+def test_no_error_shows_the_password_nor_does_its_traceback(wrong: str) -> None:
+    with pytest.raises(holdfast.HoldfastError) as caught:
+        holdfast.connect(wrong).counts()
+
+    assert SECRET not in repr(caught.value)
+    assert SECRET not in str(vars(caught.value))
+    said = traceback.format_exception(caught.value)
+    assert [line for line in said if SECRET in line and "connect(wrong)" not in line] == []
+
+
+def test_no_queue_and_no_store_shows_the_password_in_its_repr() -> None:
+    url = f"postgresql://ada:{SECRET}@db/jobs?password={SECRET}"
+    queue, async_queue = holdfast.connect(url), holdfast.connect_async(url)
+
+    assert repr(queue) == "<Queue on <PostgresStore postgresql://ada:***@db/jobs?password=*** schema=holdfast>>"
+    assert repr(async_queue) == repr(queue).replace("<Queue", "<AsyncQueue")
+    assert repr(holdfast.connect("jobs.db").store).startswith("<SqliteStore ")
