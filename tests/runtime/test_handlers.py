@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Artifact, Backoff, Context, Defer, Done, Fail, Job, Misconfigured, Queue, Retry
+from holdfast import Artifact, Backoff, Context, Defer, Done, Fail, Job, LeaseLost, Misconfigured, Queue, Retry
 from holdfast.runtime.worker import Worker
 from tests.chaos.threads import wait_until
 from tests.runtime.workers import KEPT_LEASE_SECONDS, arrived, at_work, ended, in_state
@@ -294,6 +294,21 @@ def test_progress_arrives_while_the_handler_runs(queue: Queue) -> None:
         assert queue.get(made.id).percent == 40
         seen.set()
         assert ended(queue, made.id).state == "done"
+
+
+def test_progress_from_a_thread_that_outlives_the_handler_is_refused(queue: Queue) -> None:
+    kept: list[Context] = []
+
+    @queue.task("short")
+    def short(context: Context) -> None:
+        kept.append(context)
+
+    made = queue.enqueue("short", {})
+    with at_work(queue):
+        ended(queue, made.id)
+
+    with pytest.raises(LeaseLost):
+        kept[0].progress("late")
 
 
 def test_a_context_tells_of_its_attempt(queue: Queue) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Artifact, Cancelled, Context, Done, InvalidInput, Misconfigured, NewJob, Queue
+from holdfast import Artifact, Cancelled, Context, Done, InvalidInput, LeaseLost, Misconfigured, NewJob, Queue
 from holdfast.client.outcomes import outcome_of
 from holdfast.client.policy import Policy
 from holdfast.domain import limits
@@ -47,6 +47,16 @@ def test_the_newest_progress_is_taken_once() -> None:
     context.progress("working")
 
     assert context.take_progress() == Note("working", 40.0)
+    assert context.take_progress() is None
+
+
+def test_progress_after_the_end_of_the_attempt_is_refused_and_not_noted() -> None:
+    context = running()
+    context.end()
+
+    with pytest.raises(LeaseLost, match="has ended"):
+        context.progress("late", 99)
+
     assert context.take_progress() is None
 
 

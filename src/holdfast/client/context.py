@@ -15,7 +15,7 @@ from holdfast.domain import checks, limits, strict_json
 from holdfast.domain.admission import JobOptions, NewJob, check_job
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import Claim, Note
-from holdfast.domain.errors import InvalidInput, Misconfigured
+from holdfast.domain.errors import InvalidInput, LeaseLost, Misconfigured
 from holdfast.domain.job import Job
 from holdfast.domain.outcome import Artifact, check_artifacts
 from holdfast.domain.strict_json import Json
@@ -51,6 +51,7 @@ class Context:
         "_artifacts",
         "_cancelled",
         "_claim",
+        "_ended",
         "_follow_ups",
         "_lock",
         "_logger",
@@ -66,6 +67,7 @@ class Context:
         self._artifacts: dict[str, Artifact] = {}
         self._follow_ups: list[NewJob] = []
         self._cancelled: StopReason | None = None
+        self._ended = False
         # Made when first asked for: most handlers never do, and a worker makes a context for every job.
         self._stop: Event | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
@@ -112,7 +114,16 @@ class Context:
     # --- telling ---------------------------------------------------------------------------------------------------
 
     def progress(self, phase: str | None = None, percent: float | None = None) -> None:
-        """Note what the job is doing. The newest is written with the next heartbeat; a word not given stays."""
+        """Note what the job is doing. The newest is written with the next heartbeat; a word not given stays.
+
+        Raises `LeaseLost` if the attempt has ended: the handler has returned, or its time or its lease is over.
+        """
+        if self._ended:
+            raise LeaseLost(self.job.id, self.epoch, "the attempt has ended")
+        self.note_progress(phase, percent)
+
+    def note_progress(self, phase: str | None = None, percent: float | None = None) -> None:
+        """Note what the job is doing, for the worker: unlike `progress`, it is ignored after the end."""
         phase = checks.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else checks.number(percent, "percent", 0, 100)
         with self._lock:
@@ -120,6 +131,10 @@ class Context:
             self._noted = Note(
                 before.phase if phase is None else phase, before.percent if percent is None else percent
             )
+
+    def end(self) -> None:
+        """Refuse progress from now on, for the worker: the outcome of the attempt is decided."""
+        self._ended = True
 
     def take_progress(self) -> Note | None:
         """Return what was noted since this was last asked, for the worker to write."""

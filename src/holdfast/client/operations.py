@@ -28,7 +28,7 @@ from holdfast.domain.claim import (
     check_claim,
     lease_ms,
 )
-from holdfast.domain.errors import HoldfastError, UnknownKind, WaitTimeout
+from holdfast.domain.errors import HoldfastError, InvalidInput, UnknownKind, WaitTimeout
 from holdfast.domain.event import EventPage
 from holdfast.domain.failure import FailureClass
 from holdfast.domain.job import FINISHED, STATES, Attempt, Job, State
@@ -109,6 +109,8 @@ class Operations(SessionOperations):
 
     def claim(self, **words: Unpack[ClaimOptions]) -> Procedure[Claim | None]:
         """Lease the next job, or return None if there is none; `ClaimOptions` has the words."""
+        if "limit" in words:
+            raise InvalidInput("limit", "cannot be given to claim, which takes one job; use claim_many(limit=…)")
         found = yield from self.claim_many(limit=1, **words)
         return found[0] if found else None
 

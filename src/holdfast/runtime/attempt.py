@@ -201,7 +201,8 @@ class Attempt:
                 return False
             self._decided = True
             self._outcome = outcome
-            return True
+        self.context.end()
+        return True
 
     def fail_loading(self, error: Exception) -> bool:
         """Fail for now because what it needs could not be loaded; tell whether that was still open."""

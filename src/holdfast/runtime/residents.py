@@ -159,7 +159,7 @@ class Residents:
 
     def _wait_for(self, affinity: str, attempt: Attempt) -> None:
         attempt.loading_since = self._timer.monotonic()
-        attempt.context.progress(LOADING)
+        attempt.context.note_progress(LOADING)
         load = self._loads.get(affinity)
         if load is None:
             load = self._loads[affinity] = _Load(affinity)
@@ -211,7 +211,7 @@ class Residents:
         if self._loads.get(load.affinity) is load:
             del self._loads[load.affinity]
             for attempt in load.attempts:
-                attempt.context.progress(WORKING)
+                attempt.context.note_progress(WORKING)
                 attempt.loading_since = None
                 attempt.taken_at = self._timer.monotonic()
             self._ready(load.attempts)

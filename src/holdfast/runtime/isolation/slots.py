@@ -201,7 +201,7 @@ class _Run:
         """Do as a message says; tell whether it was the last."""
         if "note" in message:
             if message["key"] == list(self.attempt.key):
-                self.attempt.context.progress(*message["note"])
+                self.attempt.context.note_progress(*message["note"])
         elif "record" in message:
             records.handle(message)
         elif "unfound" in message:
