@@ -6,12 +6,24 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from holdfast import ClaimOptions, Deferred, Done, Failed, InvalidInput, LaneDraining, NewJob, Queue, Released
+from holdfast import (
+    ClaimOptions,
+    Conflict,
+    Deferred,
+    Done,
+    Failed,
+    InvalidInput,
+    LaneDraining,
+    NewJob,
+    Queue,
+    Released,
+)
 from tests.support.clock import ManualClock
-from tests.support.held import claim_all, claim_ids, claim_one
+from tests.support.held import claim_all, claim_ids, claim_one, known
 from tests.support.stores import Harness
 
 
@@ -278,6 +290,12 @@ class TestRetiredKinds:
         assert queue.settle(claim, Done()).state == "done"
 
 
+def test_one_job_takes_no_limit_and_the_error_says_what_does(queue: Queue) -> None:
+    words: dict[str, Any] = {"limit": 1}
+    with pytest.raises(InvalidInput, match="claim_many"):
+        queue.claim(**words)
+
+
 class TestAClaimSentAgain:
     """The answer to a claim may be lost; its token finds what it took."""
 
@@ -348,6 +366,38 @@ class TestAClaimSentAgain:
         for _ in range(3):
             claim_one(queue, lease_token="t1")
         assert claim_one(queue).job.tenant == "b"
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"tenant": "b"},
+            {"lanes": ["slow"]},
+            {"kinds": ["other"]},
+            {"kinds": []},
+            {"capabilities": []},
+            {"limit": 1},
+        ],
+    )
+    def test_the_token_of_another_request_is_refused_and_discloses_nothing(
+        self, queue: Queue, other: dict[str, Any]
+    ) -> None:
+        made = queue.enqueue_many([NewJob("mail", "secret", tenant="a", requires=["gpu"]) for _ in range(2)])
+        asked: dict[str, Any] = {"worker": "w", "lease_token": "t1", "limit": 2, "capabilities": ["gpu", "cpu"]}
+        first = queue.claim_many(**asked)
+        before = [known(queue, job.id) for job in made]
+        with pytest.raises(Conflict, match="lease_token") as caught:
+            queue.claim_many(**{**asked, **other})
+        assert caught.value.job_id is None
+        assert not any(told in str(caught.value) for told in ("secret", "mail", made[0].id, "'a'"))
+        assert [known(queue, job.id) for job in made] == before
+        assert queue.claim_many(**{**asked, "tenant": "a", "kinds": ["mail"], "capabilities": ["gpu"]}) == first
+
+    def test_a_plain_claim_does_not_return_what_a_session_claim_holds(self, queue: Queue) -> None:
+        queue.enqueue("say", session="s")
+        turn = queue.claim_session("s", worker="w")
+        assert turn is not None
+        with pytest.raises(Conflict):
+            queue.claim(worker="w", lease_token=turn.lease_token)
 
     def test_tokens_of_others_are_not_found_by_accident(self, queue: Queue) -> None:
         queue.enqueue("mail")

@@ -6,6 +6,7 @@ Every store passes this file unchanged; one that cannot is not a store.
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -410,6 +411,34 @@ class TestLostAnswers:
 
         assert queue.claim_session(SESSION, nonce="n2", worker="w") is None
         assert queue.claim_session(SESSION, nonce="n1", worker="other") is None
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"tenant": "b"},
+            {"lanes": ["slow"]},
+            {"kinds": ["other"]},
+            {"capabilities": []},
+            {"work": "command"},
+        ],
+    )
+    def test_the_nonce_of_another_request_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
+        queue.enqueue("say", "secret", session=SESSION, tenant="a", requires=["gpu"])
+        asked: dict[str, Any] = {"worker": "w", "nonce": "n1", "capabilities": ["gpu"]}
+        first = queue.claim_any_session(**asked)
+        with pytest.raises(Conflict, match="nonce") as caught:
+            queue.claim_any_session(**{**asked, **other})
+        assert (caught.value.job_id, "secret" in str(caught.value)) == (None, False)
+        assert queue.claim_any_session(**asked, tenant="a", kinds=["say"]) == first
+
+    @pytest.mark.parametrize("other", [{"kinds": ["other"]}, {"capabilities": []}, {"work": "command"}])
+    def test_so_is_that_of_another_request_for_the_same_session(self, queue: Queue, other: dict[str, Any]) -> None:
+        queue.enqueue("say", session=SESSION, requires=["gpu"])
+        asked: dict[str, Any] = {"worker": "w", "nonce": "n1", "capabilities": ["gpu"]}
+        first = queue.claim_session(SESSION, **asked)
+        with pytest.raises(Conflict, match="nonce"):
+            queue.claim_session(SESSION, **{**asked, **other})
+        assert queue.claim_session(SESSION, **asked) == first
 
     def test_once_settled_it_is_a_new_claim(self, queue: Queue) -> None:
         say(queue, 1, 2)

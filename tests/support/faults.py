@@ -18,6 +18,8 @@ class Faults:
         self.seen: list[str] = []
         self._statements_left: int | None = None
         self._lose = False
+        self._dead: BaseException | None = None
+        """Raised for every statement after a fault: a process that died sends no more of them."""
 
     def crash_before(self, statement: int) -> None:
         """Crash before the *statement*-th statement from now, counted from 1; begin and commit count too."""
@@ -31,17 +33,22 @@ class Faults:
         """Forget about faults that have not struck."""
         self._statements_left = None
         self._lose = False
+        self._dead = None
         self.seen.clear()
 
     def __call__(self, name: str) -> None:
+        if self._dead is not None:
+            raise self._dead
         if name == "committed":
             if self._lose:
                 self._lose = False
-                raise AnswerLost
+                self._dead = AnswerLost()
+                raise self._dead
             return
         self.seen.append(name)
         if self._statements_left is not None:
             self._statements_left -= 1
             if self._statements_left == 0:
                 self._statements_left = None
-                raise Crashed
+                self._dead = Crashed()
+                raise self._dead

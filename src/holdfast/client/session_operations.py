@@ -78,7 +78,9 @@ class SessionOperations(LaneOperations):
         for topic in topics if left else ():
             yield Listen(topic)
         while True:
-            if found := (yield from write(partial(claim, self._engine, request))):
+            undo = partial(claim_scripts.undo_session_claim, self._engine)
+            found: SessionClaim | None = yield from write(partial(claim, self._engine, request), undo=undo)
+            if found is not None:
                 return found
             if left <= 0:
                 return None
@@ -125,7 +127,9 @@ class SessionOperations(LaneOperations):
             lease_ms=lease_ms(lease),
             take_over=checks.flag(take_over, "take_over"),
         )
-        return (yield from write(partial(lease_scripts.open_session, self._engine, asked)))
+        undo = partial(lease_scripts.undo_open_session, self._engine)
+        opened: SessionLease = yield from write(partial(lease_scripts.open_session, self._engine, asked), undo=undo)
+        return opened
 
     def renew_session(self, lease: SessionLease, *, length: Duration | None = None) -> Procedure[SessionLease]:
         """Extend a session lease and the claims under it, by its first length unless *length* says otherwise.

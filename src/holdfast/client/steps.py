@@ -43,7 +43,8 @@ class Steps:
 
     def claim(self, request: ClaimRequest) -> Procedure[list[Claim]]:
         """Lease what there is now."""
-        return write(partial(claim_scripts.claim_jobs, self.engine, request))
+        undo = partial(claim_scripts.undo_claims, self.engine)
+        return write(partial(claim_scripts.claim_jobs, self.engine, request), undo=undo)
 
     def settle(self, settling: Settling) -> Procedure[list[Settlement]]:
         """Record outcomes, each with its own answer."""
@@ -53,4 +54,7 @@ class Steps:
         self, settling: Settling, request: ClaimRequest
     ) -> Procedure[tuple[list[Settlement], list[Claim]]]:
         """Record outcomes and lease what there is then, in one commit."""
-        return write(partial(claim_scripts.settle_and_claim, self.engine, settling, request))
+        return write(
+            partial(claim_scripts.settle_and_claim, self.engine, settling, request),
+            undo=lambda both: claim_scripts.undo_claims(self.engine, both[1]),
+        )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 from holdfast.domain import checks, limits, strict_json
 from holdfast.domain.checks import Duration
-from holdfast.domain.errors import HoldfastError, InvalidInput
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.lane import DEFAULT_NAME
 from holdfast.domain.ordering import Preference
@@ -37,6 +37,8 @@ class Claim:
 
     job: Job
     lease_ms: int
+    repeated: bool = field(default=False, compare=False, repr=False)
+    """Whether an earlier call with the same lease token made this claim."""
 
     @property
     def epoch(self) -> int:
@@ -105,6 +107,16 @@ class ClaimRequest(NamedTuple):
     lease_ms: int
     wait_ms: int
     limit: int
+
+    def fits(self, job: Job) -> bool:
+        """Return whether this request could have been given *job*: its tenant, lane, kind and what it requires."""
+        return (
+            job.session_number is None
+            and self.tenant in {None, job.tenant}
+            and job.lane in self.lanes
+            and (self.kinds is None or job.kind in self.kinds)
+            and self.capabilities.issuperset(job.requires)
+        )
 
     def turn_scope(self, listed: int, priority: int, preference: Preference, rank: int) -> str:
         """Name the round in which tenants take turns: that of all claims which can see the same work on this level.
@@ -231,6 +243,15 @@ def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
         wait_ms=checks.duration_ms(words.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
         limit=checks.integer(limit, "limit", 1, limits.CLAIM_MAX),
     )
+
+
+def check_repeated(request: ClaimRequest, jobs: Sequence[Job]) -> None:
+    """Raise `Conflict` unless all *jobs* that are held under the request's token fit the request."""
+    if len(jobs) > request.limit or not all(map(request.fits, jobs)):
+        raise Conflict(
+            "lease_token is already in use by a claim with another tenant, lanes, kinds, capabilities or limit;"
+            " send the same claim again, or choose another token"
+        )
 
 
 def lease_ms(lease: Duration) -> int:

@@ -99,6 +99,20 @@ def progress(job: Job, held: Lease, phase: str | None, percent: float | None, no
     )
 
 
+def withdraw(job: Job, held: Lease, now: Now) -> Step | None:
+    """Return *job* as it was before a claim whose caller was gone when it was granted; None if that has ended.
+
+    No attempt is spent and no release counted. The epoch stays raised, as after any claim.
+    """
+    if (job.state, job.epoch, job.lease_token) != ("running", held.epoch, held.lease_token):
+        return None
+    if job.cancel_requested:
+        return _finish(job, "cancelled", "released", now)
+    return _wait(job._replace(attempt=job.attempt - 1), job.due_at_ms, "released", "released", now)._replace(
+        before=job
+    )
+
+
 # --- the end of an attempt -----------------------------------------------------------------------------------------
 
 

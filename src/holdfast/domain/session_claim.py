@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple, TypedDict
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import lease_ms
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain.errors import Conflict, InvalidInput
+from holdfast.domain.job import Job
 from holdfast.domain.lane import DEFAULT_NAME
 from holdfast.domain.session import WORK_CLASSES, digest
 from holdfast.domain.session_lease import Holder, SessionClaim, SessionLease
@@ -94,6 +95,18 @@ class SessionRequest(NamedTuple):
     limits: Mapping[str, int] = MappingProxyType({})
     """How many batches to take at most, by the kind of the head; for kinds that are not named, as wanted."""
 
+    def fits(self, job: Job) -> bool:
+        """Return whether this request could have been given *job*, a batch of the session it names, if any."""
+        return (
+            job.batch is not None
+            and self.tenant in {None, job.tenant}
+            and self.session in {None, job.batch.session}
+            and (self.lanes is None or job.lane in self.lanes)
+            and (self.kinds is None or job.kind in self.kinds)
+            and job.batch.work_class in self.classes
+            and self.capabilities.issuperset(job.requires)
+        )
+
     def led_by(self, kind: str) -> SessionRequest:
         """Return the request as it stands to a session whose head is of *kind*."""
         limit = self.limits.get(kind)
@@ -142,6 +155,15 @@ def check_any_session(words: AnySessionOptions, *, fresh_nonce: str) -> SessionR
         kinds=_kinds(words.get("kinds")),
         limits={kind: checks.integer(most, f"limit.{kind}", 1, limits.CLAIM_MAX) for kind, most in by_kind.items()},
     )
+
+
+def check_repeated(request: SessionRequest, jobs: Sequence[Job]) -> None:
+    """Raise `Conflict` unless all *jobs* that are held under the request's nonce fit the request."""
+    if not all(map(request.fits, jobs)):
+        raise Conflict(
+            "nonce is already in use by a claim with another tenant, session, lanes, kinds, work or capabilities;"
+            " send the same claim again, or choose another nonce"
+        )
 
 
 def _kinds(kinds: Sequence[str] | None) -> tuple[str, ...] | None:

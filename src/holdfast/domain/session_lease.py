@@ -6,7 +6,7 @@ Fencing token, claim id and lease token are derived, so that the same inputs giv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -58,6 +58,8 @@ class SessionClaim:
     lease_ms: int
     generation: int | None = None
     """The session lease that keeps it alive, where that is what does."""
+    repeated: bool = field(default=False, compare=False, repr=False)
+    """Whether an earlier call made this claim and this one only found it."""
 
     @property
     def lease_token(self) -> str:
@@ -94,6 +96,8 @@ class SessionLease:
     lease_token: str
     lease_ms: int
     lease_until_ms: int
+    repeated: bool = field(default=False, compare=False, repr=False)
+    """Whether an earlier call with the same lease token opened the session."""
 
     @property
     def lease_until(self) -> datetime:

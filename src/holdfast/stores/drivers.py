@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
+from holdfast.domain.errors import HoldfastError
 from holdfast.stores.engine import AsyncRunner, Runner
 from holdfast.stores.script import CHANCE, NOW, Listen, Pause, Procedure, Read, Request, Script, Signal, Write
 from holdfast.stores.signals import AwaitingListener, BlockingListener
+from holdfast.stores.undo import UndoableWrite
 
 T = TypeVar("T")
 
@@ -53,13 +55,28 @@ async def run_script_async(script: Script[T], answer: Callable[[Request], Awaita
 
 
 def drive(procedure: Procedure[T], runner: Runner) -> T:
-    """Run *procedure* to its end in this thread."""
+    """Run *procedure* to its end in this thread; if it is interrupted, give back what it has leased."""
+    leasing: list[UndoableWrite] = []
+    try:
+        return _drive(procedure, runner, leasing)
+    except HoldfastError:
+        raise
+    except BaseException:
+        if leasing:
+            leasing[-1].abandon(runner)
+        raise
+
+
+def _drive(procedure: Procedure[T], runner: Runner, leasing: list[UndoableWrite]) -> T:
     listener = BlockingListener()
     topics: list[str] = []
     answer: object = None
     try:
         while True:
             match step := procedure.send(answer):
+                case Write(undo=undo) if undo is not None:
+                    leasing.append(UndoableWrite(step))
+                    answer = runner.run(leasing[-1].step)
                 case Read() | Write():
                     answer = runner.run(step)
                 case Listen():
@@ -78,13 +95,15 @@ def drive(procedure: Procedure[T], runner: Runner) -> T:
 
 
 async def drive_async(procedure: Procedure[T], runner: AsyncRunner) -> T:
-    """Run *procedure* to its end, awaiting every transaction."""
+    """Run *procedure* to its end, awaiting every transaction; if it is cancelled, give back what it has leased."""
     listener = AwaitingListener()
     topics: list[str] = []
     answer: object = None
     try:
         while True:
             match step := procedure.send(answer):
+                case Write(undo=undo) if undo is not None:
+                    answer = await UndoableWrite(step).run_async(runner)
                 case Read() | Write():
                     answer = await runner.run_async(step)
                 case Listen():

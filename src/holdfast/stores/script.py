@@ -110,6 +110,11 @@ class Write(Generic[T]):
     script: Callable[[], Script[T]]
     brief: Callable[[], Brief | None] | None = None
     """The same as one statement, where the engine has one and this call can go that way."""
+    undo: Callable[[T], Script[None] | None] | None = None
+    """Return the script that gives back what the result leased, or None if it leased nothing.
+
+    The driver runs it if the caller is cancelled or interrupted before it has the result.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +140,13 @@ def read(script: Callable[[], Script[T]]) -> Procedure[T]:
     return cast(T, (yield Read(script)))
 
 
-def write(script: Callable[[], Script[T]], brief: Callable[[], Brief | None] | None = None) -> Procedure[T]:
+def write(
+    script: Callable[[], Script[T]],
+    brief: Callable[[], Brief | None] | None = None,
+    undo: Callable[[T], Script[None] | None] | None = None,
+) -> Procedure[T]:
     """Run one script in one write transaction, or as one statement where the engine can."""
-    return cast(T, (yield Write(script, brief)))
+    return cast(T, (yield Write(script, brief, undo)))
 
 
 def job_topic(job_id: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.domain import lifecycle, limits
-from holdfast.domain.claim import Claim, ClaimRequest, Settlement
+from holdfast.domain.claim import Claim, ClaimRequest, Settlement, check_repeated
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict
 from holdfast.domain.event import EventName
@@ -19,6 +19,7 @@ from holdfast.stores import script
 from holdfast.stores.engine import Engine, Selection, Wanted
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, load_catalog
+from holdfast.stores.scripts.lease import stand
 from holdfast.stores.scripts.moves import apply_steps, record, records
 from holdfast.stores.scripts.sessions import only_free
 from holdfast.stores.scripts.settle import settle_under
@@ -66,7 +67,23 @@ def _held_already(request: ClaimRequest) -> Script[list[Claim]]:
     rows = yield Statement("jobs_held", {"worker": request.worker, "lease_token": request.lease_token})
     now = yield from script.now()
     jobs = sorted(map(Job._make, rows), key=lambda job: job.claim_place or 0)
-    return [Claim(job, request.lease_ms) for job in jobs if lifecycle.holds(job, Claim(job, 0).lease, now)]
+    held = [job for job in jobs if lifecycle.holds(job, Claim(job, 0).lease, now)]
+    check_repeated(request, held)
+    return [Claim(job, request.lease_ms, repeated=True) for job in held]
+
+
+def undo_claims(engine: Engine, claims: Sequence[Claim]) -> Script[None] | None:
+    """Return the script that gives back what a call has leased, or None if it has leased nothing itself."""
+    leased = [claim for claim in claims if not claim.repeated]
+    return _withdraw(engine, leased) if leased else None
+
+
+def _withdraw(engine: Engine, claims: Sequence[Claim]) -> Script[None]:
+    catalog = yield from load_catalog(engine)
+    jobs = yield from stand(claims)
+    now = yield from script.now()
+    decided = [lifecycle.withdraw(jobs[claim.job.seq], claim.lease, now) for claim in claims if claim.job.seq in jobs]
+    yield from apply_steps(catalog, [step for step in decided if step is not None], now)
 
 
 def hold_claim(worker: str, token: str) -> Script[None]:

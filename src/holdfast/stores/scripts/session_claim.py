@@ -17,13 +17,13 @@ from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
 from holdfast.domain.session import Session, WorkClass
-from holdfast.domain.session_claim import SessionRequest
+from holdfast.domain.session_claim import SessionRequest, check_repeated
 from holdfast.domain.session_lease import SessionClaim, SessionFence, check_runtime, derive_fence
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import OvertakenError, Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, load_catalog
-from holdfast.stores.scripts.claim import hold_claim, open_claim, seconds_to_come, tidy
+from holdfast.stores.scripts.claim import hold_claim, open_claim, seconds_to_come, tidy, undo_claims
 from holdfast.stores.scripts.lease import held_job, stand
 from holdfast.stores.scripts.moves import apply_steps
 from holdfast.stores.scripts.session_lease import end_lapsed
@@ -183,7 +183,19 @@ def _lease(
     return _claim(session, request, place.fence, leased)
 
 
-def _claim(session: Session, request: SessionRequest, fence: SessionFence, jobs: Sequence[Job]) -> SessionClaim:
+def undo_session_claim(engine: Engine, claim: SessionClaim | None) -> Script[None] | None:
+    """Return the script that gives back what a call has leased, or None if it has leased nothing itself."""
+    return None if claim is None or claim.repeated else undo_claims(engine, claim.claims)
+
+
+def _claim(
+    session: Session,
+    request: SessionRequest,
+    fence: SessionFence,
+    jobs: Sequence[Job],
+    *,
+    repeated: bool = False,
+) -> SessionClaim:
     batch = jobs[0].batch
     work_class: WorkClass = "turn" if batch is None else batch.work_class
     return SessionClaim(
@@ -195,6 +207,7 @@ def _claim(session: Session, request: SessionRequest, fence: SessionFence, jobs:
         batches=tuple(jobs),
         lease_ms=request.lease_ms if request.under is None else request.under.lease_ms,
         generation=None if request.under is None else request.under.generation,
+        repeated=repeated,
     )
 
 
@@ -205,7 +218,8 @@ def _given_before(session: Session, request: SessionRequest) -> Script[SessionCl
         return None
     jobs = yield from _held_under(session)
     fence = SessionFence(session.claim_id or "", session.fence, session.claim_token or "")
-    return _claim(session, request, fence, jobs) if jobs else None
+    check_repeated(request, jobs)
+    return _claim(session, request, fence, jobs, repeated=True) if jobs else None
 
 
 def _held_under(session: Session) -> Script[list[Job]]:
@@ -237,7 +251,7 @@ def _take_in_more(
     named = {job.seq for job in holding.batches}
     if unnamed := [job for job in under_fence if job.seq not in named]:
         # An earlier call took these in, and its answer was lost.
-        return _claim(session, request, fence, unnamed)
+        return _claim(session, request, fence, unnamed, repeated=True)
     yield from _promote_due(catalog, session.number, now)
     return (yield from _lease_run(catalog, session, request, _Place(fence, len(under_fence))))
 

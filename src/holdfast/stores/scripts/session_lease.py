@@ -6,8 +6,12 @@ are locked first and their session after, as by everybody who changes batches.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.clock import Now
+from holdfast.domain.errors import LeaseLost
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.session import Session
@@ -47,7 +51,18 @@ def open_session(engine: Engine, asked: Opening) -> Script[SessionLease]:
         ]
         yield from apply_steps(catalog, steps, now)
         yield from refresh_sessions(catalog, [opened.number], now)
-    return shown(opened, asked.lease_ms)
+    return replace(shown(opened, asked.lease_ms), repeated=opened is session)
+
+
+def undo_open_session(engine: Engine, lease: SessionLease) -> Script[None] | None:
+    """Return the script that closes the session again, or None if an earlier call opened it."""
+    return None if lease.repeated else _close_if_held(engine, lease)
+
+
+def _close_if_held(engine: Engine, lease: SessionLease) -> Script[None]:
+    # Another runtime may have taken the session over in between.
+    with suppress(LeaseLost):
+        yield from close_session(engine, lease)
 
 
 def renew_session(lease: SessionLease, lease_ms: int) -> Script[SessionLease]:

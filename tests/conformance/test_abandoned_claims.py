@@ -1,0 +1,205 @@
+"""Claims whose caller was cancelled or interrupted: no lease is left behind and no attempt is spent.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast import Done, Job, NewJob
+from tests.support.stores import Harness
+
+PATIENCE_SECONDS = 60
+
+
+class Strike:
+    """Stands in for a store's observer and acts once, at a statement of the test's choice."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.at: str | None = None
+        self.act: Callable[[], object] = lambda: None
+        self._faults = harness.faults
+        harness.faults = self  # type: ignore[assignment]
+
+    def calm(self) -> None:
+        self.at = None
+
+    def __call__(self, name: str) -> None:
+        if name == self.at:
+            self.at = None
+            self.act()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def claim(queue: Any) -> Any:
+    return queue.claim(worker="w")
+
+
+def claim_many(queue: Any) -> Any:
+    return queue.claim_many(limit=3, worker="w", lease_token="t")
+
+
+def settle_and_claim(queue: Any) -> Any:
+    return queue.settle_and_claim([], limit=3, worker="w")
+
+
+def claim_session(queue: Any) -> Any:
+    return queue.claim_session("s", worker="w")
+
+
+def claim_any_session(queue: Any) -> Any:
+    return queue.claim_any_session(worker="w", nonce="n")
+
+
+def open_session(queue: Any) -> Any:
+    return queue.open_session("s", worker="w")
+
+
+CALLS = [claim, claim_many, settle_and_claim, claim_session, claim_any_session, open_session]
+JOBS = [*(NewJob("work", max_attempts=1) for _ in range(3)), NewJob("say", session="s", max_attempts=1)]
+
+
+def assert_untouched(jobs: Iterable[Job]) -> None:
+    """Check that nothing runs, and that nothing has spent an attempt or is suspect."""
+    for job in jobs:
+        assert (job.state, job.attempt, job.suspect, job.releases, job.failure) == ("ready", 0, 0, 0, None)
+
+
+class TestInterrupted:
+    """The thread is interrupted before its commit, or between the commit and the answer."""
+
+    @pytest.mark.parametrize("call", CALLS)
+    @pytest.mark.parametrize("at", ["begin", "commit", "committed"])
+    def test_an_interrupted_call_leaves_no_lease(self, harness: Harness, call: Any, at: str) -> None:
+        strike = Strike(harness)
+        queue = harness.open()
+        queue.enqueue_many(JOBS)
+        strike.at, strike.act = at, interrupt
+        with pytest.raises(KeyboardInterrupt):
+            call(queue)
+        assert_untouched(queue.jobs().jobs)
+        assert len(queue.claim_many()) == 3
+        assert queue.open_session("s", worker="other").worker == "other"
+
+    def test_a_released_job_tells_of_the_claim_in_its_history(self, harness: Harness) -> None:
+        strike = Strike(harness)
+        queue = harness.open()
+        made = queue.enqueue("work", events="all")
+        strike.at, strike.act = "committed", interrupt
+        with pytest.raises(KeyboardInterrupt):
+            queue.claim()
+        assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["released"]
+        assert [event.name for event in queue.events()] == ["enqueued", "claimed", "released"]
+        assert queue.get(made.id).epoch == 1
+
+    def test_a_job_keeps_its_place_in_the_order(self, harness: Harness) -> None:
+        strike = Strike(harness)
+        queue = harness.open()
+        first = queue.enqueue("work")
+        harness.clock.advance(5)
+        queue.enqueue("work")
+        strike.at, strike.act = "committed", interrupt
+        with pytest.raises(KeyboardInterrupt):
+            queue.claim()
+        assert queue.get(first.id).due_at == first.job.due_at
+
+    def test_what_an_earlier_call_was_given_stays_with_that_caller(self, harness: Harness) -> None:
+        strike = Strike(harness)
+        queue = harness.open()
+        queue.enqueue("work")
+        [held] = queue.claim_many(worker="w", lease_token="t")
+        lease = queue.open_session("s", worker="w", lease_token="l")
+        for again in (
+            lambda: queue.claim_many(worker="w", lease_token="t"),
+            lambda: queue.open_session("s", worker="w", lease_token="l"),
+        ):
+            strike.at, strike.act = "committed", interrupt
+            with pytest.raises(KeyboardInterrupt):
+                again()
+        assert queue.settle(held, Done()).state == "done"
+        assert queue.renew_session(lease).generation == lease.generation
+
+
+class TestCancelled:
+    """The task is cancelled while its transaction runs, waits for its turn, or has just been answered."""
+
+    @pytest.mark.parametrize("call", CALLS)
+    @pytest.mark.parametrize("at", ["begin", "commit", "committed"])
+    def test_a_cancelled_call_leaves_no_lease(self, harness: Harness, call: Any, at: str) -> None:
+        strike = Strike(harness)
+
+        async def main() -> None:
+            async with harness.open_async() as queue:
+                await queue.enqueue_many(JOBS)
+                task = asyncio.ensure_future(call(queue))
+                loop = asyncio.get_running_loop()
+                strike.at, strike.act = at, partial(loop.call_soon_threadsafe, task.cancel)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait_for(task, PATIENCE_SECONDS)
+                if not task.cancelled():
+                    return  # the answer was there before the cancellation was delivered
+                assert_untouched((await queue.jobs()).jobs)
+                assert len(await queue.claim_many()) == 3
+                assert (await queue.open_session("s", worker="other")).worker == "other"
+
+        asyncio.run(main())
+
+    def test_a_call_that_waits_for_its_turn_is_withdrawn(self, harness: Harness) -> None:
+        async def main() -> None:
+            async with harness.open_async() as queue:
+                await queue.enqueue_many(JOBS)
+                async with queue.transaction() as transaction:
+                    await transaction.enqueue("work", lane="other")
+                    task = asyncio.ensure_future(queue.claim(wait=30))
+                    await asyncio.sleep(0)
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await asyncio.wait_for(task, PATIENCE_SECONDS)
+                assert_untouched((await queue.jobs()).jobs)
+                assert len(await queue.claim_many()) == 3
+
+        asyncio.run(main())
+
+    def test_no_moment_of_a_cancellation_leaves_a_lease(self, harness: Harness) -> None:
+        chance = random.Random(14)
+
+        async def main() -> None:
+            async with harness.open_async() as queue:
+                await queue.enqueue_many([NewJob("work", max_attempts=1) for _ in range(40)])
+                await queue.enqueue_many([NewJob("say", session=f"s{n}", max_attempts=1) for n in range(5)])
+                received: set[str] = set()
+
+                async def live() -> None:
+                    call = CALLS[chance.randrange(3)]
+                    with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+                        answer = await asyncio.wait_for(call(queue), chance.random() * 0.008)
+                        received.update(one.job.id for one in claims_of(answer))
+
+                for _ in range(10):
+                    tasks = [asyncio.ensure_future(live()) for _ in range(6)]
+                    await asyncio.sleep(chance.random() * 0.004)
+                    tasks[0].cancel()
+                    await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
+                jobs = (await queue.jobs(limit=1000)).jobs
+                assert {job.id for job in jobs if job.state == "running"} == received
+                assert_untouched([job for job in jobs if job.id not in received])
+
+        asyncio.run(main())
+
+
+def claims_of(answer: Any) -> list[Any]:
+    """Return the claims in the answer of any of the calls for plain jobs."""
+    if answer is None:
+        return []
+    return answer if isinstance(answer, list) else answer.claims if hasattr(answer, "claims") else [answer]
