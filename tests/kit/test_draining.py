@@ -152,10 +152,11 @@ def test_an_outcome_that_a_handler_asks_for_is_no_error(queue: holdfast.Queue, a
 
 
 def test_a_payload_that_cannot_be_read_is_raised_as_well(queue: holdfast.Queue) -> None:
+    # Enqueued before the task is declared: a queue that knows the task refuses such a payload.
+    queue.enqueue("task", {"n": "many"})
+
     @queue.task("task")
     def task(n: int) -> None: ...
-
-    queue.enqueue("task", {"n": "many"})
 
     with pytest.raises(AssertionError, match=r"failed with payload_invalid: .*n"):
         drain(queue)

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Artifact, Backoff, Context, Defer, Done, Fail, Job, LeaseLost, Misconfigured, Queue, Retry
 from holdfast.runtime.worker import Worker
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import KEPT_LEASE_SECONDS, arrived, at_work, ended, in_state
+from tests.runtime.workers import KEPT_LEASE_SECONDS, arrived, at_work, ended, in_state, without_tasks
 from tests.support.clock import ManualClock
 
 
@@ -173,7 +173,8 @@ def test_a_payload_that_does_not_fit_fails_for_good_and_runs_nothing(queue: Queu
     def double(number: int) -> None:
         ran.set()
 
-    wrong = [queue.enqueue("double", payload) for payload in ({"number": "x"}, {}, {"other": 1}, [1], None, "text")]
+    other = without_tasks(queue)
+    wrong = [other.enqueue("double", payload) for payload in ({"number": "x"}, {}, {"other": 1}, [1], None, "text")]
     with at_work(queue):
         jobs = [ended(queue, made.id) for made in wrong]
 

@@ -26,7 +26,7 @@ from holdfast.runtime import sessions
 from holdfast.runtime.turns import Turn, offer_checkpoints
 from tests.chaos.threads import wait_until
 from tests.runtime.chats import SESSION, Chat, Message
-from tests.runtime.workers import KEPT_LEASE_SECONDS, Outage, arrived, at_work, ended, in_state, live
+from tests.runtime.workers import KEPT_LEASE_SECONDS, Outage, arrived, at_work, ended, in_state, live, without_tasks
 from tests.support.stores import Harness
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
@@ -194,7 +194,7 @@ def test_kinds_that_merge_go_to_the_handler_of_the_first_and_are_read_each_as_it
 
 def test_a_batch_that_cannot_be_read_fails_alone(queue: Queue) -> None:
     chat = Chat(queue)
-    bad = queue.enqueue("chat.message", {"text": 7}, session=SESSION, slot="join")
+    bad = without_tasks(queue).enqueue("chat.message", {"text": 7}, session=SESSION, slot="join")
     good = chat.say("one", "two")
     with at_work(queue):
         failed, *done = all_ended(queue, [bad.id, *good])

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from holdfast import Job, Now, OutcomeUnknown, Queue, StoreUnreachable
+from holdfast.client.connect import queue_on
 from holdfast.runtime.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
@@ -22,6 +23,11 @@ LEASE_SECONDS = 0.3
 """Short, so that many fit into a test."""
 KEPT_LEASE_SECONDS = 1.5
 """For leases that must be kept: long enough for a busy machine to beat three times."""
+
+
+def without_tasks(queue: Queue) -> Queue:
+    """Return another queue on the same store that declares no tasks, and so takes any payload."""
+    return queue_on(queue.store)
 
 
 class RunningClock(ManualClock):

@@ -187,7 +187,7 @@ def test_the_message_is_the_text_of_the_exception(error: Exception, message: str
 
 
 def test_an_unreadable_payload_fails_for_good() -> None:
-    outcome = failed(raised(PayloadInvalid("arguments.to: is missing")), Policy(retry_on=(Exception,)))
+    outcome = failed(raised(PayloadInvalid("arguments", ".to", "is missing")), Policy(retry_on=(Exception,)))
 
     assert outcome == Failed("arguments.to: is missing", reason="payload_invalid", permanent=True)
 

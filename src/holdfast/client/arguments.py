@@ -16,6 +16,7 @@ from typing import Any, Final, get_type_hints
 from holdfast.client.places import Unfit
 from holdfast.client.reading import Reader, as_it_is, reader_of
 from holdfast.client.writing import write
+from holdfast.domain import limits, strict_json
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.strict_json import Json
 
@@ -26,6 +27,12 @@ _QUOTED: Final = re.compile(r"'(\w+)'")
 
 class PayloadInvalid(Exception):  # noqa: N818  # the name says what to do, as those of the public errors do
     """A stored payload that is no call of the function: the job fails for good with `payload_invalid`."""
+
+    def __init__(self, root: str, path: str, problem: str) -> None:
+        super().__init__(f"{root}{path}: {problem}")
+        self.path = path
+        """The path to the invalid value within the payload."""
+        self.problem = problem
 
 
 class Arguments:
@@ -70,10 +77,17 @@ class Arguments:
 
         What is written is read once, so that a value no worker could read is refused here and not stored.
         """
-        written: dict[str, Json] = {}
-        for name, value in self._bound(args, kwargs).items():
-            written[name] = self._written(name, value)
+        written = self.unread_payload(args, kwargs)
+        for name, value in written.items():
+            try:
+                self._read(name, value)
+            except Unfit as error:
+                raise InvalidInput(f"arguments.{name}{error.path}", error.problem) from None
         return written
+
+    def unread_payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Json]:
+        """Return the call as JSON for a caller that calls `check` on it."""
+        return {name: self._written(name, value) for name, value in self._bound(args, kwargs).items()}
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args and self._required <= kwargs.keys() <= self._named:
@@ -89,37 +103,50 @@ class Arguments:
             raise InvalidInput(f"arguments.{min(taken)}", "is the name of a parameter and cannot be an extra one")
         return {**bound, **extras}
 
-    def _written(self, name: str, value: Any) -> Json:
+    @staticmethod
+    def _written(name: str, value: Any) -> Json:
         try:
-            written = write(value)
-            self._read(name, written)
+            return write(value)
         except Unfit as error:
             raise InvalidInput(f"arguments.{name}{error.path}", error.problem) from None
-        return written
 
     # --- reading ---------------------------------------------------------------------------------------------------
+
+    def check(self, payload: Any) -> None:
+        """Raise `InvalidInput` naming the field if the function cannot be called with *payload*."""
+        try:
+            self.call(payload)
+        except PayloadInvalid:
+            # A tuple, for example, becomes a list when it is stored: what is stored decides.
+            stored = strict_json.decode(strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX))
+            try:
+                self.call(stored)
+            except PayloadInvalid as error:
+                raise InvalidInput(f"payload{error.path}", error.problem) from None
 
     def call(self, payload: Json) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments that *payload* holds, or raise `PayloadInvalid`; null is a call without any."""
         given = {} if payload is None else payload
         if not isinstance(given, dict):
-            raise PayloadInvalid(f"arguments: must be an object, not a {type(given).__name__}")
+            raise PayloadInvalid("arguments", "", f"must be an object, not a {type(given).__name__}")
         self._refuse_names(given)
         values = {}
         for name, value in given.items():
             try:
                 values[name] = self._read(name, value)
             except Unfit as error:
-                raise PayloadInvalid(f"arguments.{name}{error.path}: {error.problem}") from None
+                raise PayloadInvalid("arguments", f".{name}{error.path}", error.problem) from None
         return self._in_place(values), values
 
     def _refuse_names(self, given: Mapping[str, Json]) -> None:
         if missing := self._required - given.keys():
-            raise PayloadInvalid(f"arguments.{min(missing)}: is missing")
+            raise PayloadInvalid("arguments", f".{min(missing)}", "is missing")
         if self._extras is None and (unknown := given.keys() - self._parameters.keys()):
-            raise PayloadInvalid(f"arguments.{min(unknown)}: is not a parameter of {self.function.__qualname__}")
+            problem = f"is not a parameter of {self.function.__qualname__}"
+            raise PayloadInvalid("arguments", f".{min(unknown)}", problem)
         if self._extras in given:
-            raise PayloadInvalid(f"arguments.{self._extras}: is the name of all further parameters, not of one")
+            problem = "is the name of all further parameters, not of one"
+            raise PayloadInvalid("arguments", f".{self._extras}", problem)
 
     def _read(self, name: str, written: Json) -> Any:
         readers = self._readers

@@ -48,6 +48,7 @@ class AsyncQueue(AwaitedHost):
         super().__init__()
         self._runner = store
         self._operations = operations
+        operations.tasks = self.tasks
 
     def __repr__(self) -> str:
         return f"<AsyncQueue on {self._runner!r}>"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from holdfast.client import identity
+from holdfast.client.tasks import TaskRegistry
 from holdfast.domain import checks, limits
 from holdfast.domain.admission import Admission, JobLike, check_job
 from holdfast.domain.claim import Claim
@@ -17,14 +18,17 @@ Held: TypeAlias = tuple[Claim, Outcome]
 """A claim and how its attempt ended."""
 
 
-def jobs(values: Sequence[JobLike]) -> list[Admission]:
-    """Return the jobs of one call in stored form, or raise `InvalidInput` naming the one that is wrong."""
+def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[Admission]:
+    """Return the jobs of one call in stored form, or raise `InvalidInput` naming the one that is wrong.
+
+    The options of *tasks* hold for jobs of their kinds.
+    """
     count(values, "jobs", limits.ENQUEUE_MANY_MAX)
     admissions: list[Admission] = []
     chars = 0
     for index, new in enumerate(values):
         try:
-            admission = check_job(new, fresh_id=identity.uuid7())
+            admission = check_job(tasks.complete(new), fresh_id=identity.uuid7())
         except InvalidInput as error:
             raise InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
         admissions.append(admission)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Unpack
 
 from holdfast.client.asking import Cancelled
 from holdfast.domain import checks, limits, strict_json
-from holdfast.domain.admission import JobOptions, NewJob, check_job
+from holdfast.domain.admission import JobLike, JobOptions, NewJob, check_job, parts_of
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import Claim, Note
 from holdfast.domain.errors import InvalidInput, LeaseLost, Misconfigured
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from holdfast.client.async_queue import AsyncTransaction
     from holdfast.client.queue import Transaction
-    from holdfast.client.tasks import BaseTask
+    from holdfast.client.tasks import BaseTask, TaskRegistry
 
 StopReason: TypeAlias = Literal["cancel", "timeout", "lost", "shutdown"]
 """Why a handler shall stop: the job was cancelled, its time is up, its lease is gone, or the worker goes down."""
@@ -58,6 +58,7 @@ class Context:
         "_noted",
         "_open_transaction",
         "_stop",
+        "_tasks",
     )
 
     def __init__(self, claim: Claim) -> None:
@@ -72,6 +73,7 @@ class Context:
         self._stop: Event | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
         self._open_transaction: Callable[[float], TransactionBlock] | None = None
+        self._tasks: TaskRegistry | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.job!r}>"
@@ -173,14 +175,19 @@ class Context:
 
         It belongs to the tenant of this job unless it names another.
         """
-        new = _new_job(job, payload, options)
+        new = self.completed(_new_job(job, payload, options))
         admission = check_job(new, fresh_id="checked", tenant=self.job.tenant)
+        kind, _, completed = parts_of(new)
         # A copy, because the handler may go on to change what it gave.
-        kept = NewJob(new.kind, strict_json.decode(admission.payload_json), **new.options)
+        kept = NewJob(kind, strict_json.decode(admission.payload_json), **completed)
         with self._lock:
             if len(self._follow_ups) >= limits.FOLLOW_UPS_MAX:
                 raise InvalidInput("job", f"is one follow-up too many; the limit is {limits.FOLLOW_UPS_MAX}")
             self._follow_ups.append(kept)
+
+    def completed(self, new: JobLike) -> JobLike:
+        """Return *new* with the options of the task that the worker's queue declares for its kind, if any."""
+        return new if self._tasks is None else self._tasks.complete(new)
 
     @property
     def collected(self) -> bool:

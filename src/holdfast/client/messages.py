@@ -16,6 +16,7 @@ from holdfast.client.arguments import PayloadInvalid
 from holdfast.client.places import Unfit
 from holdfast.client.reading import Reader, as_it_is, reader_of
 from holdfast.client.writing import write
+from holdfast.domain import limits, strict_json
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.job import Job
 from holdfast.domain.strict_json import Json
@@ -71,6 +72,18 @@ class Messages:
             raise InvalidInput(f"messages[{index}]{error.path}", error.problem) from None
         return written
 
+    def check(self, message: Any, field: str) -> None:
+        """Raise `InvalidInput` naming *field*, or a place in it, if the handler cannot read *message*."""
+        try:
+            self._reader(message)
+        except Unfit:
+            # A tuple, for example, becomes a list when it is stored: what is stored decides.
+            stored = strict_json.decode(strict_json.encode(message, field, limits.PAYLOAD_BYTES_MAX))
+            try:
+                self._reader(stored)
+            except Unfit as error:
+                raise InvalidInput(f"{field}{error.path}", error.problem) from None
+
     def read(self, batch: Job) -> list[Any]:
         """Return the messages of *batch*, or raise `PayloadInvalid`."""
         messages = []
@@ -78,7 +91,7 @@ class Messages:
             try:
                 messages.append(self._reader(item))
             except Unfit as error:
-                raise PayloadInvalid(f"messages[{index}]{error.path}: {error.problem}") from None
+                raise PayloadInvalid("messages", f"[{index}]{error.path}", error.problem) from None
         return messages
 
 

@@ -14,6 +14,7 @@ from holdfast.client import checking, identity
 from holdfast.client.checking import Held
 from holdfast.client.session_operations import SessionOperations
 from holdfast.client.steps import Steps
+from holdfast.client.tasks import TaskRegistry
 from holdfast.client.watching import Watch
 from holdfast.domain import checks, limits
 from holdfast.domain.admission import JobLike, JobOptions, NewJob, check_job
@@ -85,16 +86,20 @@ class Operations(SessionOperations):
         """How jobs are taken in, claimed and settled; whoever watches that puts steps of their own here."""
         self.watches: tuple[Watch, ...] = ()
         """Whom workers tell of the attempts in their hands."""
+        self.tasks = TaskRegistry()
+        """The tasks of the queue, whose options and signatures hold for jobs of their kinds."""
 
     # --- enqueue ---------------------------------------------------------------------------------------------------
 
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Procedure[Enqueued]:
         """Store one job and return it, with `created` telling whether it is new; when this returns, it is durable.
 
-        See `JobOptions` for the words. Raises `InvalidInput` before anything is stored, `Conflict` if the id exists
-        with other content or the duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
+        See `JobOptions` for the words. The options of a task that this queue declares for *kind* hold unless the call
+        sets them, and *payload* must fit its signature. Raises `InvalidInput` before anything is stored, `Conflict`
+        if the id exists with other content or the duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
-        admission = check_job(NewJob(kind, payload, **options), fresh_id=identity.uuid7())
+        new = self.tasks.complete(NewJob(kind, payload, **options))
+        admission = check_job(new, fresh_id=identity.uuid7())
         return (yield from self.steps.enqueue_one(admission))
 
     def enqueue_many(self, jobs: Sequence[JobLike]) -> Procedure[list[Enqueued]]:
@@ -103,7 +108,7 @@ class Operations(SessionOperations):
         Each is a `NewJob` or a dict with the words of `enqueue`. One that is refused refuses the whole call, and the
         error names it: `jobs[3].payload`.
         """
-        return (yield from self.steps.enqueue(checking.jobs(jobs)))
+        return (yield from self.steps.enqueue(checking.jobs(jobs, self.tasks)))
 
     # --- claim and lease -------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import traceback
+from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.client.arguments import PayloadInvalid
@@ -110,16 +111,31 @@ def _done(done: Done, context: Context) -> Outcome:
         result = write(done.result)
     except Unfit as error:
         return _refused(f"result{error.path}: {error.problem}")
-    if context.collected:
-        return _sound(_joined(done, result, context), context)
-    return _sound(Done(result, done.follow_ups, done.artifacts), context)
+    try:
+        done = Done(result, _completed(done.follow_ups, context), done.artifacts)
+    except InvalidInput as error:
+        return _refused(str(error))
+    return _sound(_joined(done, context) if context.collected else done, context)
 
 
-def _joined(done: Done, result: object, context: Context) -> Done:
+def _completed(follow_ups: Sequence[JobLike], context: Context) -> Sequence[JobLike]:
+    """Return *follow_ups* with the options of their kinds' tasks, or raise `InvalidInput`."""
+    if not follow_ups or not isinstance(follow_ups, list | tuple):
+        return follow_ups
+    completed = []
+    for index, new in enumerate(follow_ups):
+        try:
+            completed.append(context.completed(new))
+        except InvalidInput as error:
+            raise InvalidInput(f"follow_ups[{index}].{error.field}", error.problem) from None
+    return completed
+
+
+def _joined(done: Done, context: Context) -> Done:
     try:
         own = {artifact.name for artifact in done.artifacts}
         kept = [artifact for artifact in context.artifacts if artifact.name not in own]
-        return Done(result, (*context.follow_ups, *done.follow_ups), (*kept, *done.artifacts))
+        return Done(done.result, (*context.follow_ups, *done.follow_ups), (*kept, *done.artifacts))
     except (TypeError, AttributeError):
         # Not artifacts or not a list: the check that follows says so in its words.
         return done

@@ -47,6 +47,7 @@ class Queue(BlockingHost):
         super().__init__()
         self._runner = store
         self._operations = operations
+        operations.tasks = self.tasks
 
     def __repr__(self) -> str:
         return f"<Queue on {self._runner!r}>"

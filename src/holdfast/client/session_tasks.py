@@ -7,7 +7,7 @@ or several as one batch, typed by what the function's list holds.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from holdfast.client.messages import Messages
@@ -15,9 +15,10 @@ from holdfast.client.policy import TaskOptions
 from holdfast.client.session_context import AsyncSessionContext, BaseSessionContext, SessionContext
 from holdfast.client.tasks import BaseTask
 from holdfast.domain import checks, limits
-from holdfast.domain.admission import JobOptions, NewJob, check_job
+from holdfast.domain.admission import JobOptions, NewJob, check_job, with_defaults
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.records import Enqueued
+from holdfast.domain.strict_json import Json
 
 if TYPE_CHECKING:
     from holdfast.client.async_queue import AsyncQueue
@@ -71,6 +72,19 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
         if len(messages) > 1:
             return NewJob(self.kind, None, **{**words, "items": written})
         return NewJob(self.kind, written[0], **words)
+
+    def completed(self, payload: Json, options: JobOptions) -> NewJob:
+        """Return a batch that a caller describes by name: with the task's options, its messages checked."""
+        merged = with_defaults(options, self.options)
+        if merged.get("session") is None:
+            raise InvalidInput("session", f"must be named: {self.kind!r} is a session task")
+        items: Any = merged.get("items")
+        if items is None:
+            self.messages.check(payload, "payload")
+        elif isinstance(items, Sequence):
+            for index, item in enumerate(items):
+                self.messages.check(item, f"items[{index}]")
+        return NewJob(self.kind, payload, **merged)
 
 
 class SessionTask(BaseSessionTask[M_contra, R]):

@@ -15,10 +15,11 @@ from holdfast.client.arguments import Arguments
 from holdfast.client.context import Context
 from holdfast.client.policy import Policy, TaskOptions, split
 from holdfast.domain import checks
-from holdfast.domain.admission import JobOptions, NewJob
+from holdfast.domain.admission import JobLike, JobOptions, NewJob, parts_of, with_defaults
 from holdfast.domain.errors import InvalidInput, Misconfigured, UnknownKind
 from holdfast.domain.lane import DEFAULT_NAME
 from holdfast.domain.records import Enqueued
+from holdfast.domain.strict_json import Json
 
 if TYPE_CHECKING:
     from typing import Self
@@ -68,6 +69,17 @@ class BaseTask(Generic[P, R]):
         """Return the call as a job to be enqueued: for `enqueue_many`, a transaction or a follow-up."""
         return NewJob(self.kind, self.arguments.payload(args, kwargs), **self.options)
 
+    def completed(self, payload: Json, options: JobOptions) -> NewJob:
+        """Return a job of this kind that a caller describes by name: with the task's options, its payload checked."""
+        self.arguments.check(payload)
+        return NewJob(self.kind, payload, **with_defaults(options, self.options))
+
+    @property
+    def registry(self) -> TaskRegistry | None:
+        """The tasks of the queue that its jobs go to, if that is known."""
+        queue = self._home.known
+        return None if queue is None else queue.tasks
+
     def _own(self, jobs: Iterable[NewJob]) -> list[NewJob]:
         """Return *jobs* if each is a call of this task."""
         listed = list(jobs)
@@ -79,7 +91,7 @@ class BaseTask(Generic[P, R]):
     def using(self, **options: Unpack[JobOptions]) -> Self:
         """Return the same task with other options for its jobs; this one stays as it is."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, options={**self.options, **options})
+        other.__dict__.update(self.__dict__, options=with_defaults(options, self.options))
         return other
 
 
@@ -90,7 +102,7 @@ class Task(BaseTask[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Store the call as a job, typed by the function's own parameters; see `Queue.enqueue`."""
-        payload = self.arguments.payload(args, kwargs)
+        payload = self.arguments.unread_payload(args, kwargs)
         try:
             return self._home.queue.enqueue(self.kind, payload, **self.options)
         except InvalidInput as error:
@@ -108,7 +120,7 @@ class AsyncTask(BaseTask[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Store the call as a job, typed by the function's own parameters; see `AsyncQueue.enqueue`."""
-        payload = self.arguments.payload(args, kwargs)
+        payload = self.arguments.unread_payload(args, kwargs)
         try:
             return await self._home.queue.enqueue(self.kind, payload, **self.options)
         except InvalidInput as error:
@@ -182,6 +194,14 @@ class TaskRegistry:
             return self._tasks[kind]
         except KeyError:
             raise UnknownKind(kind, "no task of this kind is declared here") from None
+
+    def complete(self, new: JobLike) -> JobLike:
+        """Return *new* with the options of the task of its kind, its payload checked; as it is if there is none."""
+        if not self._tasks:
+            return new
+        kind, payload, options = parts_of(new)
+        task = self._tasks.get(kind) if isinstance(kind, str) else None
+        return new if task is None else task.completed(payload, options)
 
     def kinds(self) -> tuple[str, ...]:
         """Every kind, in order of declaration."""

@@ -85,6 +85,15 @@ class NewJob:
 JobLike: TypeAlias = NewJob | NewJobWords | Mapping[str, Any]
 
 
+def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:
+    """Return *options*, completed by those of *defaults* that they neither set nor exclude."""
+    merged: Any = {**defaults, **options}
+    for given, excluded in (("run_at", "delay"), ("delay", "run_at")):
+        if given in options and excluded not in options:
+            merged.pop(excluded, None)
+    return merged  # type: ignore[no-any-return]  # unknown options are refused when the job is checked
+
+
 class Terms(NamedTuple):
     """All that was said of a job but its payload, id and key, in stored form.
 
@@ -133,14 +142,15 @@ def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field:
     call the job stands.
     """
     try:
-        return _check(*_parts(new), fresh_id, tenant)
+        return _check(*parts_of(new), fresh_id, tenant)
     except InvalidInput as error:
         if not field:
             raise
         raise InvalidInput(f"{field}.{error.field}", error.problem) from None
 
 
-def _parts(new: JobLike) -> tuple[Any, Json, JobOptions]:
+def parts_of(new: JobLike) -> tuple[Any, Json, JobOptions]:
+    """Return kind, payload and options of *new*."""
     if isinstance(new, NewJob):
         return new.kind, new.payload, new.options
     if not isinstance(new, Mapping):

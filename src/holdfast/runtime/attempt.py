@@ -70,6 +70,7 @@ class Attempt:
         self.function: Callable[..., Any] = task.function
         """What is called: the task's function, or that in the blocks of those who watch."""
         self.context = Context(claim)
+        self.context._tasks = task.registry
         self.key = (claim.job.seq, claim.job.epoch)
         """What tells it from every other attempt."""
         self.started_at: float | None = None

@@ -48,6 +48,7 @@ class Turn(Attempt):
         super().__init__(claim.claims[0], task, asked_at, timer)
         self.session_context = context_of(task)(claim)
         self.context = self.session_context
+        self.context._tasks = tasks
         self._tasks = tasks
         self._unreadable: dict[int, PayloadInvalid] = {}
 

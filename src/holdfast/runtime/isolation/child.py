@@ -145,6 +145,7 @@ class IsolatedProcess:
         attempt = Attempt(wire.claim_from(request), task, REAL_TIMER.monotonic())
         if task.takes_context:
             attempt.context = IsolatedContext(attempt, self._noted)
+            attempt.context._tasks = task.registry
             attempt.context._open_transaction = partial(self._open_transaction, attempt)
             self._start_notes()
         return attempt
@@ -207,7 +208,9 @@ class IsolatedProcess:
                     " it: it is in memory, or has a clock of its own"
                 )
             store = store_at(address)
-            self._opened = (Operations(store.engine, self._setup["worker"], self._setup["incarnation"]), store)
+            operations = Operations(store.engine, self._setup["worker"], self._setup["incarnation"])
+            operations.tasks = attempt.task.registry or operations.tasks
+            self._opened = (operations, store)
         return SettlingTransaction(attempt, *self._opened, seconds)
 
     # --- memory ----------------------------------------------------------------------------------------------------
