@@ -61,7 +61,7 @@ from holdfast.domain.records import (
 from holdfast.domain.session import Batch
 from holdfast.domain.session_claim import AnySessionOptions, SessionClaimOptions
 from holdfast.domain.session_lease import SessionClaim, SessionLease
-from holdfast.runtime.status import RunningJob, WorkerStatus
+from holdfast.runtime.status import FailedAttempt, RunningJob, WorkerStatus
 from holdfast.runtime.worker import Worker
 from holdfast.version import __version__
 
@@ -97,6 +97,7 @@ __all__ = [
     "EventsPruned",
     "Fail",
     "Failed",
+    "FailedAttempt",
     "Failure",
     "Finding",
     "HandlersStuck",

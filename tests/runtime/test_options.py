@@ -217,7 +217,7 @@ def test_status_tells_what_runs_and_how_attempts_ended(queue: Queue) -> None:
         assert {(job.kind, job.attempt) for job in status.running} == {("long", 1)}
         assert (status.worker, status.stopping) == ("w1", False)
         go_on.set()
-        wait_until(lambda: working.worker.status().ended == {"done": 1, "failed": 1})
+        wait_until(lambda: working.worker.status().ended == {"done": 1, "retried": 1})
         assert working.worker.status().running == ()
 
 

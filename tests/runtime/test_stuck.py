@@ -65,7 +65,7 @@ def test_a_handler_past_its_timeout_gives_its_slot_back(
         deaf.go_on.set()
         wait_until(lambda: working.worker.status().abandoned == 0)
         assert ended(queue, queue.enqueue("quick", {}).id).result == "quick"
-        wait_until(lambda: working.worker.status().ended == {"failed": 1, "done": 2})
+        wait_until(lambda: working.worker.status().ended == {"retried": 1, "done": 2})
 
     [abandoned] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "of kind deaf runs on though it was told to stop (timeout): abandoned, 1 of at most 1" in abandoned

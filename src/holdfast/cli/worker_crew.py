@@ -16,7 +16,7 @@ from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_report import RECORD, About
 from holdfast.client import identity
 from holdfast.runtime.processes import Crew
-from holdfast.runtime.status import RunningJob
+from holdfast.runtime.status import FailedAttempt, RunningJob
 
 # Set for children only: whether they draw nothing but tell of themselves in records, or write lines of their own.
 CHILD_VARIABLE: Final = "HOLDFAST_WORKER_CHILD"
@@ -110,4 +110,5 @@ class CrewScreen:
 def _status(said: dict[str, Any]) -> WorkerStatus:
     running = tuple(RunningJob(*job) for job in said.pop("running"))
     loaded, loading = tuple(said.pop("loaded", ())), tuple(said.pop("loading", ()))
-    return WorkerStatus(running=running, loaded=loaded, loading=loading, **said)
+    failures = tuple(FailedAttempt(*failure) for failure in said.pop("failures", ()))
+    return WorkerStatus(running=running, loaded=loaded, loading=loading, failures=failures, **said)

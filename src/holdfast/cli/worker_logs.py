@@ -26,8 +26,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         document |= {word: value for word, value in vars(record).items() if word not in _USUAL}
-        if record.exc_info:
-            document["traceback"] = self.formatException(record.exc_info)
+        if record.exc_info or record.exc_text:
+            document["traceback"] = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         return json.dumps(document, default=str)
 
 

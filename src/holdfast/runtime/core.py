@@ -32,12 +32,12 @@ from holdfast.domain.job import Job
 from holdfast.domain.outcome import Released
 from holdfast.runtime.attempt import Attempt, amend_invalid, name_of, refused
 from holdfast.runtime.isolation.placing import Places, Terms
-from holdfast.runtime.job_logs import log_ended, log_started
+from holdfast.runtime.job_logs import failure_of, log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.residents import Residents, ResidentTerms
 from holdfast.runtime.sessions import Turns
 from holdfast.runtime.slots import Line, TaskSlots, ThreadSlots
-from holdfast.runtime.status import RunningJob, running_jobs
+from holdfast.runtime.status import FailedAttempt, RunningJob, running_jobs
 from holdfast.runtime.stuck import StuckHandlers
 from holdfast.runtime.subscription import Subscription, affinities_of
 from holdfast.runtime.timers import Timer
@@ -59,6 +59,8 @@ _PATIENCE_SECONDS = 1.0
 # Without a signal, how often a worker looks for work by itself.
 _LOOK_SECONDS = 1.0
 _AVERAGE_WEIGHT = 0.05
+# How many failures a worker's status shows.
+_FAILURES_KEPT = 5
 _RETRY_SECONDS_FIRST, _RETRY_SECONDS_LAST = 0.1, 5.0
 
 
@@ -85,6 +87,8 @@ class Core:
         self._give_up = give_up
         self.counts: Counter[str] = Counter()
         """How attempts ended here, by outcome."""
+        self.failures: deque[FailedAttempt] = deque(maxlen=_FAILURES_KEPT)
+        """The attempts that failed last, the newest first."""
         self._operations = operations
         self._store = store
         self._tasks = tasks
@@ -375,8 +379,11 @@ class Core:
         self._let_go(settled)
 
     def _count(self, attempt: Attempt, outcome: str, job: Job | None = None) -> None:
-        self.counts[outcome] += 1
-        log_ended(attempt, outcome)
+        failure = failure_of(attempt, job)
+        if failure is not None:
+            self.failures.appendleft(failure)
+        self.counts["retried" if failure is not None and failure.retried else outcome] += 1
+        log_ended(attempt, outcome, failure)
         for watch in self._watches:
             watch.ended(attempt.claim, outcome, job, attempt.run_seconds)
 

@@ -99,7 +99,8 @@ class Turn(Attempt):
             try:
                 messages += session_task(self._tasks, batch.kind).messages.read(batch)
             except PayloadInvalid as error:
-                log.warning("batch %s of session %s cannot be read: %s", batch.id, self.whole.session, error)
+                about = (batch.id, self.whole.session, error)
+                log.error("batch %s of session %s fails for good, because it cannot be read: %s", *about)
                 self._unreadable[batch.seq] = error
         return messages
 

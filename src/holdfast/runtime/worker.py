@@ -258,6 +258,7 @@ class Worker:
             loaded=core.loaded,
             loading=core.loading,
             switches=core.switches,
+            failures=tuple(core.failures),
         )
 
     def _refuse_unfit(self) -> None:
