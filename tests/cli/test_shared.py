@@ -79,7 +79,7 @@ def test_an_empty_url_is_refused_rather_than_taken_for_the_default(cli: Cli) -> 
 
 
 def test_a_folder_is_no_queue(cli: Cli, tmp_path: Path) -> None:
-    assert "hint: check the path" in cli.refusal("stats", "--url", str(tmp_path), code=3)
+    assert "is a directory; give the path of a SQLite file" in cli.refusal("stats", "--url", str(tmp_path), code=2)
 
 
 def test_wrong_usage_points_to_the_help_of_that_command(cli: Cli) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
@@ -14,11 +16,13 @@ from holdfast.domain import checks, limits
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.stores.engine import Store
+from holdfast.stores.sqlite.paths import resolve_path
 from holdfast.stores.sqlite.store import SqliteStore
 
 Durability: TypeAlias = Literal["full", "relaxed"]
 
 _SERVER_SCHEMES: Final = ("postgresql", "postgres")
+_SCHEME: Final = re.compile(r"(sqlite|postgresql|postgres):")
 SCHEMA_DEFAULT: Final = "holdfast"
 # A URL with a slash too few, or a connection string of settings.
 _MISTYPED_SERVER: Final = re.compile(
@@ -28,7 +32,7 @@ _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
 def connect(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     durability: Durability = "full",
     migrate: bool = True,
@@ -42,20 +46,21 @@ def connect(
     With `migrate=False` nothing is created: the schema must be there and current, else the first use raises. *clock*
     replaces the store's clock, for tests.
 
-    For SQLite, also as `sqlite:///path`: with `durability="relaxed"` a power cut may lose the last moments of
-    acknowledged work; a killed process loses nothing either way. *network_files* admits a file on a network file
-    system, where locks cannot be trusted.
+    For SQLite, also as `sqlite:///path` or a `pathlib.Path`. A relative path and symbolic links are resolved here,
+    once, so that a later `os.chdir` changes nothing. With `durability="relaxed"` a power cut may lose the last
+    moments of acknowledged work; a killed process loses nothing either way. *network_files* admits a file on a
+    network file system, where locks cannot be trusted.
 
     For PostgreSQL: everything stands in *schema*. *listen_url* names the server directly where *url* is that of a
     pooler, through which nobody can be woken.
     """
     return queue_on(
-        _store(_Words(url, durability, migrate, network_files, schema, listen_url, clock)),
+        _store(_Words(_text(url), durability, migrate, network_files, schema, listen_url, clock)),
     )
 
 
 def connect_async(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     durability: Durability = "full",
     migrate: bool = True,
@@ -65,7 +70,7 @@ def connect_async(
     clock: Clock | None = None,
 ) -> AsyncQueue:
     """Return the queue at *url* with the same methods as `connect` gives, to be awaited."""
-    return async_queue_on(_store(_Words(url, durability, migrate, network_files, schema, listen_url, clock)))
+    return async_queue_on(_store(_Words(_text(url), durability, migrate, network_files, schema, listen_url, clock)))
 
 
 def queue_on(store: Store) -> Queue:
@@ -100,11 +105,25 @@ class _Words(NamedTuple):
     clock: Clock | None
 
 
+def _text(url: str | os.PathLike[str]) -> str:
+    return os.fspath(url) if isinstance(url, os.PathLike) else url
+
+
+def _refuse_unsupported_url(url: str) -> None:
+    """Refuse URLs of SQLite's own, whose options defeat the store's locks, and URLs that a `Path` has shortened."""
+    if url.startswith("file:"):
+        path = unquote(re.sub(r"^file:(//[^/]*)?", "", url).partition("?")[0].partition("#")[0])
+        raise InvalidInput("url", f"file: URLs are not supported; give the path itself: {path!r}")
+    if (found := _SCHEME.match(url)) and not url.startswith("//", found.end()):
+        raise InvalidInput("url", f"begins with {found[0]!r} but not with '{found[0]}//'; give a URL as a string")
+
+
 def _store(words: _Words) -> Store:
     checks.one_of(words.durability, "durability", ("full", "relaxed"))
     checks.flag(words.migrate, "migrate")
     checks.flag(words.network_files, "network_files")
     checks.name(words.url, "url", limits.URL_CHARS_MAX)
+    _refuse_unsupported_url(words.url)
     scheme, separator, rest = words.url.partition("://")
     _refuse_mistyped_server(words.url, separator)
     if separator and scheme in _SERVER_SCHEMES:
@@ -134,7 +153,7 @@ def _sqlite_store(words: _Words, path: str) -> Store:
         if given != plain:
             raise InvalidInput(word, "is a word for PostgreSQL; this URL names a SQLite file")
     return SqliteStore(
-        path,
+        resolve_path(path),
         relaxed=words.durability == "relaxed",
         migrates=words.migrate,
         network_files=words.network_files,

@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.domain.records import Finding
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.sqlite.file_systems import file_system, network_file_system
-from holdfast.stores.sqlite.opening import MEMORY
+from holdfast.stores.sqlite.paths import MEMORY
 from holdfast.stores.sqlite.write_ahead_log import LOG_BYTES_LONG
 
 # Releases that carry the fix for a write-ahead log reset racing a checkpoint, beside all from 3.51.3 on.
@@ -95,7 +95,7 @@ def _file_system(path: str) -> Finding:
 
 
 def _space(path: str) -> Finding:
-    free = shutil.disk_usage(Path(path).absolute().parent).free
+    free = shutil.disk_usage(Path(path).parent).free
     if free >= _SPACE_LOW:
         return Finding("free space", "ok", f"{free / 2**30:.1f} GiB")
     return Finding("free space", "warning", f"only {free / 2**20:.0f} MiB left", "free some, or `holdfast prune`")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -20,7 +19,6 @@ def network_file_system(path: str) -> str | None:
 
 def file_system(path: str) -> str | None:
     """Return the kind of the innermost mount above *path*, or None where the system does not tell."""
-    path = os.path.realpath(path)
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

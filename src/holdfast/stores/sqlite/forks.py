@@ -44,7 +44,7 @@ def rest_at_fork(store: Restful) -> None:
 
 def refuse_unusable(path: str) -> None:
     """Raise `Misconfigured` if this process was forked while a transaction was open on the file."""
-    if _unusable and os.path.realpath(path) in _unusable:
+    if _unusable and path in _unusable:
         raise Misconfigured(
             f"this process was forked while a transaction on {path!r} was open, and cannot use the file safely;"
             " fork before you use the queue, or start processes with 'spawn'"
@@ -65,7 +65,7 @@ def _in_parent() -> None:
 def _in_child() -> None:
     for store, rested in _resting:
         if not rested:
-            _unusable.add(os.path.realpath(store.path))
+            _unusable.add(store.path)
     _resting.clear()
 
 

@@ -13,6 +13,7 @@ from holdfast.stores.script import Read, Write
 from holdfast.stores.signals import Hub
 from holdfast.stores.sqlite.answers import Answers, Observer, plain_cursor
 from holdfast.stores.sqlite.errors import translated
+from holdfast.stores.sqlite.paths import MEMORY
 from holdfast.stores.sqlite.threads import in_thread
 
 T = TypeVar("T")
@@ -135,5 +136,5 @@ def _refuse_ended(*, ended: bool) -> None:
 
 def _refuse_other_file(databases: list[Any], path: str) -> None:
     opened = next((row[2] for row in databases if row[1] == "main"), "")
-    if not opened or path == ":memory:" or not Path(opened).samefile(path):
+    if not opened or path == MEMORY or not Path(opened).samefile(path):
         raise InvalidInput("connection", f"is open on {opened or ':memory:'!r}, not on this queue's {path!r}")

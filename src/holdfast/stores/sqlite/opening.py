@@ -22,17 +22,17 @@ from holdfast.stores.sqlite import migrate as migrations
 from holdfast.stores.sqlite.clock import known_clock, set_clock
 from holdfast.stores.sqlite.file_systems import network_file_system
 from holdfast.stores.sqlite.forks import refuse_unusable
+from holdfast.stores.sqlite.paths import MEMORY, check_path
 from holdfast.stores.sqlite.side_file import SideFile
 from holdfast.stores.sqlite.write_ahead_log import CHECKPOINT_PAGES, LOG_BYTES_LONG
 
-MEMORY = ":memory:"
 BUSY_SECONDS = 10.0
 _OLDEST_SQLITE = (3, 37, 0)  # strict tables
 _STATEMENTS_KEPT = 256
 
 
 class Opener:
-    """Makes connections to one database, and knows its clock once one is open."""
+    """Makes connections to the database at *path*, a real path, and knows its clock once one is open."""
 
     def __init__(self, path: str, *, relaxed: bool, migrates: bool, network_files: bool, clock: Clock | None) -> None:
         self.path = path
@@ -74,7 +74,7 @@ class Opener:
     def reading_connection(self) -> sqlite3.Connection | None:
         """Return a connection that only reads, or None if somebody has to write to the file before that can be."""
         self._check_place()
-        if not Path(self.path).exists() and self._writable():
+        if not self._exists() and self._writable():
             return None
         connection = self._connect(self.path) if self._writable() else self._connect(_read_only(self.path), uri=True)
         try:
@@ -91,6 +91,9 @@ class Opener:
     def know_clock(self) -> Clock:
         """Return the clock without writing: the caller's own transaction may hold up every other writer."""
         if self._clock is None:
+            self._check_place()
+            if not self._exists():
+                raise SchemaMismatch(f"there is no file {self.path!r}; call queue.migrate() before you begin")
             connection = self._connect(self.path)
             try:
                 if migrations.pending(connection):
@@ -140,7 +143,7 @@ class Opener:
         if self.in_memory:
             return
         refuse_unusable(self.path)
-        if not self._migrates and not Path(self.path).exists():
+        if check_path(self.path) is None and not self._migrates:
             raise StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
         if not self._network_files and (kind := network_file_system(self.path)):
             raise UnsupportedStore(
@@ -148,14 +151,14 @@ class Opener:
                 " move it to a local disk, or connect with network_files=True at your own risk"
             )
 
+    def _exists(self) -> bool:
+        return Path(self.path).exists()
+
     def _writable(self) -> bool:
         if self.in_memory:
             return True
-        path = Path(self.path)
-        folder = path.absolute().parent
-        if not folder.exists():
-            return True  # opening will tell that it is missing
-        return os.access(folder, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+        writable = os.access(Path(self.path).parent, os.W_OK)
+        return writable and (not self._exists() or os.access(self.path, os.W_OK))
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
         if not self._migrates and (missing := migrations.pending(connection)):
@@ -170,7 +173,7 @@ def _read_only(path: str) -> str:
     Without a log beside it nobody is writing, and it can be read without making the files that a log needs.
     """
     quiet = not Path(f"{path}-wal").exists()
-    return f"file:{quote(str(Path(path).absolute()))}?mode=ro{'&immutable=1' if quiet else ''}"
+    return f"file:{quote(os.fsencode(path))}?mode=ro{'&immutable=1' if quiet else ''}"
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

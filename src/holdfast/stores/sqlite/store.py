@@ -20,7 +20,8 @@ from holdfast.stores.sqlite.answers import Observer, unobserved
 from holdfast.stores.sqlite.doctor import examine
 from holdfast.stores.sqlite.forks import rest_at_fork
 from holdfast.stores.sqlite.joined import AwaitingJoined, BlockingJoined
-from holdfast.stores.sqlite.opening import MEMORY, Opener
+from holdfast.stores.sqlite.opening import Opener
+from holdfast.stores.sqlite.paths import MEMORY
 from holdfast.stores.sqlite.readers import Readers
 from holdfast.stores.sqlite.select import select_ready
 from holdfast.stores.sqlite.waking import hub_of
@@ -35,7 +36,10 @@ _REST_SECONDS = 5.0
 
 
 class SqliteStore:
-    """One SQLite database. Safe to share between threads and tasks; opened again in a forked child."""
+    """One SQLite database. Safe to share between threads and tasks; opened again in a forked child.
+
+    *path* is as `resolve_path` returns it; every connection, fork and child process opens the file by it.
+    """
 
     def __init__(
         self,
@@ -167,7 +171,7 @@ class SqliteStore:
         if self._opener.in_memory or self._settings["clock"] is not None:
             return None
         words = {word: self._settings[word] for word in ("relaxed", "migrates", "network_files")}
-        return {"path": os.path.abspath(self.path), **words}  # noqa: PTH100  # names are as they were given
+        return {"path": self.path, **words}
 
     def migrate(self) -> list[str]:
         """Open the file, bring its schema up to date and return the migrations that this opening applied."""

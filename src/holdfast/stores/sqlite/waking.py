@@ -99,7 +99,7 @@ _hubs_lock = threading.Lock()
 def hub_of(database: str) -> FileHub:
     """Return the hub of a file, the same for all queues of this process that are open on it."""
     with _hubs_lock:
-        return _hubs.setdefault(os.path.realpath(database), FileHub(database))
+        return _hubs.setdefault(database, FileHub(database))
 
 
 def _forget_hubs() -> None:

@@ -1,0 +1,57 @@
+"""The database file's path: resolved once, and checked each time a connection is opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from holdfast.domain.errors import InvalidInput, StoreUnreachable, UnsupportedStore
+
+MEMORY = ":memory:"
+
+
+def resolve_path(path: str) -> str:
+    """Return *path* absolute and without symbolic links; the file need not exist. Nothing is opened.
+
+    Everything that belongs to the database stands beside its real path: the log and the lock file. A path that were
+    resolved at each opening would name another file after `os.chdir`.
+    """
+    if path == MEMORY:
+        return path
+    try:
+        return os.path.realpath(path)
+    except FileNotFoundError as error:
+        raise InvalidInput(
+            "url", f"{path!r} is relative, and the current directory no longer exists; give an absolute path"
+        ) from error
+
+
+def check_path(path: str) -> os.stat_result | None:
+    """Return the status of the file at *path*, None if it does not exist; raise if it cannot hold a database."""
+    if (now := os.path.realpath(path)) != path:
+        raise StoreUnreachable(
+            f"{path!r} now leads to {now!r}, because a symbolic link took its place after connect; call connect again"
+        )
+    try:
+        status = os.stat(path)  # noqa: PTH116  # the result is what counts
+    except FileNotFoundError:
+        _check_directory(path)
+        return None
+    except OSError as error:
+        raise StoreUnreachable(f"{path!r} cannot be opened ({error.strerror}); check the path") from error
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise UnsupportedStore(f"{path!r} is {kind}; give the path of a SQLite file")
+    if status.st_nlink > 1:
+        raise UnsupportedStore(
+            f"{path!r} has {status.st_nlink} hard links; processes that open it by different names do not share its"
+            " log and lock file, and would destroy it. Remove the other links, or use a copy"
+        )
+    return status
+
+
+def _check_directory(path: str) -> None:
+    directory = Path(path).parent
+    if not directory.is_dir():
+        raise StoreUnreachable(f"the directory {str(directory)!r} does not exist; create it, or correct the path")
