@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,8 @@ import holdfast
 from tests.support import postgres_server
 from tests.support.clock import ManualClock
 from tests.support.stores import DURABLE_ENGINES, ENGINES, Harness
+
+FAILED = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,19 +23,29 @@ def pytest_configure(config: pytest.Config) -> None:
         postgres_server.begin_run()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember for the fixtures whether their test failed."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
 @pytest.fixture(params=ENGINES)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    made = Harness(request.param, tmp_path)
-    yield made
-    made.close()
+    yield from _harness(request, tmp_path)
 
 
 @pytest.fixture(params=DURABLE_ENGINES)
 def durable_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """A store that outlives its clients, for tests that reopen it."""
-    made = Harness(request.param, tmp_path)
+    yield from _harness(request, tmp_path)
+
+
+def _harness(request: pytest.FixtureRequest, folder: Path) -> Iterator[Harness]:
+    made = Harness(request.param, folder)
     yield made
-    made.close()
+    made.close(trusted=not request.node.stash[FAILED])
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from psycopg import sql
 
 import holdfast
+from tests.support.postgres_schemas import migrated_schema
 from tests.support.postgres_server import Server, database_url
 from tests.support.wire import Wire
 
@@ -19,7 +20,14 @@ def url() -> str:
 
 
 @pytest.fixture
-def schema(url: str) -> Iterator[str]:
+def schema() -> Iterator[str]:
+    """The name of a migrated schema without rows. A test may alter it as it likes."""
+    with migrated_schema() as name:
+        yield name
+
+
+@pytest.fixture
+def new_schema(url: str) -> Iterator[str]:
     """The name of a schema that is not there yet, and that is gone after the test."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     yield name

@@ -27,7 +27,7 @@ def marked(queue: holdfast.Queue) -> holdfast.Queue:
 
 
 @pytest.fixture
-def pinned(url: str) -> Iterator[None]:
+def pinned(url: str, schema: str) -> Iterator[None]:
     """A transaction that keeps the server from clearing away whatever is changed from here on."""
     with psycopg.connect(url) as connection:
         connection.execute("set transaction isolation level repeatable read")

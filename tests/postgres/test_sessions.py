@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,10 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
-    return Harness("postgres", tmp_path_factory.mktemp("sessions"))
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    made = Harness("postgres", tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture

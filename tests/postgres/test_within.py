@@ -130,8 +130,9 @@ def test_who_waits_is_woken_by_the_callers_commit(queue: holdfast.Queue, own: An
     assert told == ["not yet committed", "done"]
 
 
-def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, schema: str) -> None:
-    store = PostgresStore(url, schema=schema)
+def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: str) -> None:
+    # The thread that listens to a schema stays for a while: one that listens already would not wake the listener.
+    store = PostgresStore(url, schema=new_schema)
     queue, listener = queue_on(store), BlockingListener()
     queue.migrate()
     store.hub.add(lane_topic("default"), listener)

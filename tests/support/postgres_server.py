@@ -52,6 +52,8 @@ SETTINGS = {
     "timezone": "Asia/Kathmandu",  # a quarter of an hour off any other, so that a moment without a zone is noticed
     "log_line_prefix": "%m [%p] %d ",
 }
+# The server of a worker is never crashed on purpose and is thrown away at the end of the run, so it need not sync.
+SHARED_SETTINGS = {"fsync": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0"}
 
 
 class ServerFailedError(Exception):
@@ -283,7 +285,7 @@ def _drop_database(name: str) -> None:
 
 
 def _start_shared(folder: Path) -> str:
-    server = Server(beside=folder)
+    server = Server(beside=folder, settings=SHARED_SETTINGS)
     server.start()
     atexit.register(server.leave)
     (folder / "server").write_text(f"{server.folder}\n{server.url}\n")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from urllib.parse import quote
-
-import psycopg
 
 import holdfast
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.stores.engine import Store
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.support import postgres_schemas
 from tests.support.clock import ManualClock
 from tests.support.faults import Faults
 from tests.support.postgres_server import database_url
@@ -31,7 +29,8 @@ class Harness:
         self.faults = Faults()
         self._in_memory = engine == "sqlite-memory"
         self._path = ":memory:" if self._in_memory else str(folder / "jobs.db")
-        self._schema = f"test_{uuid.uuid4().hex[:16]}" if engine == "postgres" else None
+        self._on_server = engine == "postgres"
+        self._schema: str | None = None
         self._opened: list[holdfast.Queue] = []
 
     def open(self) -> holdfast.Queue:
@@ -51,11 +50,12 @@ class Harness:
         self._close_clients()
         return self.open()
 
-    def close(self) -> None:
+    def close(self, *, trusted: bool = True) -> None:
+        """Close the clients. After a test that failed the store is not *trusted*, and no other test gets it."""
         self._close_clients()
         if self._schema is not None:
-            with psycopg.connect(database_url(), autocommit=True) as connection:
-                connection.execute(f"drop schema if exists {self._schema} cascade".encode())
+            postgres_schemas.give_back(self._schema, trusted=trusted)
+            self._schema = None
 
     def _close_clients(self) -> None:
         self.faults.calm()
@@ -64,8 +64,9 @@ class Harness:
         self._opened.clear()
 
     def _store(self) -> Store:
-        if self._schema is None:
+        if not self._on_server:
             return SqliteStore(self._path, clock=self.clock, observe=self.faults)
+        self._schema = self._schema or postgres_schemas.take()
         # The tables that a test makes for itself stand beside the store's own, and go with them.
         url = f"{database_url()}?options={quote(f'-csearch_path={self._schema}')}"
         return PostgresStore(url, schema=self._schema, clock=self.clock, observe=self.faults)

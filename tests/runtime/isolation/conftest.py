@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-import psycopg
 import pytest
 
 from holdfast import Queue
 from tests.runtime.isolation.handlers import tasks
 from tests.runtime.isolation.workers import opened
+from tests.support.postgres_schemas import migrated_schema
 from tests.support.postgres_server import database_url
 from tests.support.stores import DURABLE_ENGINES, Harness
 
@@ -33,17 +33,15 @@ class Shared(NamedTuple):
 
 @pytest.fixture(params=DURABLE_ENGINES)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
-    words = {"url": str(tmp_path / "shared.db")}
-    if request.param == "postgres":
-        schema = f"test_{uuid.uuid4().hex[:16]}"
-        words = {"url": f"{database_url()}?options={quote(f'-csearch_path={schema}')}", "schema": schema}
-    queue = opened(words)
-    queue.migrate()
-    yield Shared(queue, words)
-    queue.close()
-    if "schema" in words:
-        with psycopg.connect(database_url(), autocommit=True) as connection:
-            connection.execute(f"drop schema if exists {words['schema']} cascade".encode())
+    with ExitStack() as stack:
+        words = {"url": str(tmp_path / "shared.db")}
+        if request.param == "postgres":
+            schema = stack.enter_context(migrated_schema())
+            words = {"url": f"{database_url()}?options={quote(f'-csearch_path={schema}')}", "schema": schema}
+        queue = opened(words)
+        queue.migrate()
+        yield Shared(queue, words)
+        queue.close()
 
 
 @pytest.fixture

@@ -1,0 +1,178 @@
+"""Migrated PostgreSQL schemas for tests: emptied after each test, because making one takes a hundred times as long.
+
+`take` returns a schema that looks as if it had just been migrated; `give_back` empties it for the next test. A schema
+that a test has altered, or that is still in use, is dropped instead.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import sql
+
+from holdfast.stores.postgres.migrate import migrate
+from tests.support.postgres_server import database_url, terminate_backends
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+# The functions that empty a schema are kept outside of it, so that a test does not see them.
+_TOOLS = "test_tools"
+QUIET_SECONDS = 5.0
+_LOCK_SECONDS = 5
+# Above this size a table is truncated, so that later tests do not read through its dead rows.
+_BYTES_DELETED = 262_144
+
+_BUSY = """select count(*) from pg_stat_activity
+            where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+              and state <> 'idle'"""
+# Everything in a schema that a test could add, alter or remove, apart from rows.
+_SHAPE = """select md5(string_agg(part, ' ' order by part)) from (
+        select format('%s %s %s %s', oid, relname, relnatts, relchecks) from pg_class
+         where relnamespace = {schema}::regnamespace
+        union all
+        select format('%s %s', oid, proname) from pg_proc where pronamespace = {schema}::regnamespace
+    ) as parts (part)"""
+
+
+class _Kept:
+    """What this process keeps between tests: schemas that are free, and a connection."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.free: list[str] = []
+        self._connection: Connection | None = None
+
+    def execute(self, query: sql.SQL | sql.Composed) -> list[tuple[Any, ...]]:
+        """Run a statement, on a new connection if a test has ended the one that is kept."""
+        try:
+            return self._execute(query)
+        except psycopg.OperationalError:
+            if self._connection is not None and not self._connection.closed:
+                raise
+            return self._execute(query)
+
+    def _execute(self, query: sql.SQL | sql.Composed) -> list[tuple[Any, ...]]:
+        if self._connection is None or self._connection.closed:
+            options = f"-clock_timeout={_LOCK_SECONDS}s -cclient_min_messages=warning"
+            self._connection = psycopg.connect(database_url(), autocommit=True, options=options)
+        cursor = self._connection.execute(query)
+        return cursor.fetchall() if cursor.description is not None else []
+
+
+_all_kept = [_Kept()]
+
+
+def _kept() -> _Kept:
+    # What a forked child inherits belongs to its parent.
+    if _all_kept[-1].process != os.getpid():
+        _all_kept.append(_Kept())
+    return _all_kept[-1]
+
+
+def take() -> str:
+    """Return the name of a migrated schema without rows, used by nothing else, in the database of this process."""
+    free = _kept().free
+    return free.pop() if free else _make()
+
+
+def give_back(name: str, *, trusted: bool = True) -> None:
+    """Empty a schema for the next test. It is dropped if it is not *trusted*, as after a test that failed."""
+    if trusted and _quiet() and _emptied(name):
+        _kept().free.append(name)
+    else:
+        discard(name)
+
+
+@contextmanager
+def migrated_schema() -> Iterator[str]:
+    """Give a migrated schema for a block."""
+    name = take()
+    trusted = False
+    try:
+        yield name
+        trusted = True
+    finally:
+        give_back(name, trusted=trusted)
+
+
+def discard(name: str) -> None:
+    """Drop a schema, whatever connections still use it."""
+    terminate_backends(database_url())
+    _kept().execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))
+    _kept().execute(sql.SQL("drop function if exists {}").format(sql.Identifier(_TOOLS, name)))
+
+
+def _quiet() -> bool:
+    """Whether no transaction of the test is open any more, after some patience."""
+    until = time.monotonic() + QUIET_SECONDS
+    while (busy := _kept().execute(sql.SQL(_BUSY))[0][0]) and time.monotonic() < until:
+        time.sleep(0.005)
+    return not busy
+
+
+def _emptied(name: str) -> bool:
+    try:
+        return bool(_kept().execute(sql.SQL("select {}()").format(sql.Identifier(_TOOLS, name)))[0][0])
+    except psycopg.errors.LockNotAvailable:
+        return False
+
+
+# --- making one ----------------------------------------------------------------------------------------------------
+
+
+def _make() -> str:
+    name = f"test_{uuid.uuid4().hex[:16]}"
+    with psycopg.connect(database_url(), autocommit=True) as connection:
+        migrate(connection, name)
+        connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(_TOOLS)))
+        connection.execute(_function(connection, name))
+    return name
+
+
+def _function(connection: Connection, schema: str) -> sql.Composed:
+    """Return the statement that creates the function which empties *schema*, or returns false if that was altered."""
+    relations = "select oid::int, relname from pg_class where relnamespace = {}::regnamespace and relkind = {}"
+
+    def named(kind: str) -> list[tuple[Any, ...]]:
+        return connection.execute(sql.SQL(relations).format(sql.Literal(schema), sql.Literal(kind))).fetchall()
+
+    tables = [(number, sql.Identifier(schema, name)) for number, name in named("r")]
+    steps: list[sql.Composable] = [
+        sql.SQL("""for extra in select oid::regclass from pg_class
+                    where relnamespace = {}::regnamespace and relkind = 'r' and oid <> all ({}::oid[])
+                   loop execute format('drop table %s cascade', extra); end loop;""").format(
+            sql.Literal(schema), sql.Literal([number for number, _ in tables])
+        )
+    ]
+    shape = sql.SQL(_SHAPE).format(schema=sql.Literal(schema))
+    [[fresh]] = connection.execute(shape)
+    steps.append(sql.SQL("if ({}) <> {} then return false; end if;").format(shape, sql.Literal(fresh)))
+    for number, table in tables:
+        steps.append(
+            sql.SQL("if pg_relation_size({}) > {} then truncate {}; else delete from {}; end if;").format(
+                sql.Literal(number), sql.Literal(_BYTES_DELETED), table, table
+            )
+        )
+        [[rows]] = connection.execute(sql.SQL("select jsonb_agg(to_jsonb(t))::text from {} t").format(table))
+        if rows is not None:
+            steps.append(
+                sql.SQL("insert into {} select * from jsonb_populate_recordset(null::{}, {});").format(
+                    table, table, sql.Literal(rows)
+                )
+            )
+    steps += [sql.SQL("perform setval({}, 1, false);").format(sql.Literal(number)) for number, _ in named("S")]
+    steps.append(
+        sql.SQL("update {} set value = gen_random_uuid()::text where name = 'identity';").format(
+            sql.Identifier(schema, "meta")
+        )
+    )
+    body = sql.SQL("declare extra regclass; begin {} return true; end").format(sql.SQL("\n").join(steps))
+    return sql.SQL("create function {}() returns boolean language plpgsql as {}").format(
+        sql.Identifier(_TOOLS, schema), sql.Literal(body.as_string(connection))
+    )
