@@ -1,7 +1,8 @@
-"""A pipeline by follow-ups: documents are extracted, their pages embedded, then indexed.
+"""A pipeline by follow-ups: documents are extracted, their pages embedded and indexed, then each is published once.
 
-Each step hands on to the next in the commit that settles it. With drain="listed" the worker prefers the steps named
-first, so that what has begun is brought to its end before more is begun.
+Each step enqueues the next in the commit that settles it. The page that is indexed last enqueues the publishing:
+every page decreases a counter in its own transaction. With drain="listed" the worker prefers the steps named first,
+so that it finishes documents before it starts more.
 """
 
 import tempfile
@@ -17,12 +18,15 @@ DOCUMENTS, PAGES = 8, 3
 
 tasks = Tasks()
 done: list[str] = []
+published: list[int] = []
 
 
 @tasks.task("document.extract")
 def extract(context: Context, document: int) -> None:
     for page in range(PAGES):
         context.follow_up(embed.new(document, page))
+    with context.transaction() as transaction:
+        transaction.execute("insert into document (number, pages_left) values (?, ?)", (document, PAGES))
     done.append("extract")
 
 
@@ -33,20 +37,35 @@ def embed(context: Context, document: int, page: int) -> None:
 
 
 @tasks.task("page.index")
-def index(document: int, page: int, vector: list[float]) -> str:
+def index(context: Context, document: int, page: int, vector: list[float]) -> str:
+    with context.transaction() as transaction:
+        # One statement that counts and locks: pages which end together are counted one after the other.
+        [(left,)] = transaction.execute(
+            "update document set pages_left = pages_left - 1 where number = ? returning pages_left", (document,)
+        )
+        if left == 0:
+            context.follow_up(publish.new(document))
     done.append("index")
     return f"page {page} of document {document} in {len(vector)} dimensions"
 
 
+@tasks.task("document.publish")
+def publish(document: int) -> None:
+    published.append(document)
+
+
 def run(queue: holdfast.Queue, drain: Literal["oldest", "listed"]) -> None:
     queue.include(tasks, again=True)
+    with queue.transaction() as transaction:
+        transaction.execute("create table document (number integer primary key, pages_left integer not null)")
     queue.enqueue_many([extract.new(document) for document in range(DOCUMENTS)])
 
-    # The last step is named first: whatever can be finished is.
-    worker = Worker(queue, kinds=["page.index", "page.embed", "document.extract"], drain=drain, concurrency=1)
+    # The last step is named first, so that it is preferred.
+    kinds = ["document.publish", "page.index", "page.embed", "document.extract"]
+    worker = Worker(queue, kinds=kinds, drain=drain, concurrency=1)
     running = threading.Thread(target=worker.run)
     running.start()
-    while worker.status().ended.get("done", 0) < DOCUMENTS * (1 + 2 * PAGES):
+    while worker.status().ended.get("done", 0) < DOCUMENTS * (2 + 2 * PAGES):
         running.join(0.01)
     worker.stop()
     running.join()
@@ -67,10 +86,12 @@ def main() -> None:
     drains: list[Literal["oldest", "listed"]] = ["oldest", "listed"]
     for drain in drains:
         done.clear()
+        published.clear()
         with tempfile.TemporaryDirectory() as folder, holdfast.connect(str(Path(folder) / "jobs.db")) as queue:
             run(queue, drain)
         first = done.index("index") + 1
-        print(f"{drain}: job {first} of {len(done)} indexes the first page; at most {waited()} pages wait half done")
+        print(f"{drain}: step {first} of {len(done)} indexes the first page; at most {waited()} pages wait half done")
+        print(f"{drain}: published {sorted(published)}")
 
 
 if __name__ == "__main__":

@@ -42,8 +42,10 @@ SHOWN = {
         "3 turns for 5 batches",
     ],
     "pipeline.py": [
-        "oldest: job 33 of 56 indexes the first page; at most 24 pages wait half done",
-        "listed: job 3 of 56 indexes the first page; at most 3 pages wait half done",
+        "oldest: step 33 of 56 indexes the first page; at most 24 pages wait half done",
+        "oldest: published [0, 1, 2, 3, 4, 5, 6, 7]",
+        "listed: step 3 of 56 indexes the first page; at most 3 pages wait half done",
+        "listed: published [0, 1, 2, 3, 4, 5, 6, 7]",
     ],
     "worker_basics.py": [
         "Hello, Ada!",
