@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from typing import Any
 
 import pytest
 
-from holdfast import Context, NewJob, Queue
+from holdfast import Context, NewJob, Queue, Worker
 from tests.chaos.threads import wait_until
 from tests.runtime.workers import Outage, arrived, at_work, comes, in_state
 from tests.support.stores import Harness
@@ -246,3 +247,94 @@ def test_a_worker_whose_store_is_away_ends_all_the_same(harness: Harness) -> Non
             working.end()
     # It could not be settled and is left to lapse.
     assert queue.get(made.id).state == "running"
+
+
+class TestACancelledServe:
+    """`await worker.serve()` is cancelled: by its task, by the end of its loop, by Ctrl-C under `asyncio.run`."""
+
+    @COLOURS
+    def test_lets_what_runs_come_to_its_end(self, local_queue: Queue, awaited: bool) -> None:
+        slow = Slow(local_queue, awaited=awaited)
+        made = [local_queue.enqueue("slow", {}) for _ in range(3)]
+
+        async def cancel() -> None:
+            serving = asyncio.create_task(Worker(local_queue, concurrency=1).serve())
+            await comes(slow.started)
+            serving.cancel()
+            await asyncio.sleep(0.01)
+            assert not serving.done()
+            slow.go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+
+        asyncio.run(cancel())
+        assert [local_queue.get(one.id).state for one in made] == ["done", "ready", "ready"]
+        assert [local_queue.get(one.id).attempt for one in made] == [1, 0, 0]
+        assert local_queue.workers() == []
+
+    @COLOURS
+    def test_releases_what_outlasts_the_grace_period(self, queue: Queue, awaited: bool) -> None:
+        slow = Slow(queue, awaited=awaited)
+        made = [queue.enqueue("slow", {}) for _ in range(3)]
+
+        async def cancel() -> None:
+            serving = asyncio.create_task(Worker(queue, concurrency=1, grace=0).serve())
+            await comes(slow.started)
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+
+        asyncio.run(cancel())
+        assert {(queue.get(one.id).state, queue.get(one.id).attempt) for one in made} == {("ready", 0)}
+
+    def test_a_second_cancel_ends_the_grace_period(self, local_queue: Queue) -> None:
+        slow = Slow(local_queue, awaited=False)
+        made = local_queue.enqueue("slow", {})
+
+        async def cancel() -> None:
+            serving = asyncio.create_task(Worker(local_queue, grace=3600).serve())
+            await comes(slow.started)
+            serving.cancel()
+            await asyncio.sleep(0)
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+
+        asyncio.run(cancel())
+        assert (local_queue.get(made.id).state, local_queue.get(made.id).attempt) == ("ready", 0)
+
+    @COLOURS
+    def test_a_loop_that_is_left_with_a_worker_in_it_releases_what_runs(self, queue: Queue, awaited: bool) -> None:
+        slow = Slow(queue, awaited=awaited)
+        made = queue.enqueue("slow", {})
+        kept = []
+
+        async def leave() -> None:
+            kept.append(asyncio.create_task(Worker(queue, grace=0).serve()))
+            await comes(slow.started)
+
+        asyncio.run(leave())
+        assert (queue.get(made.id).state, queue.get(made.id).attempt) == ("ready", 0)
+        assert kept[0].cancelled()
+
+    def test_an_interrupt_under_asyncio_run_releases_what_runs(self, local_queue: Queue) -> None:
+        @local_queue.task("interrupt")
+        def interrupt(context: Context) -> None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            context.wait_cancelled()
+            context.raise_if_cancelled()
+
+        made = interrupt.enqueue()
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(Worker(local_queue, grace=0).serve())
+        assert (local_queue.get(made.id).state, local_queue.get(made.id).attempt) == ("ready", 0)
+
+    def test_a_timeout_around_it_raises_its_own_error(self, local_queue: Queue) -> None:
+        local_queue.task("note")(lambda: None)
+
+        async def limited() -> None:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await Worker(local_queue).serve()
+
+        asyncio.run(limited())

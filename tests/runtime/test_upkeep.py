@@ -193,4 +193,4 @@ def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytes
         wait_until(_later_than(queue, before - 1))
         assert ended(queue, queue.enqueue("note", {}).id).state == "done"
 
-    assert _warnings(caplog, "upkeep failed")
+    assert _warnings(caplog, "upkeep calls fail")

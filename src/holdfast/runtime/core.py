@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -35,6 +34,7 @@ from holdfast.runtime.isolation.placing import Places, Terms
 from holdfast.runtime.job_logs import failure_of, log_ended, log_started
 from holdfast.runtime.leases import LeaseKeeper
 from holdfast.runtime.residents import Residents, ResidentTerms
+from holdfast.runtime.retrying import Retrying
 from holdfast.runtime.sessions import Turns
 from holdfast.runtime.slots import Line, TaskSlots, ThreadSlots
 from holdfast.runtime.status import FailedAttempt, RunningJob, running_jobs
@@ -47,6 +47,7 @@ from holdfast.runtime.waking import LaneListener
 from holdfast.runtime.watched import watch_attempts
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
+from holdfast.stores.randomness import RANDOM
 
 log = logging.getLogger("holdfast.worker")
 
@@ -61,7 +62,8 @@ _LOOK_SECONDS = 1.0
 _AVERAGE_WEIGHT = 0.05
 # How many failures a worker's status shows.
 _FAILURES_KEPT = 5
-_RETRY_SECONDS_FIRST, _RETRY_SECONDS_LAST = 0.1, 5.0
+# How often the store is asked at least while the worker stops.
+_STOPPING_RETRY_SECONDS = 0.1
 
 
 class Core:
@@ -98,6 +100,8 @@ class Core:
         self._timer = timer
         self._watches = tuple(watches)
         keeper.decided = self.attempt_decided
+        keeper.recovered = self.store_recovered
+        self._retrying = Retrying("claims and settlements", timer)
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(self.handler_ended)
         self._coroutines = TaskSlots(self.handler_ended, asyncio.current_task())
@@ -137,7 +141,9 @@ class Core:
         self._listener = LaneListener(store.hub, self._wake)
         self._turns = self._made_turns()
         self._stopping = False
-        self._stop_told = asyncio.Event()
+        self._abandoned = False
+        self._try_again = asyncio.Event()
+        """Ends a wait for the store: it answers others again, or the worker stops."""
         self._dry_until = 0.0
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
@@ -153,6 +159,7 @@ class Core:
             lease_seconds=self._keeper.lease_seconds,
             timer=self._timer,
             wake=self._wake,
+            rest=self._rest,
             hand_out=self._take_in,
             ended=self._turn_ended,
         )
@@ -172,8 +179,17 @@ class Core:
     def stop(self) -> None:
         """Claim nothing more, and end once nothing is held."""
         self._stopping = True
-        self._stop_told.set()
+        self._try_again.set()
         self._wake.set()
+
+    def store_recovered(self) -> None:
+        """Ask the store again at once, because it answers others; from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._try_again.set)
+
+    def abandon(self) -> None:
+        """Let the next cancel end `serve`, whatever is held then."""
+        self._abandoned = True
 
     def _tell(self) -> None:
         # Only the first of many ends pays for waking the loop.
@@ -185,11 +201,21 @@ class Core:
     # --- the loop --------------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Run jobs until told to stop and nothing is held any more."""
+        """Run jobs until told to stop and nothing is held any more.
+
+        A cancel counts as being told to stop, unless this was abandoned: what is held is settled or released first.
+        """
         try:
             await self._places.start()
             while not self._stopping or self._held:
-                await self._step()
+                try:
+                    await self._step()
+                except asyncio.CancelledError:
+                    if self._abandoned:
+                        raise
+                    self.stop()
+                    # The step that was cancelled may have had them in hand; a settlement may be sent again.
+                    self._decided.extend(attempt for attempt in self._held.values() if attempt.decided)
         finally:
             self._places.close()
             self._listener.close()
@@ -312,18 +338,17 @@ class Core:
     async def _exchange(self, ended: list[Attempt], room: int) -> None:
         """Settle what ended and claim what there is room for, in one commit, however often the store fails."""
         token = secrets.token_hex(16)
-        pause = _RETRY_SECONDS_FIRST
         asked_at = self._timer.monotonic()
         unknown = False
         while ended or (room and (unknown or not self._stopping)):
+            if not self._stopping:
+                self._try_again.clear()
             try:
                 # A claim that may have been granted is asked for again, to be given back and not left to lapse.
                 asked = room if unknown or not self._stopping else 0
                 settlements, claims = await self._send(ended, asked, token)
             except Unavailable as error:
-                log.warning("the store did not answer, trying again: %s", error)
-                await self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
-                pause = min(pause * 2, _RETRY_SECONDS_LAST)
+                await self._rest(self._retrying.failed(error))
                 ended = self._still_ours(ended)
                 unknown = unknown or isinstance(error, OutcomeUnknown)
                 if not unknown or self._timer.monotonic() > asked_at + self._keeper.lease_seconds:
@@ -333,18 +358,19 @@ class Core:
                     raise
                 log.error("an outcome was refused: %s", error)
             else:
+                self._retrying.succeeded()
                 self._note_settled(ended, settlements)
                 self._hand_out(claims, asked_at)
                 if len(claims) < room:
-                    self._dry_until = self._timer.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+                    self._dry_until = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.0)
                 return
 
     async def _rest(self, seconds: float) -> None:
-        """Leave the store alone for a while, a shorter one if the worker is told to stop meanwhile."""
+        """Wait before the store is asked again; it ends early if the store answers others or the worker stops."""
         if self._stopping:
-            await self._timer.sleep(min(seconds, _RETRY_SECONDS_FIRST))
+            await self._timer.sleep(min(seconds, _STOPPING_RETRY_SECONDS))
         else:
-            await self._timer.wait_async(self._stop_told, seconds)
+            await self._timer.wait_async(self._try_again, seconds)
 
     async def _send(self, ended: list[Attempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]

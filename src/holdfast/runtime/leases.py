@@ -18,6 +18,7 @@ from holdfast.domain import limits
 from holdfast.domain.claim import Claim, Note, Renewal
 from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.retrying import Retrying
 from holdfast.runtime.timers import Timer
 from holdfast.stores.drivers import drive, drive_async
 from holdfast.stores.engine import Runner, Store
@@ -33,7 +34,7 @@ _BEATS_IN_A_LEASE = 3
 # How often timeouts are looked at; one that starts and ends in between is noticed that late.
 _LOOKS_SECONDS = 0.25
 _LOOKS_SECONDS_LEAST = 0.005
-_RETRY_SECONDS = 0.2
+_RETRY_SECONDS_LAST = 0.2
 # Many cancels in a row are answered together.
 _HEED_SECONDS = 0.02
 
@@ -46,10 +47,13 @@ class LeaseKeeper:
     ) -> None:
         self.decided: Callable[[Attempt], None] = lambda _attempt: None
         """Told of each attempt that is decided here while its handler still runs."""
+        self.recovered: Callable[[], None] = lambda: None
+        """Told when the store answers again."""
         self.lease_seconds = lease_seconds
         self._operations = operations
         self._runner = runner
         self._timer = timer
+        self._retrying = Retrying("lease renewals", timer, last=_RETRY_SECONDS_LAST)
         self._beat_seconds = lease_seconds / _BEATS_IN_A_LEASE
         self._held: dict[tuple[int, int], Attempt] = {}
         self._lock = threading.Lock()
@@ -90,15 +94,20 @@ class LeaseKeeper:
         with self._lock:
             return list(self._held.values())
 
-    def stop(self) -> None:
-        """End the threads; what is still held will lapse."""
+    def stop(self, seconds: float) -> bool:
+        """Tell the threads to end and wait for them for *seconds*; return whether they did.
+
+        What is still held then expires. A thread that waits for the store ends when the store has answered.
+        """
         self._runner.hub.remove(self._topic, self)
         self._stopping.set()
         self._called.set()
         self._held_again.set()
+        until = self._timer.monotonic() + seconds
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(self.lease_seconds)
+                thread.join(max(until - self._timer.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def wake(self) -> None:
         """Ask the store at once: somebody wants a job of this worker to be cancelled. From any thread."""
@@ -127,8 +136,9 @@ class LeaseKeeper:
             for some in _calls(attempts):
                 self._beat_some(some, started)
         except Unavailable as error:
-            log.warning("leases could not be extended, trying again: %s", error)
-            return min(_RETRY_SECONDS, self._beat_seconds)
+            return min(self._retrying.failed(error), self._beat_seconds)
+        if self._retrying.succeeded():
+            self.recovered()
         return max(0.0, started + self._beat_seconds - self._timer.monotonic())
 
     def _beat_some(self, held: Sequence[_Held], started: float) -> None:

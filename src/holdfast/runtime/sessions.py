@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import TaskRegistry
@@ -21,19 +20,20 @@ from holdfast.domain.outcome import Released
 from holdfast.domain.session_claim import AnySessionOptions
 from holdfast.domain.session_lease import SessionClaim
 from holdfast.runtime.attempt import Attempt, amend_invalid, name_of, refused
+from holdfast.runtime.retrying import Retrying
 from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.timers import Timer
 from holdfast.runtime.turns import Turn, offer_checkpoints
 from holdfast.runtime.waking import LaneListener
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
+from holdfast.stores.randomness import RANDOM
 from holdfast.stores.script import sessions_topic
 
 log = logging.getLogger("holdfast.worker")
 
 # Without a signal, how often a worker looks for sessions by itself.
 LOOK_SECONDS = 1.0
-_RETRY_SECONDS_FIRST, _RETRY_SECONDS_LAST = 0.1, 5.0
 
 
 class Turns:
@@ -50,6 +50,7 @@ class Turns:
         lease_seconds: float,
         timer: Timer,
         wake: asyncio.Event,
+        rest: Callable[[float], Awaitable[None]],
         hand_out: Callable[[Sequence[Attempt]], None],
         ended: Callable[[Attempt, str, Job | None], None],
     ) -> None:
@@ -60,6 +61,9 @@ class Turns:
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
         self._timer = timer
+        self._rest = rest
+        self._retrying_claims = Retrying("claims of sessions", timer)
+        self._retrying_settlements = Retrying("settlements of sessions", timer)
         self._hand_out = hand_out
         self._ended = ended
         self._listener = LaneListener(store.hub, wake, sessions_topic)
@@ -128,7 +132,7 @@ class Turns:
             found = [claim for claim in claims if claim is not None]
             self._begin(found, asked_at)
             if not found:
-                self._dry_until = self._timer.monotonic() + LOOK_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+                self._dry_until = self._timer.monotonic() + LOOK_SECONDS * RANDOM.uniform(0.5, 1.0)
             if len(found) < at_once:
                 # Claims that were made at once may have been in each other's way: the next step asks again.
                 return
@@ -152,13 +156,16 @@ class Turns:
         while told is not None and (unknown or not stopping()):
             words: AnySessionOptions = {**told, "nonce": nonce}
             try:
-                return await drive_async(self._operations.claim_any_session(**words), self._store)
+                claim = await drive_async(self._operations.claim_any_session(**words), self._store)
             except Unavailable as error:
-                log.warning("the store did not answer: %s", error)
+                seconds = self._retrying_claims.failed(error)
                 unknown = unknown or isinstance(error, OutcomeUnknown)
                 if not unknown or self._timer.monotonic() > asked_at + self._lease_seconds:
                     return None
-                await self._timer.sleep(_RETRY_SECONDS_FIRST)
+                await self._rest(seconds)
+            else:
+                self._retrying_claims.succeeded()
+                return claim
         return None
 
     # --- settling --------------------------------------------------------------------------------------------------
@@ -174,7 +181,6 @@ class Turns:
         await asyncio.gather(*map(self._settle, turns), *map(self._give_back, lost))
 
     async def _settle(self, turn: Turn) -> None:
-        pause = _RETRY_SECONDS_FIRST
         while turn.lease_ends_at > self._timer.monotonic():
             outcome = turn.outcome or Released()
             try:
@@ -184,9 +190,7 @@ class Turns:
                 await self._give_back(turn)
                 break
             except Unavailable as error:
-                log.warning("the store did not answer, trying again: %s", error)
-                await self._timer.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads, guards nothing
-                pause = min(pause * 2, _RETRY_SECONDS_LAST)
+                await self._rest(self._retrying_settlements.failed(error))
             except HoldfastError as error:
                 log.error("the outcome of a turn of session %s was refused: %s", turn.whole.session, error)
                 turn.amend(refused(error))
@@ -195,6 +199,7 @@ class Turns:
                     raise
                 log.error("the outcome of a turn of session %s was refused: %s", turn.whole.session, error)
             else:
+                self._retrying_settlements.succeeded()
                 self._ended(turn, name_of(outcome), first)
                 return
         self._ended(turn, "lost", None)

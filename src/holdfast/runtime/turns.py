@@ -27,6 +27,7 @@ from holdfast.domain.session_claim import SessionClaimOptions
 from holdfast.domain.session_lease import SessionClaim
 from holdfast.domain.suspicion import is_suspect
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.retrying import Retrying
 from holdfast.runtime.timers import REAL_TIMER, Timer
 from holdfast.stores.drivers import drive, drive_async
 from holdfast.stores.engine import Store
@@ -34,7 +35,7 @@ from holdfast.stores.script import Procedure
 
 log = logging.getLogger("holdfast.worker")
 
-# How long a checkpoint that the store did not answer waits before it asks again.
+# How long a checkpoint that the store did not answer waits at most before it asks again.
 _RETRY_SECONDS: Final = 0.2
 
 
@@ -163,6 +164,7 @@ class Checkpoints:
         self._capabilities = capabilities
         self._lock = threading.Lock()
         self._lock_async = asyncio.Lock()
+        self._retrying = Retrying(f"checkpoints of session {self._session}", turn.timer, last=_RETRY_SECONDS)
 
     def take(self) -> list[Any]:
         """Return the messages that joined just now."""
@@ -173,8 +175,7 @@ class Checkpoints:
                 except LeaseLost:
                     raise self._lost() from None
                 except Unavailable as error:
-                    self._bear(error)
-                    self._turn.context.wait_cancelled(_RETRY_SECONDS)
+                    self._turn.context.wait_cancelled(self._bear(error))
                     continue
                 if more is not None and not self._turn.take_in(more):
                     with suppress(HoldfastError):
@@ -192,8 +193,7 @@ class Checkpoints:
                 except LeaseLost:
                     raise self._lost() from None
                 except Unavailable as error:
-                    self._bear(error)
-                    await self._turn.timer.sleep(_RETRY_SECONDS)
+                    await self._turn.timer.sleep(self._bear(error))
                     continue
                 if more is not None and not self._turn.take_in(more):
                     with suppress(HoldfastError):
@@ -226,13 +226,14 @@ class Checkpoints:
             "lease": held.lease_ms / 1000,
         }
 
-    def _bear(self, error: Unavailable) -> None:
-        """Let the checkpoint be tried again, as long as the turn may still be held."""
+    def _bear(self, error: Unavailable) -> float:
+        """Return how many seconds to wait before the checkpoint is tried again, if the turn may still be held."""
         if self._turn.timer.monotonic() > self._turn.lease_ends_at:
             raise self._lost() from error
-        log.warning("the store did not answer at a checkpoint, trying again: %s", error)
+        return self._retrying.failed(error)
 
     def _messages(self, more: SessionClaim | None) -> list[Any]:
+        self._retrying.succeeded()
         self._turn.context.raise_if_cancelled()
         return [] if more is None else self._turn.read(more.batches)
 

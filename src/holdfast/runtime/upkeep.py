@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import socket
 from collections.abc import Callable
 
@@ -17,9 +16,11 @@ from holdfast.client.operations import Operations
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.records import WorkerInfo, WorkerState
+from holdfast.runtime.retrying import Retrying
 from holdfast.runtime.timers import Timer
 from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
+from holdfast.stores.randomness import RANDOM
 from holdfast.version import __version__
 
 log = logging.getLogger("holdfast.worker")
@@ -29,7 +30,7 @@ _LOOK_SECONDS = 60.0
 
 
 class Upkeep:
-    """Runs beside the core until it is cancelled."""
+    """Runs beside the core until told to end."""
 
     def __init__(
         self,
@@ -45,6 +46,8 @@ class Upkeep:
         timer: Timer,
     ) -> None:
         self._timer = timer
+        self._retrying = Retrying("upkeep calls", timer)
+        self._ending = False
         self._state: WorkerState = "active"
         self._changed = asyncio.Event()
         self._operations = operations
@@ -57,18 +60,24 @@ class Upkeep:
         self._retention_seconds = retention_seconds
         self._told: set[str] = set()
         # Workers that start together must not all come round together.
-        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * random.random()  # noqa: S311
+        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.random()
 
     async def run(self) -> None:
-        """Keep things up until cancelled; what fails is tried again next time."""
-        while True:
+        """Keep things up until told to end; what fails is tried again next time."""
+        while not self._ending:
             try:
                 await self.beat()
                 if self._timer.monotonic() >= self._next_look_at:
                     await self._look()
+                self._retrying.succeeded()
             except HoldfastError as error:
-                log.warning("upkeep failed and will be tried again: %s", error)
-            await self._pause(BEAT_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311
+                self._retrying.failed(error)
+            await self._pause(BEAT_SECONDS * RANDOM.uniform(0.8, 1.0))
+
+    def end(self) -> None:
+        """Let `run` return once its call to the store has ended: a row written after that would stay."""
+        self._ending = True
+        self._changed.set()
 
     async def _pause(self, seconds: float) -> None:
         await self._timer.wait_async(self._changed, seconds)
@@ -110,7 +119,7 @@ class Upkeep:
         await drive_async(leaving, self._store)
 
     async def _look(self) -> None:
-        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
+        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.5)
         if self._retention_seconds is not None:
             pruned = await drive_async(self._operations.prune(older_than=self._retention_seconds), self._store)
             if any(pruned):

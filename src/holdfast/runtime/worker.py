@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Unpack
+from typing import Any, Unpack
 
 from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
@@ -23,7 +23,7 @@ from holdfast.client.watching import Watch
 from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.claim import ClaimOptions, check_claim
-from holdfast.domain.errors import HoldfastError, InvalidInput, Misconfigured
+from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.runtime import isolation
 from holdfast.runtime.core import Core
 from holdfast.runtime.isolation.placing import Terms, refuse_unfit
@@ -39,10 +39,11 @@ log = logging.getLogger("holdfast.worker")
 
 CONCURRENCY_DEFAULT = 8
 GRACE_SECONDS_DEFAULT = 30.0
-# After the grace period, how long handlers that were told to stop are waited for.
+# A worker ends within five seconds after the grace period, whatever the store and the handlers do. Each step may take
+# what is left of them, but for what the steps after it need at least; the rest is for the interpreter to exit.
+_ENDING_SECONDS = 4.5
+# Of these, how long handlers that were told to stop are waited for.
 _STOPPING_SECONDS = 1.0
-# And how long it may take to give their jobs back.
-_GIVING_BACK_SECONDS = 5.0
 
 
 class Worker:
@@ -112,21 +113,37 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
         self._stop_asked = False
+        self._ends_at: float | None = None
+        """When it has to have ended, by its timer; none before the grace period is over."""
+        self._cancel: asyncio.CancelledError | None = None
+        """What `serve` was cancelled with, to be raised at its end."""
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run jobs in this thread until a signal or `stop` ends it; a second signal ends it at once."""
-        asyncio.run(self.serve(signals=threading.current_thread() is threading.main_thread()))
+        asyncio.run(self._serve_alone())
+
+    async def _serve_alone(self) -> None:
+        try:
+            await self.serve(signals=threading.current_thread() is threading.main_thread())
+        finally:
+            # Calls that are still under way would keep the loop from closing.
+            await self._store.interrupt_async()
 
     async def serve(self, *, signals: bool = False) -> None:
-        """Run jobs in this event loop until `stop` is called, or with *signals* until SIGTERM or SIGINT."""
+        """Run jobs in this event loop until `stop` is called, or with *signals* until SIGTERM or SIGINT.
+
+        A cancel counts as `stop`, and a second one as a second `stop`: `CancelledError` is raised once running
+        handlers have ended or their jobs are released.
+        """
         if isolation.inside:
             raise Misconfigured(
                 "a worker is started by importing this module, and processes of a worker import it;"
                 " start it under `if __name__ == '__main__':`, or in another module"
             )
         self._refuse_unfit()
+        self._ends_at, self._cancel = None, None
         self._loop = asyncio.get_running_loop()
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -154,8 +171,12 @@ class Worker:
                 await self._serve_and_end(self._core, upkeep)
             if self._core.gave_up is not None:
                 raise self._core.gave_up
+            if self._cancel is not None:
+                raise self._cancel
         finally:
-            keeper.stop()
+            if not keeper.stop(self._left(0.25)):
+                keeper_store.interrupt()
+                keeper.stop(self._left(0))
             if self._metrics is not None:
                 self._metrics.stop()
             if keeper_store is not self._store:
@@ -188,11 +209,9 @@ class Worker:
         try:
             yield upkeep
         finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError, HoldfastError):
-                await running
-            with suppress(HoldfastError):
-                await upkeep.leave()
+            upkeep.end()
+            await self._end_within(self._left(1.0), running)
+            await self._end_within(self._left(0.5), asyncio.ensure_future(upkeep.leave()))
 
     def stop(self) -> None:
         """Take no more jobs, wait for those that run, then end; called again, end at once. From any thread."""
@@ -215,17 +234,38 @@ class Worker:
             upkeep.say_stopping()
             core.release_waiting()
             stopped = await self._stopped_before(serving, self._grace_seconds)
+            self._ends_at = self._timer.monotonic() + _ENDING_SECONDS
             if stopped is None:
                 core.release_running(at_once=False)
                 await self._stopped_before(serving, _STOPPING_SECONDS)
             if stopped is not False:
                 core.release_running(at_once=True)
-                # Where the store is out of reach for longer, what is left lapses.
-                await self._stopped_before(serving, _GIVING_BACK_SECONDS)
+                # If the store is out of reach for longer, what is left expires.
+                await self._stopped_before(serving, self._left(2.0))
         finally:
+            core.abandon()
             serving.cancel()
-            with suppress(asyncio.CancelledError):
-                await serving
+            await self._end_within(self._left(1.5), serving)
+
+    def _left(self, reserved: float) -> float:
+        """Return how many seconds a step of the end may take if *reserved* are kept for those after it."""
+        now = self._timer.monotonic()
+        if self._ends_at is None:
+            self._ends_at = now + _ENDING_SECONDS
+        return max(self._ends_at - now - reserved, 0.05)
+
+    async def _end_within(self, seconds: float, running: asyncio.Future[Any]) -> None:
+        """Wait for the end of what runs, and cancel it after *seconds*; what it raises is of no use any more."""
+        try:
+            async with self._timer.timeout(seconds):
+                await asyncio.wait((running,))
+        except TimeoutError:
+            running.cancel()
+        except asyncio.CancelledError as error:
+            self._cancel = error
+            running.cancel()
+        if running.done() and not running.cancelled():
+            running.exception()
 
     async def _stopped_before(self, serving: asyncio.Future[None], seconds: float | None) -> bool | None:
         """Wait for a stop: true if one came, false if the serving ended before it, none if neither did in time."""
@@ -235,6 +275,11 @@ class Worker:
             with suppress(TimeoutError):
                 async with self._timer.timeout(seconds):
                     await asyncio.wait((serving, stop), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            # A second cancel ends the grace period, as a second signal does.
+            self._cancel = error
+            return True
+        else:
             if serving.done():
                 serving.result()
                 return False

@@ -140,6 +140,14 @@ class Store(Runner, AsyncRunner, Protocol):
         """Return, as JSON, what another process opens the same database by; none if no other can."""
         ...
 
+    def interrupt(self) -> None:
+        """Make calls of threads that wait for a server raise `Unavailable`; other calls go on."""
+        ...
+
+    async def interrupt_async(self) -> None:
+        """Make calls in this event loop that wait for a server raise `Unavailable`, unless they end soon."""
+        ...
+
     def migrate(self) -> list[str]:
         """Bring the schema up to date and return the migrations applied."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,7 @@ class BlockingPool:
         self._connect = connect
         self._changed = threading.Condition()
         self._lent = 0
+        self._in_use: set[psycopg.Connection[Any]] = set()
         self._idle: list[psycopg.Connection[Any]] = []
         # A queue that is left to the collector leaves nothing open.
         weakref.finalize(self, _finish_here, os.getpid(), self._idle)
@@ -43,20 +45,29 @@ class BlockingPool:
                 raise _busy()
             self._lent += 1
             if self._idle:
-                return self._idle.pop()
+                connection = self._idle.pop()
+                self._in_use.add(connection)
+                return connection
         try:
-            return self._connect()
+            connection = self._connect()
         except BaseException:
             self._one_less()
             raise
+        self._in_use.add(connection)
+        return connection
 
     def give_back(self, connection: psycopg.Connection[Any]) -> None:
         """Keep the connection for the next, or close it if it is not at rest."""
+        self._in_use.discard(connection)
         if at_rest(connection):
             self._idle.append(connection)
         else:
             connection.close()
         self._one_less()
+
+    def interrupt(self) -> None:
+        """Break the connections that are lent; from any thread."""
+        _break(list(self._in_use))
 
     def _one_less(self) -> None:
         with self._changed:
@@ -77,6 +88,7 @@ class AwaitingPool:
     def __init__(self, connect: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]) -> None:
         self._connect = connect
         self._free = asyncio.Semaphore(_SIZE)
+        self._in_use: set[psycopg.AsyncConnection[Any]] = set()
         self._idle: list[psycopg.AsyncConnection[Any]] = []
         weakref.finalize(self, _finish_here, os.getpid(), self._idle)
 
@@ -90,13 +102,20 @@ class AwaitingPool:
         except TimeoutError:
             raise _busy() from None
         try:
-            return self._idle.pop() if self._idle else await self._connect()
+            connection = self._idle.pop() if self._idle else await self._connect()
         except BaseException:
             self._free.release()
             raise
+        self._in_use.add(connection)
+        return connection
+
+    def interrupt(self) -> None:
+        """Break the connections that are lent."""
+        _break(list(self._in_use))
 
     def give_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Keep the connection for the next, or close it if it is not at rest."""
+        self._in_use.discard(connection)
         if at_rest(connection):
             self._idle.append(connection)
         else:
@@ -115,6 +134,15 @@ class AwaitingPool:
 def at_rest(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Whether the connection lives and has nothing open."""
     return not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _break(connections: list[Any]) -> None:
+    """Let each call on these connections fail as if the server had closed them."""
+    for connection in connections:
+        with contextlib.suppress(OSError, psycopg.Error):
+            descriptor = os.dup(connection.pgconn.socket)
+            with socket.socket(fileno=descriptor) as shared:
+                shared.shutdown(socket.SHUT_RDWR)
 
 
 def _finish(connections: list[Any]) -> None:

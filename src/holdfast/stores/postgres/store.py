@@ -43,6 +43,8 @@ from holdfast.stores.signals import Hub
 
 T = TypeVar("T")
 
+# How long calls that are to be interrupted may take to end by themselves, and after that.
+_INTERRUPT_SECONDS = 0.25
 # What came over a fork. The parent goes on using its connections, so that here they are kept and never touched.
 _orphans: list[object] = []
 
@@ -300,6 +302,21 @@ class PostgresStore:
             "listen_url": self._listen_url,
             "migrates": self._migrates,
         }
+
+    def interrupt(self) -> None:
+        """Make calls of threads that wait for the server raise `Unavailable`."""
+        self._threads.interrupt()
+
+    async def interrupt_async(self) -> None:
+        """Make calls in this event loop that wait for the server raise `Unavailable`, unless they end soon."""
+        loop = asyncio.get_running_loop()
+        pool = self._loops.get(loop)
+        begun = [call for call in self._begun if call.get_loop() is loop]
+        if pool is not None and begun:
+            _, waiting = await asyncio.wait(begun, timeout=_INTERRUPT_SECONDS)
+            if waiting:
+                pool.interrupt()
+                await asyncio.wait(waiting, timeout=_INTERRUPT_SECONDS)
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date and return the migrations that were applied."""

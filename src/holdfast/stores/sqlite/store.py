@@ -173,6 +173,12 @@ class SqliteStore:
         words = {word: self._settings[word] for word in ("relaxed", "migrates", "network_files")}
         return {"path": self.path, **words}
 
+    def interrupt(self) -> None:
+        """Do nothing: a call waits for no server, and its wait for other writers is bounded."""
+
+    async def interrupt_async(self) -> None:
+        """Do nothing: a call waits for no server, and its wait for other writers is bounded."""
+
     def migrate(self) -> list[str]:
         """Open the file, bring its schema up to date and return the migrations that this opening applied."""
         self._opener.applied = []
