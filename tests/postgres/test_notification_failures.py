@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -16,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import Done, NewJob
 from holdfast.stores.postgres import transactions
+from tests.chaos.threads import wait_until
 from tests.support.held import claim_one
 from tests.support.postgres_server import Server
 
@@ -49,13 +49,6 @@ def notifications_held(server: Server) -> Iterator[None]:
             connection.execute("alter system reset synchronous_standby_names")
             connection.execute("select pg_reload_conf()")
             holding.join(30)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 @pytest.fixture(params=["lock_timeout", "terminated"])

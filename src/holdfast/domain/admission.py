@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
@@ -127,6 +127,20 @@ class Admission(NamedTuple):
     digest: bytes | None
     batch: Batch | None = None
     """What makes it a batch of a session, if it is one."""
+
+
+DedupeKey: TypeAlias = tuple[str, str, str]
+"""Tenant, kind or nothing, and key."""
+
+
+def key_numbers(keys: Set[DedupeKey], ids: Set[str]) -> list[int]:
+    """Return a number of 32 bits for each dedupe key and each chosen id, in order, for the locks of a store."""
+    names = [*("\0".join(("key", *key)) for key in keys), *(f"id\0{job_id}" for job_id in ids)]
+    return sorted({_number(name) for name in names})
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big", signed=True)
 
 
 _WORDS: Final = frozenset(JobOptions.__annotations__)

@@ -21,6 +21,7 @@ State: TypeAlias = Literal["scheduled", "blocked", "ready", "running", "done", "
 AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "lapsed", "cancelled"]
 
 WAITING: Final[tuple[State, ...]] = ("scheduled", "blocked", "ready")
+HOLDING_KEY: Final[tuple[State, ...]] = ("scheduled", "ready", "running")
 FINISHED: Final[tuple[State, ...]] = ("done", "failed", "cancelled", "retired")
 STATES: Final[tuple[State, ...]] = (*WAITING, "running", *FINISHED)
 

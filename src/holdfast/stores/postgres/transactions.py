@@ -9,6 +9,7 @@ import base64
 import contextlib
 import hashlib
 import logging
+import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -23,7 +24,7 @@ from holdfast.stores.drivers import answer_beside
 from holdfast.stores.postgres.binding import bound, columns
 from holdfast.stores.postgres.errors import fell_silent, lost, prepared_lost, worth_another_run
 from holdfast.stores.postgres.statements import texts
-from holdfast.stores.postgres.wire import AfterCommitError, Commit, Copy, Message, Query, Talk
+from holdfast.stores.postgres.wire import AfterCommitError, Commit, Copy, Message, Pause, Query, Talk
 from holdfast.stores.script import Read, Row, Rows, Script, Statement, Write
 
 T = TypeVar("T")
@@ -37,6 +38,10 @@ LOCK_MS = 10_000
 # A notification takes a lock of the whole server. One that cannot have it soon is dropped, and waiting callers poll.
 _NOTIFY_LOCK_MS = 1_000
 _RUNS_MAX = 20
+_PAUSE_SECONDS_FIRST = 0.005
+_PAUSE_DOUBLINGS_MAX = 6
+# Not the shared generator, which programs seed, and which forked processes have in common.
+_chance: random.Random = random.SystemRandom()
 _COPY_ROWS_MIN = 32
 _TOPICS_MAX = 900
 _ISOLATION = "select current_setting('transaction_isolation')"
@@ -163,6 +168,7 @@ def run_step(terms: Terms, step: Read[T] | Write[T], connection: Any) -> Talk[tu
             yield from roll_back(connection)
             if not _again(terms, error, run):
                 raise
+            yield Pause(_pause_seconds(run))
         else:
             return result, answers.signals
     raise AssertionError("unreachable")
@@ -174,6 +180,11 @@ def _again(terms: Terms, error: BaseException, run: int) -> bool:
         terms.prepares = False
         return True
     return worth_another_run(error) and run + 1 < _RUNS_MAX
+
+
+def _pause_seconds(run: int) -> float:
+    """Return a random time to wait after the *run*-th failed run: two that met must not meet again at once."""
+    return _chance.uniform(0.0, _PAUSE_SECONDS_FIRST * 2.0 ** min(run, _PAUSE_DOUBLINGS_MAX))
 
 
 def begin(terms: Terms, connection: Any, text: str) -> Talk[Rows]:
@@ -248,6 +259,7 @@ def run_joined(
             yield from _undo_joined(connection, keep=again)
             if not again:
                 raise
+            yield Pause(_pause_seconds(run))
             opening = terms.read_clock
         else:
             return result, answers.signals

@@ -6,6 +6,8 @@ connection that blocks, or on one that is awaited.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -56,6 +58,12 @@ class Commit(NamedTuple):
     after: str = ""
 
 
+class Pause(NamedTuple):
+    """Nothing to send for a while."""
+
+    seconds: float
+
+
 class AfterCommitError(Exception):
     """The transaction has committed; a statement after the commit failed, for the reason in ``__cause__``."""
 
@@ -64,7 +72,7 @@ class AfterCommitError(Exception):
         self.rows = rows
 
 
-Request: TypeAlias = Message | Query | Copy | Commit
+Request: TypeAlias = Message | Query | Copy | Commit | Pause
 Talk: TypeAlias = Generator[Request, Rows, T]
 
 
@@ -104,6 +112,9 @@ def _ask(cursor: psycopg.Cursor[Row], request: Request) -> Rows:
             while cursor.nextset():
                 rows += cursor.fetchall() if _has_rows(cursor) else []
             return rows
+        case Pause(seconds):
+            time.sleep(seconds)
+            return []
         case Commit():
             results: list[PGresult] = []
             try:
@@ -154,6 +165,9 @@ async def _ask_async(cursor: psycopg.AsyncCursor[Row], request: Request) -> Rows
             while cursor.nextset():
                 rows += await cursor.fetchall() if _has_rows(cursor) else []
             return rows
+        case Pause(seconds):
+            await asyncio.sleep(seconds)
+            return []
         case Commit():
             results: list[PGresult] = []
             try:

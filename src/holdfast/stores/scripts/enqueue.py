@@ -1,18 +1,19 @@
-"""Taking jobs in: ids first, then lane and kind, then dedupe keys, and all new rows in one statement."""
+"""Taking jobs in: ids and dedupe keys first, then lane and kind, and all new rows in one statement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from holdfast.domain import admission as admissions
 from holdfast.domain import lifecycle
-from holdfast.domain.admission import Admission
+from holdfast.domain.admission import Admission, DedupeKey, key_numbers
+from holdfast.domain.claim import Claim
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import KindRetired, LaneDraining, Refused
 from holdfast.domain.event import EventName
-from holdfast.domain.job import Job
+from holdfast.domain.job import HOLDING_KEY, Job
 from holdfast.domain.lane import Catalog, RouteKey
 from holdfast.domain.records import Enqueued
 from holdfast.stores import script
@@ -55,6 +56,10 @@ _NEW = attrgetter(
     "event_count",
 )
 
+# Each lock takes a place in a table of the server that all its transactions share. A call that brings more keys than
+# this relies on the order in which its rows are written.
+_KEYS_LOCKED_MAX = 256
+
 # What a batch has before them.
 _BATCH = attrgetter("session_number", "enqueue_seq", "batch_json")
 
@@ -95,9 +100,11 @@ def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs
         return []
     index = 0
     try:
-        [[version, numbers]] = yield Statement("enqueue_opening", {"count": len(wanted)})
+        shared = [new for new in wanted if new.digest is not None or new.dedupe_key is not None]
+        opening = {"count": len(wanted), "keys": _lock_numbers((), shared)}
+        [[version, numbers]] = yield Statement("enqueue_opening", opening)
         catalog = yield from catalog_at(engine, int(version))
-        known = yield from _known_ids(wanted)
+        known, holders = yield from _meet(shared)
         entered = yield from enter_sessions(catalog, wanted)
         # Each route with the first job that takes it: the one a refusal names.
         routes = {
@@ -108,7 +115,7 @@ def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
             _check_welcome(catalog, route)
         catalog = yield from intern_routes(engine, catalog, routes.keys())
-        intake = _Intake(catalog, (yield from script.now()), known, {}, [], entered)
+        intake = _Intake(catalog, (yield from script.now()), known, holders, {}, [], entered)
         made = []
         for index, new in enumerate(wanted):
             # Either the first number of a run, or one for each.
@@ -126,10 +133,6 @@ def enqueue_jobs(engine: Engine, wanted: Sequence[Admission], place: str = "jobs
     return made
 
 
-DedupeKey: TypeAlias = tuple[str, str, str]
-"""Tenant, kind or nothing, and key."""
-
-
 class _Intake(NamedTuple):
     """What one call has met and decided so far."""
 
@@ -137,6 +140,8 @@ class _Intake(NamedTuple):
     now: Now
     known: dict[str, Job]
     """Jobs by id, from the store and from earlier in this call."""
+    holders: dict[DedupeKey, Job]
+    """The stored jobs that hold a dedupe key of this call, locked."""
     held: dict[DedupeKey, Job]
     """New jobs of this call by their dedupe key."""
     fresh: list[tuple[RouteKey, Job]]
@@ -152,11 +157,52 @@ def _check_welcome(catalog: Catalog, route: RouteKey) -> None:
         raise KindRetired(route.kind)
 
 
-def _known_ids(wanted: Sequence[Admission]) -> Script[dict[str, Job]]:
-    """Read the jobs that already have an id which a caller chose; nobody else can have drawn a fresh one."""
-    chosen = [new.id for new in wanted if new.digest is not None]
-    rows = (yield Statement("jobs_by_id", {"ids": chosen})) if chosen else []
-    return {job.id: job for job in map(Job._make, rows)}
+def _meet(shared: Sequence[Admission]) -> Script[tuple[dict[str, Job], dict[DedupeKey, Job]]]:
+    """Lock the jobs that have a chosen id, or hold a dedupe key, of *shared*; return them by id and by key."""
+    if not shared:
+        return {}, {}
+    rows = yield Statement("jobs_met", {"met": _met(shared)})
+    jobs = [Job._make(row) for row in rows]
+    keys = {_key(new) for new in shared if new.dedupe_key is not None}
+    holding = {_key_of(job): job for job in jobs if job.dedupe_key is not None and job.state in HOLDING_KEY}
+    chosen = {new.id for new in shared if new.digest is not None}
+    return (
+        {job.id: job for job in jobs if job.id in chosen},
+        {key: job for key, job in holding.items() if key in keys},
+    )
+
+
+def lock_met(claims: Sequence[Claim], new: Sequence[Admission]) -> Script[None]:
+    """Lock what the jobs of *claims* and the follow-ups *new* meet, before any of it is locked for itself.
+
+    Every call takes these locks in the same order, keys by number and then jobs by number: two calls that meet the
+    same ones wait for each other and do not deadlock.
+    """
+    shared = [one for one in new if one.digest is not None or one.dedupe_key is not None]
+    if shared:
+        yield Statement("keys_hold", {"keys": _lock_numbers(claims, shared)})
+        own: list[list[Any]] = [[None, None, None, None, claim.job.seq] for claim in claims]
+        yield Statement("jobs_met", {"met": own + _met(shared)})
+
+
+def _met(shared: Sequence[Admission]) -> list[list[Any]]:
+    """Return, for `jobs_met`, the key, the id and the number that a job is met by; None for what does not count."""
+    return [
+        [
+            *(_key(new) if new.dedupe_key is not None else (None, None, None)),
+            new.id if new.digest is not None else None,
+            None,
+        ]
+        for new in shared
+    ]
+
+
+def _lock_numbers(claims: Sequence[Claim], shared: Sequence[Admission]) -> list[int]:
+    """Return the numbers by which to lock the keys and ids of a call, in order; none if they are too many."""
+    keys = {_key(new) for new in shared if new.dedupe_key is not None}
+    keys |= {_key_of(claim.job) for claim in claims if claim.job.dedupe_key is not None}
+    ids = {new.id for new in shared if new.digest is not None}
+    return key_numbers(keys, ids) if len(keys) + len(ids) <= _KEYS_LOCKED_MAX else []
 
 
 def _take_in(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued]:
@@ -197,9 +243,13 @@ def _key(new: Admission) -> DedupeKey:
     return (new.terms.tenant, new.terms.dedupe_kind or "", new.dedupe_key or "")
 
 
+def _key_of(job: Job) -> DedupeKey:
+    return (job.tenant, job.dedupe_kind or "", job.dedupe_key or "")
+
+
 def _meet_duplicate(intake: _Intake, new: Admission, seq: int) -> Script[Enqueued | None]:
     """Return what the holder of the same key makes of *new*, or None if nobody holds it."""
-    holder = intake.held.get(_key(new)) or (yield from live_holder(intake.catalog, _key(new), intake.now))
+    holder = intake.held.get(_key(new)) or (yield from _stored_holder(intake, _key(new)))
     if holder is None:
         return None
     successor = None
@@ -217,6 +267,15 @@ def _meet_duplicate(intake: _Intake, new: Admission, seq: int) -> Script[Enqueue
         case "replace_successor":
             assert successor is not None  # noqa: S101  # there is one to be replaced
             return Enqueued((yield from _replace(intake, successor, new)), created=False)
+
+
+def _stored_holder(intake: _Intake, key: DedupeKey) -> Script[Job | None]:
+    holder = intake.holders.get(key)
+    if holder is not None and (lifecycle.overdue(holder, intake.now) or lifecycle.lapsed(holder, intake.now)):
+        del intake.holders[key]
+        if (holder := (yield from live_holder(intake.catalog, key, intake.now))) is not None:
+            intake.holders[key] = holder
+    return holder
 
 
 def live_holder(catalog: Catalog, key: DedupeKey, now: Now) -> Script[Job | None]:
@@ -262,8 +321,9 @@ def _replace(intake: _Intake, job: Job, new: Admission) -> Script[Job]:
         },
     )
     yield from record(told, intake.now)
-    if _key(new) in intake.held:
-        intake.held[_key(new)] = replaced
+    for jobs in (intake.held, intake.holders):
+        if (met := jobs.get(_key(new))) is not None and met.seq == replaced.seq:
+            jobs[_key(new)] = replaced
     return replaced
 
 
@@ -274,8 +334,10 @@ def _write_new(intake: _Intake) -> Script[None]:
     routes = intake.catalog.routes
     batches = [(key, job) for key, job in intake.fresh if key.session] if intake.entered else []
     plain = [(key, job) for key, job in intake.fresh if not key.session] if batches else intake.fresh
-    yield from write_rows("job_insert", [(routes[key].number, *_NEW(job)) for key, job in plain])
-    yield from write_rows("batch_insert", [(*_BATCH(job), routes[key].number, *_NEW(job)) for key, job in batches])
+    yield from write_rows("job_insert", [(routes[key].number, *_NEW(job)) for key, job in _in_key_order(plain)])
+    yield from write_rows(
+        "batch_insert", [(*_BATCH(job), routes[key].number, *_NEW(job)) for key, job in _in_key_order(batches)]
+    )
     jobs = [job for _, job in intake.fresh]
     intake.fresh.clear()
     yield from record({job.seq: "enqueued" for job in jobs if job.event_count}, intake.now)
@@ -283,3 +345,10 @@ def _write_new(intake: _Intake) -> Script[None]:
     if batches:
         numbers = {job.seq: routes[key].number for key, job in batches}
         yield from write_sessions(intake.catalog, list(intake.entered.values()), numbers, intake.now)
+
+
+def _in_key_order(fresh: list[tuple[RouteKey, Job]]) -> list[tuple[RouteKey, Job]]:
+    """Return new jobs in the order of their keys and ids, so that calls which write the same ones do not deadlock."""
+    if all(job.digest is None and job.dedupe_key is None for _, job in fresh):
+        return fresh
+    return sorted(fresh, key=lambda pair: (_key_of(pair[1]), pair[1].id))

@@ -17,7 +17,7 @@ from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import load_catalog
-from holdfast.stores.scripts.enqueue import enqueue_jobs
+from holdfast.stores.scripts.enqueue import enqueue_jobs, lock_met
 from holdfast.stores.scripts.lease import held_job, lock_held, stand, write_artifacts
 from holdfast.stores.scripts.moves import apply_steps, write_rows
 from holdfast.stores.scripts.settle import sent_again
@@ -51,6 +51,7 @@ def settle_session(engine: Engine, claim: SessionClaim, outcomes: Sequence[Check
     """Settle every batch of the claim with its outcome, and return what that leaves of each, in order."""
     catalog = yield from load_catalog(engine)
     claims = claim.claims
+    yield from lock_met(claims, [new for checked in outcomes for new in checked.follow_ups])
     jobs = yield from stand(claims)
     now = yield from script.now()
     # The same for all: what failed together waits for as long, and comes back together.

@@ -17,7 +17,7 @@ from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import load_catalog
-from holdfast.stores.scripts.enqueue import enqueue_jobs
+from holdfast.stores.scripts.enqueue import enqueue_jobs, lock_met
 from holdfast.stores.scripts.lease import held_job, stand, write_artifacts
 from holdfast.stores.scripts.moves import apply_steps, conclude_steps
 
@@ -71,7 +71,9 @@ def _succeed_at_once(
 def _settle_each(
     engine: Engine, catalog: Catalog, wanted: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> Script[list[Settlement]]:
-    jobs = yield from stand([claim for claim, _ in wanted])
+    claims = [claim for claim, _ in wanted]
+    yield from lock_met(claims, [new for _, checked in wanted for new in checked.follow_ups])
+    jobs = yield from stand(claims)
     now = yield from script.now()
     batch = _Batch(catalog, now, jobs, [], {})
     for claim, checked in wanted:

@@ -34,13 +34,28 @@ insert into holdfast.meta (name, value) values
     ('event_horizon', '0-0'),
     ('identity', gen_random_uuid()::text);
 
+-- Hold dedupe keys and chosen ids until the transaction ends, each as a number. Every call names its own in order, so that
+-- calls with the same ones wait for each other and do not deadlock.
+create function holdfast.hold_keys(keys integer[]) returns void language plpgsql volatile as
+$$
+declare
+    held integer;
+begin
+    foreach held in array keys loop
+        perform pg_advisory_xact_lock('holdfast.job_dedupe'::regclass::oid::integer, held);
+    end loop;
+end
+$$;
+
 -- The catalog's version. Whoever decides by it holds the catalog still until its transaction ends. This has to be a
 -- function: a plain statement that waits for a lock still sees what there was before it waited.
-create function holdfast.catalog_version(held boolean) returns text language plpgsql volatile as
+create function holdfast.catalog_version(held boolean, keys integer[] default '{}') returns text
+language plpgsql volatile as
 $$
 begin
     if held then
         perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
+        perform holdfast.hold_keys(keys);
     end if;
     return (select value from holdfast.meta where name = 'catalog_version');
 end

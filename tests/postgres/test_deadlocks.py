@@ -1,0 +1,180 @@
+"""Calls that meet the same keys and jobs in different orders wait for each other: none deadlocks or runs twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeAlias
+
+import psycopg
+import pytest
+
+from holdfast import Claim, Done, NewJob, Queue
+from holdfast.client.connect import queue_on
+from holdfast.stores.postgres.store import PostgresStore
+from tests.chaos.threads import in_background, wait_until
+
+Call: TypeAlias = Callable[[Queue], object]
+
+ROUNDS = 3
+KEYS = 12
+APPLICATION = "test_deadlocks"
+
+
+class Contenders:
+    """Two clients that make their calls at the same moment, and what their stores report."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.observed: list[str] = []
+        named = f"{url}{'&' if '?' in url else '?'}application_name={APPLICATION}"
+        self.queues = [queue_on(PostgresStore(named, schema=schema, observe=self.observed.append)) for _ in range(2)]
+
+    def call(self, first: Call, second: Call) -> None:
+        """Make both calls at once; each must take exactly one transaction."""
+        self.observed.clear()
+        self.meet(first, second)
+        assert self.observed.count("begin") == self.observed.count("committed") == 2, "a call was run again"
+
+    def meet(self, first: Call, second: Call) -> None:
+        """Make both calls at once."""
+        start = threading.Barrier(2)
+
+        def called(queue: Queue, call: Call) -> object:
+            start.wait(30)
+            return call(queue)
+
+        answers = [in_background(called, *pair) for pair in zip(self.queues, (first, second), strict=True)]
+        for answer in answers:
+            answer.result(60)
+
+    def claim(self, count: int, kind: str) -> list[Claim]:
+        claims = self.queues[0].claim_many(limit=count, kinds=[kind])
+        assert len(claims) == count
+        return claims
+
+
+@pytest.fixture
+def contenders(url: str, schema: str) -> Iterator[Contenders]:
+    """Two clients, of whose calls none deadlocks."""
+    before = deadlocks(url)
+    made = Contenders(url, schema)
+    for queue in made.queues:
+        queue.enqueue("warm.up")
+    yield made
+    for queue in made.queues:
+        queue.close()
+    # A server process reports its deadlocks at the latest when it ends.
+    wait_until(
+        lambda: asked(url, f"select count(*) from pg_stat_activity where application_name = '{APPLICATION}'") == 0
+    )
+    assert deadlocks(url) == before
+
+
+def deadlocks(url: str) -> int:
+    return asked(url, "select deadlocks from pg_stat_database where datname = current_database()")
+
+
+def asked(url: str, sql: str) -> int:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(sql.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def keyed(number: int) -> list[NewJob]:
+    return [NewJob("mail", dedupe_key=f"{number}-{place}") for place in range(KEYS)]
+
+
+def chosen(number: int) -> list[NewJob]:
+    return [NewJob("mail", job_id=f"{number}-{place}") for place in range(KEYS)]
+
+
+def enqueue(new: list[NewJob]) -> Call:
+    return lambda queue: queue.enqueue_many(new)
+
+
+def enqueue_within(url: str, new: list[NewJob]) -> Call:
+    """Enqueue in one call that joins a transaction of the caller."""
+
+    def call(queue: Queue) -> None:
+        with psycopg.connect(url) as connection:
+            queue.within(connection).enqueue_many(new)
+
+    return call
+
+
+def settle(claims: list[Claim], follow_ups: list[NewJob]) -> Call:
+    """Settle each claim with one of the follow-ups."""
+    settlements = [(claim, Done(follow_ups=[new])) for claim, new in zip(claims, follow_ups, strict=True)]
+    return lambda queue: all(one.error is None for one in queue.settle_many(settlements))
+
+
+@pytest.mark.parametrize("jobs", [keyed, chosen])
+def test_enqueues_of_the_same_keys_in_opposite_orders(
+    contenders: Contenders, jobs: Callable[[int], list[NewJob]]
+) -> None:
+    for number in range(ROUNDS):
+        contenders.call(enqueue(jobs(number)), enqueue(jobs(number)[::-1]))
+    assert contenders.queues[0].counts(by="kind")["mail"] == ROUNDS * KEYS
+
+
+def test_more_keys_than_are_locked_one_by_one(contenders: Contenders) -> None:
+    new = [NewJob("mail", dedupe_key=f"{place}") for place in range(1_000)]
+    first, second = contenders.queues
+    answers = [in_background(first.enqueue_many, new), in_background(second.enqueue_many, new[::-1])]
+    created = [sum(made.created for made in answer.result(60)) for answer in answers]
+    assert sorted(created) == [0, 1_000]
+
+
+def test_enqueues_that_join_a_transaction(contenders: Contenders, url: str) -> None:
+    for number in range(ROUNDS):
+        new = keyed(number)
+        contenders.meet(enqueue_within(url, new), enqueue_within(url, new[::-1]))
+    assert contenders.queues[0].counts(by="kind")["mail"] == ROUNDS * KEYS
+
+
+def test_settlements_whose_follow_ups_meet_in_opposite_orders(contenders: Contenders) -> None:
+    contenders.queues[0].enqueue_many([NewJob("parent")] * (2 * KEYS * ROUNDS))
+    for number in range(ROUNDS):
+        claims, new = contenders.claim(2 * KEYS, "parent"), keyed(number)
+        contenders.call(settle(claims[:KEYS], new), settle(claims[KEYS:], new[::-1]))
+    assert contenders.queues[0].counts() == {"done": 2 * KEYS * ROUNDS, "ready": ROUNDS * KEYS + 2}
+
+
+def test_settlements_fused_with_a_claim(contenders: Contenders) -> None:
+    contenders.queues[0].enqueue_many([NewJob("parent")] * (2 * KEYS * ROUNDS + 2 * ROUNDS))
+    for number in range(ROUNDS):
+        claims, new = contenders.claim(2 * KEYS, "parent"), keyed(number)
+        halves = [(claims[:KEYS], new), (claims[KEYS:], new[::-1])]
+        settled = [[(claim, Done(follow_ups=[one])) for claim, one in zip(*half, strict=True)] for half in halves]
+        first, second = [
+            partial(Queue.settle_and_claim, settlements=one, limit=1, kinds=["parent"]) for one in settled
+        ]
+        contenders.call(first, second)
+    assert contenders.queues[0].counts()["done"] == 2 * KEYS * ROUNDS
+
+
+def test_settlements_whose_follow_ups_carry_the_keys_that_the_others_hold(contenders: Contenders) -> None:
+    for number in range(ROUNDS):
+        kind = f"round{number}"
+        contenders.queues[0].enqueue_many(
+            [NewJob(kind, dedupe_key=f"{place}", dedupe_scope="tenant") for place in "ab"]
+        )
+        a, b = contenders.claim(2, kind)
+        again_a, again_b = (NewJob("mail", dedupe_key=f"{place}", dedupe_scope="tenant") for place in "ab")
+        contenders.call(settle([a], [again_b]), settle([b], [again_a]))
+        for claim in contenders.queues[0].claim_many(kinds=["mail"]):
+            contenders.queues[0].settle(claim, Done())
+    assert contenders.queues[0].counts(by="kind")["mail"] >= ROUNDS
+
+
+def test_settlements_of_jobs_whose_keys_are_enqueued_again_in_another_order(contenders: Contenders) -> None:
+    for number in range(ROUNDS):
+        new = keyed(number)
+        contenders.queues[0].enqueue_many(new)
+        claims = contenders.claim(KEYS, "mail")
+        done = [(claim, Done()) for claim in claims]
+        contenders.meet(enqueue(new[::-1]), partial(Queue.settle_many, settlements=done))
+        for claim in contenders.queues[0].claim_many(limit=1000, kinds=["mail"]):
+            contenders.queues[0].settle(claim, Done())
