@@ -1,41 +1,96 @@
-"""The tutorial keeps its promise: its own module, its own commands, a worker that is killed with `kill -9`."""
+"""The tutorial keeps its promise: its own file and its own lines, typed into two terminals as a person does."""
 
 from __future__ import annotations
 
+import os
 import re
-import signal
+import sys
 from pathlib import Path
 
-import holdfast
-from tests.cli.worker_process import PATIENCE_SECONDS, running, write_app
+from tests.cli.worker_process import SOURCE
 from tests.house.sources import DOCS
+from tests.support.shell import Shell
 
 PAGE = (DOCS / "tutorial.md").read_text(encoding="utf-8")
-WORKS = re.search(r"^holdfast worker app:queue (?P<words>.+)$", PAGE, re.MULTILINE)
+FOLDER = "holdfast-tutorial"
+# Faster than the page says; the first worker is killed long before it has written its hundred pages.
+PAGE_SECONDS_SLOW, PAGE_SECONDS_FAST = "0.5", "0.001"
 
 
-def test_the_task_of_the_tutorial_survives_kill_9(tmp_path: Path) -> None:
+def typed(section: str) -> list[str]:
+    """Return the lines that a section of the page tells its reader to type."""
+    [text] = re.findall(rf"^## \d+\. {section}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    lines: list[str] = []
+    for language, block in re.findall(r"^```(text|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        commands = [line.removeprefix("$ ") for line in block.splitlines() if language == "text" or line[0] == "$"]
+        lines += [line for line in commands if not line.startswith("worker …")]
+    return lines
+
+
+def install(home: Path) -> None:
+    """Do what the first two sections say, but take Holdfast from this checkout in place of installing it."""
+    tools = home / FOLDER / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    (tools / "activate").write_text(f'PATH="{tools}:$PATH"\n', encoding="utf-8")
+    (tools / "holdfast").write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast.cli "$@"\n', encoding="utf-8")
+    (tools / "holdfast").chmod(0o755)
     module = re.search(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert module is not None
-    assert WORKS is not None
-    write_app(tmp_path, module[1])
-    words = WORKS["words"].split()
+    (home / FOLDER / "app.py").write_text(module[1], encoding="utf-8")
 
-    with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
-        made = queue.enqueue("report.make", {"pages": 5, "seconds": 0.1})
-        with running(tmp_path, *words) as worker:
-            worker.says("attempt 1: page 2 of 5")
-            worker.process.send_signal(signal.SIGKILL)
-            worker.read_to_the_end()
-        left = queue.get(made.id).state
-        with running(tmp_path, *words) as worker:
-            worker.says("attempt 2: page 1 of 5")
-            done = queue.wait(made.id, timeout=PATIENCE_SECONDS)
-            worker.process.send_signal(signal.SIGINT)
-            worker.says("1 done, 0 failed")
-            code = worker.finish()
-        ends = [attempt.outcome for attempt in queue.attempts(made.id)]
 
-    assert (left, done.state, done.result) == ("running", "done", {"pages": 5})
-    assert ends == ["lapsed", "done"]
-    assert code == 0
+def shell(home: Path) -> Shell:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(SOURCE)}
+    return Shell(home, {**environment, "PAGE_SECONDS": PAGE_SECONDS_SLOW})
+
+
+def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_path: Path) -> None:
+    install(tmp_path)
+    _, enter, _, folder = typed("Install")
+    enqueue, listing = typed("Store a job")
+    work, *second_terminal = typed("Run it")
+    kill, work_again, show = typed("Kill it")
+    enqueue_second, work_gently = typed("Stop it gently")
+
+    with shell(tmp_path) as first, shell(tmp_path) as second:
+        for line in (enter, folder):
+            first.run(line)
+            first.prompted()
+        first.run(enqueue)
+        assert first.prompted() == ["enqueued first (report.make, ready)"]
+        first.run(listing)
+        first.sees(r"first +ready +report.make")
+        first.prompted()
+
+        first.run(work)
+        process = first.sees(r"^worker .*process (\d+)")[1]
+        first.sees(r"first +report.make +1 +writing +\d+ %")
+        first.sees(r"^attempt 1: page 2 of 100$")
+        for line in second_terminal:
+            second.run(line)
+            said = second.prompted()
+        assert any("active" in line and "report.make" in line for line in said)
+        second.run(kill.replace("12345", process))
+        second.prompted()
+        first.sees("Killed")
+        first.prompted()
+
+        first.run(work_again.replace("PAGE_SECONDS=0.1", f"PAGE_SECONDS={PAGE_SECONDS_FAST}"))
+        first.sees(r"^done 1 ")
+        first.type("\x03")
+        said = first.prompted()
+        # Every page in a line of its own, in order, and nothing of the screen among them.
+        assert said[:-1] == [f"attempt 2: page {page} of 100" for page in range(1, 101)]
+        assert re.fullmatch(r"worker .* stopped after .*: 1 done, 0 retried, 0 failed", said[-1])
+        first.run(show)
+        story = "\n".join(first.prompted())
+        assert re.search(r"lapsed.*done", story, re.DOTALL)
+
+        first.run(enqueue_second)
+        first.prompted()
+        first.run(work_gently)
+        first.sees(r"^attempt 1: page 1 of 100$")
+        first.type("\x03")
+        first.sees(r"^stopping: waits up to 30s for 1 job; Ctrl-C again releases")
+        first.type("\x03")
+        assert first.prompted()[-1].endswith("0 done, 0 retried, 0 failed, 1 released")

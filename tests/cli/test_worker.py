@@ -240,7 +240,7 @@ def test_on_a_terminal_it_draws_what_runs_and_leaves_one_line(
         code = shown.finish()
 
     assert "RUNNING" in shown.seen
-    assert ": 1 done, 0 failed" in shown.seen
+    assert ": 1 done, 0 retried, 0 failed" in shown.seen
     assert code == 0
 
 

@@ -10,11 +10,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from holdfast import RunningJob, WorkerStatus
+from holdfast import FailedAttempt, RunningJob, WorkerStatus
 from holdfast.cli.worker_logs import JsonFormatter
-from holdfast.cli.worker_report import About, Meter, draw
+from holdfast.cli.worker_report import About, Meter, draw, printed
 
-ABOUT = About("app:queue", concurrency=4, processes=1, grace_seconds=30)
+ABOUT = About("app:queue", concurrency=4, processes=1, grace_seconds=30, process=12345)
 
 
 def drawn(status: WorkerStatus, about: About = ABOUT, width: int = 80, height: int = 24) -> list[str]:
@@ -34,8 +34,8 @@ def test_it_shows_who_runs_what_for_how_long_and_how_much_is_done() -> None:
     lines = drawn(busy(1)._replace(running=(*busy(1).running, waiting)))
 
     assert lines[:3] == [
-        "worker w1  app:queue  up 1m 5s",
-        "done 1,234   failed 2   12.3/s",
+        "worker w1  app:queue  process 12345  up 1m 5s",
+        "done 1,234   retried 0   failed 2   12.3/s",
         "1 of 4 slots busy, 1 job taken ahead",
     ]
     assert lines[4].split() == ["JOB", "KIND", "TRY", "RUNNING"]
@@ -52,7 +52,7 @@ def test_a_turn_shows_how_many_batches_it_has_beside_the_first() -> None:
 def test_an_idle_worker_shows_no_table() -> None:
     lines = drawn(WorkerStatus("w1", (), {}, stopping=False))
 
-    assert lines[1:] == ["done 0   failed 0   12.3/s", "0 of 4 slots busy"]
+    assert lines[1:] == ["done 0   retried 0   failed 0   12.3/s", "0 of 4 slots busy"]
 
 
 def test_what_is_loaded_switches_and_abandoned_handlers_are_shown_where_there_are_any() -> None:
@@ -70,22 +70,60 @@ def test_while_something_is_loaded_jobs_wait_for_it() -> None:
 def test_ends_that_seldom_happen_are_shown_if_they_did() -> None:
     status = WorkerStatus("w1", (), {"done": 1, "lost": 2, "released": 0}, stopping=False)
 
-    assert drawn(status)[1] == "done 1   failed 0   lost 2   12.3/s"
+    assert drawn(status)[1] == "done 1   retried 0   failed 0   lost 2   12.3/s"
 
 
 def test_several_processes_and_a_stop_are_named() -> None:
-    lines = drawn(busy(0)._replace(stopping=True), ABOUT._replace(processes=3), width=120)
+    lines = drawn(busy(2)._replace(stopping=True), ABOUT._replace(processes=3))
 
-    assert lines[0].startswith("worker w1  app:queue  3 processes  up 1m 5s  stopping")
-    assert lines[2] == "0 of 12 slots busy"
+    assert lines[0] == "worker w1  app:queue  process 12345 and 3 children  up 1m 5s"
+    assert lines[1] == "stopping: waits up to 30s for 2 jobs; Ctrl-C again releases them at once"
+    assert lines[3] == "2 of 12 slots busy"
+
+
+def test_progress_is_shown_without_decimals_and_never_too_early_as_complete() -> None:
+    job = RunningJob("job-1", "report.make", 1, 60.0, job_number=1042, phase="writing", percent=99.99)
+
+    lines = drawn(busy(0)._replace(running=(job,)))
+
+    assert lines[4].split() == ["#", "JOB", "KIND", "TRY", "PHASE", "PROGRESS", "RUNNING"]
+    assert lines[6].split() == ["1042", "job-1", "report.make", "1", "writing", "99", "%", "1m"]
+
+
+def test_the_last_failures_are_shown_in_80_columns() -> None:
+    message = "no pages in the report of last month, which nobody has written yet\nand more"
+    failed = FailedAttempt(
+        7, "019a8c1e-0000-7000-8000-000000000000", "report.make", 5, 5, "value_error", message, None
+    )
+
+    lines = drawn(busy(1)._replace(failures=(failed,)))
+
+    assert lines[-3].split() == ["#", "FAILED", "LAST", "TRY", "REASON", "NEXT", "TRY"]
+    assert lines[-1].split()[:5] == ["7", "report.make", "5/5", "value_error:", "no"]
+    assert lines[-1].endswith("none")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b[2J\x1b[5Aevil", "evil"),
+        ("10 %\r20 %\r", "20 %"),
+        ("\x07\u202e", "\ufffd\ufffd"),
+    ],
+)
+def test_a_printed_line_keeps_its_colours_and_cannot_steer_the_terminal(line: str, shown: str) -> None:
+    assert printed(line).plain == shown
 
 
 @pytest.mark.parametrize("height", [10, 24, 50])
 def test_it_never_grows_beyond_the_screen(height: int) -> None:
-    lines = drawn(busy(100), height=height)
+    failed = FailedAttempt(7, "one", "report.make", 5, 5, "value_error", "no pages", None)
+    lines = drawn(busy(100)._replace(failures=(failed,) * 5, stopping=True), height=height)
 
-    assert len(lines) < max(height, 12)
-    assert lines[-1].startswith("and ")
+    assert len(lines) < max(height, 13)
+    assert any(line.startswith("and ") for line in lines)
 
 
 def test_it_stays_within_a_narrow_screen() -> None:

@@ -102,7 +102,7 @@ def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> 
     """
     if terminal.given_url is not None:
         raise Complaint("--url does not go with a worker", hint="MODULE:QUEUE names the queue, which knows its store")
-    about = About(target, words["concurrency"], processes, words["grace"])
+    about = About(target, words["concurrency"], processes, words["grace"], os.getpid())
     told_by = os.environ.pop(worker_crew.CHILD_VARIABLE, None)
     if told_by is not None:
         end_with_parent(about.grace_seconds)

@@ -104,6 +104,7 @@ class CrewScreen:
             loaded=tuple(sorted({affinity for status in newest for affinity in status.loaded})),
             loading=tuple(sorted({affinity for status in newest for affinity in status.loading})),
             switches=self._past_switches + sum(status.switches for status in newest),
+            failures=tuple(failure for status in newest for failure in status.failures),
         )
 
 

@@ -6,12 +6,11 @@ All of them look at `WorkerStatus` now and then; nothing here slows a job down.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
 
@@ -19,8 +18,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from holdfast import RunningJob, WorkerStatus
-from holdfast.cli import text, wire
+from holdfast import FailedAttempt, RunningJob, WorkerStatus
+from holdfast.cli import text, wire, worker_output
+from holdfast.cli.console import console
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
 
@@ -31,10 +31,11 @@ SUMMARY_SECONDS: Final = 10.0
 # Begins the lines by which a child tells its supervisor's screen of itself (RFC 7464); handlers may print as well.
 RECORD: Final = "\x1e"
 _RATE_SECONDS: Final = 5.0
-_ALWAYS_SHOWN: Final = ("done", "failed")
-# Lines of the screen beside the rows of jobs.
-_LINES_AROUND: Final = 8
+_ALWAYS_SHOWN: Final = ("done", "retried", "failed")
+# Lines of the screen beside the rows of jobs and failures.
+_LINES_AROUND: Final = 9
 _ROWS_MIN: Final = 3
+_FAILURES_SHOWN: Final = 3
 
 
 class About(NamedTuple):
@@ -44,6 +45,7 @@ class About(NamedTuple):
     concurrency: int
     processes: int
     grace_seconds: float
+    process: int
 
 
 class Meter:
@@ -67,50 +69,104 @@ class Meter:
 @contextmanager
 def on_screen(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
     """Draw the status until the end of the block, then leave one line that sums it up."""
-    started, meter, console = time.monotonic(), Meter(), terminal.out
+    started, meter = time.monotonic(), Meter()
+    # What goes to a file must not land on the screen.
+    shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    with worker_output.terminal_of(sys.stdout) as screen:
+        drawing = console(screen)
 
-    def drawn() -> RenderableType:
-        now, status = time.monotonic(), asked()
-        rate = meter.note(now, sum(status.ended.values()))
-        return draw(about, status, now - started, rate, console.width, console.height)
+        def drawn() -> RenderableType:
+            now, status = time.monotonic(), asked()
+            rate = meter.note(now, sum(status.ended.values()))
+            return draw(about, status, now - started, rate, drawing.width, drawing.height)
 
-    live = Live(
-        console=console,
-        get_renderable=drawn,
-        refresh_per_second=DRAWN_PER_SECOND,
-        transient=True,
-        # What is logged to a file must not land on the screen.
-        redirect_stderr=sys.stderr.isatty(),
-    )
-    try:
-        with live:
-            yield
-    finally:
-        terminal.line(_stopped(asked(), time.monotonic() - started))
+        live = Live(
+            console=drawing,
+            get_renderable=drawn,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        # Drawn by two threads at once, one would erase lines of the other: `rich` does not hold them apart.
+        lock = threading.Lock()
+
+        def refresh() -> None:
+            with lock:
+                live.refresh()
+
+        def show(lines: list[str]) -> None:
+            with lock:
+                drawing.print(*map(printed, lines), sep="\n")
+
+        try:
+            with live, _every(1 / DRAWN_PER_SECOND, refresh), worker_output.redirected(shown, show):
+                # A worker that is killed must not leave a terminal without its cursor.
+                drawing.show_cursor(True)
+                yield
+        finally:
+            terminal.line(_stopped(asked(), time.monotonic() - started))
+
+
+def printed(line: str) -> Text:
+    """Return a line that a handler or a logger printed, with its colours but nothing else that steers a terminal."""
+    # Of a line that was written over again and again, as a progress bar is, the last state counts.
+    newest = line.rstrip("\r").rpartition("\r")[2]
+    shown = Text.from_ansi(text.clean(newest, keep="\t\x1b"))
+    shown.plain = text.clean(shown.plain, keep="\t")
+    return shown
 
 
 def draw(  # noqa: PLR0917  # one picture, from all it shows
     about: About, status: WorkerStatus, seconds: float, rate: float, width: int, height: int
 ) -> RenderableType:
     """Return the picture of a worker for a terminal of *width* and *height*."""
-    rows = max(height - _LINES_AROUND, _ROWS_MIN)
+    failures = status.failures[: _FAILURES_SHOWN if height > 2 * _LINES_AROUND else 0]
+    # A table has a head of two lines and an empty one before it.
+    rows = max(height - _LINES_AROUND - (len(failures) + 3 if failures else 0), _ROWS_MIN)
     shown, hidden = status.running[:rows], len(status.running) - rows
-    parts: list[RenderableType] = [
-        _heading(about, status, seconds),
-        _counts(status, rate),
-        Text(_slots(about, status), "dim"),
-    ]
+    parts: list[RenderableType] = [_heading(about, status, seconds)]
+    if status.stopping:
+        parts.append(Text(stopping(about, status), "yellow"))
+    parts += [_counts(status, rate), Text(_slots(about, status), "dim")]
     if shown:
-        columns = [
-            Column("JOB", [_named(job) for job in shown], floor=8),
-            Column("KIND", [job.kind for job in shown], rank=1, floor=8),
-            Column("TRY", [str(job.attempt) for job in shown], rank=2, justify="right"),
-            Column("RUNNING", [_running_time(job.seconds) for job in shown], justify="right"),
-        ]
-        parts += [Text(""), table(columns, width)]
+        parts += [Text(""), table(_columns(shown), width)]
     if hidden > 0:
         parts.append(Text(f"and {hidden:,} more", "dim"))
+    if failures:
+        parts += [Text(""), table(_failure_columns(failures, time.time() * 1000), width)]
     return Group(*(_one_row(part) for part in parts))
+
+
+def _columns(shown: Sequence[RunningJob]) -> list[Column]:
+    return [
+        Column("#", [str(job.job_number) for job in shown], rank=4, justify="right", silent="0"),
+        Column("JOB", [_named(job) for job in shown], floor=8),
+        Column("KIND", [job.kind for job in shown], rank=1, floor=8),
+        Column("TRY", [str(job.attempt) for job in shown], rank=3, justify="right"),
+        Column("PHASE", [job.phase or "" for job in shown], rank=2, floor=8, silent=""),
+        Column("PROGRESS", [_percent(job.percent) for job in shown], rank=1, justify="right", silent=""),
+        Column("RUNNING", [_running_time(job.seconds) for job in shown], justify="right"),
+    ]
+
+
+def _failure_columns(failures: Sequence[FailedAttempt], now_ms: float) -> list[Column]:
+    return [
+        Column("#", [str(one.job_number) for one in failures], justify="right"),
+        Column("FAILED LAST", [one.kind for one in failures], floor=11),
+        Column("TRY", [f"{one.attempt}/{one.max_attempts}" for one in failures], rank=2, justify="right"),
+        Column("REASON", [f"{one.reason}: {one.summary}" for one in failures], floor=10),
+        Column("NEXT TRY", [_next_try(one, now_ms) for one in failures], rank=1, justify="right"),
+    ]
+
+
+def _next_try(failure: FailedAttempt, now_ms: float) -> str:
+    return "none" if failure.next_attempt_at_ms is None else text.relative(failure.next_attempt_at_ms, int(now_ms))
+
+
+def _percent(percent: float | None) -> str:
+    # Rounded down: 100 % is for what has come to its end.
+    return "" if percent is None else f"{int(percent)} %"
 
 
 def _named(job: RunningJob) -> str:
@@ -126,13 +182,19 @@ def _one_row(part: RenderableType) -> RenderableType:
 
 def _heading(about: About, status: WorkerStatus, seconds: float) -> Text:
     heading = Text.assemble("worker ", (text.clean(status.worker, keep=""), "bold"), f"  {about.target}")
+    heading.append(f"  process {about.process}")
     if about.processes > 1:
-        heading.append(f"  {about.processes} processes")
-    heading.append(f"  up {text.duration(seconds * 1000)}", "dim")
-    if status.stopping:
-        # No length of time: how much of the grace period is left is not known here.
-        heading.append("  stopping: takes no more jobs and waits for those that run", "yellow")
-    return heading
+        heading.append(f" and {text.number(about.processes, 'child', 'children')}")
+    return heading.append(f"  up {text.duration(seconds * 1000)}", "dim")
+
+
+def stopping(about: About, status: WorkerStatus) -> str:
+    """Return what a worker that was told to stop does, and what telling it again would do."""
+    if not status.running:
+        return "stopping: takes no more jobs"
+    jobs = text.number(len(status.running), "job")
+    wait = text.duration(about.grace_seconds * 1000)
+    return f"stopping: waits up to {wait} for {jobs}; Ctrl-C again releases them at once"
 
 
 def _counts(status: WorkerStatus, rate: float) -> Text:
@@ -170,7 +232,7 @@ def _running_time(seconds: float | None) -> str:
 
 @contextmanager
 def in_lines(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
-    """Write a line at the start, now and then one that sums up if anything changed, and one at the end."""
+    """Write a line at the start, at the stop and at the end, and now and then one that sums up what changed."""
     started = time.monotonic()
     seen = asked()
     _say(terminal, "started", _started(about, seen), _about(about, seen))
@@ -183,8 +245,18 @@ def in_lines(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
             _say(terminal, "summary", f"worker {now.worker}: {_summed_up(now)}", wire.worker_status(now, seconds))
         seen = now
 
+    told = False
+
+    def look() -> None:
+        nonlocal told
+        now = asked()
+        if now.stopping and not told:
+            told = True
+            line = f"worker {now.worker} {stopping(about, now)}"
+            _say(terminal, "stopping", line, wire.worker_status(now, time.monotonic() - started))
+
     try:
-        with _every(SUMMARY_SECONDS, sum_up):
+        with _every(SUMMARY_SECONDS, sum_up), _every(1 / DRAWN_PER_SECOND, look):
             yield
     finally:
         status, seconds = asked(), time.monotonic() - started
@@ -201,7 +273,7 @@ def _say(terminal: Terminal, event: str, line: str, document: wire.Document) -> 
 def _about(about: About, status: WorkerStatus) -> wire.Document:
     return {
         "worker": status.worker,
-        "process": os.getpid(),
+        "process": about.process,
         "target": about.target,
         "concurrency": about.concurrency,
     }

@@ -55,6 +55,7 @@ class Context:
         "_follow_ups",
         "_lock",
         "_logger",
+        "_newest_progress",
         "_noted",
         "_open_transaction",
         "_stop",
@@ -65,6 +66,7 @@ class Context:
         self._claim = claim
         self._lock = Lock()
         self._noted: Note | None = None
+        self._newest_progress = Note()
         self._artifacts: dict[str, Artifact] = {}
         self._follow_ups: list[NewJob] = []
         self._cancelled: StopReason | None = None
@@ -129,10 +131,13 @@ class Context:
         phase = checks.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else checks.number(percent, "percent", 0, 100)
         with self._lock:
-            before = self._noted or Note()
-            self._noted = Note(
-                before.phase if phase is None else phase, before.percent if percent is None else percent
-            )
+            self._noted = _merged(self._noted or Note(), phase, percent)
+            self._newest_progress = _merged(self._newest_progress, phase, percent)
+
+    @property
+    def newest_progress(self) -> Note:
+        """What the handler has noted so far, whether it is written or not."""
+        return self._newest_progress
 
     def end(self) -> None:
         """Refuse progress from now on, for the worker: the outcome of the attempt is decided."""
@@ -264,6 +269,10 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
+
+
+def _merged(before: Note, phase: str | None, percent: float | None) -> Note:
+    return Note(before.phase if phase is None else phase, before.percent if percent is None else percent)
 
 
 def _new_job(job: object, payload: Json, options: JobOptions) -> NewJob:

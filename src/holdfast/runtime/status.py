@@ -22,6 +22,11 @@ class RunningJob(NamedTuple):
     """For how long its handler has run; none while it waits for a slot."""
     batches: int = 1
     """How many batches a turn of a session has; the job is the first of them."""
+    job_number: int = 0
+    phase: str | None = None
+    """What its handler last said that it is doing."""
+    percent: float | None = None
+    """How far its handler last said that it is."""
 
 
 def running_jobs(attempts: Iterable[Attempt], now: float) -> tuple[RunningJob, ...]:
@@ -33,6 +38,8 @@ def running_jobs(attempts: Iterable[Attempt], now: float) -> tuple[RunningJob, .
             attempt.claim.job.attempt,
             None if attempt.started_at is None else now - attempt.started_at,
             len(attempt.claims),
+            attempt.claim.job.seq,
+            *attempt.context.newest_progress,
         )
         for attempt in attempts
     ]

@@ -1,0 +1,91 @@
+"""A person at a terminal: an interactive shell on a pseudo-terminal, typed into and read as it is shown."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.screen import Screen
+
+PATIENCE_SECONDS = 60
+# Makes standard input the terminal from which interrupts come.
+_LEADS = (
+    "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp('bash', ['bash', '--norc', '-i'])"
+)
+PROMPT = "typed> "
+
+
+class Shell:
+    """A shell on a terminal of its own."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], width: int = 100, height: int = 30) -> None:
+        self.screen = Screen(width, height)
+        self._outer, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _LEADS],
+            cwd=folder,
+            env={**environment, "TERM": "xterm", "PS1": PROMPT, "LANG": "C.UTF-8"},
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+        )
+        os.close(inner)
+        self._said_from = 0
+
+    def __enter__(self) -> Shell:
+        self.prompted()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        # What runs in the shell is told that its terminal is gone.
+        os.close(self._outer)
+
+    @property
+    def said(self) -> list[str]:
+        """The lines below the last command."""
+        return self.screen.lines[self._said_from :]
+
+    def type(self, text: str) -> None:
+        """Type *text* as it is, such as a control character."""
+        os.write(self._outer, text.encode())
+
+    def run(self, command: str) -> None:
+        """Type a command and Enter."""
+        self._said_from = len(self.screen.lines)
+        self.type(f"{command}\n")
+
+    def sees(self, pattern: str) -> re.Match[str]:
+        """Read on until a line below the last command matches *pattern*, and return the match."""
+        patient_until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            for line in self.said:
+                if found := re.search(pattern, line):
+                    return found
+            left = patient_until - time.monotonic()
+            assert left > 0, f"{pattern!r} was not shown: {self.said}"
+            ready, _, _ = select.select([self._outer], [], [], left)
+            if ready:
+                self.screen.write(os.read(self._outer, 65_536).decode(errors="replace"))
+
+    def prompted(self) -> list[str]:
+        """Wait until the last command has ended; return what it has left on the screen."""
+        self.sees(rf"^{re.escape(PROMPT.rstrip())}$")
+        # Below it there may be lines that a live screen has left empty.
+        return self.said[: self.said.index(PROMPT.rstrip())]
