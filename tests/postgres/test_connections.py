@@ -13,10 +13,11 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import InvalidInput, Misconfigured
+from holdfast import InvalidInput, Misconfigured, StoreBusy
 from holdfast.client.connect import async_queue_on, queue_on
+from holdfast.stores.postgres import pools
 from holdfast.stores.postgres.store import PostgresStore
-from tests.chaos.threads import wait_until
+from tests.chaos.threads import in_background, wait_until
 
 
 class TestWords:
@@ -60,6 +61,131 @@ except holdfast.Misconfigured as error:
 """
         told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
         assert "holdfast[postgres]" in told.stdout
+
+
+CHANGES = [
+    "set synchronous_commit = off",
+    "set client_encoding = latin1",
+    "set search_path = pg_catalog",
+    "set session authorization pg_monitor",
+    "set role pg_monitor",
+    "create temporary table kept (x int)",
+    "select pg_advisory_lock(4711)",
+]
+STANDING = """
+    select pg_backend_pid(), current_setting('synchronous_commit'), current_setting('client_encoding'),
+           current_setting('search_path'), session_user, current_user, to_regclass('pg_temp.kept'),
+           (select count(*) from pg_locks where locktype = 'advisory' and objid = 4711)"""
+
+
+class TestSessionState:
+    """The caller's own SQL in a transaction changes nothing for those who use the connection next."""
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_a_change_of_the_session_ends_with_its_transaction(self, queue: holdfast.Queue, change: str) -> None:
+        with queue.transaction() as tx:
+            before = tx.execute(STANDING)
+        with queue.transaction() as tx:
+            tx.enqueue("mail")
+            tx.execute(change)
+        with queue.transaction() as tx:
+            assert tx.execute(STANDING) == before, "the same connection, as it was"
+        assert queue.enqueue("mail").created
+
+    def test_so_does_one_in_a_transaction_that_fails(self, queue: holdfast.Queue) -> None:
+        with queue.transaction() as tx:
+            before = tx.execute(STANDING)
+
+        def fail() -> None:
+            with queue.transaction() as tx:
+                tx.execute("select pg_advisory_lock(4711)")
+                raise LookupError
+
+        with pytest.raises(LookupError):
+            fail()
+        with queue.transaction() as tx:
+            assert tx.execute(STANDING) == before
+
+    def test_a_session_that_the_caller_has_left_in_an_unknown_state_is_closed(self, queue: holdfast.Queue) -> None:
+        with queue.transaction() as tx:
+            [[first, *before]] = tx.execute(STANDING)
+
+        def commit_by_hand() -> None:
+            with queue.transaction() as tx:
+                tx.execute("set synchronous_commit = off")
+                tx.execute("commit")
+
+        with pytest.raises(Misconfigured, match="ended"):
+            commit_by_hand()
+        with queue.transaction() as tx:
+            [[second, *after]] = tx.execute(STANDING)
+        assert first != second
+        assert after == before
+
+    def test_so_does_one_of_an_async_transaction(self, url: str, schema: str) -> None:
+        async def scenario() -> None:
+            async with holdfast.connect_async(url, schema=schema) as queue:
+                async with queue.transaction() as tx:
+                    before = await tx.execute(STANDING)
+                async with queue.transaction() as tx:
+                    await tx.execute("set synchronous_commit = off")
+                async with queue.transaction() as tx:
+                    assert await tx.execute(STANDING) == before
+
+        asyncio.run(scenario())
+
+
+class TestReadsBesideTransactions:
+    """Those who hold a transaction may read beside it, however many hold one."""
+
+    @pytest.fixture(autouse=True)
+    def _few_connections(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pools, "_SIZE", 2)
+
+    def test_threads(self, queue: holdfast.Queue) -> None:
+        queue.enqueue("mail")
+        all_hold_one = threading.Barrier(2)
+
+        def read() -> dict[str, int]:
+            with queue.transaction() as tx:
+                tx.enqueue("mail")
+                all_hold_one.wait(30)
+                return queue.counts()
+
+        answers = [in_background(read) for _ in range(2)]
+        assert [answer.result(30)["ready"] for answer in answers] == [1, 1]
+        assert queue.counts()["ready"] == 3
+
+    def test_tasks(self, url: str, schema: str) -> None:
+        async def scenario() -> list[int]:
+            async with holdfast.connect_async(url, schema=schema) as queue:
+                await queue.enqueue("mail")
+                all_hold_one = asyncio.Event()
+                held = 0
+
+                async def read() -> int:
+                    nonlocal held
+                    async with queue.transaction() as tx:
+                        await tx.enqueue("mail")
+                        held += 1
+                        if held == 2:
+                            all_hold_one.set()
+                        await all_hold_one.wait()
+                        return (await queue.counts())["ready"]
+
+                return list(await asyncio.gather(read(), read()))
+
+        assert asyncio.run(scenario()) == [1, 1]
+
+    def test_more_transactions_than_connections_are_refused_in_bounded_time(
+        self, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pools, "_SIZE", 1)
+        monkeypatch.setattr(pools, "_PATIENCE_SECONDS", 0.05)
+        with queue.transaction() as tx:
+            tx.enqueue("mail")
+            with pytest.raises(StoreBusy, match="all 1 connections"):
+                in_background(lambda: queue.enqueue("mail")).result(30)
 
 
 class TestTransactions:

@@ -16,7 +16,7 @@ from holdfast import Conflict, Done, KindRetired, NewJob, StoreBusy, StoreUnreac
 from holdfast.client.connect import queue_on
 from holdfast.stores.postgres import transactions
 from holdfast.stores.postgres.store import PostgresStore
-from tests.chaos.threads import in_background
+from tests.chaos.threads import in_background, wait_until
 from tests.support.held import claim_ids, claim_one
 
 T = TypeVar("T")
@@ -300,6 +300,24 @@ class TestCatalog:
 
         assert slow.during(lambda client: client.retire("mail"), enqueue) is KindRetired
         assert queue.counts() == {"retired": 1}
+
+    def test_enqueues_do_not_wait_behind_a_change_that_an_open_transaction_holds_up(
+        self, queue: holdfast.Queue, url: str
+    ) -> None:
+        queue.enqueue("mail")
+        with psycopg.connect(url) as own:
+            queue.within(own).enqueue("mail")
+            changing = in_background(lambda: queue.set_lane("slow", state="paused"))
+            with psycopg.connect(url, autocommit=True) as other:
+                waiting = (
+                    b"select 1 from pg_stat_activity where query like '%hold_catalog()%' and pid <> pg_backend_pid()"
+                )
+                wait_until(lambda: other.execute(waiting).fetchone() is not None)
+            for _ in range(5):
+                assert queue.enqueue("mail").created
+            assert not changing.done()
+            own.commit()
+        assert changing.result(30).state == "paused"
 
     def test_changes_of_lanes_by_many_all_come_through(self, queue: holdfast.Queue) -> None:
         def change(number: int) -> Callable[[], object]:

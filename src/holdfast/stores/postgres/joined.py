@@ -29,6 +29,8 @@ class _Joined:
         self._own = own
         self._checked = own
         self._ended = False
+        self.ran_sql = False
+        """Whether the caller ran SQL of their own, which may have changed the session."""
 
     def end(self) -> None:
         """Refuse whatever comes after the transaction's end."""
@@ -46,6 +48,7 @@ class _Joined:
         return result
 
     def _execute(self, sql: str, values: Any) -> Talk[list[Any]]:
+        self.ran_sql = True
         # Without values a percent sign in the text is just that.
         rows = yield Query(sql, values or None)
         return rows

@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from holdfast.domain.errors import StoreBusy
 
 _SIZE = 20
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 10.0
 
 
 class BlockingPool:
@@ -32,28 +32,34 @@ class BlockingPool:
         self._changed = threading.Condition()
         self._lent = 0
         self._in_use: set[psycopg.Connection[Any]] = set()
+        self._beside: set[psycopg.Connection[Any]] = set()
         self._idle: list[psycopg.Connection[Any]] = []
         # A queue that is left to the collector leaves nothing open.
         weakref.finalize(self, _finish_here, os.getpid(), self._idle)
 
-    def take(self, *, fresh: bool = False) -> psycopg.Connection[Any]:
-        """Lend a connection; a *fresh* one if those that lie here may be dead."""
+    def take(self, *, fresh: bool = False, beside: bool = False) -> psycopg.Connection[Any]:
+        """Lend a connection; a *fresh* one if those that lie here may be dead.
+
+        One *beside* another that the caller has already does not count: callers that each have one must not wait
+        for each other.
+        """
         if fresh:
             self.close()
         with self._changed:
-            if not self._changed.wait_for(lambda: self._lent < _SIZE, _PATIENCE_SECONDS):
-                raise _busy()
-            self._lent += 1
-            if self._idle:
-                connection = self._idle.pop()
-                self._in_use.add(connection)
-                return connection
+            if not beside:
+                if not self._changed.wait_for(lambda: self._lent < _SIZE, _PATIENCE_SECONDS):
+                    raise _busy()
+                self._lent += 1
+            connection = self._idle.pop() if self._idle else None
         try:
-            connection = self._connect()
+            connection = connection or self._connect()
         except BaseException:
-            self._one_less()
+            if not beside:
+                self._one_less()
             raise
         self._in_use.add(connection)
+        if beside:
+            self._beside.add(connection)
         return connection
 
     def give_back(self, connection: psycopg.Connection[Any]) -> None:
@@ -63,7 +69,10 @@ class BlockingPool:
             self._idle.append(connection)
         else:
             connection.close()
-        self._one_less()
+        if connection in self._beside:
+            self._beside.discard(connection)
+        else:
+            self._one_less()
 
     def interrupt(self) -> None:
         """Break the connections that are lent; from any thread."""
@@ -89,24 +98,29 @@ class AwaitingPool:
         self._connect = connect
         self._free = asyncio.Semaphore(_SIZE)
         self._in_use: set[psycopg.AsyncConnection[Any]] = set()
+        self._beside: set[psycopg.AsyncConnection[Any]] = set()
         self._idle: list[psycopg.AsyncConnection[Any]] = []
         weakref.finalize(self, _finish_here, os.getpid(), self._idle)
 
-    async def take(self, *, fresh: bool = False) -> psycopg.AsyncConnection[Any]:
-        """Lend a connection; a *fresh* one if those that lie here may be dead."""
+    async def take(self, *, fresh: bool = False, beside: bool = False) -> psycopg.AsyncConnection[Any]:
+        """Lend a connection, as `BlockingPool.take` does."""
         if fresh:
             self.close()
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._free.acquire()
-        except TimeoutError:
-            raise _busy() from None
+        if not beside:
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    await self._free.acquire()
+            except TimeoutError:
+                raise _busy() from None
         try:
             connection = self._idle.pop() if self._idle else await self._connect()
         except BaseException:
-            self._free.release()
+            if not beside:
+                self._free.release()
             raise
         self._in_use.add(connection)
+        if beside:
+            self._beside.add(connection)
         return connection
 
     def interrupt(self) -> None:
@@ -120,7 +134,10 @@ class AwaitingPool:
             self._idle.append(connection)
         else:
             connection.pgconn.finish()
-        self._free.release()
+        if connection in self._beside:
+            self._beside.discard(connection)
+        else:
+            self._free.release()
 
     def close(self) -> None:
         """Close what is not lent, from whichever thread: nobody else can have it."""

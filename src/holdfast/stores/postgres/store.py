@@ -112,7 +112,7 @@ class PostgresStore:
 
     def _run(self, step: Read[T] | Write[T]) -> tuple[T, set[str]]:
         for fresh in (False, True):
-            connection = self._threads.take(fresh=fresh)
+            connection = self._threads.take(fresh=fresh, beside=self._holds())
             try:
                 return talk(run_shortest(self._terms, step, connection), connection)
             except StaleConnectionError as error:
@@ -131,16 +131,16 @@ class PostgresStore:
         self._refuse_holder(step)
         if not self._opener.ready:
             await asyncio.to_thread(self._opener.make_ready)
-        running = asyncio.ensure_future(self._run_async(step))
+        running = asyncio.ensure_future(self._run_async(step, beside=self._holds()))
         self._begun.add(running)
         running.add_done_callback(self._begun.discard)
         return await asyncio.shield(running)
 
-    async def _run_async(self, step: Read[T] | Write[T]) -> T:
+    async def _run_async(self, step: Read[T] | Write[T], *, beside: bool) -> T:
         pool = self._pool()
         with translated(self._terms.schema):
             for fresh in (False, True):
-                connection = await pool.take(fresh=fresh)
+                connection = await pool.take(fresh=fresh, beside=beside)
                 try:
                     result, signals = await talk_async(run_shortest(self._terms, step, connection), connection)
                 except StaleConnectionError as error:
@@ -148,7 +148,7 @@ class PostgresStore:
                         raise _unreachable(error) from error
                 except UnconfirmedError as error:
                     with still_unknown(error):
-                        return await self._run_async(error.again)
+                        return await self._run_async(error.again, beside=beside)
                 else:
                     self._tell(step, signals)
                     return result
@@ -192,7 +192,7 @@ class PostgresStore:
                 with translated(self._terms.schema):
                     talk(self._finish(joined), connection)
             finally:
-                talk(roll_back(connection), connection)
+                talk(roll_back(connection, resets=joined.ran_sql), connection)
         finally:
             self._threads.give_back(connection)
 
@@ -230,7 +230,7 @@ class PostgresStore:
                 with translated(self._terms.schema):
                     await to_its_end(talk_async(self._finish(joined), connection))
             finally:
-                await to_its_end(talk_async(roll_back(connection), connection))
+                await to_its_end(talk_async(roll_back(connection, resets=joined.ran_sql), connection))
         finally:
             pool.give_back(connection)
 
@@ -253,7 +253,8 @@ class PostgresStore:
 
     def _finish(self, joined: BlockingJoined | AwaitingJoined) -> Talk[None]:
         refuse_ended(joined.connection)
-        yield from commit(self._terms, joined.connection, joined.signals)
+        yield from commit(self._terms, joined.connection, joined.signals, resets=joined.ran_sql)
+        joined.ran_sql = False
         self._hub.publish(joined.signals)
         self._terms.observe("committed")
 
@@ -276,8 +277,12 @@ class PostgresStore:
 
     def _refuse_holder(self, step: Read[Any] | Write[Any] | None = None) -> None:
         """Refuse to let somebody wait for himself for ever."""
-        if self._holders and not isinstance(step, Read) and _whoever_runs() in self._holders:
+        if not isinstance(step, Read) and self._holds():
             raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
+
+    def _holds(self) -> bool:
+        """Whether the running task or thread has a transaction of this queue open."""
+        return bool(self._holders) and _whoever_runs() in self._holders
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 

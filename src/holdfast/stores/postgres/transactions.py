@@ -6,7 +6,6 @@ A script that others got in the way of is run again from its beginning. Nothing 
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import logging
 import random
@@ -44,6 +43,11 @@ _PAUSE_DOUBLINGS_MAX = 6
 _chance: random.Random = random.SystemRandom()
 _COPY_ROWS_MIN = 32
 _TOPICS_MAX = 900
+# What DISCARD ALL does, which cannot follow a commit in one message; the driver's prepared statements are kept.
+_RESET = (
+    "close all; reset session authorization; reset role; reset all; unlisten *;"
+    " select pg_advisory_unlock_all(); discard temp; discard sequences"
+)
 _ISOLATION = "select current_setting('transaction_isolation')"
 
 
@@ -198,24 +202,40 @@ def begin(terms: Terms, connection: Any, text: str) -> Talk[Rows]:
         raise
 
 
-def commit(terms: Terms, connection: Any, signals: Collection[str]) -> Talk[None]:
-    """Commit and wake, in one message. The notification is a transaction of its own, which waits for no disk."""
+def commit(terms: Terms, connection: Any, signals: Collection[str], *, resets: bool = False) -> Talk[None]:
+    """Commit and wake, in one message. The notification is a transaction of its own, which waits for no disk.
+
+    With *resets* the same message undoes what the caller's own SQL has changed of the session.
+    """
     terms.observe("commit")
+    after = ([_RESET] if resets else []) + ([notification(terms, signals)] if signals else [])
     try:
-        yield Commit("commit", notification(terms, signals) if signals else "")
+        yield Commit("commit", "; ".join(after))
     except AfterCommitError as error:
         terms.report_notification(error.__cause__)
+        if resets:
+            connection.pgconn.finish()
     except psycopg.Error as error:
         if (connection.closed or lost(error)) and not fell_silent(error):
             raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
         raise
 
 
-def roll_back(connection: Any) -> Talk[None]:
-    """Undo what is open, if the connection still can; if not, its end undoes it."""
+def roll_back(connection: Any, *, resets: bool = False) -> Talk[None]:
+    """Undo what is open, if the connection still can; if not, its end undoes it.
+
+    With *resets* undo also what the caller's own SQL has changed of the session; one that cannot be reset ends.
+    """
     if connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
-        with contextlib.suppress(psycopg.Error):
-            yield Message("rollback")
+        try:
+            yield Message(f"rollback; {_RESET}" if resets else "rollback")
+        except psycopg.Error:
+            if not resets:
+                return
+        else:
+            return
+    if resets:
+        connection.pgconn.finish()
 
 
 def notification(terms: Terms, signals: Collection[str]) -> str:

@@ -61,6 +61,31 @@ begin
 end
 $$;
 
+-- Hold the catalog alone, in order to change it. Whoever waits for a lock makes all who come later wait too, so that one
+-- transaction left open would hold up everybody: wait for a moment only, let the others pass, and try again until the
+-- patience of the transaction is over.
+create function holdfast.hold_catalog() returns void language plpgsql volatile as
+$$
+declare
+    patience_ms constant integer := (select setting from pg_settings where name = 'lock_timeout');
+    tried_until constant timestamptz := clock_timestamp() + patience_ms * interval '1 millisecond';
+begin
+    loop
+        begin
+            perform set_config('lock_timeout', least(patience_ms, 100)::text, true);
+            perform pg_advisory_xact_lock('holdfast.meta'::regclass::oid::integer, 1);
+            perform set_config('lock_timeout', patience_ms::text, true);
+            return;
+        exception when lock_not_available then
+            if clock_timestamp() >= tried_until then
+                raise;
+            end if;
+        end;
+        perform pg_sleep(0.1 + random() * 0.2);
+    end loop;
+end
+$$;
+
 -- Lanes that somebody configured; any other lane has the defaults.
 create table holdfast.lane (
     lane       text collate "C" primary key,
