@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from tests.support import postgres_server
 from tests.support.clock import ManualClock
-from tests.support.stores import DURABLE_ENGINES, ENGINES, Harness
+from tests.support.stores import CHEAPEST_ENGINE, DURABLE_ENGINES, ENGINES, Harness
 
 FAILED = pytest.StashKey[bool]()
 
@@ -21,6 +21,23 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         postgres_server.begin_run()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the engines that would prove nothing more: see the markers `validation` and `in_memory`."""
+    items[:] = [item for item in items if _engine(item) in (None, *_engines(item))]
+
+
+def _engine(item: pytest.Item) -> str | None:
+    """Return the engine that the test gets a harness of, if any."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("harness") if callspec else None
+
+
+def _engines(item: pytest.Item) -> Sequence[str]:
+    if item.get_closest_marker("validation"):
+        return [CHEAPEST_ENGINE]
+    return ENGINES if item.get_closest_marker("in_memory") else DURABLE_ENGINES
 
 
 @pytest.hookimpl(wrapper=True)

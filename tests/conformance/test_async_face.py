@@ -33,6 +33,8 @@ from holdfast import (
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 
+pytestmark = pytest.mark.in_memory
+
 T = TypeVar("T")
 
 

@@ -26,6 +26,8 @@ from tests.support.clock import ManualClock
 from tests.support.held import claim_one
 from tests.support.stores import Harness
 
+pytestmark = pytest.mark.in_memory
+
 
 def moment(clock: ManualClock, seconds: float = 0) -> datetime:
     """Return the store's wall clock, so many seconds from now."""

@@ -13,6 +13,7 @@ import pytest
 from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, Queue, Released
 from holdfast.domain import limits
 from tests.support.clock import ManualClock
+from tests.support.refusals import refused
 from tests.support.sessions import SESSION, say, states, take, take_any, texts
 from tests.support.stores import Harness
 
@@ -462,6 +463,7 @@ class TestKinds:
 
 
 class TestBadCalls:
+    @pytest.mark.validation
     @pytest.mark.parametrize(
         ("words", "field"),
         [
@@ -481,19 +483,18 @@ class TestBadCalls:
     def test_a_wrong_word_of_a_session_claim_is_named(
         self, queue: Queue, words: dict[str, object], field: str
     ) -> None:
-        with pytest.raises(InvalidInput) as refused:
+        with refused(queue, field):
             queue.claim_session(SESSION, **words)  # type: ignore[arg-type]
-        assert refused.value.field == field
 
+    @pytest.mark.validation
     @pytest.mark.parametrize(
         ("words", "field"), [({"work": 1}, "work"), ({"lanes": "a"}, "lanes"), ({"boundary": "idle"}, "boundary")]
     )
     def test_a_wrong_word_of_a_claim_of_any_is_named(
         self, queue: Queue, words: dict[str, object], field: str
     ) -> None:
-        with pytest.raises(InvalidInput) as refused:
+        with refused(queue, field):
             queue.claim_any_session(**words)  # type: ignore[arg-type]
-        assert refused.value.field == field
 
 
 class TestCancelling:

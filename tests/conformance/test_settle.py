@@ -28,6 +28,8 @@ from holdfast import (
 from tests.support.clock import ManualClock
 from tests.support.held import claim_one, known
 
+pytestmark = pytest.mark.in_memory
+
 DAY = 24 * 3600
 
 

@@ -34,6 +34,8 @@ from tests.support.clock import ManualClock
 from tests.support.held import claim_one
 from tests.support.stores import Harness
 
+pytestmark = pytest.mark.in_memory
+
 
 class ChangedMindError(Exception):
     """What the caller's own code raises."""

@@ -14,6 +14,8 @@ from tests.support.clock import ManualClock
 from tests.support.lives import FAILS, FINISHED, UNFINISHED, State, blocked_pair, claimed, job_in, start
 from tests.support.stores import Harness
 
+pytestmark = pytest.mark.in_memory
+
 # Long enough that no healthy run reaches it, short enough that a broken one ends.
 PATIENCE = 60
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,3 +74,9 @@ def table_rows(page: Path) -> dict[str, list[str]]:
         if line.startswith("|") and (word := re.fullmatch(r"`([^`]+)`", cells[0])):
             rows[word[1]] = cells[1:]
     return rows
+
+
+def assert_none(offenders: Iterable[object]) -> None:
+    """Fail with every one of *offenders* on a line of its own."""
+    listed = [str(offender) for offender in offenders]
+    assert not listed, "\n" + "\n".join(listed)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
-
-import pytest
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import holdfast
 from holdfast.client.operations import Operations
+from tests.house.sources import assert_none
 
 OWN_TO_QUEUES = {"transaction", "within", "migrate", "close"}
 # What only the runtime of a worker calls.
@@ -45,34 +44,32 @@ def test_what_a_transaction_offers_the_queue_offers_too() -> None:
     assert TRANSACTION.keys() - OWN_TO_TRANSACTIONS <= QUEUE.keys()
 
 
-@pytest.mark.parametrize("name", sorted(QUEUE))
-def test_a_method_has_the_same_signature_and_docstring_on_both_queues(name: str) -> None:
-    _assert_alike(QUEUE[name], ASYNC_QUEUE[name])
+def test_a_method_has_the_same_signature_and_docstring_on_both_queues() -> None:
+    assert_none(_unlike(QUEUE, ASYNC_QUEUE, QUEUE))
 
 
-@pytest.mark.parametrize("name", sorted(TRANSACTION))
-def test_a_method_has_the_same_signature_and_docstring_on_both_transactions(name: str) -> None:
-    _assert_alike(TRANSACTION[name], ASYNC_TRANSACTION[name])
+def test_a_method_has_the_same_signature_and_docstring_on_both_transactions() -> None:
+    assert_none(_unlike(TRANSACTION, ASYNC_TRANSACTION, TRANSACTION))
 
 
-@pytest.mark.parametrize("name", sorted(TRANSACTION.keys() - OWN_TO_TRANSACTIONS))
-def test_a_method_has_the_same_signature_on_a_queue_and_its_transaction(name: str) -> None:
-    _assert_alike(QUEUE[name], TRANSACTION[name])
+def test_a_method_has_the_same_signature_and_docstring_on_a_queue_and_its_transaction() -> None:
+    assert_none(_unlike(QUEUE, TRANSACTION, TRANSACTION.keys() - OWN_TO_TRANSACTIONS))
 
 
-@pytest.mark.parametrize("name", sorted(QUEUE))
-def test_the_blocking_face_blocks_and_the_other_is_awaited(name: str) -> None:
-    assert not inspect.iscoroutinefunction(QUEUE[name])
-    assert inspect.iscoroutinefunction(ASYNC_QUEUE[name]) == (name not in NOT_AWAITED)
+def test_no_method_of_the_sync_classes_is_awaited_and_those_of_the_async_classes_are() -> None:
+    coroutines = inspect.iscoroutinefunction
+    assert_none(name for name, method in (QUEUE | TRANSACTION).items() if coroutines(method))
+    assert {name for name, method in ASYNC_QUEUE.items() if not coroutines(method)} == NOT_AWAITED
+    assert_none(name for name, method in ASYNC_TRANSACTION.items() if not coroutines(method))
 
 
-@pytest.mark.parametrize("name", sorted(TRANSACTION))
-def test_the_blocking_transaction_blocks_and_the_other_is_awaited(name: str) -> None:
-    assert not inspect.iscoroutinefunction(TRANSACTION[name])
-    assert inspect.iscoroutinefunction(ASYNC_TRANSACTION[name])
+Methods: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
-def _assert_alike(one: Callable[..., Any], other: Callable[..., Any]) -> None:
-    assert inspect.signature(one).parameters == inspect.signature(other).parameters
-    assert one.__doc__
-    assert one.__doc__ == other.__doc__
+def _unlike(one: Methods, other: Methods, names: Iterable[str]) -> list[str]:
+    """Return the names of methods that differ in parameters or docstring, or have none."""
+
+    def told(method: Callable[..., Any]) -> object:
+        return inspect.signature(method).parameters, method.__doc__
+
+    return [name for name in sorted(names) if not one[name].__doc__ or told(one[name]) != told(other[name])]

@@ -6,9 +6,7 @@ import re
 import subprocess
 import sys
 
-import pytest
-
-from tests.house.sources import Module, imports, modules, texts
+from tests.house.sources import Module, assert_none, imports, modules, texts
 
 LAYERS = ["domain", "stores", "client", "runtime", "telemetry", "testing", "cli"]
 MODULES = modules()
@@ -49,39 +47,43 @@ def _layer_of(imported: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module.layer], ids=lambda module: module.name)
-def test_a_module_imports_only_its_own_layer_and_those_below(module: Module) -> None:
+def _foreign(module: Module) -> set[str]:
+    """Return the packages that *module* imports from, besides our own."""
+    return {name.split(".")[0] for name in imports(module)} - {"holdfast"}
+
+
+def _wrong_imports(module: Module) -> list[str]:
     above = LAYERS[LAYERS.index(module.layer) + 1 :]
     ours = [name for name in imports(module) if name.split(".")[0] == "holdfast"]
-
     wrong = [name for name in ours if _layer_of(name) in above]
     if module.layer != "cli":
-        # The package itself imports the client, so whoever is below that must not import from it.
+        # The package itself imports the client, so the layers below that must not import from it.
         wrong += [name for name in ours if _layer_of(name) not in [*LAYERS, "version"]]
+    return wrong
 
-    assert wrong == []
+
+def test_a_module_imports_only_its_own_layer_and_those_below() -> None:
+    assert_none((module.name, wrong) for module in MODULES if module.layer and (wrong := _wrong_imports(module)))
 
 
 def test_every_layer_is_known_and_has_modules() -> None:
     assert {module.layer for module in MODULES} == {"", *LAYERS}
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.layer == "domain"], ids=lambda module: module.name)
-def test_the_rules_use_the_standard_library_only_and_nothing_impure(module: Module) -> None:
-    foreign = {name.split(".")[0] for name in imports(module)} - {"holdfast"}
+def test_the_rules_use_the_standard_library_only_and_nothing_impure() -> None:
+    rules = [(module.name, _foreign(module)) for module in MODULES if module.layer == "domain"]
 
-    assert foreign <= sys.stdlib_module_names
-    assert foreign & IMPURE == set()
+    assert_none((name, foreign) for name, foreign in rules if foreign & IMPURE or foreign - sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if m.layer in {"stores", "client", "runtime"}], ids=lambda module: module.name
-)
-def test_the_library_needs_nothing_but_the_standard_library_and_the_driver_of_an_engine(module: Module) -> None:
-    foreign = {name.split(".")[0] for name in imports(module)} - {"holdfast"}
-    drivers = [needed for engine, needed in ENGINE_DRIVERS.items() if _within(module.name, (engine,))]
+def test_the_library_needs_nothing_but_the_standard_library_and_the_driver_of_an_engine() -> None:
+    found = []
+    for module in MODULES:
+        if module.layer in {"stores", "client", "runtime"}:
+            drivers = [needed for engine, needed in ENGINE_DRIVERS.items() if _within(module.name, (engine,))]
+            found.append((module.name, _foreign(module) - set().union(*drivers) - sys.stdlib_module_names))
 
-    assert foreign - set().union(*drivers) <= sys.stdlib_module_names
+    assert_none((name, foreign) for name, foreign in found if foreign)
 
 
 def test_a_program_on_sqlite_loads_no_other_driver() -> None:
@@ -96,29 +98,42 @@ def test_the_shared_scripts_know_no_engine() -> None:
 
     assert scripts
     for module in scripts:
-        assert [name for name in imports(module) if _within(name, ENGINES)] == []
+        assert_none(name for name in imports(module) if _within(name, ENGINES))
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if _within(m.name, ENGINES)], ids=lambda module: module.name)
-def test_no_engine_knows_another(module: Module) -> None:
-    others = tuple(engine for engine in ENGINES if not _within(module.name, (engine,)))
+def test_no_engine_knows_another() -> None:
+    found = []
+    for module in MODULES:
+        others = tuple(engine for engine in ENGINES if not _within(module.name, (engine,)))
+        if _within(module.name, ENGINES):
+            found += [(module.name, name) for name in imports(module) if _within(name, others)]
 
-    assert [name for name in imports(module) if _within(name, others)] == []
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_only_stores_speak_sql(module: Module) -> None:
-    if module.layer != "stores":
-        spoken = [text for _, text in texts(module) if SQL.search(text)]
-        assert [text for text in spoken if not _within(module.name, PLAYS_A_USER) or "holdfast_" in text] == []
-    for engine, drivers in ENGINE_DRIVERS.items():
-        if not _within(module.name, (engine,)):
-            assert [name for name in imports(module) if name.split(".")[0] in drivers] == []
+    assert_none(found)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_only_stores_speak_sql() -> None:
+    found = []
+    for module in MODULES:
+        if module.layer != "stores":
+            spoken = [text for _, text in texts(module) if SQL.search(text)]
+            plays = _within(module.name, PLAYS_A_USER)
+            found += [(module.name, text) for text in spoken if not plays or "holdfast_" in text]
+
+    assert_none(found)
+
+
+def test_only_an_engine_uses_its_driver() -> None:
+    found = []
+    for module in MODULES:
+        for engine, drivers in ENGINE_DRIVERS.items():
+            if not _within(module.name, (engine,)):
+                found += [(module.name, name) for name in imports(module) if name.split(".")[0] in drivers]
+
+    assert_none(found)
+
+
+def test_sql_is_recognised() -> None:
+    statements = [
         "select seq\n  from holdfast_job",
         "INSERT INTO holdfast_job (id) values (?)",
         "insert or ignore into holdfast_lane values (1)",
@@ -127,12 +142,10 @@ def test_only_stores_speak_sql(module: Module) -> None:
         "PRAGMA synchronous",
         "create table t (x)",
         "begin immediate",
-    ],
-)
-def test_sql_is_recognised(text: str) -> None:
-    assert SQL.search(text)
+    ]
+    assert_none(text for text in statements if not SQL.search(text))
 
 
-@pytest.mark.parametrize("text", ["select a job", "update the job", "begin", "deleted from disk"])
-def test_prose_is_not_taken_for_sql(text: str) -> None:
-    assert not SQL.search(text)
+def test_prose_is_not_taken_for_sql() -> None:
+    prose = ["select a job", "update the job", "begin", "deleted from disk"]
+    assert_none(text for text in prose if SQL.search(text))

@@ -1,4 +1,4 @@
-"""Expecting a refusal: the error names its field and the store is as it was before."""
+"""Expecting a refusal: the error names its field, and no statement was sent to the store."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast import InvalidInput, Queue
-
-
-def snapshot(queue: Queue) -> object:
-    """Return all that a refused call could have changed."""
-    return queue.counts(), queue.jobs().jobs, queue.lanes(), queue.events().events
+from tests.support.stores import statements_of
 
 
 @contextmanager
 def refused(queue: Queue, field: str) -> Iterator[None]:
-    """Expect `InvalidInput` that names *field*, and a store that did not change."""
-    before = snapshot(queue)
+    """Expect `InvalidInput` that names *field*, raised before any statement was sent.
+
+    *queue* is one that a `Harness` opened.
+    """
+    before = list(statements_of(queue))
     with pytest.raises(InvalidInput) as caught:
         yield
     assert caught.value.field == field
-    assert snapshot(queue) == before
+    assert statements_of(queue) == before
 
 
 def label(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 import holdfast
 from holdfast.client.connect import async_queue_on, queue_on
@@ -17,8 +18,16 @@ from tests.support.postgres_server import database_url
 
 DURABLE_ENGINES = ["sqlite-file", "postgres"]
 ENGINES = [*DURABLE_ENGINES, "sqlite-memory"]
+CHEAPEST_ENGINE = "sqlite-memory"
 # How much of a test that draws its examples by chance an engine can afford: on a server every call takes its time.
 SHARE_OF_LONG_TESTS = {"sqlite-file": 1.0, "postgres": 0.15}
+
+_harnesses: WeakKeyDictionary[holdfast.Queue, Harness] = WeakKeyDictionary()
+
+
+def statements_of(queue: holdfast.Queue) -> list[str]:
+    """Return the names of the statements that *queue*, opened by a harness, has sent."""
+    return _harnesses[queue].faults.seen
 
 
 class Harness:
@@ -38,6 +47,7 @@ class Harness:
         if self._opened and self._in_memory:
             return self._opened[0]
         queue = queue_on(self._store())
+        _harnesses[queue] = self
         self._opened.append(queue)
         return queue
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import holdfast
 from holdfast import Context, Done, NewJob, Queue, SessionContext
 from holdfast.testing import run_job
 from tests.support.refusals import refused
+from tests.support.stores import CHEAPEST_ENGINE, Harness
 
 
 @pytest.fixture
-def queue() -> Iterator[Queue]:
+def queue(tmp_path: Path) -> Iterator[Queue]:
     # What is claimed here happens before any store is asked, so that one store is enough.
-    with holdfast.connect(":memory:") as queue:
-        yield queue
+    harness = Harness(CHEAPEST_ENGINE, tmp_path)
+    yield harness.open()
+    harness.close()
 
 
 def declare(queue: Queue, **options: Any) -> None:

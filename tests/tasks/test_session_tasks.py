@@ -83,6 +83,7 @@ def test_a_command_may_take_no_messages(queue: Queue) -> None:
         task.enqueue("x", session="chat-42")  # type: ignore[arg-type]
 
 
+@pytest.mark.validation
 def test_a_message_that_no_worker_could_read_is_refused(queue: Queue) -> None:
     task: Any = queue.session_task("chat.message")(answer)
 
@@ -99,6 +100,7 @@ def test_a_message_that_no_worker_could_read_is_refused(queue: Queue) -> None:
     assert queue.counts() == {}
 
 
+@pytest.mark.validation
 @pytest.mark.parametrize(
     ("field", "words"),
     [

@@ -120,6 +120,7 @@ def test_a_context_is_the_workers_to_fill(queue: Queue) -> None:
     assert task(Context(claim), "a.png") == ("a.png", 1)
 
 
+@pytest.mark.validation
 def test_a_call_that_does_not_fit_is_refused_and_stores_nothing(queue: Queue) -> None:
     task = queue.task("email.send")(send)
     call: Any = task.enqueue
@@ -140,6 +141,7 @@ def test_text_that_cannot_be_stored_is_named_as_an_argument(queue: Queue, text: 
         task.enqueue(text)
 
 
+@pytest.mark.validation
 def test_arguments_beyond_the_size_of_a_payload_are_refused(queue: Queue) -> None:
     task = queue.task("email.send")(send)
 
@@ -189,6 +191,7 @@ def test_using_changes_options_for_one_call_and_leaves_the_task(queue: Queue) ->
     assert other("ada") == task("ada")
 
 
+@pytest.mark.validation
 @pytest.mark.parametrize("word", holdfast.JobOptions.__annotations__)
 def test_every_word_of_enqueue_reaches_the_check_of_the_job(queue: Queue, word: str) -> None:
     # Some words mean nothing without a dedupe key, and some nothing together with one.
@@ -200,6 +203,7 @@ def test_every_word_of_enqueue_reaches_the_check_of_the_job(queue: Queue, word: 
         task.enqueue("ada")
 
 
+@pytest.mark.validation
 def test_a_word_that_does_not_exist_is_refused(queue: Queue) -> None:
     words: Any = {"urgency": 3}
     task = queue.task("email.send")(send)
@@ -233,6 +237,7 @@ def test_a_policy_is_what_the_declaration_says(queue: Queue) -> None:
     assert task.using(priority=1).policy is task.policy
 
 
+@pytest.mark.validation
 @pytest.mark.parametrize(
     ("words", "field"),
     [
