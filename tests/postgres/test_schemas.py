@@ -29,6 +29,8 @@ REFUSED_NAMES = [
     "it's",
     '"',
     "100%",
+    "pg_jobs",
+    "information_schema",
     "%s",
     7,
 ]

@@ -113,6 +113,14 @@ def test_a_connection_whose_answers_come_later_is_refused(queue: holdfast.Queue,
         queue.within(own)
 
 
+def test_a_two_phase_transaction_is_refused(queue: holdfast.Queue, own: Any) -> None:
+    own.tpc_begin("order-1")
+    with pytest.raises(InvalidInput, match="two-phase"):
+        queue.within(own)
+    own.tpc_rollback()
+    assert queue.within(own).enqueue("mail").created
+
+
 def test_something_that_is_no_connection_is_refused(queue: holdfast.Queue) -> None:
     with pytest.raises(InvalidInput, match="object"):
         queue.within(object())

@@ -56,7 +56,7 @@ _ADVICE: Final[dict[type[HoldfastError], str]] = {
     HandlersStuck: "start it again; --processes, systemd or a container does so by itself",
     StoreBusy: "another process is writing; try again in a moment",
     StoreFull: "free some space ('holdfast prune' deletes finished jobs), then try again",
-    StoreUnreachable: "check the path, its folder and the permissions",
+    StoreUnreachable: "check the path and its permissions; for a server, its host and port, and that it runs",
     ReadOnlyStore: "check the permissions of the file and of its folder",
     SchemaMismatch: "'holdfast migrate' brings an older schema up to date; a newer one needs a newer Holdfast",
     StoreDamaged: "restore the file from a backup",

@@ -128,6 +128,8 @@ def _store(words: _Words) -> Store:
     _refuse_mistyped_server(words.url, separator)
     if separator and scheme in _SERVER_SCHEMES:
         return _postgres_store(words)
+    if separator and scheme.partition("+")[0] in _SERVER_SCHEMES:
+        raise InvalidInput("url", f"{scheme}:// names a driver; write postgresql://, without the driver")
     if not separator:
         return _sqlite_store(words, words.url)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
@@ -172,6 +174,10 @@ def _postgres_store(words: _Words) -> Store:
     if not _SCHEMA_NAME.fullmatch(schema):
         raise InvalidInput(
             "schema", f"{schema!r} must be up to 48 small letters, digits and underscores, the first no digit"
+        )
+    if schema.startswith("pg_") or schema == "information_schema":
+        raise InvalidInput(
+            "schema", f"{schema!r} is reserved by PostgreSQL; choose a name that does not begin with pg_"
         )
     if words.listen_url is not None:
         checks.name(words.listen_url, "listen_url", limits.URL_CHARS_MAX)

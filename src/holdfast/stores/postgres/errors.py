@@ -43,6 +43,7 @@ _BY_STATE: dict[str, tuple[type[HoldfastError], str]] = {
     "XX001": (StoreDamaged, "the database is damaged; restore it from a backup"),
     "XX002": (StoreDamaged, "an index of the database is damaged; rebuild it"),
 }
+_UNREACHABLE = "the server cannot be reached; check that it runs, and the host and port in the URL"
 _MISSING = {"3F000", "42P01", "42703", "42883"}
 # A connection that is refused tells no code, only words, in the server's language.
 _REFUSED = {
@@ -66,6 +67,18 @@ def lost(error: psycopg.Error) -> bool:
 def fell_silent(error: psycopg.Error) -> bool:
     """Whether the server undid the transaction because nothing was asked of it for too long."""
     return error.sqlstate == "25P03"
+
+
+@contextmanager
+def translated_opening(schema: str) -> Iterator[None]:
+    """Translate that no connection could be opened."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate is None and isinstance(error, psycopg.OperationalError) and _refusal(error) is None:
+            raise StoreUnreachable(f"{_UNREACHABLE} ({one_line(error)})") from error
+        with translated(schema):
+            raise
 
 
 @contextmanager
@@ -97,16 +110,30 @@ def translate(error: Exception, schema: str) -> Exception:
         return StoreBusy(f"others changed the same jobs time and again; try again ({error})")
     if not isinstance(error, psycopg.Error):
         return error
-    words = str(error).strip()
+    words = one_line(error)
     state = error.sqlstate or ""
     if state in _MISSING:
         if f"{schema}." in words or f'"{schema}"' in words:
             return SchemaMismatch(f"this database has no current Holdfast schema; call queue.migrate() ({words})")
         return error
     if not state and isinstance(error, psycopg.OperationalError):
-        state = next((code for said, code in _REFUSED.items() if said in words), "08")
+        state = _refusal(error) or "08"
     found = _BY_STATE.get(state) or _BY_STATE.get(state[:2])
     return error if found is None else found[0](f"{found[1]} ({words})")
+
+
+def one_line(error: BaseException | None) -> str:
+    """Return the message of *error* on one line.
+
+    Before a connection is open the server writes in an encoding that the driver does not know: what the driver could
+    not decode becomes a question mark.
+    """
+    return " ".join(str(error).replace("\ufffd", "?").split())
+
+
+def _refusal(error: psycopg.Error) -> str | None:
+    """Return the code that the text of a refused connection stands for, if it is known."""
+    return next((code for text, code in _REFUSED.items() if text in str(error)), None)
 
 
 def worth_another_run(error: BaseException) -> bool:

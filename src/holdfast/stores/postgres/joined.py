@@ -112,6 +112,13 @@ def join(connection: Any, terms: Terms, hub: Hub) -> BlockingJoined | AwaitingJo
         raise InvalidInput("connection", f"must be a psycopg connection, not {type(connection).__name__}")
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
         raise InvalidInput("connection", "is in pipeline mode; leave it before you join the transaction")
+    # The driver has no public way to ask.
+    if getattr(connection, "_tpc", None) is not None:
+        raise InvalidInput(
+            "connection",
+            "is in a two-phase transaction, which cannot be joined: PostgreSQL does not prepare one that notifies;"
+            " use a plain transaction",
+        )
     status = connection.pgconn.transaction_status
     begins_by_itself = status == TransactionStatus.IDLE and not connection.autocommit
     if status != TransactionStatus.INTRANS and not begins_by_itself:

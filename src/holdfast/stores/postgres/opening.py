@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.domain.errors import InvalidInput, SchemaMismatch, UnsupportedStore
 from holdfast.stores.postgres import migrate as migrations
-from holdfast.stores.postgres.errors import translated
+from holdfast.stores.postgres.errors import translated, translated_opening
 from holdfast.stores.postgres.transactions import Terms
 
 _OLDEST_SERVER = 140000
@@ -39,7 +39,7 @@ class Opener:
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return a connection that blocks."""
-        with translated(self._terms.schema):
+        with translated_opening(self._terms.schema):
             connection = psycopg.connect(self._conninfo, autocommit=True)
         connection.add_notify_handler(_ignore)
         connection.prepared_max = _STATEMENTS_KEPT
@@ -47,7 +47,7 @@ class Opener:
 
     async def connect_async(self) -> psycopg.AsyncConnection[Any]:
         """Return a connection that is awaited."""
-        with translated(self._terms.schema):
+        with translated_opening(self._terms.schema):
             connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
         connection.add_notify_handler(_ignore)
         connection.prepared_max = _STATEMENTS_KEPT

@@ -1,0 +1,78 @@
+"""A server that cannot be reached, or refuses: the error says what to check, on one line, without the password."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast import HoldfastError, InvalidInput, StoreUnreachable
+from tests.support.postgres_server import free_port
+
+PASSWORD = "s3cret"
+
+
+def enqueued(url: str) -> HoldfastError:
+    """Return the error of an enqueue, the same from both APIs."""
+
+    async def enqueue() -> None:
+        async with holdfast.connect_async(url) as queue:
+            await queue.enqueue("mail")
+
+    with pytest.raises(HoldfastError) as caught, holdfast.connect(url) as queue:
+        queue.enqueue("mail")
+    with pytest.raises(type(caught.value)) as caught_async:
+        asyncio.run(enqueue())
+    assert str(caught.value) == str(caught_async.value)
+    return caught.value
+
+
+@pytest.fixture
+def refusing() -> Iterator[int]:
+    """The port of a server that refuses everybody, in French and in Latin-1."""
+    message = "accès refusé à l'utilisateur".encode("latin-1")
+    fields = b"SFATAL\0C28P01\0M" + message + b"\0\0"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                with client:
+                    client.recv(1 << 16)
+                    client.sendall(b"E" + struct.pack("!i", len(fields) + 4) + fields)
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield int(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+    serving.join(10)
+
+
+def test_a_server_that_does_not_run() -> None:
+    error = enqueued(f"postgresql://ada:{PASSWORD}@127.0.0.1:{free_port()}/jobs")
+    assert isinstance(error, StoreUnreachable)
+    assert "check that it runs, and the host and port" in str(error)
+    assert PASSWORD not in str(error)
+    assert str(error).isprintable(), "one line, without tabs"
+
+
+def test_a_refusal_in_an_unknown_encoding(refusing: int) -> None:
+    error = enqueued(f"postgresql://ada:{PASSWORD}@127.0.0.1:{refusing}/jobs?sslmode=disable&gssencmode=disable")
+    assert "acc?s refus? ? l'utilisateur" in str(error)
+    assert "\ufffd" not in str(error)
+    assert PASSWORD not in str(error)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgres+asyncpg"])
+def test_a_url_that_names_a_driver(scheme: str) -> None:
+    with pytest.raises(InvalidInput, match="write postgresql://") as caught:
+        holdfast.connect(f"{scheme}://ada:{PASSWORD}@db/jobs")
+    assert PASSWORD not in str(caught.value)
