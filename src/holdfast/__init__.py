@@ -58,6 +58,7 @@ from holdfast.domain.records import (
     Waiting,
     WorkerInfo,
 )
+from holdfast.domain.serving import Unserved
 from holdfast.domain.session import Batch
 from holdfast.domain.session_claim import AnySessionOptions, SessionClaimOptions
 from holdfast.domain.session_lease import SessionClaim, SessionLease
@@ -148,6 +149,7 @@ __all__ = [
     "Transaction",
     "Unavailable",
     "UnknownKind",
+    "Unserved",
     "UnsupportedStore",
     "WaitTimeout",
     "Waiting",

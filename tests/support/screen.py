@@ -28,9 +28,9 @@ class Screen:
         return ["".join(line).rstrip() for line in self._lines]
 
     @property
-    def shown(self) -> list[str]:
-        """The lines on the screen."""
-        return self.lines[-self._height :]
+    def row(self) -> int:
+        """The line in which the cursor is; a live screen may have left empty ones below it."""
+        return self._row
 
     def write(self, text: str) -> None:
         """Apply what was written to the terminal."""

@@ -68,7 +68,7 @@ class Shell:
 
     def run(self, command: str) -> None:
         """Type a command and Enter."""
-        self._said_from = len(self.screen.lines)
+        self._said_from = self.screen.row + 1
         self.type(f"{command}\n")
 
     def sees(self, pattern: str) -> re.Match[str]:

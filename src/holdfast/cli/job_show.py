@@ -14,11 +14,20 @@ from holdfast import ArtifactInfo, Attempt, Batch, Failure, Job
 from holdfast.cli import text
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
+from holdfast.domain.serving import UnservedReason, reason_text
 
 
-def draw(terminal: Terminal, job: Job, attempts: list[Attempt], artifacts: list[ArtifactInfo]) -> None:
+def draw(
+    terminal: Terminal,
+    job: Job,
+    attempts: list[Attempt],
+    artifacts: list[ArtifactInfo],
+    unserved: UnservedReason | None = None,
+) -> None:
     """Show the job's properties, then each body that it has under its own heading."""
     terminal.show(_properties(job, terminal.now_ms))
+    if unserved is not None:
+        terminal.line(f"a job of {job.kind} in lane {job.lane}: {reason_text(unserved, job.requires, 1)}", "yellow")
     _body(terminal, "Payload", _pretty(job.payload))
     if job.state == "done":
         _body(terminal, "Result", _pretty(job.result))

@@ -6,13 +6,15 @@ from typing import Any, get_args
 
 import click
 
-from holdfast import HoldfastError, Job, Refused, Requeued, Skipped
+from holdfast import HoldfastError, Job, Queue, Refused, Requeued, Skipped
 from holdfast.cli import complaints, job_artifact, job_list, job_show, text, values, wire
 from holdfast.cli.complaints import Complaint
 from holdfast.cli.shared import Group, pass_terminal
 from holdfast.cli.terminal import Terminal
+from holdfast.domain import limits
 from holdfast.domain.failure import FailureClass
 from holdfast.domain.job import STATES
+from holdfast.domain.serving import UnservedReason, unserved_reason
 
 FAILURE_CLASSES = get_args(FailureClass)
 # As many ids as one call of the library takes.
@@ -77,14 +79,24 @@ def show(terminal: Terminal, job_id: str) -> None:
     """
     with terminal.queue() as queue:
         job, attempts, artifacts = queue.get(job_id), queue.attempts(job_id), queue.artifacts(job_id)
+        waits = _unserved_reason(queue, job)
     if terminal.json:
         found = {
             "attempts": [wire.attempt(one) for one in attempts],
             "artifacts": [wire.artifact(a) for a in artifacts],
         }
-        terminal.emit({"job": wire.job(job), **found})
+        terminal.emit({"job": wire.job(job), **found, "unserved": waits})
     else:
-        job_show.draw(terminal, job, attempts, artifacts)
+        job_show.draw(terminal, job, attempts, artifacts, waits)
+
+
+def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
+    """Return why no live worker takes a job that waits, if none does."""
+    if job.state not in {"ready", "scheduled"}:
+        return None
+    paused = {lane.name for lane in queue.lanes() if lane.state == "paused"}
+    workers = queue.workers(limit=limits.PAGE_MAX)
+    return unserved_reason(job.lane, job.kind, job.requires, workers, paused)
 
 
 @jobs.command(

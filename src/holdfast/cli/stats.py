@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from holdfast.cli import wire
 from holdfast.cli.shared import Command, pass_terminal
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
@@ -32,10 +33,15 @@ def stats(terminal: Terminal, by: CountBy, tenant: str | None) -> None:
     """Count jobs."""
     with terminal.queue() as queue:
         counts = queue.counts(by=by, tenant=tenant)
+        # The workers' lanes and kinds say nothing of tenants.
+        unserved = queue.unserved() if tenant is None else []
     if terminal.json:
-        terminal.emit({"by": by, "counts": counts, "total": sum(counts.values())})
+        found = [wire.unserved(one) for one in unserved]
+        terminal.emit({"by": by, "counts": counts, "total": sum(counts.values()), "unserved": found})
     elif counts:
         _draw(terminal, by, counts)
+        for one in unserved:
+            terminal.note(one.text())
     else:
         terminal.note("there are no jobs to count")
 

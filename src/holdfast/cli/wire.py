@@ -16,6 +16,7 @@ from holdfast import (
     Lane,
     Pruned,
     Requeued,
+    Unserved,
     WorkerInfo,
     WorkerStatus,
 )
@@ -144,12 +145,17 @@ def pruned(one: Pruned) -> Document:
 
 def finding(one: Finding) -> Document:
     """Return one thing the doctor looked at."""
-    return dict(one._asdict())
+    return {"name": one.name, "status": one.status, "says": one.says, "remedy": one.remedy}
 
 
 def worker(one: WorkerInfo) -> Document:
     """Return one start of a worker, as it last said of itself."""
     return dict(one._asdict())
+
+
+def unserved(one: Unserved) -> Document:
+    """Return ready jobs that no live worker takes."""
+    return {**one._asdict(), "requires": list(one.requires)}
 
 
 def worker_status(one: WorkerStatus, seconds: float) -> Document:

@@ -82,6 +82,7 @@ class AsyncQueue(AwaitedHost):
     artifact = awaiting(Operations.artifact)
     counts = awaiting(Operations.counts)
     backlog = awaiting(Operations.backlog)
+    unserved = awaiting(Operations.unserved)
     events = awaiting(Operations.events)
     workers = awaiting(Operations.workers)
     report = awaiting(Operations.report)

@@ -47,6 +47,7 @@ from holdfast.domain.records import (
     StoreReport,
     WorkerInfo,
 )
+from holdfast.domain.serving import Unserved
 from holdfast.domain.session_lease import SessionClaim
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Listen, Pause, Procedure, job_topic, lane_topic, read, write
@@ -283,6 +284,10 @@ class Operations(SessionOperations):
     def backlog(self) -> Procedure[Backlog]:
         """Return what waits and runs, counted up to a bound, so that it can be asked every few seconds."""
         return (yield from read(backlog_scripts.backlog))
+
+    def unserved(self) -> Procedure[list[Unserved]]:
+        """Return the ready jobs that no live worker takes, by lane, kind and required capabilities, and why."""
+        return (yield from read(backlog_scripts.unserved))
 
     def events(
         self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None

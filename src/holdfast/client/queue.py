@@ -81,6 +81,7 @@ class Queue(BlockingHost):
     artifact = blocking(Operations.artifact)
     counts = blocking(Operations.counts)
     backlog = blocking(Operations.backlog)
+    unserved = blocking(Operations.unserved)
     events = blocking(Operations.events)
     workers = blocking(Operations.workers)
     report = blocking(Operations.report)

@@ -123,6 +123,8 @@ class Finding(NamedTuple):
     status: Literal["ok", "warning", "problem"]
     says: str
     remedy: str = ""
+    subject: str = ""
+    """Tells findings of the same name apart; it does not change with the numbers in what they say."""
 
 
 class StoreReport(NamedTuple):

@@ -27,6 +27,8 @@ log = logging.getLogger("holdfast.worker")
 
 BEAT_SECONDS = 10.0
 _LOOK_SECONDS = 60.0
+# How long after its start a worker first looks for troubles: others that start with it are in the registry by then.
+_FIRST_LOOK_SECONDS = 5.0
 
 
 class Upkeep:
@@ -58,21 +60,26 @@ class Upkeep:
         self._loaded = loaded
         self._switches = switches
         self._retention_seconds = retention_seconds
-        self._told: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         # Workers that start together must not all come round together.
-        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.random()
+        self._next_prune_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.random()
+        first_look_seconds = min(_FIRST_LOOK_SECONDS, _LOOK_SECONDS)
+        self._next_look_at = self._timer.monotonic() + first_look_seconds * RANDOM.uniform(0.5, 1.0)
 
     async def run(self) -> None:
         """Keep things up until told to end; what fails is tried again next time."""
         while not self._ending:
             try:
                 await self.beat()
+                if self._timer.monotonic() >= self._next_prune_at:
+                    await self._prune()
                 if self._timer.monotonic() >= self._next_look_at:
                     await self._look()
                 self._retrying.succeeded()
             except HoldfastError as error:
                 self._retrying.failed(error)
-            await self._pause(BEAT_SECONDS * RANDOM.uniform(0.8, 1.0))
+            seconds_to_look = max(self._next_look_at - self._timer.monotonic(), 0.1)
+            await self._pause(min(BEAT_SECONDS * RANDOM.uniform(0.8, 1.0), seconds_to_look))
 
     def end(self) -> None:
         """Let `run` return once its call to the store has ended: a row written after that would stay."""
@@ -118,19 +125,19 @@ class Upkeep:
         leaving = self._operations.worker_leave(words["worker"], words["incarnation"])
         await drive_async(leaving, self._store)
 
-    async def _look(self) -> None:
-        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.5)
+    async def _prune(self) -> None:
+        self._next_prune_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.5)
         if self._retention_seconds is not None:
             pruned = await drive_async(self._operations.prune(older_than=self._retention_seconds), self._store)
             if any(pruned):
                 log.info("deleted %d finished jobs and %d events past their retention", *pruned)
-        await self._tell_troubles()
 
-    async def _tell_troubles(self) -> None:
-        """Tell of stuck and suspect jobs, of each trouble once until it has gone, however many they become."""
+    async def _look(self) -> None:
+        """Log stuck, suspect and unserved jobs, each trouble once until it has gone, however many they become."""
+        self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.5)
         findings = await drive_async(self._operations.troubles(), self._store)
         troubles = [finding for finding in findings if finding.status != "ok"]
         for finding in troubles:
-            if finding.name not in self._told:
-                log.warning("%s: %s. %s", finding.name, finding.says, finding.remedy)
-        self._told = {finding.name for finding in troubles}
+            if (finding.name, finding.subject) not in self._told:
+                log.warning("%s: %s%s", finding.name, finding.says, finding.remedy and f"; {finding.remedy}")
+        self._told = {(finding.name, finding.subject) for finding in troubles}

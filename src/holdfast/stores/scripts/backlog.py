@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.domain import limits
+from holdfast.domain import limits, serving, strict_json
 from holdfast.domain.records import Backlog, Waiting
+from holdfast.domain.serving import ReadyJobs, Unserved
 from holdfast.stores import script
 from holdfast.stores.script import Script, Statement
+from holdfast.stores.scripts import workers as worker_scripts
 
 
 def backlog() -> Script[Backlog]:
@@ -20,6 +22,21 @@ def backlog() -> Script[Backlog]:
     return Backlog(_waiting(counted, heads, now.wall_ms), *rest)
 
 
+def unserved() -> Script[list[Unserved]]:
+    """Return the ready jobs that no live worker takes."""
+    counted = yield Statement("backlog_ready", {"most": limits.BACKLOG_COUNTED_MAX})
+    waiting = [
+        ReadyJobs(lane, kind, frozenset(strict_json.decode(requires)), count)
+        for lane, kind, requires, count in counted
+        if count
+    ]
+    if not waiting:
+        return []
+    workers = yield from worker_scripts.newest(limits.PAGE_MAX)
+    lanes = yield Statement("catalog_lanes")
+    return serving.unserved(waiting, workers, {lane for lane, state, *_ in lanes if state == "paused"})
+
+
 def seconds_to_due() -> Script[float | None]:
     """Return in how many seconds the next scheduled job falls due; none if there is no such job."""
     [[due_at_ms, _]] = yield Statement("claim_next_moments")
@@ -30,7 +47,7 @@ def seconds_to_due() -> Script[float | None]:
 def _waiting(counted: script.Rows, heads: script.Rows, now_ms: int) -> tuple[Waiting, ...]:
     """Sum up routes, of which a lane and kind may have several."""
     jobs: dict[tuple[str, str], int] = {}
-    for lane, kind, count in counted:
+    for lane, kind, _, count in counted:
         if count:
             jobs[lane, kind] = jobs.get((lane, kind), 0) + count
     oldest: dict[tuple[str, str], int] = {}

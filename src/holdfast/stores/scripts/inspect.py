@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain import lifecycle
+from holdfast.domain import lifecycle, serving
 from holdfast.domain.errors import ArtifactNotFound, InvalidInput, JobNotFound
 from holdfast.domain.job import FINISHED, Attempt, Job
 from holdfast.domain.lane import DEFAULT_NAME
@@ -11,6 +11,7 @@ from holdfast.domain.records import ArtifactInfo, CountBy, Finding, JobFilter, J
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
+from holdfast.stores.scripts import backlog
 
 _BEYOND = 1 << 62
 
@@ -102,7 +103,7 @@ def report(engine: Engine) -> Script[StoreReport]:
 
 
 def troubles() -> Script[list[Finding]]:
-    """Return what the jobs say of their workers: leases that nobody took back, suspects, what nobody promotes."""
+    """Return what the jobs say of their workers: leases not taken back, suspects, jobs that no worker takes."""
     now = yield from script.now()
     [found] = yield Statement("report_troubles", {"wall_now": now.wall_ms, "lease_now": now.lease_ms})
     lapsed, suspect, due = found
@@ -115,6 +116,7 @@ def troubles() -> Script[list[Finding]]:
             "run them isolated, or look at `holdfast jobs show`",
         ),
         _trouble(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
+        *serving.unserved_findings((yield from backlog.unserved())),
     ]
 
 

@@ -1,0 +1,99 @@
+"""Which ready jobs no live worker takes: by what is ready, the registry of workers, and the paused lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from holdfast.domain import limits
+from holdfast.domain.records import Finding, WorkerInfo
+
+UnservedReason: TypeAlias = Literal["lane_paused", "no_worker"]
+_LISTED_MAX: Final = 20
+
+
+class ReadyJobs(NamedTuple):
+    """How many ready jobs a claim finds together: the same lane, kind and required capabilities."""
+
+    lane: str
+    kind: str
+    requires: frozenset[str]
+    jobs: int
+    """How many, counted up to `BACKLOG_COUNTED_MAX`."""
+
+
+class Unserved(NamedTuple):
+    """Ready jobs that no live worker takes."""
+
+    lane: str
+    kind: str
+    requires: tuple[str, ...]
+    """The capabilities that they require of a worker."""
+    jobs: int
+    """How many, counted up to `BACKLOG_COUNTED_MAX`."""
+    reason: UnservedReason
+
+    def text(self) -> str:
+        """Return the finding as one sentence."""
+        more = " or more" if self.jobs >= limits.BACKLOG_COUNTED_MAX else ""
+        jobs = f"{self.jobs:,}{more} job{'' if self.jobs == 1 else 's'} of {self.kind} in lane {self.lane}"
+        return f"{jobs}: {reason_text(self.reason, self.requires, self.jobs)}"
+
+
+def unserved_reason(
+    lane: str,
+    kind: str,
+    requires: Collection[str],
+    workers: Iterable[WorkerInfo],
+    paused: Collection[str],
+) -> UnservedReason | None:
+    """Return why no live worker takes jobs of *kind* in *lane* that require *requires*; none if one does."""
+    if lane in paused:
+        return "lane_paused"
+    return None if any(_takes(worker, lane, kind, requires) for worker in workers) else "no_worker"
+
+
+def reason_text(reason: UnservedReason, requires: Sequence[str], jobs: int) -> str:
+    """Return the reason why so many *jobs* are not taken, in words."""
+    if reason == "lane_paused":
+        return "the lane is paused"
+    them, they = ("it", "it requires") if jobs == 1 else ("them", "they require")
+    required = f" ({they} {', '.join(requires)})" if requires else ""
+    return f"no live worker takes {them}{required}"
+
+
+def unserved(ready: Iterable[ReadyJobs], workers: Sequence[WorkerInfo], paused: Collection[str]) -> list[Unserved]:
+    """Return the ready jobs that no live worker takes, in order of lane and kind."""
+    found: dict[tuple[str, str, tuple[str, ...], UnservedReason], int] = {}
+    for waiting in ready:
+        reason = unserved_reason(waiting.lane, waiting.kind, waiting.requires, workers, paused)
+        if waiting.jobs and reason is not None:
+            # What jobs require does not matter while their lane is paused.
+            requires = () if reason == "lane_paused" else tuple(sorted(waiting.requires))
+            key = (waiting.lane, waiting.kind, requires, reason)
+            found[key] = found.get(key, 0) + waiting.jobs
+    return [Unserved(lane, kind, requires, jobs, why) for (lane, kind, requires, why), jobs in sorted(found.items())]
+
+
+def unserved_findings(found: Sequence[Unserved]) -> list[Finding]:
+    """Return what the doctor says of jobs that no live worker takes."""
+    name = "unserved jobs"
+    if not found:
+        return [Finding(name, "ok", "none")]
+    findings = [Finding(name, "warning", one.text(), _remedy(one), f"{one[:3]} {one.reason}") for one in found]
+    if len(findings) > _LISTED_MAX:
+        left = len(findings) - _LISTED_MAX
+        findings[_LISTED_MAX:] = [Finding(name, "warning", f"and {left} more lanes and kinds", "", "more")]
+    return findings
+
+
+def _takes(worker: WorkerInfo, lane: str, kind: str, requires: Collection[str]) -> bool:
+    # One that is stopping or silent takes no more jobs.
+    takes = worker.state == "active" and lane in worker.lanes and (not worker.kinds or kind in worker.kinds)
+    return takes and set(requires) <= set(worker.capabilities)
+
+
+def _remedy(one: Unserved) -> str:
+    if one.reason == "lane_paused":
+        return f"`holdfast lanes set {one.lane} --state active` lets workers take them"
+    return f"start a worker that takes lane {one.lane} and kind {one.kind}, or enqueue where one does"

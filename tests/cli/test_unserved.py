@@ -1,0 +1,48 @@
+"""Jobs that no live worker takes are named by the commands that an operator looks at."""
+
+from __future__ import annotations
+
+from holdfast import WorkerInfo
+from holdfast.stores.drivers import drive
+from tests.cli.conftest import Cli
+
+SENTENCE = "3 jobs of doc.chunk in lane default: no live worker takes them"
+
+
+def test_doctor_and_stats_name_jobs_that_no_live_worker_takes(cli: Cli) -> None:
+    cli.queue.enqueue_many([{"kind": "doc.chunk"}] * 3)
+
+    found = [one for one in cli.json("doctor")["findings"] if one["name"] == "unserved jobs"]
+    counted = cli.run("stats")
+
+    assert [(one["status"], one["says"]) for one in found] == [("warning", SENTENCE)]
+    assert SENTENCE in counted.stderr
+    assert cli.json("stats")["unserved"] == [
+        {"lane": "default", "kind": "doc.chunk", "requires": [], "jobs": 3, "reason": "no_worker"}
+    ]
+
+
+def test_stats_are_silent_about_jobs_that_a_live_worker_takes(cli: Cli) -> None:
+    cli.queue.enqueue("doc.chunk")
+    said = WorkerInfo("w1", "i1", "h", 1, "0", "active", 1, 0, ("default",), ("doc.chunk",), (), ())
+    drive(cli.queue.operations.worker_beat(said), cli.queue.store)
+
+    assert cli.run("stats").stderr == ""
+    assert cli.json("stats")["unserved"] == []
+
+
+def test_a_job_says_that_no_live_worker_takes_it(cli: Cli) -> None:
+    made = cli.queue.enqueue("doc.chunk", requires=["gpu"])
+
+    shown = cli.text("jobs", "show", made.id)
+
+    assert "a job of doc.chunk in lane default: no live worker takes it (it requires gpu)" in shown
+    assert cli.json("jobs", "show", made.id)["unserved"] == "no_worker"
+
+
+def test_a_job_says_that_its_lane_is_paused_also_before_it_is_due(cli: Cli) -> None:
+    made = cli.queue.enqueue("doc.chunk", delay=60)
+    cli.queue.set_lane("default", state="paused")
+
+    assert "a job of doc.chunk in lane default: the lane is paused" in cli.text("jobs", "show", made.id)
+    assert cli.json("jobs", "show", made.id)["unserved"] == "lane_paused"

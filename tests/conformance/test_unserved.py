@@ -1,0 +1,54 @@
+"""Ready jobs that no live worker takes are found, whatever the store."""
+
+from __future__ import annotations
+
+from holdfast import Queue, Unserved, WorkerInfo
+from holdfast.stores.drivers import drive
+from tests.support.clock import ManualClock
+
+
+def register(queue: Queue, *kinds: str, capabilities: tuple[str, ...] = ()) -> None:
+    # What a worker has does not change while it lives: with other capabilities it is another start.
+    said = WorkerInfo(
+        "w1", f"i{len(capabilities)}", "h", 1, "0", "active", 1, 0, ("default",), kinds, capabilities, ()
+    )
+    drive(queue.operations.worker_beat(said), queue.store)
+
+
+def test_jobs_are_unserved_until_a_worker_with_their_kind_and_capabilities_lives(
+    queue: Queue, clock: ManualClock
+) -> None:
+    assert queue.unserved() == []
+    for requires in ([], [], ["gpu"]):
+        queue.enqueue("doc.chunk", requires=requires)
+    queue.enqueue("doc.chunk", delay=60)
+
+    plain = Unserved("default", "doc.chunk", (), 2, "no_worker")
+    special = Unserved("default", "doc.chunk", ("gpu",), 1, "no_worker")
+    assert queue.unserved() == [plain, special]
+    register(queue, "doc.embed")
+    assert queue.unserved() == [plain, special]
+    register(queue, "doc.chunk")
+    assert queue.unserved() == [special]
+    register(queue, "doc.chunk", capabilities=("gpu",))
+    assert queue.unserved() == []
+    clock.advance(120)
+    assert queue.unserved() == [plain, special]
+
+
+def test_jobs_of_a_paused_lane_are_unserved_whoever_takes_their_kind(queue: Queue) -> None:
+    queue.enqueue("doc.chunk")
+    register(queue, "doc.chunk")
+    queue.set_lane("default", state="paused")
+
+    assert queue.unserved() == [Unserved("default", "doc.chunk", (), 1, "lane_paused")]
+
+
+def test_the_report_names_unserved_jobs(queue: Queue) -> None:
+    queue.enqueue("doc.chunk")
+    said = [finding.says for finding in queue.report().findings if finding.name == "unserved jobs"]
+    register(queue, "doc.chunk")
+    then = [finding.says for finding in queue.report().findings if finding.name == "unserved jobs"]
+
+    assert said == ["1 job of doc.chunk in lane default: no live worker takes it"]
+    assert then == ["none"]
