@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from holdfast import Queue, WorkerInfo
 from tests.chaos.processes import PATIENCE_SECONDS
 
 T = TypeVar("T")
@@ -23,6 +24,13 @@ def wait_until(come: Callable[[], bool]) -> None:
         assert time.monotonic() < patience, "what was waited for did not come"
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)
+
+
+def registered(queue: Queue) -> WorkerInfo:
+    """Return what the store says of the only worker, once that has registered itself."""
+    wait_until(lambda: bool(queue.workers()))
+    [row] = queue.workers()
+    return row
 
 
 def in_background(work: Callable[..., T], *words: Any) -> Future[T]:

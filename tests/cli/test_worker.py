@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.chaos.threads import wait_until
+from tests.chaos.threads import registered, wait_until
 from tests.cli.worker_process import APP, PATIENCE_SECONDS, command, environment, on_terminal, running, write_app
 
 
@@ -109,7 +109,7 @@ def test_its_words_choose_which_jobs_it_takes(tmp_path: Path, queue: holdfast.Qu
     chosen = ["--tenant", "acme", "--lane", "mail", "--kind", "add", "--capability", "gpu", "--affinity", "m1"]
     with running(tmp_path, "--json", "--name", "w1", "--drain", "listed", *chosen) as worker:
         assert queue.wait(taken.id, timeout=PATIENCE_SECONDS).result == 2
-        [said] = queue.workers()
+        said = registered(queue)
         worker.process.send_signal(signal.SIGTERM)
         stopped = worker.document(event="stopped")
 

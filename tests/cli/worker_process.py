@@ -17,7 +17,7 @@ from typing import Any
 import holdfast
 
 SOURCE = Path(holdfast.__file__).parents[1]
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 # Run as leader of a session, makes standard input the terminal from which interrupts come, then becomes its words.
 TAKES_TERMINAL = """

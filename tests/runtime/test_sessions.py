@@ -24,7 +24,7 @@ from holdfast import (
 )
 from holdfast.runtime import sessions
 from holdfast.runtime.turns import Turn, offer_checkpoints
-from tests.chaos.threads import wait_until
+from tests.chaos.threads import registered, wait_until
 from tests.runtime.chats import SESSION, Chat, Message
 from tests.runtime.workers import KEPT_LEASE_SECONDS, Outage, arrived, at_work, ended, in_state, live, without_tasks
 from tests.support.stores import Harness
@@ -565,8 +565,7 @@ def test_a_turn_is_one_of_the_things_a_worker_runs(queue: Queue) -> None:
         chat.halts()
         [running] = working.worker.status().running
         assert (running.job_id, running.kind, running.batches) == (first, "chat.message", 2)
-        [said] = queue.workers()
-        assert set(said.kinds) == {"chat.message", "chat.reset"}
+        assert set(registered(queue).kinds) == {"chat.message", "chat.reset"}
         chat.go_on.set()
         ended(queue, first)
 

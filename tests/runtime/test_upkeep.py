@@ -17,7 +17,7 @@ from holdfast.runtime import upkeep as upkeep_module
 from holdfast.runtime.timers import REAL_TIMER
 from holdfast.runtime.upkeep import Upkeep
 from holdfast.stores.drivers import drive
-from tests.chaos.threads import wait_until
+from tests.chaos.threads import registered, wait_until
 from tests.runtime.workers import Outage, arrived, at_work, ended
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
@@ -122,7 +122,7 @@ def test_without_retention_everything_is_kept(queue: Queue, clock: ManualClock) 
     with at_work(queue):
         ended(queue, made.id)
         clock.advance(10 * 365 * 86400)
-        [row] = queue.workers()
+        row = registered(queue)
         wait_until(lambda: queue.workers()[0].beat_at_ms > row.beat_at_ms)
 
     assert queue.get(made.id).state == "done"
@@ -159,7 +159,7 @@ def test_a_trouble_is_told_once_until_it_has_gone(
         _lose_one(queue, clock, "second")
         wait_until(lambda: [(job.state, job.suspect) for job in queue.jobs().jobs] == [("ready", 1)] * 2)
         for _ in range(3):
-            last = queue.workers()[0].beat_at_ms
+            last = registered(queue).beat_at_ms
             clock.advance(1)
             wait_until(_later_than(queue, last))
 

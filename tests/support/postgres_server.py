@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import functools
+import hashlib
 import os
 import pwd
 import random
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import psycopg
@@ -40,7 +41,7 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES"
 # Where the servers of one run are. Set by the run's first process, inherited by its workers.
 RUN_VARIABLE = "HOLDFAST_TEST_RUN"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 # The server listens to this machine alone, so it trusts whoever is on it. It syncs, as the faults need.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -83,8 +84,9 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._held = postgres_watchdog.hold(self.folder)
         self._watchdog = postgres_watchdog.start(self.folder, *([beside] if beside else []))
-        self._programs = self._reachable_programs()
-        self._make_data()
+        template = _template(self.installation)
+        self._programs = template.programs
+        subprocess.run(["cp", "-Rp", str(template.folder / "data"), str(self.folder / "data")], check=True)
 
     @property
     def url(self) -> str:
@@ -152,39 +154,6 @@ class Server:
             return False
         return True
 
-    def _make_data(self) -> None:
-        words = ["-D", str(self.folder / "data"), "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8"]
-        # Text sorts as people sort it where the build can do that: as on most servers, and unlike in Python.
-        icu = ["--locale-provider=icu", "--icu-locale=en-US"]
-        done = self._run("initdb", *words, "--locale=C", *icu)
-        if done.returncode:
-            done = self._run("initdb", *words, "--locale=C")
-        if done.returncode:
-            raise ServerFailedError(f"initdb of {self.installation.name} failed:\n{done.stdout}")
-
-    def _reachable_programs(self) -> Path:
-        """Return a folder of the programs that the server's user may enter: a copy, if its own is behind a wall."""
-        programs = self.installation.programs
-        if self.user is None or _can_run(programs / "postgres", self.user):
-            return programs
-        root = self.folder / "programs"
-        shutil.copytree(programs.parent, root / "package" / programs.parent.name, symlinks=True)
-        # A wheel keeps its libraries beside its package, and its programs look for them there.
-        for libraries in programs.parent.parent.parent.glob(f"{programs.parent.parent.name}.libs"):
-            shutil.copytree(libraries, root / libraries.name, symlinks=True)
-        return root / "package" / programs.parent.name / "bin"
-
-    def _run(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(self._programs / program), *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
-            **self._manner(),
-        )
-
     def _popen(self, program: str, *words: str, output: Any) -> subprocess.Popen[bytes]:
         # A session of its own: the interrupt that ends a run at the terminal is not for the server.
         return subprocess.Popen(
@@ -193,14 +162,92 @@ class Server:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            **self._manner(),
+            **_manner(self.folder, self.user),
         )
 
-    def _manner(self) -> dict[str, Any]:
-        manner: dict[str, Any] = {"cwd": self.folder, "env": {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}}
-        if self.user is not None:
-            manner |= {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
-        return manner
+
+# --- what servers are made from ------------------------------------------------------------------------------------
+
+
+class _Template(NamedTuple):
+    """A folder with the data of a new server, to be copied, and programs that the server's user may run."""
+
+    folder: Path
+    programs: Path
+
+
+@functools.cache
+def _template(installation: Installation) -> _Template:
+    """Return the template that the processes of this run share, made by the first of them; it goes with the last."""
+    if RUN_VARIABLE not in os.environ:
+        begin_run()
+    key = hashlib.sha256(str(installation).encode()).hexdigest()[:12]
+    meeting = Path(f"{os.environ[RUN_VARIABLE]}-template-{key}")
+    meeting.mkdir(mode=0o700, exist_ok=True)
+    with (meeting / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        note = meeting / "template"
+        if note.exists():
+            with suppress(FileNotFoundError):
+                folder, programs = map(Path, note.read_text().splitlines())
+                postgres_watchdog.hold(folder)
+                return _Template(folder, programs)
+        made = _make_template(installation, meeting)
+        note.write_text(f"{made.folder}\n{made.programs}\n")
+        return made
+
+
+def _make_template(installation: Installation, meeting: Path) -> _Template:
+    user = server_user()
+    folder = fresh_folder(user)
+    postgres_watchdog.hold(folder)
+    postgres_watchdog.start(folder, meeting)
+    programs = _reachable_programs(installation, folder, user)
+    words = [
+        "-D",
+        str(folder / "data"),
+        "-U",
+        "postgres",
+        "--auth=trust",
+        "--no-sync",
+        "--encoding=UTF8",
+        "--locale=C",
+    ]
+    # Text sorts as people sort it where the build can do that: as on most servers, and unlike in Python.
+    for locale in (["--locale-provider=icu", "--icu-locale=en-US"], []):
+        made = subprocess.run(
+            [str(programs / "initdb"), *words, "--encoding=UTF8", "--locale=C", *locale],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+            **_manner(folder, user),
+        )
+        if made.returncode == 0:
+            return _Template(folder, programs)
+    raise ServerFailedError(f"initdb of {installation.name} failed:\n{made.stdout}")
+
+
+def _reachable_programs(installation: Installation, folder: Path, user: pwd.struct_passwd | None) -> Path:
+    """Return a folder of the programs that *user* may run: a copy in *folder*, if they are out of reach."""
+    programs = installation.programs
+    if user is None or _can_run(programs / "postgres", user):
+        return programs
+    root = folder / "programs"
+    shutil.copytree(programs.parent, root / "package" / programs.parent.name, symlinks=True)
+    # A wheel keeps its libraries beside its package, and its programs look for them there.
+    for libraries in programs.parent.parent.parent.glob(f"{programs.parent.parent.name}.libs"):
+        shutil.copytree(libraries, root / libraries.name, symlinks=True)
+    return root / "package" / programs.parent.name / "bin"
+
+
+def _manner(folder: Path, user: pwd.struct_passwd | None) -> dict[str, Any]:
+    """Return how a program of the server is run."""
+    manner: dict[str, Any] = {"cwd": folder, "env": {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}}
+    if user is not None:
+        manner |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    return manner
 
 
 def terminate_backends(url: str, condition: str = "true") -> int:

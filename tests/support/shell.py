@@ -18,7 +18,7 @@ from types import TracebackType
 
 from tests.support.screen import Screen
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 # Makes standard input the terminal from which interrupts come.
 _LEADS = (
     "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp('bash', ['bash', '--norc', '-i'])"
