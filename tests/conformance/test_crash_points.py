@@ -76,6 +76,27 @@ def held_by_an_earlier_start(harness: Harness, queue: Queue) -> None:
     claim_one(queue, worker="gpu", incarnation="first", exclusive=True)
 
 
+def one_taken_ahead(_: Harness, queue: Queue) -> Any:
+    queue.enqueue("work", job_id="a", events="all")
+    return claim_one(queue, worker="w", incarnation="i", lease=30, acknowledged=0)
+
+
+def taken_ahead_and_lapsed(harness: Harness, queue: Queue) -> Any:
+    one_taken_ahead(harness, queue)
+    harness.clock.advance(60)
+
+
+def suspect_and_lapsed(harness: Harness, queue: Queue) -> Any:
+    """Leave one job that is suspect, and one whose lease has lapsed but was not taken back."""
+    queue.enqueue("work", job_id="a")
+    claim_one(queue, worker="w", incarnation="i", lease=5)
+    harness.clock.advance(5)
+    queue.claim_many(kinds=[])
+    queue.enqueue("work", job_id="b", priority=1)
+    claim_one(queue, worker="w", incarnation="i", lease=5)
+    harness.clock.advance(5)
+
+
 def session_waiting(_harness: Harness, queue: Queue) -> None:
     for n in range(3):
         queue.enqueue("say", n, session="s", slot="join", source_key=str(n), events="all")
@@ -134,6 +155,18 @@ CASES = {
     "claim as an exclusive worker": Case(
         held_by_an_earlier_start,
         lambda queue, _: queue.claim_many(worker="gpu", incarnation="second", exclusive=True, lease_token="t"),
+    ),
+    "acknowledge": Case(one_taken_ahead, lambda queue, claim: queue.acknowledge(claim)),
+    "acknowledge and claim": Case(
+        one_taken_ahead,
+        lambda queue, claim: queue.settle_and_claim([], started=[claim], worker="w", lease_token="t", kinds=[]),
+    ),
+    "claim after leases that were not acknowledged": Case(
+        taken_ahead_and_lapsed, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")
+    ),
+    "claim after being cut off": Case(
+        suspect_and_lapsed,
+        lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t", kinds=[], cut_off=True),
     ),
     "heartbeat": Case(one_running, lambda queue, claim: queue.heartbeat(claim, lease=60)),
     "progress": Case(one_running, lambda queue, claim: queue.progress(claim, phase="loading", percent=5)),

@@ -169,9 +169,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
             assert [claim.job.id for claim in claims] == held
             return
         self.model.upkeep()
-        for claim in claims:
+        for place, claim in enumerate(claims):
             assert claim.job.id in self.model.allowed_next(ask.lanes, ask.tenant)
-            self.model.take(claim.job.id, ask.token, LEASE_MS)
+            acknowledged = ask.acknowledged is None or place < ask.acknowledged
+            self.model.take(claim.job.id, ask.token, LEASE_MS, acknowledged=acknowledged)
             self.held.append(Held(claim, self.model.jobs[claim.job.id]["serial"]))
         assert len(claims) == ask.limit or not self.model.claimable(ask.lanes, ask.tenant)
 
@@ -185,6 +186,17 @@ class StoreAgainstModel(RuleBasedStateMachine):
             return round(renewal.lease_until.timestamp() * 1000), renewal.cancel_requested
 
         self._act(call, lambda: self.model.heartbeat(*held.proof, lease_ms), fault)
+
+    @precondition(lambda self: self.held)
+    @rule(place=places, fault=faults)
+    def acknowledge(self, place: int, fault: Fault) -> None:
+        held = self._pick(place)
+
+        def call(queue: Queue) -> tuple[int, bool]:
+            renewal = queue.acknowledge(held.claim)
+            return round(renewal.lease_until.timestamp() * 1000), renewal.cancel_requested
+
+        self._act(call, lambda: self.model.acknowledge(*held.proof, LEASE_MS), fault)
 
     # --- settling --------------------------------------------------------------------------------------------------
 

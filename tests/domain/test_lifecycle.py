@@ -28,6 +28,7 @@ from holdfast.domain.outcome import (
     Released,
     check_outcome,
 )
+from holdfast.domain.suspicion import is_suspect
 
 NOW = Now(wall_ms=10_000_000_000, lease_ms=5_000_000)
 REQUEST = ClaimRequest(
@@ -70,6 +71,7 @@ def jobs(draw: st.DrawFn, states: tuple[State, ...] = STATES) -> Job:
         deadline_at_ms=draw(st.none() | st.integers(-5_000, 5_000).map(lambda shift: NOW.wall_ms + shift)),
         cancel_requested=draw(st.integers(0, 1)) if running else 0,
         suspect=draw(st.integers(0, 1)),
+        unacknowledged=draw(st.integers(0, 3)) if epoch else 0,
         deferrals=deferrals,
         deferred_since_ms=NOW.wall_ms - draw(st.integers(0, 8 * limits.DAY_MS)) if deferrals else None,
         releases=draw(st.sampled_from([0, 1, limits.RELEASES_MAX - 1, limits.RELEASES_MAX])),
@@ -370,7 +372,88 @@ def test_deferrals_and_releases_give_the_attempt_back_and_failures_do_not(
     assert step.after.attempt == job.attempt - given_back
 
 
+def acknowledged_jobs() -> st.SearchStrategy[Job]:
+    return live_jobs().map(lambda job: job._replace(unacknowledged=0))
+
+
+@given(live_jobs(), st.booleans(), st.integers(1, limits.UNACKNOWLEDGED_MAX))
+def test_a_lease_never_acknowledged_spends_no_attempt_until_the_third_in_a_row(
+    job: Job, lived: bool, unacknowledged: int
+) -> None:
+    job = job._replace(unacknowledged=unacknowledged)
+    last = unacknowledged == limits.UNACKNOWLEDGED_MAX
+    for step in (lifecycle.lapse(job, NOW, lived=lived), lifecycle.take_back(job, NOW, 0.5)):
+        assert step.before == job
+        assert step.after.epoch == job.epoch
+        if job.cancel_requested:
+            assert step.after.state == "cancelled"
+        elif not last:
+            assert (step.after.state, step.after.outcome) == ("ready", "released")
+            assert (step.after.attempt, step.after.unacknowledged) == (job.attempt - 1, unacknowledged)
+            assert (step.after.suspect, step.after.failure) == (job.suspect, job.failure)
+            assert (step.after.releases, step.after.due_at_ms) == (job.releases, job.due_at_ms)
+        else:
+            assert step.after.unacknowledged == 0
+    if last:
+        assert lifecycle.lapse(job, NOW).after.attempt == job.attempt
+        assert lifecycle.lapse(job, NOW).after.suspect == 1
+
+
+@given(jobs(("ready",)), st.integers(0, 2))
+def test_what_a_claim_takes_ahead_is_not_acknowledged(job: Job, ahead_from: int) -> None:
+    request = REQUEST._replace(acknowledged=ahead_from)
+    for place in range(3):
+        after = lifecycle.claim(job, request, place, NOW).after
+        assert after.unacknowledged == (0 if place < ahead_from else job.unacknowledged + 1)
+
+
+@given(live_jobs(), OUTCOMES, CHANCES)
+def test_acknowledging_and_settling_end_the_row_of_claims_not_acknowledged(
+    job: Job, outcome: CheckedOutcome, chance: float
+) -> None:
+    assert lifecycle.heartbeat(job, lease_of(job), 1, NOW).unacknowledged == job.unacknowledged
+    assert lifecycle.heartbeat(job, lease_of(job), 1, NOW, acknowledges=True).unacknowledged == 0
+    assert lifecycle.settle(job, lease_of(job), outcome, NOW, chance).after.unacknowledged == 0
+
+
 @given(live_jobs())
+def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: Job) -> None:
+    waiting = job._replace(state="ready", attempt=job.attempt - 1, epoch=job.epoch - 1, cancel_requested=0)
+    claimed = lifecycle.claim(waiting, REQUEST._replace(acknowledged=0), 0, NOW).after
+    step = lifecycle.withdraw(claimed, lease_of(claimed), NOW)
+    assert step is not None
+    kept = ("state", "attempt", "due_at_ms", "suspect", "releases", "deferrals", "failure", "unacknowledged")
+    assert [getattr(step.after, name) for name in kept] == [getattr(waiting, name) for name in kept]
+    assert step.after.epoch == waiting.epoch + 1
+    assert lifecycle.withdraw(claimed, lease_of(claimed)._replace(epoch=1_000), NOW) is None
+    assert lifecycle.withdraw(step.after, lease_of(claimed), NOW) is None
+
+
+@given(acknowledged_jobs())
+def test_a_holder_that_lived_leaves_no_suspicion(job: Job) -> None:
+    fresh = job._replace(suspect=0, cancel_requested=0)
+    lived = lifecycle.lapse(fresh, NOW, lived=True).after
+    assert (lived.attempt, lived.suspect, is_suspect(lived)) == (job.attempt, 0, False)
+    suspected = lifecycle.lapse(fresh, NOW).after
+    cleared = lifecycle.clear_suspicion(suspected, "old", "old-1")
+    if suspected.state == "ready":
+        assert is_suspect(suspected)
+        assert cleared == lived
+        assert lifecycle.clear_suspicion(suspected, "old", "old-2") is None
+        assert lifecycle.clear_suspicion(suspected, "other", "old-1") is None
+    else:
+        assert cleared is None
+
+
+@given(jobs())
+def test_only_a_lapse_leaves_a_suspicion_to_clear(job: Job) -> None:
+    cleared = lifecycle.clear_suspicion(job, "old", "old-1")
+    if cleared is not None:
+        assert (job.suspect, job.outcome, job.state in WAITING) == (1, "lapsed", True)
+        assert (cleared.suspect, cleared.epoch, cleared.attempt) == (0, job.epoch, job.attempt)
+
+
+@given(acknowledged_jobs())
 def test_a_lapse_spends_the_attempt_and_makes_the_job_suspect(job: Job) -> None:
     step = lifecycle.lapse(job, NOW)
     assert step.before == job
@@ -380,7 +463,7 @@ def test_a_lapse_spends_the_attempt_and_makes_the_job_suspect(job: Job) -> None:
         assert (step.after.state, step.after.failure_reason) == ("failed", "lease_lapsed")
 
 
-@given(live_jobs(), CHANCES)
+@given(acknowledged_jobs(), CHANCES)
 def test_taking_back_gives_the_attempt_back_as_often_as_a_release_may(job: Job, chance: float) -> None:
     step = lifecycle.take_back(job, NOW, chance)
     too_often = job.releases >= limits.RELEASES_MAX

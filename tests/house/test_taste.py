@@ -10,7 +10,7 @@ from tests.house.sources import PACKAGE, Module, assert_none, modules
 
 FUNCTION_LINES_MAX = 70
 FUNCTION_LINES_MEDIAN_MAX = 9
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 600
 MODULES = modules()
 SQL_FILES = sorted(PACKAGE.rglob("*.sql"))
 # A sentence: begins with a capital letter, ends with a full stop, perhaps lines later.

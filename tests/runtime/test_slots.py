@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import NewJob, Queue
+from holdfast import Job, NewJob, Queue
 from tests.chaos.threads import wait_until
 from tests.runtime.workers import KEPT_LEASE_SECONDS, arrived, at_work, comes, ended, live
 from tests.support.stores import Harness
@@ -127,6 +127,31 @@ def test_what_was_taken_ahead_is_given_back_when_handlers_turn_out_long(queue: Q
                 ended(queue, job_id)
 
     assert Counter(gate.ran)["long"] == 100
+
+
+def test_what_is_taken_ahead_is_acknowledged_when_its_handler_starts(harness: Harness) -> None:
+    queue = live(harness)
+    first, second = Gate(queue), Gate(queue)
+    first.declare("first", awaited=False)
+    second.declare("second", awaited=False)
+    with at_work(queue, concurrency=1, lease=KEPT_LEASE_SECONDS):
+        first.warm_up("first")
+        [running] = first.enqueue("first", "long")
+        [ahead] = second.enqueue("second", "long")
+        found: list[Job] = []
+
+        def taken_ahead() -> bool:
+            found[:] = [queue.get(ahead)]
+            return found[0].state == "running"
+
+        wait_until(taken_ahead)
+        assert (found[0].unacknowledged, queue.get(running).unacknowledged) == (1, 0)
+        first.open.set()
+        wait_until(lambda: second.running == 1)
+        wait_until(lambda: queue.get(ahead).unacknowledged == 0)
+        assert queue.get(ahead).state == "running"
+        second.open.set()
+        assert ended(queue, ahead).state == "done"
 
 
 def renewed(queue: Queue, job_id: str, before: int | None) -> int | None:

@@ -273,6 +273,22 @@ def test_handlers_stop_by_themselves_when_the_store_is_away_for_a_lease(harness:
     assert job.epoch > 1
 
 
+def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness) -> None:
+    outage = Outage(harness)
+    queue = live(harness)
+    waiting = Waiting(queue, awaited=False)
+    made = queue.enqueue("wait", {})
+    with at_work(queue, lease=LEASE_SECONDS, concurrency=1):
+        arrived(waiting.started)
+        with outage:
+            arrived(waiting.told)
+        waiting.go_on.set()
+        assert ended(queue, made.id).state == "done"
+
+    lost, *_ = queue.attempts(made.id)
+    assert (lost.outcome, lost.failure_reason) == ("lapsed", "worker_cut_off")
+
+
 def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -> None:
     outage = Outage(harness)
     queue = harness.open()

@@ -67,6 +67,8 @@ class Asked:
     tenant: str | None
     limit: int
     token: str
+    acknowledged: int | None = None
+    """How many of the jobs are acknowledged by the claim itself; none given means all."""
 
     def send(self, queue: Queue) -> list[Claim]:
         return queue.claim_many(**self.words)
@@ -80,6 +82,7 @@ class Asked:
             "lease_token": self.token,
             "lease": LEASE_MS / 1000,
             "worker": "w",
+            "acknowledged": self.acknowledged,
         }
 
 
@@ -121,6 +124,7 @@ asks = st.builds(
     tenant=tenants,
     limit=st.sampled_from([1, 1, 2, 10]),
     token=st.uuids().map(str),
+    acknowledged=st.sampled_from([None, None, 0, 1]),
 )
 
 
@@ -170,12 +174,13 @@ def shown(job: Job) -> dict[str, Any]:
         "lease_until": job.lease_until_ms,
         "failure": job.failure and (job.failure.failure_class, job.failure.reason),
         "numbers": job.event_count,
+        "unacknowledged": job.unacknowledged,
     }
 
 
 def expected(job: ModelJob) -> dict[str, Any]:
     words = ("state", "attempt", "epoch", "due", "deadline", "ended", "priority", "payload")
-    return {word: job[word] for word in (*words, "asked", "lease_until", "failure", "numbers")}
+    return {word: job[word] for word in (*words, "asked", "lease_until", "failure", "numbers", "unacknowledged")}
 
 
 def told_as(outcome: tuple[Any, ...]) -> str:

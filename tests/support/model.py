@@ -121,6 +121,7 @@ class Model:
             "epoch": 0,
             "token": None,
             "lease_until": None,
+            "unacknowledged": 0,
             "asked": False,
             "deferred_since": None,
             "failure": None,
@@ -155,6 +156,15 @@ class Model:
     def _take_back_if_lapsed(self, job: ModelJob) -> bool:
         if job["state"] != "running" or self._alive(job):
             return False
+        if 0 < job["unacknowledged"] < 3:
+            # Nobody has said that it started.
+            job["attempt"] -= 1
+            if job["asked"]:
+                self._finish(job, "cancelled")
+            else:
+                self._return(job, job["due"], "released")
+            return True
+        job["unacknowledged"] = 0
         self._fail(job, "lease_lapsed", self.wall_ms, "lapsed")
         return True
 
@@ -173,7 +183,7 @@ class Model:
             firsts.setdefault(job["tenant"], job["id"])
         return set(firsts.values())
 
-    def take(self, job_id: str, token: str, lease_ms: int) -> None:
+    def take(self, job_id: str, token: str, lease_ms: int, *, acknowledged: bool) -> None:
         """Lease one job."""
         job = self.jobs[job_id]
         job.update(
@@ -183,6 +193,7 @@ class Model:
             token=token,
             lease_until=self.lease_ms + lease_ms,
             taken=self._taken,
+            unacknowledged=0 if acknowledged else job["unacknowledged"] + 1,
         )
         self._taken += 1
         self._tell(job, "claimed")
@@ -204,6 +215,12 @@ class Model:
         job["lease_until"] = max(job["lease_until"], self.lease_ms + lease_ms)
         return job["lease_until"], job["asked"]
 
+    def acknowledge(self, job_id: str, serial: int, epoch: int, token: str, lease_ms: int) -> tuple[int, bool]:
+        """Return the same as a heartbeat, which it is too."""
+        answer = self.heartbeat(job_id, serial, epoch, token, lease_ms)
+        self.jobs[job_id]["unacknowledged"] = 0
+        return answer
+
     # --- settling --------------------------------------------------------------------------------------------------
 
     def settle(self, job_id: str, serial: int, epoch: int, token: str, outcome: tuple[Any, ...]) -> str:
@@ -211,6 +228,7 @@ class Model:
         job = self._held(job_id, serial)
         if job["settled"].get(epoch) != (token, outcome):
             self._check_fence(job, epoch, token)
+            job["unacknowledged"] = 0
             job["settled"][epoch] = (token, outcome)
             self._settle(job, *outcome)
         return str(job["state"])
@@ -303,6 +321,7 @@ class Model:
             raise RefusalError("Conflict")
         job.update(state="ready", due=self.wall_ms, deadline=None, ended=None, attempt=0, asked=False)
         job["deferred_since"] = None
+        job["unacknowledged"] = 0
         self._tell(job, "requeued")
         return "ready"
 

@@ -69,6 +69,7 @@ class AsyncQueue(AwaitedHost):
     claim_many = awaiting(Operations.claim_many)
     heartbeat = awaiting(Operations.heartbeat)
     heartbeat_many = awaiting(Operations.heartbeat_many)
+    acknowledge = awaiting(Operations.acknowledge)
     progress = awaiting(Operations.progress)
     attach = awaiting(Operations.attach)
     settle = awaiting(Operations.settle)

@@ -23,7 +23,7 @@ from holdfast.domain.claim import (
     Claim,
     ClaimOptions,
     ClaimRequest,
-    Note,
+    Kept,
     Renewal,
     Settlement,
     check_claim,
@@ -147,11 +147,25 @@ class Operations(SessionOperations):
         ]
         return (yield from write(partial(lease_scripts.heartbeat, held)))
 
-    def keep_many(self, held: Sequence[tuple[Claim, Note | None]]) -> Procedure[list[Renewal | HoldfastError]]:
-        """Extend many leases as `heartbeat_many` does and write what their handlers have noted, in one commit."""
-        beats = [(claim.lease, claim.lease_ms) for claim, _ in held]
-        notes = {claim.job.seq: note for claim, note in held if note is not None}
-        return (yield from write(partial(lease_scripts.heartbeat, beats, notes)))
+    def acknowledge(self, claim: Claim) -> Procedure[Renewal]:
+        """Say that the handler of a job taken ahead starts, or raise `LeaseLost`; the lease is extended as well.
+
+        A claim is acknowledged by itself unless its option `acknowledged` says otherwise. A lease that ends without
+        having been acknowledged spends no attempt, except the third time in a row.
+        """
+        held = checking.claim(claim)
+        beats = [(held.lease, held.lease_ms)]
+        [answer] = yield from write(partial(lease_scripts.heartbeat, beats, None, (held.job.seq,)))
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return answer
+
+    def keep_many(self, held: Sequence[Kept]) -> Procedure[list[Renewal | HoldfastError]]:
+        """Extend many leases as `heartbeat_many` does, in one commit with what is new of their handlers."""
+        beats = [(kept.claim.lease, kept.claim.lease_ms) for kept in held]
+        notes = {kept.claim.job.seq: kept.note for kept in held if kept.note is not None}
+        started = {kept.claim.job.seq for kept in held if kept.started}
+        return (yield from write(partial(lease_scripts.heartbeat, beats, notes, started)))
 
     def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Procedure[Job]:
         """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
@@ -195,12 +209,22 @@ class Operations(SessionOperations):
         return (yield from self.steps.settle(checking.settlements(settlements)))
 
     def settle_and_claim(
-        self, settlements: Sequence[Held], *, limit: int = 100, **words: Unpack[ClaimOptions]
+        self,
+        settlements: Sequence[Held],
+        *,
+        limit: int = 100,
+        started: Sequence[Claim] = (),
+        **words: Unpack[ClaimOptions],
     ) -> Procedure[SettledAndClaimed]:
-        """Record outcomes as `settle_many` does and lease the next jobs as `claim_many` does, in one commit."""
+        """Record outcomes as `settle_many` does and lease the next jobs as `claim_many` does, in one commit.
+
+        The claims in *started* are acknowledged, if they are still held.
+        """
         checked = checking.settlements(settlements)
+        checking.count(started, "started", limits.SETTLE_MANY_MAX)
+        leases = [claim.lease for claim in map(checking.claim, started)]
         request = self._claim_request(limit, words)
-        settled, claims = yield from self.steps.settle_and_claim(checked, request)
+        settled, claims = yield from self.steps.settle_and_claim(checked, leases, request)
         return SettledAndClaimed(settled, claims or (yield from self._claim(request, tried=True)))
 
     # --- look ------------------------------------------------------------------------------------------------------

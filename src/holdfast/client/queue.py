@@ -68,6 +68,7 @@ class Queue(BlockingHost):
     claim_many = blocking(Operations.claim_many)
     heartbeat = blocking(Operations.heartbeat)
     heartbeat_many = blocking(Operations.heartbeat_many)
+    acknowledge = blocking(Operations.acknowledge)
     progress = blocking(Operations.progress)
     attach = blocking(Operations.attach)
     settle = blocking(Operations.settle)

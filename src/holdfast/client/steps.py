@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from holdfast.domain.admission import Admission
-from holdfast.domain.claim import Claim, ClaimRequest, Settlement
+from holdfast.domain.claim import Claim, ClaimRequest, Lease, Settlement
 from holdfast.domain.outcome import CheckedOutcome
 from holdfast.domain.records import Enqueued
 from holdfast.stores.engine import Engine
@@ -51,10 +51,10 @@ class Steps:
         return write(partial(settle_scripts.settle_jobs, self.engine, settling))
 
     def settle_and_claim(
-        self, settling: Settling, request: ClaimRequest
+        self, settling: Settling, started: Sequence[Lease], request: ClaimRequest
     ) -> Procedure[tuple[list[Settlement], list[Claim]]]:
-        """Record outcomes and lease what there is then, in one commit."""
+        """Record outcomes, acknowledge what has started and lease what there is then, in one commit."""
         return write(
-            partial(claim_scripts.settle_and_claim, self.engine, settling, request),
+            partial(claim_scripts.settle_and_claim, self.engine, settling, started, request),
             undo=lambda both: claim_scripts.undo_claims(self.engine, both[1]),
         )

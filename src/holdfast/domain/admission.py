@@ -337,6 +337,7 @@ def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
         None,  # settle_digest
         None,  # phase
         None,  # percent
+        0,  # unacknowledged
         0,  # cancel_requested
         0,  # suspect
         0,  # deferrals

@@ -68,6 +68,15 @@ class Note(NamedTuple):
     percent: float | None = None
 
 
+class Kept(NamedTuple):
+    """A lease that a worker extends, with what is new of its handler."""
+
+    claim: Claim
+    note: Note | None = None
+    started: bool = False
+    """Whether the handler has started, which acknowledges the claim."""
+
+
 class Renewal(NamedTuple):
     """The answer to a heartbeat: the lease's new end, and whether somebody asked for the job to be cancelled."""
 
@@ -107,6 +116,10 @@ class ClaimRequest(NamedTuple):
     lease_ms: int
     wait_ms: int
     limit: int
+    acknowledged: int = limits.CLAIM_MAX
+    """How many of the jobs, from the first, are acknowledged by the claim itself."""
+    cut_off: bool = False
+    """Whether the claimer lived while it could not reach the store."""
 
     def fits(self, job: Job) -> bool:
         """Return whether this request could have been given *job*: its tenant, lane, kind and what it requires."""
@@ -180,6 +193,10 @@ class ClaimOptions(TypedDict, total=False):
     """Seconds to wait for work if there is none; default 0."""
     lease_token: str | None
     """A token of the claimer's choice: the same claim sent again returns the same jobs."""
+    cut_off: bool
+    """Whether this start of the worker lived but could not reach the store: what it lost by that is not suspect."""
+    acknowledged: int | None
+    """How many of the jobs, from the first, the caller starts at once; default: all. See `acknowledge`."""
 
 
 _WORDS: Final = frozenset(ClaimOptions.__annotations__)
@@ -220,6 +237,7 @@ def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
     if listed and kinds is None:
         raise InvalidInput("drain", "'listed' needs a list of kinds")
     left, most = words.get("residence_left"), words.get("affinities_max")
+    acknowledged = words.get("acknowledged")
     expired = left is not None and checks.duration_ms(left, "residence_left") == 0
     resident = (affinity,) if isinstance(affinity, str) else () if affinity is None else affinity
     return ClaimRequest(
@@ -242,6 +260,10 @@ def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
         lease_ms=lease_ms(words.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
         wait_ms=checks.duration_ms(words.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
         limit=checks.integer(limit, "limit", 1, limits.CLAIM_MAX),
+        acknowledged=limits.CLAIM_MAX
+        if acknowledged is None
+        else checks.integer(acknowledged, "acknowledged", 0, limits.CLAIM_MAX),
+        cut_off=checks.flag(words.get("cut_off", False), "cut_off"),
     )
 
 

@@ -9,6 +9,7 @@ FailureClass: TypeAlias = Literal["transient", "permanent"]
 
 # Reasons that Holdfast itself gives; handlers choose their own.
 LEASE_LAPSED: Final = "lease_lapsed"
+WORKER_CUT_OFF: Final = "worker_cut_off"
 DEADLINE_PASSED: Final = "deadline_passed"
 DEFERRED_TOO_LONG: Final = "deferred_too_long"
 RELEASED_TOO_OFTEN: Final = "released_too_often"

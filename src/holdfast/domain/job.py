@@ -68,6 +68,8 @@ class Job(NamedTuple):
     settle_digest: str | None
     phase: str | None
     percent: float | None
+    unacknowledged: int
+    """How many claims in a row were not acknowledged, the newest included; 0 once that is acknowledged or settled."""
     cancel_requested: int
     suspect: int
     """1 if the last attempt lapsed: it may have killed its worker."""
@@ -156,12 +158,22 @@ class Job(NamedTuple):
         return self.state in FINISHED
 
     def attempted(
-        self, *, worker: str, incarnation: str, lease_token: str, lease_until_ms: int, claim_place: int, now_ms: int
+        self,
+        *,
+        worker: str,
+        incarnation: str,
+        lease_token: str,
+        lease_until_ms: int,
+        claim_place: int,
+        now_ms: int,
+        acknowledged: bool = True,
     ) -> Job:
         """Return the job with a new attempt running, of which nothing is known yet but who holds it."""
-        attempt = (worker, incarnation, lease_token, lease_until_ms, claim_place, now_ms, None, None, None, None)
+        unacknowledged = 0 if acknowledged else self.unacknowledged + 1
+        holder = (worker, incarnation, lease_token, lease_until_ms, claim_place, now_ms)
+        attempt = (*holder, None, None, None, None, unacknowledged)
         # By place, as this is done once for every claim: what was known of an earlier attempt stands in one run.
-        known, between, rest = self[3:_ATTEMPT], self[_ATTEMPT + 1 : _EPOCH], self[_PERCENT + 1 :]
+        known, between, rest = self[3:_ATTEMPT], self[_ATTEMPT + 1 : _EPOCH], self[_UNACKNOWLEDGED + 1 :]
         head = (self.seq, self.id, "running", *known, self.attempt + 1, *between, self.epoch + 1)
         return tuple.__new__(Job, (*head, *attempt, *rest))
 
@@ -197,7 +209,7 @@ class Job(NamedTuple):
 
 
 _PLACES: Final = {name: place for place, name in enumerate(Job._fields)}
-_ATTEMPT, _EPOCH, _PERCENT = _PLACES["attempt"], _PLACES["epoch"], _PLACES["percent"]
+_ATTEMPT, _EPOCH, _UNACKNOWLEDGED = _PLACES["attempt"], _PLACES["epoch"], _PLACES["unacknowledged"]
 
 
 def _replace(job: Job, /, **changes: Any) -> Job:

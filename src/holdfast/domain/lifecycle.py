@@ -18,6 +18,7 @@ from holdfast.domain.failure import (
     DEFERRED_TOO_LONG,
     LEASE_LAPSED,
     RELEASED_TOO_OFTEN,
+    WORKER_CUT_OFF,
     Failure,
 )
 from holdfast.domain.job import WAITING, Attempt, AttemptOutcome, Job
@@ -72,7 +73,8 @@ def check_fence(job: Job, held: Lease, now: Now) -> None:
 def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Step:
     """Return *job* running under a new lease, at its *place* in the batch.
 
-    The attempt counts from here, so that a crash cannot hide it.
+    The attempt counts from here, so that a crash cannot hide it. Whether it is acknowledged from here too depends on
+    its place: what the claimer takes ahead is acknowledged when its handler starts.
     """
     after = job.attempted(
         worker=request.worker,
@@ -81,14 +83,18 @@ def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Step:
         lease_until_ms=now.lease_ms + request.lease_ms,
         claim_place=place,
         now_ms=now.wall_ms,
+        acknowledged=place < request.acknowledged,
     )
     return Step(job, after, "claimed")
 
 
-def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now) -> Job:
-    """Return *job* with its lease extended; a lease is never shortened."""
+def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now, *, acknowledges: bool = False) -> Job:
+    """Return *job* with its lease extended, and acknowledged if asked for; a lease is never shortened."""
     check_fence(job, held, now)
-    return job._replace(lease_until_ms=max(job.lease_until_ms or 0, now.lease_ms + lease_ms))
+    return job._replace(
+        lease_until_ms=max(job.lease_until_ms or 0, now.lease_ms + lease_ms),
+        unacknowledged=0 if acknowledges else job.unacknowledged,
+    )
 
 
 def progress(job: Job, held: Lease, phase: str | None, percent: float | None, now: Now) -> Job:
@@ -106,11 +112,7 @@ def withdraw(job: Job, held: Lease, now: Now) -> Step | None:
     """
     if (job.state, job.epoch, job.lease_token) != ("running", held.epoch, held.lease_token):
         return None
-    if job.cancel_requested:
-        return _finish(job, "cancelled", "released", now)
-    return _wait(job._replace(attempt=job.attempt - 1), job.due_at_ms, "released", "released", now)._replace(
-        before=job
-    )
+    return _not_started(job, max(job.unacknowledged - 1, 0), now)
 
 
 # --- the end of an attempt -----------------------------------------------------------------------------------------
@@ -136,7 +138,7 @@ def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: flo
     check_fence(job, held, now)
     if type(checked.outcome) is Done:
         return succeed(job, checked, now)
-    job_ended = job._replace(settle_digest=checked.digest, suspect=0)
+    job_ended = job._replace(settle_digest=checked.digest, suspect=0, unacknowledged=0)
     match checked.outcome:
         case Failed():
             step = _settle_failed(job_ended, checked, now, chance)
@@ -157,6 +159,7 @@ def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Step:
         finished_at_ms=now.wall_ms,
         lease_until_ms=None,
         suspect=0,
+        unacknowledged=0,
     )
     # It keeps no failure of an earlier attempt, which would be counted among the failures.
     return Step(job, after if job.failure_class is None else _with_failure(after, None), "done")
@@ -215,25 +218,58 @@ def lapsed(job: Job, now: Now) -> bool:
     return job.state == "running" and job.lease_until_ms is not None and job.lease_until_ms <= now.lease_ms
 
 
-def lapse(job: Job, now: Now) -> Step:
-    """Return *job* after its holder fell silent: ready at once and suspect, or ended if attempts are used up."""
-    failure = Failure("transient", LEASE_LAPSED, f"worker {job.worker} fell silent in attempt {job.attempt}")
-    lapsed = _with_failure(_new_row_of_others(job), failure)._replace(suspect=1)
+def lapse(job: Job, now: Now, *, lived: bool = False) -> Step:
+    """Return *job* after the end of its lease: ready at once and suspect, or ended if attempts are used up.
+
+    A claim that was never acknowledged did not start: it is released without spending the attempt. The third time in
+    a row it counts as expired, so that a job which kills its worker at once still ends. With *lived* the holder is
+    known to have lived while it could not reach the store, so that the job is not suspect.
+    """
+    if 0 < job.unacknowledged < limits.UNACKNOWLEDGED_MAX:
+        return _not_started(job, job.unacknowledged, now)
+    if lived:
+        failure = _cut_off(job)
+    else:
+        silent = f"worker {job.worker} fell silent in attempt {job.attempt}"
+        again = f" without acknowledging it, as {job.unacknowledged} times in a row"
+        failure = Failure("transient", LEASE_LAPSED, silent + again if job.unacknowledged else silent)
+    lapsed = _with_failure(_new_row_of_others(job), failure)._replace(
+        suspect=job.suspect if lived else 1, unacknowledged=0
+    )
     return _retry(lapsed, now.wall_ms, "lapsed", now)._replace(before=job)
+
+
+def clear_suspicion(job: Job, worker: str, incarnation: str) -> Job | None:
+    """Return *job* without the suspicion that its lapsed lease left, once its holder has said that it lived.
+
+    None if the job is not suspect, runs or has ended, or was held by another start of a worker at the time.
+    """
+    held_by = (job.worker, job.incarnation)
+    if not job.suspect or job.outcome != "lapsed" or job.state not in WAITING or held_by != (worker, incarnation):
+        return None
+    return _with_failure(job, _cut_off(job))._replace(suspect=0)
+
+
+def _cut_off(job: Job) -> Failure:
+    message = f"worker {job.worker} could not reach the store in attempt {job.attempt}"
+    return Failure("transient", WORKER_CUT_OFF, message)
 
 
 def hand_back(job: Job, now: Now, chance: float) -> Step:
     """Return the running *job* released by somebody who may speak for its holder: the session's own runtime."""
-    return _settle_released(job, now, chance)
+    return _settle_released(job._replace(unacknowledged=0), now, chance)._replace(before=job)
 
 
 def take_back(job: Job, now: Now, chance: float) -> Step:
     """Return *job* taken from an earlier start of an exclusive worker, without spending the attempt.
 
     That start ended without letting go of it, perhaps because of it: the job is suspect, and the bound on releases
-    in a row holds for it too.
+    in a row holds for it too. One that was not acknowledged did not start, as when its lease ends.
     """
-    return _settle_released(job._replace(suspect=1), now, chance, "taken_back")._replace(before=job)
+    if 0 < job.unacknowledged < limits.UNACKNOWLEDGED_MAX:
+        return _not_started(job, job.unacknowledged, now, "taken_back")
+    suspect = job._replace(suspect=1, unacknowledged=0)
+    return _settle_released(suspect, now, chance, "taken_back")._replace(before=job)
 
 
 # --- while it waits ------------------------------------------------------------------------------------------------
@@ -298,6 +334,7 @@ def requeue(job: Job, now: Now) -> Step:
         attempt=0,
         cancel_requested=0,
         suspect=0,
+        unacknowledged=0,
         deferrals=0,
         deferred_since_ms=None,
         releases=0,
@@ -373,6 +410,14 @@ def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: Event
         lease_until_ms=None,
     )
     return Step(job, after, event)
+
+
+def _not_started(job: Job, unacknowledged: int, now: Now, event: EventName = "released") -> Step:
+    """Return *job* as before its claim, at its place in the order, because no handler has started."""
+    if job.cancel_requested:
+        return _finish(job, "cancelled", "released", now)
+    waiting = job._replace(attempt=job.attempt - 1, unacknowledged=unacknowledged)
+    return _wait(waiting, job.due_at_ms, "released", event, now)._replace(before=job)
 
 
 def _give_back(job: Job) -> Job:

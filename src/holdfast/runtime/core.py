@@ -29,6 +29,7 @@ from holdfast.domain.errors import (
 )
 from holdfast.domain.job import Job
 from holdfast.domain.outcome import Released
+from holdfast.runtime.ahead import JobsAhead
 from holdfast.runtime.attempt import Attempt, amend_invalid, name_of, refused
 from holdfast.runtime.isolation.placing import Places, Terms
 from holdfast.runtime.job_logs import failure_of, log_ended, log_started
@@ -105,35 +106,19 @@ class Core:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(self.handler_ended)
         self._coroutines = TaskSlots(self.handler_ended, asyncio.current_task())
-        self._places = Places(
-            isolation,
-            lambda: [tasks.get(kind) for kind in subscription.words().get("kinds") or ()],
-            told=self.handler_ended,
-            enter=self._enter,
-            blocking=self._threads,
-            awaited=self._coroutines,
-            store=store,
-            words=subscription.words(),
-        )
+        self._places = self._made_places(isolation)
         self._line = Line(concurrency, self._places.slots_of)
         self._threads.line = self._coroutines.line = self._places.processes.line = self._line
         self._stuck = StuckHandlers(self._line, concurrency, timer)
-        self.residents: Residents | None = None
+        self.residents = None if residents is None else self._made_residents(residents)
         """What is loaded, if this worker loads anything."""
-        if residents is not None:
-            self.residents = Residents(
-                residents,
-                ready=self._line.put,
-                say=partial(keeper.say_phase, store),
-                changed=self._residents_changed,
-                timer=timer,
-            )
         self.said_soon: Callable[[], None] = lambda: None
         """Told when something of this worker has changed that others see in the registry."""
         self._busy = 0
         """Handlers that run or wait for their slot."""
         self._held: dict[tuple[int, int], Attempt] = {}
         """Claimed and not yet settled."""
+        self._ahead = JobsAhead()
         self._freed: deque[Attempt] = deque()
         self._decided: deque[Attempt] = deque()
         self._told = False
@@ -148,6 +133,28 @@ class Core:
         """Until when there is no use in asking for work, unless a signal comes."""
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
+
+    def _made_places(self, isolation: Terms) -> Places:
+        words = self._subscription.words
+        return Places(
+            isolation,
+            lambda: [self._tasks.get(kind) for kind in words().get("kinds") or ()],
+            told=self.handler_ended,
+            enter=self._enter,
+            blocking=self._threads,
+            awaited=self._coroutines,
+            store=self._store,
+            words=words(),
+        )
+
+    def _made_residents(self, terms: ResidentTerms) -> Residents:
+        return Residents(
+            terms,
+            ready=self._line.put,
+            say=partial(self._keeper.say_phase, self._store),
+            changed=self._residents_changed,
+            timer=self._timer,
+        )
 
     def _made_turns(self) -> Turns:
         return Turns(
@@ -378,15 +385,27 @@ class Core:
             return await drive_async(self._operations.settle_many(pairs), self._store), []
         kinds = (self._subscription.jobs() or {}).get("kinds")
         words: ClaimOptions = {**self.words(), "kinds": kinds, "lease_token": token}
-        settled, claims = await drive_async(
-            self._operations.settle_and_claim(pairs, limit=room, **words), self._store
+        words["acknowledged"] = self._free_slots()
+        words["cut_off"], asked_at = self._keeper.cut_off_at is not None, self._timer.monotonic()
+        started = self._ahead.started()
+        exchange = self._operations.settle_and_claim(
+            pairs, limit=room, started=[attempt.claim for attempt in started], **words
         )
+        settled, claims = await drive_async(exchange, self._store)
+        self._ahead.let_go(started)
+        self._keeper.told_cut_off(asked_at)
         return settled, claims
+
+    def _free_slots(self) -> int:
+        """Return how many of the jobs claimed next start at once; those that first load something do not."""
+        return 0 if self.residents is not None else max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
 
     def _still_ours(self, ended: Sequence[Attempt]) -> list[Attempt]:
         """Return those that may still be settled; a settlement is tried until its lease has ended."""
         now = self._timer.monotonic()
         gone = [attempt for attempt in ended if attempt.lease_ends_at <= now]
+        if gone:
+            self._keeper.cut_off_at = now
         self._let_go(gone, "lost")
         return [attempt for attempt in ended if attempt.lease_ends_at > now]
 
@@ -420,6 +439,7 @@ class Core:
 
     def _let_go(self, attempts: Sequence[Attempt], counted: str | None = None) -> None:
         self._keeper.let_go(attempts)
+        self._ahead.let_go(attempts)
         for attempt in attempts:
             if self._held.pop(attempt.key, None) is not None and counted is not None:
                 self._count(attempt, counted)
@@ -439,6 +459,7 @@ class Core:
         if self._watches:
             watch_attempts(self._watches, attempts)
         self._held.update((attempt.key, attempt) for attempt in attempts)
+        self._ahead.take_in(attempts)
         self._keeper.hold(attempts)
         if self._stopping:
             # Claimed by a call that was under way when the worker was told to stop.

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from holdfast.client.operations import Operations
 from holdfast.domain import limits
-from holdfast.domain.claim import Claim, Note, Renewal
+from holdfast.domain.claim import Claim, Kept, Note, Renewal
 from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.retrying import Retrying
@@ -37,6 +37,8 @@ _LOOKS_SECONDS_LEAST = 0.005
 _RETRY_SECONDS_LAST = 0.2
 # Many cancels in a row are answered together.
 _HEED_SECONDS = 0.02
+# For how long after a lease was lost the store may still think that it is held.
+_LOST_LATER_SECONDS = 1.0
 
 
 class LeaseKeeper:
@@ -50,6 +52,10 @@ class LeaseKeeper:
         self.recovered: Callable[[], None] = lambda: None
         """Told when the store answers again."""
         self.lease_seconds = lease_seconds
+        self.cut_off_at: float | None = None
+        """When a lease was last lost because the store did not answer, by the monotonic clock."""
+        self._unanswered_since: float | None = None
+        """Since when the store has not answered a heartbeat, by the monotonic clock."""
         self._operations = operations
         self._runner = runner
         self._timer = timer
@@ -120,6 +126,8 @@ class LeaseKeeper:
         while not self._stopped_within(pause):
             # Past its timeout nothing is extended any more, whatever becomes of its settlement.
             attempts = [attempt for attempt in self.held() if attempt.stopped not in {"timeout", "lost"}]
+            if not attempts:
+                self._unanswered_since = None
             pause = self._beat(attempts) if attempts else self._beat_seconds
 
     def _stopped_within(self, seconds: float) -> bool:
@@ -132,9 +140,12 @@ class LeaseKeeper:
     def _beat(self, attempts: list[Attempt]) -> float:
         """Extend leases; return after how many seconds to do so again."""
         started = self._timer.monotonic()
+        if self._unanswered_since is None:
+            self._unanswered_since = started
         try:
             for some in _calls(attempts):
                 self._beat_some(some, started)
+            self._unanswered_since = None
         except Unavailable as error:
             return min(self._retrying.failed(error), self._beat_seconds)
         if self._retrying.succeeded():
@@ -145,8 +156,11 @@ class LeaseKeeper:
         """Extend some leases and write the progress noted since the last time, in one commit."""
         notes = [attempt.context.take_progress() for attempt, _ in held]
         # What a turn notes of itself belongs to the first of its batches.
-        noted = [(claims[0], note) for (_, claims), note in zip(held, notes, strict=True)]
-        noted += [(claim, None) for _, claims in held for claim in claims[1:]]
+        noted = [
+            Kept(claims[0], note, started=attempt.started_at is not None)
+            for (attempt, claims), note in zip(held, notes, strict=True)
+        ]
+        noted += [Kept(claim) for _, claims in held for claim in claims[1:]]
         try:
             answers = drive(self._operations.keep_many(noted), self._runner)
         except Unavailable:
@@ -170,12 +184,19 @@ class LeaseKeeper:
     async def say_phase(self, store: Store, attempts: Sequence[Attempt], phase: str) -> None:
         """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
         telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
-        noted = [(attempt.claim, Note(phase)) for attempt in telling]
+        noted = [Kept(attempt.claim, Note(phase)) for attempt in telling]
         started = self._timer.monotonic()
         with suppress(HoldfastError):
             answers = await drive_async(self._operations.keep_many(noted), store)
             for attempt, answer in zip(telling, answers, strict=True):
                 self.heed(attempt, answer, started)
+
+    def told_cut_off(self, asked_at: float) -> None:
+        """Note that a claim made *asked_at* a moment of the monotonic clock has told the store of the lost leases."""
+        lost_at = self.cut_off_at
+        # By the store's clock the leases may end a moment later than this worker gives them up.
+        if lost_at is not None and asked_at > lost_at + _LOST_LATER_SECONDS:
+            self.cut_off_at = None
 
     # --- the thread that watches time ------------------------------------------------------------------------------
 
@@ -201,8 +222,12 @@ class LeaseKeeper:
         """Stop a handler whose time is up, or whose job may be another worker's by now."""
         job_id = attempt.claim.job.id
         if attempt.lease_ends_at <= now:
+            unanswered = self._unanswered_since
             if attempt.lose():
                 log.error("let go of job %s: its lease could not be extended in time", job_id)
+                # A process that could not even ask in time was stopped or blocked, perhaps by the job itself.
+                if unanswered is not None and unanswered < attempt.lease_ends_at:
+                    self.cut_off_at = now
                 self.decided(attempt)
         elif attempt.timeout_at is not None and attempt.timeout_at <= now and attempt.time_out():
             log.warning("job %s is past its timeout and was stopped", job_id)

@@ -22,7 +22,7 @@ from holdfast.client.steps import Settling, Steps
 from holdfast.client.watching import Watch
 from holdfast.domain import strict_json
 from holdfast.domain.admission import Admission, Terms
-from holdfast.domain.claim import Claim, ClaimRequest, Settlement
+from holdfast.domain.claim import Claim, ClaimRequest, Lease, Settlement
 from holdfast.domain.job import Job
 from holdfast.domain.records import Enqueued
 from holdfast.stores.engine import Engine
@@ -75,11 +75,11 @@ class TracedSteps(Steps):
             return settlements
 
     def settle_and_claim(
-        self, settling: Settling, request: ClaimRequest
+        self, settling: Settling, started: Sequence[Lease], request: ClaimRequest
     ) -> Procedure[tuple[list[Settlement], list[Claim]]]:
-        """Do both in one commit."""
+        """Do all of it in one commit."""
         with _Settling(self._tracer, settling) as spans, _Claiming(self._tracer, request) as claiming:
-            settlements, claiming.claims = yield from super().settle_and_claim(spans.carried, request)
+            settlements, claiming.claims = yield from super().settle_and_claim(spans.carried, started, request)
             spans.note(settlements)
             return settlements, claiming.claims
 

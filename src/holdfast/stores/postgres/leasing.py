@@ -30,6 +30,7 @@ def lease(wanted: Wanted, statement: str, values: dict[str, Any]) -> Script[tupl
         "incarnation": request.incarnation,
         "lease_token": request.lease_token,
         "lease_until_ms": lease_until_ms,
+        "acknowledged": request.acknowledged,
         "now": now.wall_ms,
     }
     rows = yield Statement(statement, values)

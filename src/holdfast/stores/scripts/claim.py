@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.domain import lifecycle, limits
-from holdfast.domain.claim import Claim, ClaimRequest, Settlement, check_repeated
+from holdfast.domain.claim import Claim, ClaimRequest, Lease, Settlement, check_repeated
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict
 from holdfast.domain.event import EventName
@@ -19,8 +19,8 @@ from holdfast.stores import script
 from holdfast.stores.engine import Engine, Selection, Wanted
 from holdfast.stores.script import Script, Statement
 from holdfast.stores.scripts.catalog import catalog_at, load_catalog
-from holdfast.stores.scripts.lease import stand
-from holdfast.stores.scripts.moves import apply_steps, record, records
+from holdfast.stores.scripts.lease import acknowledge_held, stand
+from holdfast.stores.scripts.moves import apply_steps, record, records, write_rows
 from holdfast.stores.scripts.sessions import only_free
 from holdfast.stores.scripts.settle import settle_under
 from holdfast.stores.scripts.turns import move_turn
@@ -38,12 +38,16 @@ def claim_jobs(engine: Engine, request: ClaimRequest) -> Script[list[Claim]]:
 
 
 def settle_and_claim(
-    engine: Engine, wanted: Sequence[tuple[Claim, CheckedOutcome]], request: ClaimRequest
+    engine: Engine,
+    wanted: Sequence[tuple[Claim, CheckedOutcome]],
+    started: Sequence[Lease],
+    request: ClaimRequest,
 ) -> Script[tuple[list[Settlement], list[Claim]]]:
-    """Settle and claim in one transaction, which both halves open with one statement."""
+    """Settle, acknowledge what has *started* and claim in one transaction, which is opened with one statement."""
     version, untidy, now = yield from open_claim(engine)
     catalog = yield from catalog_at(engine, version)
     settlements = (yield from settle_under(engine, catalog, wanted)) if wanted else []
+    yield from acknowledge_held(started)
     if any(checked.follow_ups for _, checked in wanted):
         # They may have brought new routes.
         catalog = yield from load_catalog(engine)
@@ -56,6 +60,9 @@ def _claim(engine: Engine, catalog: Catalog, request: ClaimRequest, untidy: Unti
         yield from _supersede(catalog, request)
     if request.resent and (held := (yield from _held_already(request))):
         return held
+    if request.cut_off:
+        # Before leases that have ended are taken back below, which would make their jobs suspect.
+        yield from _clear_suspicion(catalog, request.worker, request.incarnation)
     yield from tidy(catalog, untidy, now)
     jobs = yield from _take(engine, catalog, request)
     return [Claim(job, request.lease_ms) for job in jobs]
@@ -204,6 +211,30 @@ def _bite(catalog: Catalog, found: str, by_ms: int, decide: Callable[[Job], Step
     jobs = yield from only_free([Job._make(row) for row in rows])
     yield from apply_steps(catalog, [decide(job) for job in jobs], now)
     return bool(jobs)
+
+
+# --- workers that were cut off -------------------------------------------------------------------------------------
+
+
+def _clear_suspicion(catalog: Catalog, worker: str, incarnation: str) -> Script[None]:
+    """Clear the suspicion of what one start of a worker held when its leases lapsed.
+
+    Leases that have lapsed but were not taken back yet are taken back here, so that their jobs never become suspect.
+    """
+    now = yield from script.now()
+    who = {"worker": worker, "incarnation": incarnation, "limit": limits.BITE}
+    while rows := (yield Statement("jobs_lapsed_of_worker", {**who, "now": now.lease_ms})):
+        jobs = yield from only_free([Job._make(row) for row in rows])
+        if not jobs:
+            break
+        yield from apply_steps(catalog, [lifecycle.lapse(job, now, lived=True) for job in jobs], now)
+    while rows := (yield Statement("jobs_suspect_of_worker", who)):
+        decided = [lifecycle.clear_suspicion(Job._make(row), worker, incarnation) for row in rows]
+        cleared = [job for job in decided if job is not None]
+        values = [(job.suspect, job.failure_reason, job.failure_message, job.seq, job.epoch) for job in cleared]
+        yield from write_rows("job_clear", values)
+        if len(cleared) < limits.BITE:
+            break
 
 
 # --- exclusive workers ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 
 from holdfast.domain import lifecycle, limits
@@ -71,25 +71,41 @@ def held_job(jobs: dict[int, Job], lease: Lease) -> Job:
 
 
 def heartbeat(
-    held: Sequence[tuple[Lease, int]], notes: Mapping[int, Note] | None = None
+    held: Sequence[tuple[Lease, int]],
+    notes: Mapping[int, Note] | None = None,
+    started: Collection[int] = (),
 ) -> Script[list[Renewal | HoldfastError]]:
-    """Extend each lease by its length and write the note of its job, if there is one, or answer with its error."""
+    """Extend each lease by its length and write the note of its job, if there is one, or answer with its error.
+
+    The claims of jobs whose numbers are in *started* are acknowledged.
+    """
     if not held:
         return []
     jobs = yield from lock_held([lease for lease, _ in held])
     now = yield from script.now()
-    answers = [_renew(jobs, lease, lease_ms, now) for lease, lease_ms in held]
+    answers = [_renew(jobs, lease, lease_ms, now, started) for lease, lease_ms in held]
     renewed = {answer.seq: answer for answer in answers if isinstance(answer, Job)}
-    yield from write_rows("job_lease", [(job.lease_until_ms, job.seq, job.epoch) for job in renewed.values()])
+    rows = [(job.lease_until_ms, job.unacknowledged, job.seq, job.epoch) for job in renewed.values()]
+    yield from write_rows("job_lease", rows)
     for lease, _ in held if notes else ():
         if notes and lease.seq in notes and lease.seq in renewed:
             yield from _write_note(renewed[lease.seq], lease, notes[lease.seq], now)
     return [answer if isinstance(answer, HoldfastError) else _renewal(answer) for answer in answers]
 
 
-def _renew(jobs: dict[int, Job], lease: Lease, lease_ms: int, now: Now) -> Job | HoldfastError:
+def acknowledge_held(leases: Sequence[Lease]) -> Script[None]:
+    """Acknowledge those of *leases* that are still held; the next heartbeat tells of the others."""
+    if leases:
+        now = yield from script.now()
+        rows = [(lease.seq, lease.epoch, lease.lease_token, now.lease_ms) for lease in leases]
+        yield Statement("job_acknowledge", many=sorted(rows))
+
+
+def _renew(
+    jobs: dict[int, Job], lease: Lease, lease_ms: int, now: Now, started: Collection[int]
+) -> Job | HoldfastError:
     try:
-        return lifecycle.heartbeat(held_job(jobs, lease), lease, lease_ms, now)
+        return lifecycle.heartbeat(held_job(jobs, lease), lease, lease_ms, now, acknowledges=lease.seq in started)
     except LeaseLost as lost:
         return lost
 

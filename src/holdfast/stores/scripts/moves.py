@@ -56,6 +56,7 @@ _MOVED = attrgetter(
     "predecessor",
     "event_count",
     "result_json",
+    "unacknowledged",
 )
 
 _FREQUENT: Final = frozenset[EventName](("claimed", "done"))
@@ -127,7 +128,9 @@ def _write_frequent(steps: Sequence[Step]) -> Script[None]:
 def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:
     """Return what all claims of one batch have in common."""
     one = next(iter(jobs.values()))
+    acknowledged = [job.claim_place or 0 for job in jobs.values() if not job.unacknowledged]
     return {
+        "acknowledged": max(acknowledged, default=-1) + 1,
         "worker": one.worker,
         "incarnation": one.incarnation,
         "lease_token": one.lease_token,

@@ -88,7 +88,17 @@ def _buried(catalog: Catalog, session: Session, row: Row) -> Job:
     _, seq, job_id, route, batch_json, enqueue_seq, enqueued_at_ms, state, deleted_at_ms = row
     key = route_by_number(catalog, route).key
     gone: dict[str, Any] = dict.fromkeys(Job._fields)
-    gone |= dict.fromkeys(("attempt", "epoch", "priority", "cancel_requested", "suspect", "deferrals", "releases"), 0)
+    counters = (
+        "attempt",
+        "epoch",
+        "priority",
+        "unacknowledged",
+        "cancel_requested",
+        "suspect",
+        "deferrals",
+        "releases",
+    )
+    gone |= dict.fromkeys(counters, 0)
     gone |= {
         "seq": seq,
         "id": job_id,

@@ -71,7 +71,7 @@ def renew_session(lease: SessionLease, lease_ms: int) -> Script[SessionLease]:
     now = yield from script.now()
     renewed = renew_lease(session, lease, lease_ms, now)
     yield from _write(renewed)
-    rows = [(renewed.lease_until_ms, job.seq, job.epoch) for job in running]
+    rows = [(renewed.lease_until_ms, job.unacknowledged, job.seq, job.epoch) for job in running]
     yield from write_rows("job_lease", rows)
     return shown(renewed, lease_ms)
 

@@ -37,7 +37,8 @@ def heartbeat_session(claim: SessionClaim, lease_ms: int) -> Script[Renewal]:
         for one in claim.claims
     ]
     if claim.generation is None:
-        yield from write_rows("job_lease", [(job.lease_until_ms, job.seq, job.epoch) for job in extended])
+        rows = [(job.lease_until_ms, job.unacknowledged, job.seq, job.epoch) for job in extended]
+        yield from write_rows("job_lease", rows)
     until_ms = min(job.lease_until_ms or 0 for job in extended)
     return Renewal(datetime_of(until_ms), any(job.cancel_requested for job in extended))
 

@@ -185,6 +185,7 @@ create table holdfast.job (
     releases          integer not null default 0,
     event_count       integer not null,
     cancel_requested  smallint not null default 0,
+    unacknowledged    smallint not null default 0,
     suspect           smallint not null default 0,
     record_all        smallint not null,
     id                text collate "C" not null unique,
@@ -269,7 +270,7 @@ create index job_holder on holdfast.job (worker, lease_token)
     where state = 'running' and worker is not null;
 
 -- Jobs whose last attempt lapsed, few as they are, for those who look after them.
-create index job_suspect on holdfast.job (suspect, state)
+create index job_suspect on holdfast.job (suspect, state, worker, incarnation)
     where suspect = 1;
 
 -- Waiting jobs that must be started in time.
@@ -370,7 +371,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.aff
        r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
        j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
        j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
-       j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent,
+       j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
        j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class,
        j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor,
        j.digest, j.session as session_number, j.enqueue_seq, j.batch as batch_json, j.record_all, j.event_count

@@ -3,7 +3,7 @@
 with ended as (
     update holdfast.job j
        set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
-           finished_at_ms = %(finished_at_ms)s, lease_until_ms = null, suspect = 0,
+           finished_at_ms = %(finished_at_ms)s, lease_until_ms = null, suspect = 0, unacknowledged = 0,
            failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
       from unnest(%(held_0)s::bigint[], %(held_1)s::integer[], %(held_2)s::text[], %(held_3)s::text[])
            as h (seq, epoch, lease_token, result)

@@ -16,11 +16,13 @@ update holdfast.job j
        event_count = j.event_count + case when j.record_all = 1 or j.route = any (%(loud)s::integer[]) then 1 else 0 end,
        worker = %(worker)s, incarnation = %(incarnation)s, lease_token = %(lease_token)s,
        lease_until_ms = %(lease_until_ms)s, started_at_ms = %(now)s,
-       outcome = null, settle_digest = null, phase = null, percent = null
+       outcome = null, settle_digest = null, phase = null, percent = null,
+       unacknowledged = case when %(place)s + array_position(first.seqs, j.seq) - 1 < %(acknowledged)s then 0
+                             else j.unacknowledged + 1 end
   from first
  where j.seq = any (first.seqs) and cardinality(first.seqs) >= %(least)s
 returning j.seq, j.id, j.route, j.tenant, j.turn, j.priority, j.affinity, j.payload, j.headers, j.tags, j.result,
           j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms, j.attempt, j.max_attempts, j.backoff,
-          j.epoch, j.claim_place, j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases,
+          j.epoch, j.claim_place, j.unacknowledged, j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases,
           j.failure_class, j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind,
           j.predecessor, j.digest, j.record_all, j.event_count

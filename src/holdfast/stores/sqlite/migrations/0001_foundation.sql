@@ -101,6 +101,7 @@ create table holdfast_job (
     started_at_ms     integer,
     outcome           text,
     settle_digest     text,
+    unacknowledged    integer not null default 0,
     cancel_requested  integer not null,
     suspect           integer not null,
     deferrals         integer not null,
@@ -153,7 +154,7 @@ create index holdfast_job_holder on holdfast_job (worker, lease_token)
     where state = 'running';
 
 -- Jobs whose last attempt lapsed, few as they are, for those who look after them.
-create index holdfast_job_suspect on holdfast_job (suspect, state)
+create index holdfast_job_suspect on holdfast_job (suspect, state, worker, incarnation)
     where suspect = 1;
 
 -- Waiting jobs that must be started in time.
@@ -249,8 +250,8 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.aff
        r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
        j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
        j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
-       j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.cancel_requested,
-       j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason,
+       j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
+       j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason,
        j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest,
        j.session as session_number, j.enqueue_seq, j.batch as batch_json, j.record_all, j.event_count
   from holdfast_job j

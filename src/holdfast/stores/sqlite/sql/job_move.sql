@@ -4,5 +4,5 @@ update holdfast_job
        worker = ?, incarnation = ?, lease_token = ?, lease_until_ms = ?, claim_place = ?, started_at_ms = ?, outcome = ?,
        settle_digest = ?, phase = ?, percent = ?, cancel_requested = ?, suspect = ?, deferrals = ?,
        deferred_since_ms = ?, releases = ?, failure_class = ?, failure_reason = ?, failure_message = ?,
-       failure_traceback = ?, predecessor = ?, event_count = ?, result = ?
+       failure_traceback = ?, predecessor = ?, event_count = ?, result = ?, unacknowledged = ?
  where seq = ? and epoch = ?

@@ -1,0 +1,201 @@
+"""Acknowledged claims: a lease that ends before its handler has started spends no attempt, until the third in a row.
+
+Every store passes this file unchanged; one that cannot is not a store.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Claim, Done, Failed, Job, LeaseLost, NewJob, Queue, Released
+from holdfast.domain.suspicion import is_suspect
+from tests.support.clock import ManualClock
+from tests.support.held import claim_one, known
+
+LEASE = 30.0
+
+
+def take_ahead(queue: Queue, worker: str = "w") -> Claim:
+    """Claim the next job without saying that it starts."""
+    return claim_one(queue, worker=worker, incarnation=f"{worker}-1", lease=LEASE, acknowledged=0)
+
+
+def end_lease(queue: Queue, clock: ManualClock, job_id: str) -> Job:
+    """Let the lease of a job end, have that noticed, and return the job."""
+    clock.advance(LEASE)
+    queue.claim_many(kinds=[], worker="other")
+    return queue.get(job_id)
+
+
+class TestALeaseThatEndsUnacknowledged:
+    def test_spends_no_attempt_and_leaves_no_suspicion(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", max_attempts=1, events="all")
+        claim = take_ahead(queue)
+        job = end_lease(queue, clock, made.id)
+        assert (job.state, job.attempt, job.epoch, job.failure) == ("ready", 0, claim.epoch, None)
+        assert (is_suspect(job), job.releases, job.due_at) == (False, 0, made.job.due_at)
+
+    def test_is_told_as_released(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", events="all")
+        take_ahead(queue)
+        end_lease(queue, clock, made.id)
+        assert [(attempt.number, attempt.outcome) for attempt in queue.attempts(made.id)] == [(1, "released")]
+        assert [event.name for event in queue.events()] == ["enqueued", "claimed", "released"]
+
+    def test_is_lost_to_its_holder(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work")
+        claim = take_ahead(queue)
+        end_lease(queue, clock, made.id)
+        before = known(queue, made.id)
+        for late in (queue.acknowledge, queue.heartbeat, lambda held: queue.settle(held, Done())):
+            with pytest.raises(LeaseLost):
+                late(claim)
+        assert known(queue, made.id) == before
+        assert claim_one(queue).epoch == claim.epoch + 1
+
+    def test_counts_as_expired_the_third_time_in_a_row(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", max_attempts=1)
+        for _ in range(2):
+            take_ahead(queue)
+            assert end_lease(queue, clock, made.id).state == "ready"
+        take_ahead(queue)
+        job = end_lease(queue, clock, made.id)
+        assert (job.state, job.attempt, job.failure_reason, job.epoch) == ("failed", 1, "lease_lapsed", 3)
+        assert "3 times in a row" in (job.failure_message or "")
+
+    def test_after_the_third_the_count_begins_again(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", max_attempts=2)
+        states = []
+        while not queue.get(made.id).finished:
+            take_ahead(queue)
+            states.append(end_lease(queue, clock, made.id).attempt)
+        assert states == [0, 0, 1, 1, 1, 2]
+
+    def test_is_cancelled_if_that_was_asked_for(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work")
+        take_ahead(queue)
+        queue.cancel(made.id)
+        assert end_lease(queue, clock, made.id).state == "cancelled"
+
+    def test_is_taken_back_from_an_earlier_start_without_suspicion(self, queue: Queue) -> None:
+        made = queue.enqueue("work")
+        queue.claim(worker="gpu", incarnation="first", exclusive=True, acknowledged=0)
+        assert queue.claim_many(kinds=[], worker="gpu", incarnation="second", exclusive=True) == []
+        job = queue.get(made.id)
+        assert (job.state, job.attempt, is_suspect(job)) == ("ready", 0, False)
+
+
+class TestAcknowledging:
+    def test_a_claim_is_acknowledged_by_itself_unless_told(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", max_attempts=1)
+        claim_one(queue, lease=LEASE)
+        job = end_lease(queue, clock, made.id)
+        assert (job.state, job.attempt, job.suspect) == ("failed", 1, 1)
+
+    def test_an_acknowledged_lease_that_ends_spends_the_attempt(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", max_attempts=1)
+        claim = take_ahead(queue)
+        clock.advance(LEASE / 2)
+        renewal = queue.acknowledge(claim)
+        assert renewal.lease_until > claim.lease_until
+        assert queue.acknowledge(claim) == renewal
+        job = end_lease(queue, clock, made.id)
+        assert (job.state, job.attempt, job.suspect) == ("failed", 1, 1)
+
+    def test_a_heartbeat_alone_does_not_acknowledge(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work")
+        claim = take_ahead(queue)
+        clock.advance(LEASE / 2)
+        queue.heartbeat(claim)
+        clock.advance(LEASE / 2)
+        assert end_lease(queue, clock, made.id).attempt == 0
+
+    def test_an_acknowledged_claim_breaks_the_row(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", max_attempts=2)
+        for _ in range(2):
+            take_ahead(queue)
+            end_lease(queue, clock, made.id)
+        claim = take_ahead(queue)
+        queue.acknowledge(claim)
+        queue.settle(claim, Released())
+        take_ahead(queue)
+        assert end_lease(queue, clock, made.id).attempt == 0
+
+    @pytest.mark.parametrize("outcome", [Done(), Failed("no"), Released()])
+    def test_settling_acknowledges(self, queue: Queue, outcome: Done | Failed | Released) -> None:
+        made = queue.enqueue("work")
+        queue.settle(take_ahead(queue), outcome)
+        assert queue.get(made.id).unacknowledged == 0
+
+    def test_of_a_batch_the_first_so_many_are_acknowledged(self, queue: Queue) -> None:
+        queue.enqueue_many([NewJob("work", tenant=tenant) for tenant in "abcab"])
+        claims = queue.claim_many(limit=5, acknowledged=2)
+        assert [claim.job.unacknowledged for claim in claims] == [0, 0, 1, 1, 1]
+        assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
+
+    def test_an_exchange_acknowledges_what_is_still_held(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue_many([NewJob("work", max_attempts=1) for _ in range(3)])
+        started, waiting, gone = (take_ahead(queue) for _ in range(3))
+        queue.settle(gone, Released())
+        queue.settle_and_claim([], kinds=[], started=[started, gone])
+        assert [queue.get(one.id).unacknowledged for one in made] == [0, 1, 0]
+        end_lease(queue, clock, waiting.job.id)
+        assert [queue.get(one.id).state for one in made] == ["failed", "ready", "ready"]
+
+
+class TestAWorkerThatWasCutOff:
+    """It lived while it could not reach the store, and says so when it comes back."""
+
+    def come_back(self, queue: Queue, worker: str = "w", incarnation: str = "w-1") -> None:
+        assert queue.claim_many(kinds=[], worker=worker, incarnation=incarnation, cut_off=True) == []
+
+    def hold(self, queue: Queue, jobs: int = 3) -> list[str]:
+        made = queue.enqueue_many([NewJob("work") for _ in range(jobs)])
+        queue.claim_many(limit=jobs, worker="w", incarnation="w-1", lease=LEASE)
+        return [one.id for one in made]
+
+    def test_what_became_suspect_is_cleared(self, queue: Queue, clock: ManualClock) -> None:
+        held = self.hold(queue)
+        assert is_suspect(end_lease(queue, clock, held[0]))
+        self.come_back(queue)
+        for job in map(queue.get, held):
+            assert (job.state, job.attempt, job.failure_reason) == ("ready", 1, "worker_cut_off")
+            assert not is_suspect(job)
+        assert queue.backlog().suspect == 0
+
+    def test_what_nobody_took_back_yet_never_becomes_suspect(self, queue: Queue, clock: ManualClock) -> None:
+        held = self.hold(queue)
+        clock.advance(LEASE)
+        self.come_back(queue)
+        assert [is_suspect(queue.get(job_id)) for job_id in held] == [False] * 3
+        assert [attempt.outcome for attempt in queue.attempts(held[0])] == ["lapsed"]
+
+    def test_a_lease_that_has_not_ended_stays(self, queue: Queue) -> None:
+        held = self.hold(queue)
+        before = [known(queue, job_id) for job_id in held]
+        self.come_back(queue)
+        assert [known(queue, job_id) for job_id in held] == before
+
+    @pytest.mark.parametrize(("worker", "incarnation"), [("w", "w-2"), ("other", "w-1")])
+    def test_another_start_or_worker_clears_nothing(
+        self, queue: Queue, clock: ManualClock, worker: str, incarnation: str
+    ) -> None:
+        held = self.hold(queue)
+        end_lease(queue, clock, held[0])
+        self.come_back(queue, worker, incarnation)
+        assert all(is_suspect(queue.get(job_id)) for job_id in held)
+
+    def test_what_another_worker_holds_by_then_is_left_alone(self, queue: Queue, clock: ManualClock) -> None:
+        [job_id] = self.hold(queue, 1)
+        clock.advance(LEASE)
+        claim = claim_one(queue, worker="other")
+        self.come_back(queue)
+        assert queue.get(job_id) == claim.job
+
+    def test_batches_of_sessions_are_cleared_too(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("say", session="s")
+        queue.claim_session("s", worker="w", incarnation="w-1", lease=LEASE)
+        clock.advance(LEASE)
+        self.come_back(queue)
+        assert not is_suspect(queue.get(made.id))
+        assert queue.claim_session("s") is not None
