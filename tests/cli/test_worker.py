@@ -89,14 +89,16 @@ def test_elsewhere_than_on_a_terminal_it_writes_plain_lines(tmp_path: Path, queu
     made = queue.enqueue("add", {"one": 2, "other": "three"})
 
     with running(tmp_path, "--name", "w1") as worker:
-        worker.says("worker w1 runs app:queue, 8 jobs at once")
+        started = worker.says("worker w1 (process ")
         assert queue.wait(made.id, timeout=PATIENCE_SECONDS).state == "failed"
         worker.process.send_signal(signal.SIGINT)
-        worker.says("0 done, 1 failed")
+        worker.says("0 done, 0 retried, 1 failed")
         code = worker.finish()
 
     assert code == 0
     assert not any("\x1b" in line for line in worker.lines)
+    said = f"takes add, hold, chat.message from lane default of {tmp_path / 'jobs.db'}, 8 at once"
+    assert started == f"worker w1 (process {worker.process.pid}) {said}"
 
 
 def test_its_words_choose_which_jobs_it_takes(tmp_path: Path, queue: holdfast.Queue) -> None:

@@ -73,7 +73,9 @@ def test_an_option_of_a_task_is_documented() -> None:
 
 def test_what_a_context_offers_a_handler_is_documented() -> None:
     text = (DOCS / "tasks.md").read_text(encoding="utf-8")
-    for_the_worker = {"note_progress", "take_progress", "return_progress", "ask_to_stop", "end", "completed"}
+    for_the_worker = {"note_progress", "take_progress", "return_progress", "ask_to_stop", "end", "completed"} | {
+        "newest_progress"
+    }
     offered = {name for name in vars(holdfast.Context) if name[0] != "_"} - for_the_worker
 
     assert_none(name for name in sorted(offered) if not re.search(rf"(`|context\.){name}\b", text))

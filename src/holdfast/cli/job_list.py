@@ -53,7 +53,7 @@ def _running(job: Job, now_ms: int) -> str:
     parts = (
         "cancel requested" if job.cancel_requested else None,
         job.phase,
-        None if job.percent is None else f"{job.percent:g} %",
+        None if job.percent is None else f"{int(job.percent)} %",
         job.worker,
         None if job.started_at_ms is None else f"started {text.relative(job.started_at_ms, now_ms)}",
     )

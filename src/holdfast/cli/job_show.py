@@ -68,7 +68,7 @@ def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
     optional = (
         ("worker", job.worker),
         ("phase", job.phase),
-        ("progress", None if job.percent is None else f"{job.percent:g} %"),
+        ("progress", None if job.percent is None else f"{int(job.percent)} %"),
         ("requires", ", ".join(job.requires)),
         ("affinity", job.affinity),
         ("dedupe key", _dedupe(job)),

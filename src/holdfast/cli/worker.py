@@ -109,6 +109,7 @@ def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> 
     queue = find_queue(target)
     worker_logs.set_up(words["log_level"], as_json=terminal.json)
     made = _worker(queue, target, words)
+    about = about._replace(summary=made.summary())
     if processes > 1:
         _refuse_unshared(queue)
         return worker_crew.run_crew(terminal, about, words)

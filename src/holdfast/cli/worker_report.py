@@ -46,6 +46,8 @@ class About(NamedTuple):
     processes: int
     grace_seconds: float
     process: int
+    summary: str = ""
+    """What the worker takes and from where, in one line."""
 
 
 class Meter:
@@ -70,6 +72,7 @@ class Meter:
 def on_screen(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
     """Draw the status until the end of the block, then leave one line that sums it up."""
     started, meter = time.monotonic(), Meter()
+    terminal.show(Text(text.clean(about.summary)))
     # What goes to a file must not land on the screen.
     shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with worker_output.terminal_of(sys.stdout) as screen:
@@ -235,7 +238,7 @@ def in_lines(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
     """Write a line at the start, at the stop and at the end, and now and then one that sums up what changed."""
     started = time.monotonic()
     seen = asked()
-    _say(terminal, "started", _started(about, seen), _about(about, seen))
+    _say(terminal, "started", about.summary, _about(about, seen))
 
     def sum_up() -> None:
         nonlocal seen
@@ -276,11 +279,8 @@ def _about(about: About, status: WorkerStatus) -> wire.Document:
         "process": about.process,
         "target": about.target,
         "concurrency": about.concurrency,
+        "summary": about.summary,
     }
-
-
-def _started(about: About, status: WorkerStatus) -> str:
-    return f"worker {status.worker} runs {about.target}, {text.number(about.concurrency, 'job')} at once"
 
 
 def _stopped(status: WorkerStatus, seconds: float) -> str:

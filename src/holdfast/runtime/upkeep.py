@@ -61,6 +61,7 @@ class Upkeep:
         self._switches = switches
         self._retention_seconds = retention_seconds
         self._told: set[tuple[str, str]] = set()
+        self._lanes_checked = False
         # Workers that start together must not all come round together.
         self._next_prune_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.random()
         first_look_seconds = min(_FIRST_LOOK_SECONDS, _LOOK_SECONDS)
@@ -71,6 +72,8 @@ class Upkeep:
         while not self._ending:
             try:
                 await self.beat()
+                if not self._lanes_checked:
+                    await self._check_lanes()
                 if self._timer.monotonic() >= self._next_prune_at:
                     await self._prune()
                 if self._timer.monotonic() >= self._next_look_at:
@@ -124,6 +127,19 @@ class Upkeep:
         words = self._words()
         leaving = self._operations.worker_leave(words["worker"], words["incarnation"])
         await drive_async(leaving, self._store)
+
+    async def _check_lanes(self) -> None:
+        """Warn of lanes that are misspelt, as far as can be told: no task names them, and no job was ever there."""
+        words = self._words()
+        used = {lane.name for lane in await drive_async(self._operations.lanes(), self._store)}
+        known = used | set(self._operations.tasks.lanes(words.get("kinds") or ()))
+        self._lanes_checked = True
+        for lane in words.get("lanes", ()):
+            if lane not in known:
+                others = ", ".join(sorted(known)) or "none"
+                log.warning(
+                    "lane %s exists nowhere: no task names it and no job was ever in it; known: %s", lane, others
+                )
 
     async def _prune(self) -> None:
         self._next_prune_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.5)

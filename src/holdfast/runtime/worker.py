@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Unpack
 
 from holdfast.client import identity
@@ -39,6 +41,9 @@ log = logging.getLogger("holdfast.worker")
 
 CONCURRENCY_DEFAULT = 8
 GRACE_SECONDS_DEFAULT = 30.0
+_NAMES_SHOWN = 8
+# How often `running` looks whether a worker that does not start has ended.
+_STARTED_SECONDS = 0.05
 # A worker ends within five seconds after the grace period, whatever the store and the handlers do. Each step may take
 # what is left of them, but for what the steps after it need at least; the rest is for the interpreter to exit.
 _ENDING_SECONDS = 4.5
@@ -113,6 +118,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
         self._stop_asked = False
+        self._serving = threading.Event()
         self._ends_at: float | None = None
         """When it has to have ended, by its timer; none before the grace period is over."""
         self._cancel: asyncio.CancelledError | None = None
@@ -123,6 +129,31 @@ class Worker:
     def run(self) -> None:
         """Run jobs in this thread until a signal or `stop` ends it; a second signal ends it at once."""
         asyncio.run(self._serve_alone())
+
+    @contextmanager
+    def running(self) -> Iterator[Worker]:
+        """Run jobs in a thread of this program for a block: `with Worker(queue).running(): …`.
+
+        At the end of the block the worker stops as by `stop`: it waits for running handlers up to *grace* and
+        releases the rest. What made it end earlier is raised then; what keeps it from starting, at once.
+        """
+        ended: Future[None] = Future()
+        threading.Thread(target=_run_into, args=(ended, self.run), name="holdfast-worker", daemon=True).start()
+        while not self._serving.wait(_STARTED_SECONDS):
+            if ended.done():
+                ended.result()
+                break
+        try:
+            yield self
+        finally:
+            self.stop()
+            try:
+                ended.result()
+            except KeyboardInterrupt:
+                # Pressed again while it waits for handlers.
+                self.stop()
+                ended.result()
+                raise
 
     async def _serve_alone(self) -> None:
         try:
@@ -166,7 +197,8 @@ class Worker:
                 watches=self._operations.watches if self._metrics is None else self._measured_by(self._metrics),
             )
             keeper.start()
-            log.info("worker %s takes jobs, %d at once", self.name, self._concurrency)
+            log.info("%s", self.summary())
+            self._serving.set()
             async with self._kept_up(self._core) as upkeep:
                 await self._serve_and_end(self._core, upkeep)
             if self._core.gave_up is not None:
@@ -287,6 +319,15 @@ class Worker:
         finally:
             stop.cancel()
 
+    def summary(self) -> str:
+        """Return in one line what this worker takes, and from where."""
+        words = Subscription(self._tasks, self._words).words()
+        lanes, kinds = _listed(words.get("lanes", ())), _listed(words.get("kinds") or ())
+        return (
+            f"worker {self.name} (process {os.getpid()}) takes {kinds} from lane{'s' * (',' in lanes)} {lanes}"
+            f" of {self._store.description()}, {self._concurrency} at once"
+        )
+
     # --- how it is doing -------------------------------------------------------------------------------------------
 
     def status(self) -> WorkerStatus:
@@ -311,3 +352,18 @@ class Worker:
         kinds = self._words.get("kinds")
         tasks = [task for task in self._tasks if kinds is None or task.kind in kinds]
         refuse_unfit(self._isolation, tasks)
+
+
+def _run_into(ended: Future[None], run: Callable[[], None]) -> None:
+    try:
+        run()
+    except BaseException as error:
+        ended.set_exception(error)
+    else:
+        ended.set_result(None)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names in one line, of many the first ones and how many follow."""
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"

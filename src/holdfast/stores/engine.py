@@ -140,6 +140,10 @@ class Store(Runner, AsyncRunner, Protocol):
         """Return, as JSON, what another process opens the same database by; none if no other can."""
         ...
 
+    def description(self) -> str:
+        """Return where the database is, for people: a file's path, or host and database; never a password."""
+        ...
+
     def interrupt(self) -> None:
         """Make calls of threads that wait for a server raise `Unavailable`; other calls go on."""
         ...

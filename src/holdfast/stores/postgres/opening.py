@@ -103,6 +103,16 @@ def with_defaults(url: str) -> str:
     return make_conninfo(url, **defaults, client_encoding="UTF8")
 
 
+def described(url: str) -> str:
+    """Return the host, port and database that *url* and the environment name, as `db.example.org:5432/jobs`."""
+    named = {setting.keyword.decode(): setting.val for setting in psycopg.pq.Conninfo.get_defaults()}
+    settings = {name: value.decode() for name, value in named.items() if value}
+    settings |= {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
+    host = settings.get("host") or settings.get("hostaddr") or "localhost"
+    database = settings.get("dbname") or settings.get("user") or ""
+    return f"{host}:{settings.get('port', '5432')}/{database}"
+
+
 def _without_quotes(message: str, url: str) -> str:
     """Return the driver's *message* without the parts of *url* that it quotes, option names excepted."""
 

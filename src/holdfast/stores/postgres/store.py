@@ -24,7 +24,7 @@ from holdfast.stores.postgres.errors import translated
 from holdfast.stores.postgres.joined import AwaitingJoined, BlockingJoined, join
 from holdfast.stores.postgres.listening import hub_of
 from holdfast.stores.postgres.marks import Marks, PastMoments
-from holdfast.stores.postgres.opening import Opener
+from holdfast.stores.postgres.opening import Opener, described
 from holdfast.stores.postgres.pools import AwaitingPool, BlockingPool
 from holdfast.stores.postgres.select import select_ready
 from holdfast.stores.postgres.transactions import (
@@ -296,6 +296,10 @@ class PostgresStore:
             clock=self._terms.clock,
             observe=self._terms.observe,
         )
+
+    def description(self) -> str:
+        """Return host, port and database."""
+        return described(self._url)
 
     def address(self) -> dict[str, Any] | None:
         """Return what another process opens the same schema by; none for one with a clock of its own."""

@@ -166,6 +166,10 @@ class SqliteStore:
         """Return another store on the same file with connections of its own; one in memory has no other."""
         return self if self._opener.in_memory else SqliteStore(self.path, **self._settings)
 
+    def description(self) -> str:
+        """Return the path of the file, or that it is in memory."""
+        return "memory" if self._opener.in_memory else self._opener.path
+
     def address(self) -> dict[str, Any] | None:
         """Return what another process opens the same file by; none for one in memory, or with a clock of its own."""
         if self._opener.in_memory or self._settings["clock"] is not None:
