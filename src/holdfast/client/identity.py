@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import socket
 import time
 
+from holdfast.stores.randomness import RANDOM
+
 
 def uuid7() -> str:
     """Return a fresh UUIDv7: its first 48 bits are the time, so that new ids land at the end of an index."""
-    # Not a secret, only unlike all others; the generator is seeded anew in a forked child.
-    chance = random.getrandbits(74)
+    chance = RANDOM.getrandbits(74)
     head = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | (chance >> 62) << 64
     tail = 0b10 << 62 | chance & (1 << 62) - 1
     digits = f"{head | tail:032x}"

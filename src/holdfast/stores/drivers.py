@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import HoldfastError
 from holdfast.stores.engine import AsyncRunner, Runner
+from holdfast.stores.randomness import RANDOM
 from holdfast.stores.script import CHANCE, NOW, Listen, Pause, Procedure, Read, Request, Script, Signal, Write
 from holdfast.stores.signals import AwaitingListener, BlockingListener
 from holdfast.stores.undo import UndoableWrite
@@ -24,7 +24,7 @@ def answer_beside(request: Request, clock: Clock, signals: set[str]) -> Any:
     if request is NOW:
         return clock.now()
     if request is CHANCE:
-        return random.random()  # noqa: S311  # spreads retries, guards nothing
+        return RANDOM.random()
     raise TypeError(f"a script asked for {request!r}")
 
 

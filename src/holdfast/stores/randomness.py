@@ -1,12 +1,15 @@
-"""The one source of randomness of this library.
+"""The one source of randomness of this library, for ids and for spreading waits; nothing of it is secret.
 
-Not the generator of the `random` module, which programs seed, replace and share: jobs of such programs would get the
-same ids, and their retries would come at the same time. The system's generator has no state, also across a fork.
+Not the functions of the `random` module, which programs seed and replace: their processes would make the same ids and
+retry at the same time.
 """
 
 from __future__ import annotations
 
-from random import SystemRandom
+import os
+from random import Random
 from typing import Final
 
-RANDOM: Final = SystemRandom()
+RANDOM: Final = Random()  # noqa: S311  # secrets are drawn by `secrets`
+# A forked child must not continue the sequence of its parent.
+os.register_at_fork(after_in_child=RANDOM.seed)
