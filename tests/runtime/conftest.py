@@ -8,6 +8,31 @@ import pytest
 from holdfast import Queue
 from tests.support.stores import Harness
 
+FOLDER = Path(__file__).parent
+STORES = ("harness", "durable_harness", "shared", "place")
+# A queue in memory is tried by these tests alone: to a worker it is a SQLite file that no other process opens.
+IN_MEMORY = "test_handlers.py"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run what depends on the engine on each, and variants of handlers, which do not depend on it, on SQLite only."""
+    left_out = [item for item in items if FOLDER in item.path.parents and not _is_chosen(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        chosen = set(items).difference(left_out)
+        items[:] = [item for item in items if item in chosen]
+
+
+def _is_chosen(item: pytest.Item) -> bool:
+    spec = getattr(item, "callspec", None)
+    if spec is None:
+        return True
+    engine = next((spec.params[name] for name in STORES if name in spec.params), None)
+    if engine is None or str(engine).startswith("sqlite"):
+        return engine != "sqlite-memory" or item.path.name == IN_MEMORY
+    # On a server a test runs with the first of each of its other parameters, such as one kind of handler.
+    return all(index == 0 for name, index in spec.indices.items() if name not in STORES)
+
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Harness]:

@@ -12,7 +12,8 @@ from holdfast import Conflict, Context, InvalidInput, NewJob, Queue
 from holdfast.runtime.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
-from tests.runtime.workers import KEPT_LEASE_SECONDS, arrived, at_work, ended
+from tests.runtime.timers import MovableTimer
+from tests.runtime.workers import arrived, at_work, ended
 from tests.support.held import claim_one
 
 
@@ -155,10 +156,13 @@ def test_the_predecessor_of_an_exclusive_worker_is_told_and_ends(queue: Queue) -
             told.set()
 
     made = long.enqueue()
-    words: dict[str, Any] = {"worker": "only", "exclusive": True, "lease": KEPT_LEASE_SECONDS, "concurrency": 1}
-    before = in_background(Worker(queue, **words).run)
+    words: dict[str, Any] = {"worker": "only", "exclusive": True, "lease": 600, "concurrency": 1}
+    timer = MovableTimer()
+    before = in_background(Worker(queue, timer=timer, **words).run)
     arrived(started)
     with at_work(queue, **words):
+        wait_until(lambda: queue.get(made.id).epoch == 2)
+        timer.advance(300)
         arrived(told)
         assert ended(queue, made.id).epoch == 2
         with pytest.raises(Conflict):

@@ -12,6 +12,7 @@ from holdfast import Backoff, Context, HandlersStuck, InvalidInput, NewJob, Queu
 from holdfast.runtime.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
+from tests.runtime.timers import MovableTimer
 from tests.runtime.workers import arrived, at_work, comes, ended, in_state
 from tests.support.clock import ManualClock
 
@@ -142,7 +143,7 @@ class TestTheBound:
     """Past its residence a model gives way as soon as another has jobs that wait."""
 
     def test_a_starving_model_gets_its_turn(self, queue: Queue) -> None:
-        models = Models(queue)
+        models, timer = Models(queue), MovableTimer()
         more = threading.Event()
 
         @queue.task("feed")
@@ -152,9 +153,10 @@ class TestTheBound:
                 context.follow_up("feed", {}, affinity="A")
 
         queue.enqueue("feed", {}, affinity="A")
-        with at_work(queue, concurrency=1, residence=0.2, **models.hooks):
+        with at_work(queue, concurrency=1, residence=20, lease=600, timer=timer, **models.hooks):
             wait_until(lambda: "+A" in models.story)
             [starving] = models.enqueue("B")
+            timer.advance(20)
             assert ended(queue, starving).state == "done"
             more.set()
 
@@ -167,14 +169,14 @@ class TestTheBound:
         @queue.task("feed")
         def feed(context: Context) -> None:
             rounds.append(1)
-            if len(rounds) < 200:
+            if len(rounds) < 30:
                 context.follow_up("feed", {}, affinity="A")
 
         queue.enqueue("feed", {}, affinity="A")
         with at_work(queue, concurrency=1, **models.hooks):
             wait_until(lambda: "+A" in models.story)
             [starving] = models.enqueue("B")
-            wait_until(lambda: len(rounds) == 200)
+            wait_until(lambda: len(rounds) == 30)
             assert ended(queue, starving).state == "done"
 
         assert models.story == ["+A", "-A", "+B"]
@@ -216,7 +218,7 @@ class TestAFailedLoad:
         [job_id] = models.enqueue("A", backoff=Backoff(base=5))
         with at_work(queue, load=load_later if awaited else load) as working:
             job = in_state(queue, job_id, "scheduled")
-            wait_until(lambda: working.worker.status().ended == {"failed": 1})
+            wait_until(lambda: working.worker.status().ended == {"retried": 1})
             assert working.worker.status().loaded == ()
             clock.advance(5)
             assert ended(queue, job_id).state == "done"
@@ -312,19 +314,22 @@ class TestALoadThatDoesNotEnd:
     """The time of a job counts while it loads, too."""
 
     def test_an_awaited_one_is_stopped_and_the_worker_goes_on(self, queue: Queue) -> None:
-        stopped = threading.Event()
+        loading, stopped, timer = threading.Event(), threading.Event(), MovableTimer()
 
         async def load(model: str) -> None:
+            loading.set()
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
                 stopped.set()
 
-        @queue.task("run", timeout=0.05, max_attempts=1)
+        @queue.task("run", timeout=30, max_attempts=1)
         def run() -> None: ...
 
         made = queue.enqueue("run", {}, affinity="A", max_attempts=1)
-        with at_work(queue, concurrency=1, load=load):
+        with at_work(queue, concurrency=1, load=load, lease=600, timer=timer):
+            arrived(loading)
+            timer.advance(30)
             job = ended(queue, made.id)
             arrived(stopped)
             plain = queue.enqueue("run", {})

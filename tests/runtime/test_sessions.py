@@ -26,7 +26,8 @@ from holdfast.runtime import sessions
 from holdfast.runtime.turns import Turn, offer_checkpoints
 from tests.chaos.threads import registered, wait_until
 from tests.runtime.chats import SESSION, Chat, Message
-from tests.runtime.workers import KEPT_LEASE_SECONDS, Outage, arrived, at_work, ended, in_state, live, without_tasks
+from tests.runtime.timers import MovableTimer
+from tests.runtime.workers import Outage, Time, arrived, at_work, ended, in_state, live, without_tasks
 from tests.support.stores import Harness
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
@@ -389,10 +390,13 @@ def test_writes_of_a_turn_and_its_settlement_are_one_commit(harness: Harness, fa
 
 @COLOURS
 def test_a_turn_past_its_timeout_is_stopped_and_fails_as_a_whole(harness: Harness, awaited: bool) -> None:
-    chat = Chat(live(harness), awaited=awaited, timeout=0.1, max_attempts=1)
+    moving = Time(harness)
+    chat = Chat(harness.open(), awaited=awaited, timeout=30, max_attempts=1)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(chat.queue):
+    with at_work(chat.queue, lease=600, timer=moving.timer):
+        chat.halts()
+        moving.advance(30)
         jobs = all_ended(chat.queue, ids)
         arrived(chat.stopped)
 
@@ -404,14 +408,14 @@ def test_a_turn_past_its_timeout_is_stopped_and_fails_as_a_whole(harness: Harnes
 
 @COLOURS
 def test_a_long_turn_keeps_all_of_its_batches(harness: Harness, awaited: bool) -> None:
-    chat = Chat(live(harness), awaited=awaited, checkpoints=2)
+    moving = Time(harness)
+    chat = Chat(harness.open(), awaited=awaited, checkpoints=2)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(chat.queue, lease=KEPT_LEASE_SECONDS):
+    with at_work(chat.queue, lease=600, timer=moving.timer):
         chat.halts()
         ids += chat.say("three")
-        until_ms = (chat.queue.get(ids[1]).lease_until_ms or 0) + KEPT_LEASE_SECONDS * 3_000
-        wait_until(lambda: (chat.queue.get(ids[1]).lease_until_ms or 0) > until_ms)
+        moving.pass_leases(chat.queue, ids[1], 600, 3)
         # Whoever else asks finds the session in hand.
         assert chat.queue.claim_any_session() is None
         chat.go_on.set()
@@ -422,14 +426,14 @@ def test_a_long_turn_keeps_all_of_its_batches(harness: Harness, awaited: bool) -
 
 @COLOURS
 def test_a_turn_that_is_lost_stops_its_handler(harness: Harness, awaited: bool) -> None:
-    queue = live(harness)
+    queue, timer = harness.open(), MovableTimer()
     chat = Chat(queue, awaited=awaited)
     chat.halt()
     [job_id] = chat.say("one")
-    with at_work(queue, lease=KEPT_LEASE_SECONDS) as working:
+    with at_work(queue, lease=600, timer=timer) as working:
         chat.halts()
-        harness.clock.advance(60)
-        wait_until(lambda: queue.get(job_id).worker != working.worker.name or chat.stopped.is_set())
+        harness.clock.advance(600)
+        timer.advance(300)
         arrived(chat.stopped)
         chat.go_on.set()
         assert ended(queue, job_id).attempt == 2

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Context, NewJob, Queue, Worker
 from tests.chaos.threads import wait_until
+from tests.runtime.timers import MovableTimer
 from tests.runtime.workers import Outage, arrived, at_work, comes, in_state
 from tests.support.stores import Harness
 
@@ -100,9 +101,12 @@ def test_a_second_stop_does_not_wait_for_the_grace_period(queue: Queue, awaited:
 def test_handlers_that_do_not_heed_keep_no_worker_up(queue: Queue, awaited: bool) -> None:
     slow = Slow(queue, awaited=awaited, heeds=False)
     made = queue.enqueue("slow", {})
-    with at_work(queue, grace=0) as working:
+    timer = MovableTimer()
+    with at_work(queue, grace=0, timer=timer) as working:
         arrived(slow.started)
         working.worker.stop()
+        wait_until(lambda: slow.reason == "shutdown")
+        timer.advance(1)
         in_state(queue, made.id, "ready")
         if awaited:
             # Only what never gives way at all can keep a loop from ending.

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast import Job, NewJob, Queue
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import KEPT_LEASE_SECONDS, arrived, at_work, comes, ended, live
+from tests.runtime.timers import MovableTimer
+from tests.runtime.workers import Time, arrived, at_work, comes, ended
 from tests.support.stores import Harness
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
@@ -82,12 +83,14 @@ def test_both_colours_share_the_slots_also_after_short_handlers(queue: Queue) ->
     gate = Gate(queue)
     gate.declare("blocking", awaited=False)
     gate.declare("awaited", awaited=True)
-    with at_work(queue, concurrency=3):
+    timer = MovableTimer(stands_still=True)
+    with at_work(queue, concurrency=3, timer=timer):
         gate.warm_up("blocking")
         gate.warm_up("awaited")
         made = gate.enqueue("blocking", *["long"] * 6) + gate.enqueue("awaited", *["long"] * 6)
         wait_until(lambda: gate.running >= 3)
-        # What was taken ahead, of either colour, is given back.
+        timer.advance(5)
+        # What was taken ahead, of either kind, is given back.
         wait_until(lambda: queue.counts().get("running") == 3)
         gate.open.set()
         for job_id in made:
@@ -114,9 +117,12 @@ def test_a_busy_worker_holds_no_more_than_it_runs(harness: Harness, awaited: boo
 def test_what_was_taken_ahead_is_given_back_when_handlers_turn_out_long(queue: Queue, awaited: bool) -> None:
     gate = Gate(queue)
     gate.declare("work", awaited=awaited)
-    with at_work(queue, concurrency=2, worker="busy"):
+    timer = MovableTimer(stands_still=True)
+    with at_work(queue, concurrency=2, worker="busy", timer=timer):
         gate.warm_up("work")
         made = gate.enqueue("work", *["long"] * 100)
+        wait_until(lambda: gate.running == 2)
+        timer.advance(5)
         wait_until(lambda: queue.counts().get("running") == 2)
         jobs = [queue.get(job_id) for job_id in made]
         assert [job.attempt for job in jobs if job.state == "ready"] == [0] * 98
@@ -164,18 +170,19 @@ def renewed(queue: Queue, job_id: str, before: int | None) -> int | None:
 def test_a_job_cancelled_while_it_waits_for_a_slot_never_runs_and_never_lapses(
     harness: Harness, awaited: bool
 ) -> None:
-    queue = live(harness)
+    queue, time = harness.open(), Time(harness, stands_still=True)
     gate = Gate(queue)
     gate.declare("work", awaited=awaited)
-    with at_work(queue, concurrency=1, lease=KEPT_LEASE_SECONDS):
+    with at_work(queue, concurrency=1, lease=600, timer=time.timer):
         gate.warm_up("work")
         long, unlucky = gate.enqueue("work", "long", "unlucky")
         wait_until(lambda: queue.get(unlucky).state == "running")
         queue.cancel(unlucky)
-        lease = queue.get(unlucky).lease_until_ms
-        # The answer to the first extension tells of the cancel, and was read once the second is there.
+        # The answer to the first renewal tells of the cancel, and was read once the second is there.
         for _ in range(2):
-            lease = renewed(queue, unlucky, lease)
+            lease = queue.get(unlucky).lease_until_ms
+            time.advance(300)
+            renewed(queue, unlucky, lease)
         gate.open.set()
         assert ended(queue, unlucky).state == "cancelled"
         ended(queue, long)

@@ -10,20 +10,13 @@ import pytest
 
 from holdfast import Backoff, Context, Queue
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import (
-    KEPT_LEASE_SECONDS,
-    LEASE_SECONDS,
-    Outage,
-    arrived,
-    at_work,
-    comes,
-    ended,
-    in_state,
-    live,
-)
+from tests.runtime.timers import MovableTimer
+from tests.runtime.workers import Outage, Time, arrived, at_work, comes, ended, in_state
 from tests.support.held import claim_one, known
 from tests.support.stores import Harness
 
+LEASE_SECONDS = 600.0
+"""Long: time passes only when a test moves it."""
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 
 
@@ -95,7 +88,7 @@ class TestCancel:
 
         queue.task("long")(later if awaited else at_once)
         made = queue.enqueue("long", {})
-        with at_work(queue, lease=KEPT_LEASE_SECONDS):
+        with at_work(queue):
             arrived(started)
             queue.cancel(made.id)
             job = ended(queue, made.id)
@@ -137,9 +130,12 @@ class TestCancel:
 @COLOURS
 class TestTimeout:
     def test_it_fails_at_once_and_a_late_return_is_dropped(self, queue: Queue, awaited: bool) -> None:
-        waiting = Waiting(queue, awaited=awaited, timeout=0.05)
+        timer = MovableTimer()
+        waiting = Waiting(queue, awaited=awaited, timeout=30)
         made = queue.enqueue("wait", {}, backoff=Backoff(base=60))
-        with at_work(queue) as working:
+        with at_work(queue, lease=LEASE_SECONDS, timer=timer) as working:
+            arrived(waiting.started)
+            timer.advance(30)
             job = in_state(queue, made.id, "scheduled")
             arrived(waiting.told)
             before = known(queue, made.id)
@@ -155,13 +151,14 @@ class TestTimeout:
         assert before.job.attempt == 1
 
     def test_it_is_enforced_while_the_store_does_not_answer(self, harness: Harness, awaited: bool) -> None:
-        queue = harness.open()
-        waiting = Waiting(queue, awaited=awaited, timeout=0.3)
+        queue, timer = harness.open(), MovableTimer()
+        waiting = Waiting(queue, awaited=awaited, timeout=30)
         queue.enqueue("wait", {})
-        with at_work(queue, lease=KEPT_LEASE_SECONDS):
+        with at_work(queue, lease=LEASE_SECONDS, timer=timer):
             arrived(waiting.started)
             with queue.transaction():
-                # Nobody else can write now, neither a heartbeat nor a settlement.
+                # No other call can write now, neither a heartbeat nor a settlement.
+                timer.advance(30)
                 arrived(waiting.told)
             waiting.go_on.set()
 
@@ -175,7 +172,7 @@ class TestLostLease:
     ) -> None:
         waiting = Waiting(queue, awaited=awaited)
         made = queue.enqueue("wait", {})
-        with at_work(queue, lease=KEPT_LEASE_SECONDS) as working:
+        with at_work(queue) as working:
             arrived(waiting.started)
             queue.cancel(made.id, force=True)
             arrived(waiting.told)
@@ -190,13 +187,14 @@ class TestLostLease:
         assert known(queue, made.id)[:3] == before[:3]
 
     def test_a_job_that_another_has_taken_over_is_let_go(self, harness: Harness, awaited: bool) -> None:
-        queue = harness.open()
+        queue, timer = harness.open(), MovableTimer()
         waiting = Waiting(queue, awaited=awaited)
         made = queue.enqueue("wait", {})
-        with at_work(queue, lease=KEPT_LEASE_SECONDS, worker="slow", concurrency=1):
+        with at_work(queue, lease=LEASE_SECONDS, worker="slow", concurrency=1, timer=timer):
             arrived(waiting.started)
-            harness.clock.advance(2)
-            claim = claim_one(queue, worker="quick", lease=3600)
+            harness.clock.advance(LEASE_SECONDS)
+            claim = claim_one(queue, worker="quick", lease=2 * LEASE_SECONDS)
+            timer.advance(LEASE_SECONDS / 2)
             arrived(waiting.told)
             waiting.go_on.set()
 
@@ -219,13 +217,12 @@ class TestLostLease:
 
 @COLOURS
 def test_a_handler_outlives_many_leases(harness: Harness, awaited: bool) -> None:
-    queue = live(harness)
+    queue, time = harness.open(), Time(harness)
     waiting = Waiting(queue, awaited=awaited)
     made = queue.enqueue("wait", {})
-    with at_work(queue, lease=KEPT_LEASE_SECONDS):
+    with at_work(queue, lease=LEASE_SECONDS, timer=time.timer):
         arrived(waiting.started)
-        first = queue.get(made.id).lease_until_ms or 0
-        wait_until(lambda: (queue.get(made.id).lease_until_ms or 0) > first + 3 * KEPT_LEASE_SECONDS * 1000)
+        time.pass_leases(queue, made.id, LEASE_SECONDS, 3)
         waiting.go_on.set()
         job = ended(queue, made.id)
 
@@ -233,7 +230,7 @@ def test_a_handler_outlives_many_leases(harness: Harness, awaited: bool) -> None
 
 
 def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(harness: Harness) -> None:
-    queue = live(harness)
+    queue, time = harness.open(), Time(harness)
     started, go_on = threading.Event(), threading.Event()
 
     @queue.task("rude")
@@ -243,10 +240,9 @@ def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(harness
         return "kept"
 
     made = rude.enqueue()
-    with at_work(queue, lease=KEPT_LEASE_SECONDS):
+    with at_work(queue, lease=LEASE_SECONDS, timer=time.timer):
         arrived(started)
-        first = queue.get(made.id).lease_until_ms or 0
-        wait_until(lambda: (queue.get(made.id).lease_until_ms or 0) > first + 3 * KEPT_LEASE_SECONDS * 1000)
+        time.pass_leases(queue, made.id, LEASE_SECONDS, 3)
         assert queue.claim(worker="other") is None
         go_on.set()
         job = ended(queue, made.id)
@@ -257,16 +253,18 @@ def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(harness
 @COLOURS
 def test_handlers_stop_by_themselves_when_the_store_is_away_for_a_lease(harness: Harness, awaited: bool) -> None:
     outage = Outage(harness)
-    queue = live(harness)
+    queue, time = harness.open(), Time(harness)
     waiting = Waiting(queue, awaited=awaited)
     made = queue.enqueue("wait", {})
-    with at_work(queue, lease=LEASE_SECONDS, concurrency=1):
+    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
         arrived(waiting.started)
         with outage:
+            time.advance(LEASE_SECONDS)
             arrived(waiting.told)
         assert waiting.reason == "lost"
         waiting.go_on.set()
-        # It goes on by itself: the job lapses, is claimed again and done.
+        # It goes on by itself: the lease has expired, the job is claimed again and done.
+        time.timer.advance(LEASE_SECONDS)
         job = ended(queue, made.id)
 
     assert (job.state, job.result) == ("done", "in time")
@@ -290,7 +288,7 @@ def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness) -> No
 
 
 def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -> None:
-    outage = Outage(harness)
+    outage, timer = Outage(harness), MovableTimer()
     queue = harness.open()
     started, go_on = threading.Event(), threading.Event()
 
@@ -301,10 +299,11 @@ def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -
         arrived(go_on)
 
     made = queue.enqueue("long", {})
-    with at_work(queue, lease=2, concurrency=1):
+    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=timer):
         in_state(queue, made.id, "running")
         with outage:
             started.set()
+            timer.advance(LEASE_SECONDS / 3)
             outage.struck(2)
         wait_until(lambda: queue.get(made.id).phase == "loading")
         go_on.set()
@@ -314,8 +313,9 @@ def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -
 def test_a_handler_that_cleans_up_is_cancelled_only_once(queue: Queue) -> None:
     cancels = []
     started, cleaned = threading.Event(), threading.Event()
+    timer = MovableTimer()
 
-    @queue.task("tidy", timeout=0.3)
+    @queue.task("tidy", timeout=30)
     async def tidy() -> None:
         started.set()
         try:
@@ -323,8 +323,9 @@ def test_a_handler_that_cleans_up_is_cancelled_only_once(queue: Queue) -> None:
         finally:
             cancels.append("told")
             try:
-                for _ in range(100):
+                for _ in range(10):
                     await asyncio.sleep(0.005)
+                    timer.advance(30)
             except asyncio.CancelledError:
                 cancels.append("told again")
                 raise
@@ -332,9 +333,10 @@ def test_a_handler_that_cleans_up_is_cancelled_only_once(queue: Queue) -> None:
                 cleaned.set()
 
     tidy.enqueue()
-    with at_work(queue):
+    with at_work(queue, lease=LEASE_SECONDS, timer=timer):
         arrived(started)
         with queue.transaction():
+            timer.advance(30)
             # Its settlement has to wait, so that its time is up for long.
             arrived(cleaned)
 

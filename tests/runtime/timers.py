@@ -15,16 +15,20 @@ _LOOK_SECONDS = 0.005
 
 
 class MovableTimer(Timer):
-    """Real time, which `advance` moves ahead: a wait whose end is reached by that ends at once."""
+    """Real time, which `advance` moves ahead: a wait whose end is reached by that ends at once.
 
-    def __init__(self) -> None:
+    One that *stands_still* moves by `advance` only, so that handlers take no time, however busy the machine is.
+    """
+
+    def __init__(self, *, stands_still: bool = False) -> None:
+        self._stands_at = time.monotonic() if stands_still else None
         self._ahead = 0.0
         self._lock = threading.Lock()
         self._timeouts: dict[asyncio.Timeout, tuple[asyncio.AbstractEventLoop, float]] = {}
 
     def monotonic(self) -> float:
         """Read the clock."""
-        return time.monotonic() + self._ahead
+        return (time.monotonic() if self._stands_at is None else self._stands_at) + self._ahead
 
     def advance(self, seconds: float) -> None:
         """Let *seconds* pass at once; from any thread."""
@@ -35,8 +39,9 @@ class MovableTimer(Timer):
                     loop.call_soon_threadsafe(self._reschedule, loop, timeout, ends_at)
 
     def _reschedule(self, loop: asyncio.AbstractEventLoop, timeout: asyncio.Timeout, ends_at: float) -> None:
-        if timeout in self._timeouts and not timeout.expired():
-            timeout.reschedule(loop.time() + max(ends_at - self.monotonic(), 0))
+        left = ends_at - self.monotonic()
+        if timeout in self._timeouts and not timeout.expired() and (self._stands_at is None or left <= 0):
+            timeout.reschedule(loop.time() + max(left, 0))
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """Return a block that is cancelled once *seconds* have passed."""
@@ -44,7 +49,7 @@ class MovableTimer(Timer):
 
     @asynccontextmanager
     async def _movable(self, seconds: float) -> AsyncIterator[None]:
-        async with asyncio.timeout(seconds) as timeout:
+        async with asyncio.timeout(seconds if self._stands_at is None or seconds <= 0 else None) as timeout:
             with self._lock:
                 self._timeouts[timeout] = (asyncio.get_running_loop(), self.monotonic() + seconds)
             try:

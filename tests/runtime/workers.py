@@ -15,6 +15,7 @@ from holdfast.client.connect import queue_on
 from holdfast.runtime.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
+from tests.runtime.timers import MovableTimer
 from tests.support.clock import ManualClock
 from tests.support.faults import Faults
 from tests.support.stores import Harness
@@ -40,6 +41,26 @@ class RunningClock(ManualClock):
     def now(self) -> Now:
         passed_ms = round((time.monotonic() - self._started) * 1000)
         return Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)
+
+
+class Time:
+    """The time of a store and of its workers, which a test moves together; that of the store stands still else."""
+
+    def __init__(self, harness: Harness, *, stands_still: bool = False) -> None:
+        self.timer = MovableTimer(stands_still=stands_still)
+        self._harness = harness
+
+    def advance(self, seconds: float) -> None:
+        """Let *seconds* pass, for leases, timeouts and grace periods alike."""
+        self._harness.clock.advance(seconds)
+        self.timer.advance(seconds)
+
+    def pass_leases(self, queue: Queue, job_id: str, lease: float, count: int) -> None:
+        """Let the time of *count* leases pass, of which each renewal extends the one of the job."""
+        for _ in range(2 * count):
+            before = queue.get(job_id).lease_until_ms
+            self.advance(lease / 2)
+            wait_until(lambda before=before: queue.get(job_id).lease_until_ms != before)  # type: ignore[misc]
 
 
 class Outage(Faults):

@@ -105,7 +105,7 @@ class Core:
         self._retrying = Retrying("claims and settlements", timer)
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadSlots(self.handler_ended)
-        self._coroutines = TaskSlots(self.handler_ended, asyncio.current_task())
+        self._coroutines = TaskSlots(self.handler_ended, asyncio.current_task(), timer)
         self._places = self._made_places(isolation)
         self._line = Line(concurrency, self._places.slots_of)
         self._threads.line = self._coroutines.line = self._places.processes.line = self._line

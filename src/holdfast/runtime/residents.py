@@ -226,6 +226,9 @@ class Residents:
             if load.task is None or load.ends_at > self._timer.monotonic():
                 continue
             load.task.cancel()
+            for attempt in load.attempts:
+                # Without what it needs it must not run, whoever notices first that its time is up.
+                attempt.time_out()
             log.error("gave up loading %s: the time of all jobs that wait for it is up", load.affinity)
             if not inspect.iscoroutinefunction(self._terms.load):
                 stuck = HandlersStuck(1, sorted({attempt.claim.job.kind for attempt in load.attempts}))

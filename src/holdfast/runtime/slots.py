@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.timers import REAL_TIMER, Timer
 
 Told: TypeAlias = Callable[[Attempt], None]
 """Told of each attempt whose handler has ended."""
@@ -149,11 +150,12 @@ def run_blocking(attempt: Attempt) -> None:
 class TaskSlots:
     """Tasks for handlers that are awaited, started as they are needed, in the loop in which this is made."""
 
-    def __init__(self, told: Told, owner: asyncio.Task[Any] | None = None) -> None:
+    def __init__(self, told: Told, owner: asyncio.Task[Any] | None = None, timer: Timer = REAL_TIMER) -> None:
         """Call *told* with each attempt that ended; *owner* is the task that closes this."""
         self.line: Line
         self._told = told
         self._owner = owner
+        self._timer = timer
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._attempts: deque[Attempt] = deque()
@@ -255,7 +257,9 @@ class TaskSlots:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_CLOSING_SECONDS)
+            with suppress(TimeoutError):
+                async with self._timer.timeout(_CLOSING_SECONDS):
+                    await asyncio.wait(tasks)
 
 
 async def _forget_cancel(task: asyncio.Task[Any]) -> None:
