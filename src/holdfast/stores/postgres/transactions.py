@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -24,6 +23,7 @@ from holdfast.stores.postgres.binding import bound, columns
 from holdfast.stores.postgres.errors import fell_silent, lost, prepared_lost, worth_another_run
 from holdfast.stores.postgres.statements import texts
 from holdfast.stores.postgres.wire import AfterCommitError, Commit, Copy, Message, Pause, Query, Talk
+from holdfast.stores.randomness import RANDOM
 from holdfast.stores.script import Read, Row, Rows, Script, Statement, Write
 
 T = TypeVar("T")
@@ -39,8 +39,6 @@ _NOTIFY_LOCK_MS = 1_000
 _RUNS_MAX = 20
 _PAUSE_SECONDS_FIRST = 0.005
 _PAUSE_DOUBLINGS_MAX = 6
-# Not the shared generator, which programs seed, and which forked processes have in common.
-_chance: random.Random = random.SystemRandom()
 _COPY_ROWS_MIN = 32
 _TOPICS_MAX = 900
 # What DISCARD ALL does, which cannot follow a commit in one message; the driver's prepared statements are kept.
@@ -188,7 +186,7 @@ def _again(terms: Terms, error: BaseException, run: int) -> bool:
 
 def _pause_seconds(run: int) -> float:
     """Return a random time to wait after the *run*-th failed run: two that met must not meet again at once."""
-    return _chance.uniform(0.0, _PAUSE_SECONDS_FIRST * 2.0 ** min(run, _PAUSE_DOUBLINGS_MAX))
+    return RANDOM.uniform(0.0, _PAUSE_SECONDS_FIRST * 2.0 ** min(run, _PAUSE_DOUBLINGS_MAX))
 
 
 def begin(terms: Terms, connection: Any, text: str) -> Talk[Rows]:
