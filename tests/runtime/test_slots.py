@@ -136,11 +136,11 @@ def test_what_was_taken_ahead_is_given_back_when_handlers_turn_out_long(queue: Q
 
 
 def test_what_is_taken_ahead_is_acknowledged_when_its_handler_starts(harness: Harness) -> None:
-    queue = live(harness)
+    queue, time = harness.open(), Time(harness, stands_still=True)
     first, second = Gate(queue), Gate(queue)
     first.declare("first", awaited=False)
     second.declare("second", awaited=False)
-    with at_work(queue, concurrency=1, lease=KEPT_LEASE_SECONDS):
+    with at_work(queue, concurrency=1, lease=600, timer=time.timer):
         first.warm_up("first")
         [running] = first.enqueue("first", "long")
         [ahead] = second.enqueue("second", "long")
@@ -154,6 +154,8 @@ def test_what_is_taken_ahead_is_acknowledged_when_its_handler_starts(harness: Ha
         assert (found[0].unacknowledged, queue.get(running).unacknowledged) == (1, 0)
         first.open.set()
         wait_until(lambda: second.running == 1)
+        # At the latest the next renewal says so.
+        time.advance(200)
         wait_until(lambda: queue.get(ahead).unacknowledged == 0)
         assert queue.get(ahead).state == "running"
         second.open.set()

@@ -271,16 +271,20 @@ def test_handlers_stop_by_themselves_when_the_store_is_away_for_a_lease(harness:
     assert job.epoch > 1
 
 
-def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness) -> None:
+def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage(harness)
-    queue = live(harness)
+    queue, time = harness.open(), Time(harness)
     waiting = Waiting(queue, awaited=False)
     made = queue.enqueue("wait", {})
-    with at_work(queue, lease=LEASE_SECONDS, concurrency=1):
+    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
         arrived(waiting.started)
         with outage:
+            time.advance(LEASE_SECONDS / 2)
+            wait_until(lambda: "lease renewals fail" in caplog.text)
+            time.advance(LEASE_SECONDS / 2)
             arrived(waiting.told)
         waiting.go_on.set()
+        time.timer.advance(LEASE_SECONDS)
         assert ended(queue, made.id).state == "done"
 
     lost, *_ = queue.attempts(made.id)
