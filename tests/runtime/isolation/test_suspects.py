@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Queue, Released
+from holdfast import NewJob, Queue, Released
 from tests.chaos.processes import PATIENCE_SECONDS, Child
 from tests.chaos.threads import wait_until
 from tests.runtime.isolation import handlers
@@ -36,6 +37,26 @@ def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, 
         *["lease_lapsed", "process_died", "process_died"]
     ]
     assert job.state == "failed"
+
+
+def test_what_a_killed_worker_took_ahead_spends_no_attempt(shared: Shared, tmp_path: Path) -> None:
+    # It takes seconds: a process starts, and a lease has to end by the real clock.
+    queue = shared.queue
+    with Child(work, shared.words, {"concurrency": 1, "lease": 1}) as victim:
+        # So many short handlers let a worker take work ahead.
+        for made in queue.enqueue_many([NewJob("which.plain", {}) for _ in range(400)]):
+            ended(queue, made.id)
+        handlers.neighbour.enqueue(str(tmp_path / "started"))
+        ahead = queue.enqueue_many([NewJob("which.plain", {}, max_attempts=1) for _ in range(10)])
+        wait_until(lambda: queue.counts().get("running", 0) > 1)
+        os.kill(victim.pid, signal.SIGKILL)
+        wait_until(lambda: is_gone(victim.pid))
+    with at_work(queue, concurrency=1, kinds=["which.plain"]):
+        jobs = [ended(queue, made.id) for made in ahead]
+
+    assert [(job.state, job.attempt) for job in jobs] == [("done", 1)] * 10
+    outcomes = [attempt.outcome for made in ahead for attempt in queue.attempts(made.id)]
+    assert set(outcomes) == {"released", "done"}
 
 
 def _lapsed(harness: Harness, queue: Queue, kind: str, **payload: Any) -> str:
