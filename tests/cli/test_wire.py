@@ -37,7 +37,7 @@ def test_a_jobs_moments_are_milliseconds_and_its_bodies_decoded(cli: Cli) -> Non
 
     assert shown["due_at_ms"] - shown["enqueued_at_ms"] == 60_000
     assert (shown["payload"], shown["headers"], shown["tags"]) == ({"n": 2**70}, {"h": "1"}, {"t": "2"})
-    assert shown["backoff"] == {"base_ms": 60_000, "factor": 2.0, "cap_ms": 3_600_000, "jitter": 0.0}
+    assert shown["backoff"] == {"base_ms": 60_000, "factor": 2.0, "cap_ms": 3_600_000, "jitter": 0.2}
 
 
 def test_what_makes_a_job_a_batch_of_a_session_is_shown(cli: Cli) -> None:

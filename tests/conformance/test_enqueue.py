@@ -51,7 +51,7 @@ WORDS: list[tuple[dict[str, Any], str, Any]] = [
     ({"max_attempts": 1}, "max_attempts", 1),
     ({"max_attempts": 1_000}, "max_attempts", 1_000),
     ({"backoff": Backoff(1.5, 3.0, 9.0, 0.25)}, "backoff", Backoff(1.5, 3.0, 9.0, 0.25)),
-    ({"backoff": None}, "backoff", Backoff()),
+    ({"backoff": None}, "backoff", Backoff(jitter=0.2)),
     ({"job_id": "order-42"}, "id", "order-42"),
     ({"dedupe_key": "k"}, "dedupe_key", "k"),
 ]

@@ -23,6 +23,11 @@ class TestPauses:
         pauses = [backoff.DEFAULT.pause_ms(attempt, 0.5) for attempt in range(1, 10)]
         assert pauses == [60_000 * 2**power for power in range(6)] + [3_600_000] * 3
 
+    def test_jobs_that_failed_together_do_not_return_together_by_default(self) -> None:
+        pauses = {backoff.DEFAULT.pause_ms(1, chance / 10) for chance in range(11)}
+        assert len(pauses) == 11
+        assert (min(pauses), max(pauses)) == (48_000, 72_000)
+
     @given(SECONDS, FACTORS, SECONDS, CHANCES, ATTEMPTS)
     def test_a_pause_is_never_above_the_cap_nor_below_the_smaller_of_base_and_cap(
         self, base: float, factor: float, cap: float, chance: float, attempt: int

@@ -47,7 +47,8 @@ class Backoff:
         return cls(base_ms / 1000, factor, cap_ms / 1000, jitter)
 
 
-DEFAULT = Backoff()
+DEFAULT = Backoff(jitter=0.2)
+"""For a job that was enqueued, and a task that was declared, without one."""
 
 
 def _power(factor: float, exponent: int) -> float:
