@@ -96,7 +96,8 @@ def test_the_last_failures_are_shown_in_80_columns() -> None:
         7, "019a8c1e-0000-7000-8000-000000000000", "report.make", 5, 5, "value_error", message, None
     )
 
-    lines = drawn(busy(1)._replace(failures=(failed,)))
+    earlier = failed._replace(attempt=4, next_attempt_at_ms=1)
+    lines = drawn(busy(1)._replace(failures=(failed, earlier)))
 
     assert lines[-3].split() == ["#", "FAILED", "LAST", "TRY", "REASON", "NEXT", "TRY"]
     assert lines[-1].split()[:5] == ["7", "report.make", "5/5", "value_error:", "no"]

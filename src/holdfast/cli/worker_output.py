@@ -10,10 +10,11 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 _BYTES_AT_ONCE: Final = 65_536
 # A line that is longer is shown in pieces.
@@ -28,6 +29,34 @@ def terminal_of(stream: TextIO) -> Iterator[TextIO]:
     again = os.dup(stream.fileno())
     with os.fdopen(again, "w", encoding=stream.encoding, errors=stream.errors, buffering=1) as terminal:
         yield terminal
+
+
+@contextmanager
+def without_echo(stream: TextIO) -> Iterator[None]:
+    """Keep the terminal from showing what is typed: `^C` or an empty line would move the screen under the cursor.
+
+    A shell restores the setting itself if the worker is killed.
+    """
+    descriptor = stream.fileno()
+    try:
+        before = termios.tcgetattr(descriptor)
+    except (OSError, termios.error):
+        # Not a terminal that can be asked.
+        yield
+        return
+    changed = [*before]
+    changed[3] &= ~termios.ECHO
+    _set_attributes(descriptor, changed)
+    try:
+        yield
+    finally:
+        _set_attributes(descriptor, before)
+
+
+def _set_attributes(descriptor: int, attributes: list[Any]) -> None:
+    """Set the terminal's attributes; from a process in the background that would stop it, and is not worth it."""
+    if os.tcgetpgrp(descriptor) == os.getpgrp():
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, attributes)
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def on_screen(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
     terminal.show(Text(text.clean(about.summary)))
     # What goes to a file must not land on the screen.
     shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
-    with worker_output.terminal_of(sys.stdout) as screen:
+    with worker_output.terminal_of(sys.stdout) as screen, worker_output.without_echo(screen):
         drawing = console(screen)
 
         def drawn() -> RenderableType:
@@ -124,7 +124,10 @@ def draw(  # noqa: PLR0917  # one picture, from all it shows
     about: About, status: WorkerStatus, seconds: float, rate: float, width: int, height: int
 ) -> RenderableType:
     """Return the picture of a worker for a terminal of *width* and *height*."""
-    failures = status.failures[: _FAILURES_SHOWN if height > 2 * _LINES_AROUND else 0]
+    newest: dict[int, FailedAttempt] = {}
+    for failure in status.failures:
+        newest.setdefault(failure.job_number, failure)
+    failures = [*newest.values()][: _FAILURES_SHOWN if height > 2 * _LINES_AROUND else 0]
     # A table has a head of two lines and an empty one before it.
     rows = max(height - _LINES_AROUND - (len(failures) + 3 if failures else 0), _ROWS_MIN)
     shown, hidden = status.running[:rows], len(status.running) - rows
@@ -197,7 +200,8 @@ def stopping(about: About, status: WorkerStatus) -> str:
         return "stopping: takes no more jobs"
     jobs = text.number(len(status.running), "job")
     wait = text.duration(about.grace_seconds * 1000)
-    return f"stopping: waits up to {wait} for {jobs}; Ctrl-C again releases them at once"
+    them = "it" if len(status.running) == 1 else "them"
+    return f"stopping: waits up to {wait} for {jobs}; Ctrl-C again releases {them} at once"
 
 
 def _counts(status: WorkerStatus, rate: float) -> Text:
