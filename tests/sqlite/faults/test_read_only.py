@@ -78,7 +78,9 @@ def _mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: s
     escaped = place.replace(" ", "\\040")
     table.write_text(
         "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
-        f"36 22 0:31 / {escaped} rw,relatime shared:7 - {kind} server:/export rw\n"
+        f"36 22 0:31 / {escaped} rw,relatime shared:7 - {kind} server:/export rw\n",
+        encoding="utf-8",
+        errors="surrogateescape",
     )
     monkeypatch.setattr(file_systems, "_MOUNTS", table)
 
@@ -95,6 +97,22 @@ class TestNetworkFileSystems:
             with pytest.raises(holdfast.UnsupportedStore, match=kind), holdfast.connect(f"{shared}/a.db") as queue:
                 use(queue)
         assert list(shared.iterdir()) == []
+
+    def test_a_mount_whose_name_is_not_utf_8_does_no_harm(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _mounts(tmp_path, monkeypatch, "nfs4", "/mnt/\udcff\u2028x")
+        with holdfast.connect(tmp_path / "jobs.db") as queue:
+            assert queue.enqueue("mail").created
+
+    def test_a_network_mount_whose_name_is_not_ascii_is_recognised(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shared = tmp_path / "gemeinsam für alle"
+        shared.mkdir()
+        _mounts(tmp_path, monkeypatch, "nfs4", str(shared))
+        with pytest.raises(holdfast.UnsupportedStore, match="nfs4"):
+            holdfast.connect(shared / "a.db").migrate()
 
     def test_a_link_to_a_file_on_a_network_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "shared").mkdir()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 _MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-3][0-7]{2})")
 _NETWORK = (
     *("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs"),
     *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.juicefs"),
@@ -20,15 +23,19 @@ def network_file_system(path: str) -> str | None:
 def file_system(path: str) -> str | None:
     """Return the kind of the innermost mount above *path*, or None where the system does not tell."""
     try:
-        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = _MOUNTS.read_bytes().split(b"\n")
     except OSError:
         return None
-    best, kind = "", None
+    # Compared as bytes: the name of a mount may be in any encoding.
+    name = os.fsencode(path)
+    best, kind = b"", None
     for line in lines:
-        left, _, right = line.partition(" - ")
-        mounted = left.split()[4].encode().decode("unicode_escape")
-        inside = mounted in {"/", path} or path.startswith(f"{mounted}/")
+        left, separator, right = line.partition(b" - ")
+        if not separator:
+            continue
+        mounted = _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), left.split(b" ")[4])
+        inside = mounted in {b"/", name} or name.startswith(mounted + b"/")
         # Of two mounts on one place the later one is seen.
         if inside and len(mounted) >= len(best):
-            best, kind = mounted, right.split()[0]
+            best, kind = mounted, right.split(b" ")[0].decode(errors="replace")
     return kind
