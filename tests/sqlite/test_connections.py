@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import aiosqlite
 import pytest
 
 import holdfast
-from holdfast import Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured
+from holdfast import Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured, StoreBusy
+from holdfast.stores.sqlite import loops, writer
+from tests.chaos.processes import PATIENCE_SECONDS
+from tests.chaos.threads import in_background
 
 
 @pytest.fixture
@@ -80,6 +84,47 @@ class TestWithin:
         own.execute("commit")
         assert made.job.payload == {"n": 1}
         assert queue.get("a").kind == "mail"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda own: setattr(own, "text_factory", bytes),
+            lambda own: setattr(own, "text_factory", lambda raw: raw.decode().split()),
+            lambda own: own.execute("pragma count_changes = 1"),
+        ],
+        ids=["bytes", "lists", "count_changes"],
+    )
+    def test_a_connection_that_changes_what_statements_return_is_refused(
+        self, queue: holdfast.Queue, path: str, change: Callable[[sqlite3.Connection], object]
+    ) -> None:
+        own = sqlite3.connect(path, isolation_level=None)
+        change(own)
+        own.execute("begin immediate")
+        with pytest.raises(InvalidInput, match=r"text_factory to str|count_changes = 0"):
+            queue.within(own)
+
+    @pytest.mark.parametrize("kind", ["integer", "text"])
+    def test_a_connection_with_converters_is_refused(
+        self, queue: holdfast.Queue, path: str, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        monkeypatch.setitem(sqlite3.converters, kind.upper(), lambda raw: [raw])
+        own = sqlite3.connect(path, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES)
+        own.execute("begin immediate")
+        with pytest.raises(InvalidInput, match="detect_types"):
+            queue.within(own)
+
+    def test_an_odd_aiosqlite_connection_is_refused(self, path: str) -> None:
+        async def scenario() -> None:
+            queue = holdfast.connect_async(path)
+            await queue.migrate()
+            async with aiosqlite.connect(path, isolation_level=None) as own:
+                own.text_factory = bytes
+                await own.execute("begin immediate")
+                with pytest.raises(InvalidInput, match="text_factory to str"):
+                    await queue.within(own).enqueue("mail")
+            await queue.close()
+
+        asyncio.run(scenario())
 
     def test_without_an_open_transaction_it_is_refused(self, queue: holdfast.Queue, path: str) -> None:
         with pytest.raises(InvalidInput, match="no open transaction"):
@@ -186,6 +231,155 @@ class TestOpenTransactions:
         asyncio.run(queue.close())
 
 
+class TestWaitingForTheWriter:
+    """The time is short here: nothing but the end of it can end these calls."""
+
+    @pytest.fixture(autouse=True)
+    def short_patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(writer, "BUSY_SECONDS", 0.1)
+
+    def test_a_thread_that_waits_too_long_for_another_is_told(self, queue: holdfast.Queue) -> None:
+        with queue.transaction() as transaction:
+            transaction.enqueue("mail", job_id="held")
+            for use in (queue.claim, lambda: queue.transaction().__enter__(), queue.close):
+                with pytest.raises(StoreBusy, match="another caller of this queue"):
+                    in_background(use).result(PATIENCE_SECONDS)
+        assert queue.enqueue("mail").created
+        assert queue.counts() == {"ready": 2}
+
+    def test_a_task_that_waits_too_long_for_another_is_told(self, path: str) -> None:
+        async def scenario() -> None:
+            queue = holdfast.connect_async(path)
+            others = [queue.enqueue("mail"), queue.claim(), queue.transaction().__aenter__()]
+            held = asyncio.Event()
+            waiting = [asyncio.create_task(waits(other, held)) for other in others]
+            async with queue.transaction() as transaction:
+                await transaction.enqueue("mail", job_id="held")
+                held.set()
+                told = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(error) for error in told] == [StoreBusy] * 3
+            assert (await queue.enqueue("mail")).created
+            assert await queue.counts() == {"ready": 2}
+            await queue.close()
+
+        async def waits(other: Any, held: asyncio.Event) -> None:
+            await held.wait()
+            await other
+
+        asyncio.run(scenario())
+
+    def test_a_task_in_its_own_transaction_is_told_at_once(self, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(writer, "BUSY_SECONDS", PATIENCE_SECONDS)
+
+        async def scenario() -> None:
+            queue = holdfast.connect_async(path)
+            async with queue.transaction():
+                for use in (queue.enqueue("mail"), queue.claim(), queue.claim_many(limit=2)):
+                    with pytest.raises(Misconfigured, match="call the methods of the transaction"):
+                        async with asyncio.timeout(PATIENCE_SECONDS / 2):
+                            await use
+            await queue.close()
+
+        asyncio.run(scenario())
+
+    def test_gathering_calls_of_the_queue_inside_its_transaction_is_told(self, path: str) -> None:
+        async def scenario() -> None:
+            queue = holdfast.connect_async(path)
+            async with queue.transaction() as transaction:
+                told = await asyncio.gather(
+                    queue.enqueue("mail"),
+                    queue.claim(),
+                    queue.transaction().__aenter__(),
+                    asyncio.to_thread(holdfast.Queue(queue.store, queue.operations).enqueue, "mail"),
+                    return_exceptions=True,
+                )
+                await transaction.enqueue("mail", job_id="kept")
+            assert [type(error) for error in told] == [Misconfigured] * 4
+            assert all("call the methods of the transaction" in str(error) for error in told)
+            assert [job.id for job in await queue.jobs()] == ["kept"]
+            await queue.close()
+
+        asyncio.run(scenario())
+
+    def test_a_task_started_in_a_transaction_runs_after_it(self, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(writer, "BUSY_SECONDS", PATIENCE_SECONDS)
+
+        async def scenario() -> None:
+            queue = holdfast.connect_async(path)
+            async with queue.transaction():
+                after = asyncio.create_task(queue.enqueue("mail"))
+                await asyncio.sleep(0)
+            assert (await after).created
+            await queue.close()
+
+        asyncio.run(scenario())
+
+    def test_calls_of_the_transaction_may_be_gathered_and_one_be_refused(self, path: str) -> None:
+        async def scenario() -> None:
+            queue = holdfast.connect_async(path)
+            await queue.enqueue("mail", {"n": 1}, job_id="taken")
+            async with queue.transaction() as transaction:
+                calls = [
+                    transaction.enqueue("mail", {"n": n}, job_id="taken" if n % 3 == 0 else f"job-{n}")
+                    for n in range(30)
+                ]
+                told = await asyncio.gather(*calls, return_exceptions=True)
+            assert [isinstance(answer, holdfast.Conflict) for answer in told] == [n % 3 == 0 for n in range(30)]
+            assert (await queue.counts())["ready"] == 21
+            await queue.close()
+
+        asyncio.run(scenario())
+
+
+class TestLoopsThatEnd:
+    @pytest.fixture(autouse=True)
+    def quick_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loops, "_LOOK_SECONDS", 0.01)
+
+    @staticmethod
+    def leave_open(queue: holdfast.AsyncQueue) -> asyncio.Task[None]:
+        """Close a loop while a task of it, which is still referenced, is inside a transaction."""
+        inside = asyncio.Event()
+
+        async def hold() -> None:
+            async with queue.transaction() as transaction:
+                await transaction.enqueue("mail", job_id="lost")
+                inside.set()
+                await asyncio.Event().wait()
+
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(hold())
+        loop.run_until_complete(inside.wait())
+        loop.close()
+        return task
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_a_transaction_left_open_by_a_closed_loop_holds_up_no_caller(self, path: str) -> None:
+        queue = holdfast.connect_async(path)
+        task = self.leave_open(queue)
+        with holdfast.connect(path) as other:
+            assert other.enqueue("mail", job_id="others").created
+        blocking = holdfast.Queue(queue.store, queue.operations)
+        assert blocking.enqueue("mail", job_id="ours").created
+        assert {job.id for job in blocking.jobs()} == {"others", "ours"}
+        assert not task.done()
+        blocking.close()
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_a_transaction_that_queued_in_a_closed_loop_does_not_get_the_lead(self, path: str) -> None:
+        queue = holdfast.connect_async(path)
+        blocking = holdfast.Queue(queue.store, queue.operations)
+        loop = asyncio.new_event_loop()
+        with blocking.transaction() as transaction:
+            transaction.enqueue("mail", job_id="first")
+            entering = loop.create_task(queue.transaction().__aenter__())
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+        assert blocking.enqueue("mail", job_id="second").created
+        assert not entering.done()
+        blocking.close()
+
+
 class TestFork:
     def test_a_forked_child_opens_the_file_for_itself(self, queue: holdfast.Queue) -> None:
         queue.enqueue("mail", job_id="parent")
@@ -207,6 +401,15 @@ class TestClosing:
         queue.enqueue("mail")
         queue.close()
         assert queue.counts() == {"ready": 1}
+
+    def test_a_closed_queue_in_memory_is_refused_because_its_jobs_are_gone(self) -> None:
+        queue = holdfast.connect(":memory:")
+        queue.enqueue("mail")
+        queue.close()
+        for use in (queue.counts, lambda: queue.enqueue("mail"), lambda: queue.transaction().__enter__()):
+            with pytest.raises(Misconfigured, match="in memory and has been closed"):
+                use()
+        queue.close()
 
     def test_no_file_stays_open_after_closing(self, queue: holdfast.Queue, path: str) -> None:
         queue.enqueue("mail")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -116,12 +115,33 @@ def test_nothing_is_opened_before_it_is_used(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_file_that_is_no_database_is_called_damaged(path: Path) -> None:
-    path.write_bytes(os.urandom(8192))
-    with pytest.raises(holdfast.StoreDamaged):
-        holdfast.connect(str(path)).enqueue("work")
+@pytest.mark.parametrize("content", [b"hello\n", b"\xff" * 8192], ids=["short", "long"])
+def test_a_file_that_is_not_a_database_is_called_so_and_left_alone(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    queue = holdfast.connect(path)
+    for use in (queue.counts, queue.claim, lambda: queue.wait("x", timeout=1), lambda: queue.enqueue("work")):
+        with pytest.raises(holdfast.UnsupportedStore, match="is not a SQLite database"):
+            use()
+    queue.close()
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
+def test_a_file_in_utf_16_is_refused_and_left_alone(path: Path, encoding: str) -> None:
+    own = sqlite3.connect(path)
+    own.execute(f"pragma encoding = '{encoding}'")
+    own.execute("create table orders (id integer)")
+    own.close()
+    before = path.read_bytes()
+    queue = holdfast.connect(path)
+    for use in (queue.counts, lambda: queue.enqueue("work")):
+        with pytest.raises(holdfast.UnsupportedStore, match=f"encoded in {encoding}, and Holdfast needs UTF-8"):
+            use()
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_folder_that_is_missing_is_told_as_such(tmp_path: Path) -> None:
-    with pytest.raises(holdfast.StoreUnreachable, match="folder"):
+    with pytest.raises(holdfast.StoreUnreachable, match="missing' does not exist"):
         holdfast.connect(str(tmp_path / "missing" / "jobs.db")).enqueue("work")

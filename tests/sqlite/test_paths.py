@@ -130,7 +130,7 @@ class TestPlacesThatAreRefused:
         """Expect that `connect` says nothing and touches nothing, and each use raises *error*."""
         before = names(place.parent) if place.parent.is_dir() else []
         queue = holdfast.connect(place)
-        for use in (queue.counts, lambda: queue.enqueue("mail")):
+        for use in (queue.counts, lambda: queue.enqueue("mail"), lambda: queue.wait("x", timeout=1)):
             with pytest.raises(error, match=match):
                 use()
         queue.close()
@@ -157,7 +157,8 @@ class TestPlacesThatAreRefused:
 
     def test_a_file_with_two_hard_links(self, tmp_path: Path) -> None:
         first, second = tmp_path / "first.db", tmp_path / "second.db"
-        holdfast.connect(first).migrate()
+        with holdfast.connect(first) as queue:
+            queue.migrate()
         second.hardlink_to(first)
         for place in (first, second):
             self.refuse(place, UnsupportedStore, "has 2 hard links")
@@ -183,7 +184,8 @@ class TestWhatConnectTakes:
             ("file://localhost/srv/jobs.db", "'/srv/jobs.db'"),
             (Path("file:jobs.db"), "'jobs.db'"),
             ("sqlite:jobs.db", "'sqlite://'"),
-            (Path("postgresql://localhost/jobs"), "as a string"),
+            (Path("sqlite:///jobs.db"), "the whole URL"),
+            (Path("postgresql://localhost/jobs"), "postgresql://user"),
         ],
     )
     def test_a_file_url_is_refused_with_what_to_write_instead(self, elsewhere: Path, url: Any, advice: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from holdfast.stores.sqlite import writer
 from holdfast.stores.sqlite.side_file import SideFile
 from tests.chaos.processes import PATIENCE_SECONDS, Child, gate_is_free, say
 from tests.chaos.threads import in_background, interruptible, wait_until
+from tests.support.places import open_folder
 
 SOON = 0.05
 
@@ -296,6 +298,88 @@ class TestHoldersThatFallSilent:
             holder.tell()
             assert queue.enqueue("mail", job_id="ours").created
             assert {job.id for job in queue.jobs()} == {"ours", "theirs"}
+
+
+# --- permissions ---------------------------------------------------------------------------------------------------
+
+
+def _mode(path: str) -> int:
+    return stat.S_IMODE(Path(path).stat().st_mode)
+
+
+class TestPermissions:
+    @pytest.mark.parametrize(
+        ("database", "lock_file"), [(0o600, 0o600), (0o640, 0o600), (0o644, 0o600), (0o660, 0o660), (0o666, 0o666)]
+    )
+    def test_those_who_may_write_the_database_may_use_it_and_no_others(
+        self, path: str, database: int, lock_file: int
+    ) -> None:
+        Path(path).touch()
+        Path(path).chmod(database)
+        for _ in range(2):  # as it is made, and as it is opened after the mode was changed
+            SideFile(path).close()
+            assert _mode(f"{path}-holdfast") == lock_file
+            Path(f"{path}-holdfast").chmod(0o604)
+
+    def test_its_mode_follows_the_database_whatever_the_umask(self, path: str) -> None:
+        before = os.umask(0)
+        try:
+            with holdfast.connect(path) as queue:
+                queue.migrate()
+        finally:
+            os.umask(before)
+        assert _mode(f"{path}-holdfast") == 0o600
+        Path(path).chmod(0o664)
+        with holdfast.connect(path) as queue:
+            queue.migrate()
+        assert _mode(f"{path}-holdfast") == 0o660
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT CAN GIVE FILES TO OTHER USERS")
+    def test_another_user_of_the_group_can_write_and_a_stranger_can_neither_write_nor_lock(self) -> None:
+        with open_folder() as folder:
+            folder.chmod(0o777)
+            path = str(folder / "jobs.db")
+            Path(path).touch()
+            os.chown(path, _OWNER, _GROUP)
+            Path(path).chmod(0o660)
+            with holdfast.connect(path) as queue:
+                queue.migrate()
+            for user, group, ending in ((_OWNER, _GROUP, 0), (_MEMBER, _GROUP, 0), (_STRANGER, _STRANGER, 13)):
+                assert _visit_as(user, group, path) == ending
+
+    def test_a_lock_file_that_may_not_be_opened_is_named(self, path: str) -> None:
+        with holdfast.connect(path) as queue:
+            queue.migrate()
+        Path(f"{path}-holdfast").unlink()
+        Path(f"{path}-holdfast").symlink_to("elsewhere")
+        with pytest.raises(holdfast.StoreUnreachable, match=r"the lock file cannot be opened .*jobs\.db-holdfast"):
+            holdfast.connect(path).enqueue("mail")
+
+
+_OWNER, _MEMBER, _STRANGER, _GROUP = 60001, 60002, 60003, 60010
+
+
+def _visit_as(user: int, group: int, path: str) -> int:
+    """As another user: enqueue a job, then try to lock the lock file; return 0, or the number of the error."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([group])
+            os.setgid(group)
+            os.setuid(user)
+            try:
+                descriptor = os.open(f"{path}-holdfast", os.O_RDONLY)
+            except OSError as error:
+                with pytest.raises((holdfast.ReadOnlyStore, holdfast.StoreUnreachable)):
+                    holdfast.connect(path).enqueue("mail")
+                os._exit(error.errno or 1)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.close(descriptor)
+            with holdfast.connect(path) as queue:
+                os._exit(0 if queue.enqueue("mail").created else 1)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 # --- counters ------------------------------------------------------------------------------------------------------

@@ -179,6 +179,7 @@ class TestAcrossProcesses:
 
 @pytest.fixture
 def hub(path: str) -> Iterator[FileHub]:
+    SideFile(path).close()
     hub = hub_of(path)
     yield hub
     hub._listeners.clear()
@@ -237,6 +238,22 @@ class TestTheWatcher:
         lives = [in_background(live, f"topic-{n}") for n in range(16)]
         assert [answer.result(PATIENCE_SECONDS) for answer in lives] == [30] * 16
         side.close()
+
+
+def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(path: str) -> None:
+    hub, listener = hub_of(path), BlockingListener()
+    hub.add("a", listener)
+    assert watchers() == []
+    assert not Path(f"{path}-holdfast").exists()
+    with holdfast.connect(path) as queue:
+        queue.migrate()
+    assert len(watchers()) == 1
+    side = SideFile(path)
+    listener.wait(0)  # it may have been woken when the watcher started
+    side.ring(["a"])
+    assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
+    hub.remove("a", listener)
+    side.close()
 
 
 # --- without a bell ------------------------------------------------------------------------------------------------

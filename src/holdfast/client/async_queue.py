@@ -125,7 +125,7 @@ class AsyncQueue(AwaitedHost):
         return await asyncio.to_thread(self._runner.migrate)
 
     async def close(self) -> None:
-        """Let go of the store. A queue that is used again opens it again."""
+        """Close the store. A queue that is used again opens it again; what was in memory is gone."""
         await asyncio.to_thread(self._runner.close)
 
     async def __aenter__(self) -> AsyncQueue:

@@ -22,7 +22,6 @@ from holdfast.stores.sqlite.store import SqliteStore
 Durability: TypeAlias = Literal["full", "relaxed"]
 
 _SERVER_SCHEMES: Final = ("postgresql", "postgres")
-_SCHEME: Final = re.compile(r"(sqlite|postgresql|postgres):")
 SCHEMA_DEFAULT: Final = "holdfast"
 # A URL with a slash too few, or a connection string of settings.
 _MISTYPED_SERVER: Final = re.compile(
@@ -110,12 +109,12 @@ def _text(url: str | os.PathLike[str]) -> str:
 
 
 def _refuse_unsupported_url(url: str) -> None:
-    """Refuse URLs of SQLite's own, whose options defeat the store's locks, and URLs that a `Path` has shortened."""
+    """Refuse URLs of SQLite's own, whose options defeat the store's locks, and those that a `Path` has shortened."""
     if url.startswith("file:"):
         path = unquote(re.sub(r"^file:(//[^/]*)?", "", url).partition("?")[0].partition("#")[0])
         raise InvalidInput("url", f"file: URLs are not supported; give the path itself: {path!r}")
-    if (found := _SCHEME.match(url)) and not url.startswith("//", found.end()):
-        raise InvalidInput("url", f"begins with {found[0]!r} but not with '{found[0]}//'; give a URL as a string")
+    if url.startswith("sqlite:") and "://" not in url:
+        raise InvalidInput("url", "begins with 'sqlite:' but not with 'sqlite://'; give the path, or the whole URL")
 
 
 def _store(words: _Words) -> Store:

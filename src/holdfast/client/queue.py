@@ -124,7 +124,7 @@ class Queue(BlockingHost):
         return self._runner.migrate()
 
     def close(self) -> None:
-        """Let go of the store. A queue that is used again opens it again."""
+        """Close the store. A queue that is used again opens it again; what was in memory is gone."""
         self._runner.close()
 
     def __enter__(self) -> Queue:

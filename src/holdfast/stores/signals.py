@@ -43,6 +43,9 @@ class Hub:
         with self._lock:
             return set(self._listeners)
 
+    def refresh(self) -> None:
+        """Look again for what signals of other processes come through; a store in memory has no such thing."""
+
     def publish(self, topics: Iterable[str]) -> None:
         """Wake everybody who listens to one of *topics*."""
         with self._lock:

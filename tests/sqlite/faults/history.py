@@ -81,7 +81,7 @@ def complaints(path: str, history: History) -> list[str]:
             *_inconsistent(queue, jobs),
             *_stuck(queue, jobs),
         ]
-    except (holdfast.StoreDamaged, sqlite3.DatabaseError) as error:
+    except (holdfast.StoreDamaged, holdfast.UnsupportedStore, sqlite3.DatabaseError) as error:
         return [f"unsound: {error}"]
     finally:
         queue.close()

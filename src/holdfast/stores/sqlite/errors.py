@@ -14,6 +14,7 @@ from holdfast.domain.errors import (
     StoreDamaged,
     StoreFull,
     StoreUnreachable,
+    UnsupportedStore,
 )
 
 _BY_CODE: dict[int, type[HoldfastError]] = {
@@ -25,13 +26,14 @@ _BY_CODE: dict[int, type[HoldfastError]] = {
     sqlite3.SQLITE_CANTOPEN: StoreUnreachable,
     sqlite3.SQLITE_IOERR: StoreUnreachable,
     sqlite3.SQLITE_CORRUPT: StoreDamaged,
-    sqlite3.SQLITE_NOTADB: StoreDamaged,
+    sqlite3.SQLITE_NOTADB: UnsupportedStore,
 }
 _HINTS: dict[type[HoldfastError], str] = {
     StoreBusy: "other writers held the file for too long; try again",
     StoreFull: "the disk is full; nothing was stored",
     ReadOnlyStore: "the file can be read but not written; check its permissions and those of its folder",
     StoreUnreachable: "the file cannot be opened, read or written; check that its folder exists",
+    UnsupportedStore: "the file is not a SQLite database, or is encrypted; check the path",
     StoreDamaged: "the file is not a sound SQLite database; restore it from a backup",
 }
 

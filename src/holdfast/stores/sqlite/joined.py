@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +17,7 @@ from holdfast.stores.signals import Hub
 from holdfast.stores.sqlite.answers import Answers, Observer, plain_cursor
 from holdfast.stores.sqlite.errors import translated
 from holdfast.stores.sqlite.paths import MEMORY
+from holdfast.stores.sqlite.statements import statements
 from holdfast.stores.sqlite.threads import in_thread
 
 T = TypeVar("T")
@@ -21,14 +25,17 @@ T = TypeVar("T")
 _OPEN = "savepoint holdfast_join"
 _KEEP = "release holdfast_join"
 _UNDO = "rollback to holdfast_join"
-_FILES = "pragma database_list"
 
 
 class BlockingJoined:
     """Joins a transaction on a `sqlite3.Connection`; awaited, it runs in another thread."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock, observe: Observer, hub: Hub) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, clock: Clock, observe: Observer, hub: Hub, mutex: threading.RLock
+    ) -> None:
         self.hub = hub
+        self._mutex = mutex
+        """Held by the thread that runs something, because savepoints of several threads must not overlap."""
         self.connection = connection
         self.signals: set[str] = set()
         """What to tell the others once the transaction has committed."""
@@ -36,10 +43,12 @@ class BlockingJoined:
         self._observe = observe
         self._ended = False
 
-    def check_file(self, path: str) -> None:
-        """Refuse a connection that is not open on the queue's own file."""
+    def check(self, path: str) -> None:
+        """Refuse a connection that is not open on the queue's own file, or that changes what statements return."""
         with translated():
-            _refuse_other_file(plain_cursor(self.connection).execute(_FILES).fetchall(), path)
+            cursor = plain_cursor(self.connection)
+            for statement, refuse in _checks(path):
+                refuse(cursor.execute(statement).fetchall())
 
     def end(self) -> None:
         """Refuse whatever comes after the transaction's end."""
@@ -47,23 +56,26 @@ class BlockingJoined:
 
     def run(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint."""
-        _refuse_ended(ended=self._ended or not self.connection.in_transaction)
-        with translated():
-            # One for each script, because several threads may run theirs in one transaction.
-            cursor = plain_cursor(self.connection)
-            answers = Answers(cursor, self._clock, self._observe)
-            cursor.execute(_OPEN)
-            try:
-                result = run_script(step.script(), answers.blocking)
-            except BaseException:
-                # An error such as a full disk may have ended the whole transaction already.
-                if self.connection.in_transaction:
-                    cursor.execute(_UNDO)
-                    cursor.execute(_KEEP)
-                raise
-            cursor.execute(_KEEP)
-            self.signals |= answers.signals
-            return result
+        with self._mutex:
+            _refuse_ended(ended=self._ended or not self.connection.in_transaction)
+            with translated():
+                return self._run(step)
+
+    def _run(self, step: Read[T] | Write[T]) -> T:
+        cursor = plain_cursor(self.connection)
+        answers = Answers(cursor, self._clock, self._observe)
+        cursor.execute(_OPEN)
+        try:
+            result = run_script(step.script(), answers.blocking)
+        except BaseException:
+            # An error such as a full disk may have ended the whole transaction already.
+            if self.connection.in_transaction:
+                cursor.execute(_UNDO)
+                cursor.execute(_KEEP)
+            raise
+        cursor.execute(_KEEP)
+        self.signals |= answers.signals
+        return result
 
     async def run_async(self, step: Read[T] | Write[T]) -> T:
         """Run one script in a savepoint, in another thread."""
@@ -71,9 +83,10 @@ class BlockingJoined:
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
-        _refuse_ended(ended=self._ended)
-        with translated():
-            return self.connection.execute(sql, values).fetchall()
+        with self._mutex:
+            _refuse_ended(ended=self._ended)
+            with translated():
+                return self.connection.execute(sql, values).fetchall()
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL in another thread."""
@@ -100,7 +113,7 @@ class AwaitingJoined:
         with translated():
             cursor = await self.connection.cursor()
             cursor.row_factory = None
-            await self._check_file(cursor)
+            await self._check(cursor)
             await cursor.execute(_OPEN)
             try:
                 answers = Answers(cursor, self._clock, self._observe)
@@ -113,10 +126,11 @@ class AwaitingJoined:
             await cursor.execute(_KEEP)
             return result
 
-    async def _check_file(self, cursor: Any) -> None:
+    async def _check(self, cursor: Any) -> None:
         if self._unchecked_path is not None:
-            await cursor.execute(_FILES)
-            _refuse_other_file(list(await cursor.fetchall()), self._unchecked_path)
+            for statement, refuse in _checks(self._unchecked_path):
+                await cursor.execute(statement)
+                refuse(list(await cursor.fetchall()))
             self._unchecked_path = None
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:  # noqa: ARG002  # the shape of a runner
@@ -134,7 +148,36 @@ def _refuse_ended(*, ended: bool) -> None:
         raise Misconfigured("the transaction that this would join has ended")
 
 
-def _refuse_other_file(databases: list[Any], path: str) -> None:
+# --- what is refused of the caller's own connection ----------------------------------------------------------------
+
+
+def _checks(path: str) -> list[tuple[str, Callable[[list[Any]], None]]]:
+    """Return statements to run on the caller's connection, each with what refuses the rows it must not return."""
+    return [
+        ("pragma database_list", partial(_refuse_other_file, path)),
+        (statements()["schema_ledger"], _refuse_converted),
+        ("pragma count_changes", _refuse_counting),
+    ]
+
+
+def _refuse_converted(rows: list[Any]) -> None:
+    """Refuse a connection whose `text_factory` or converters change integers or text, with which all rows begin."""
+    for row in rows:
+        if [type(value) for value in row[:2]] != [int, str]:
+            raise InvalidInput(
+                "connection",
+                "does not return integers as int and text as str; set its text_factory to str, and open it without"
+                " detect_types or without converters for INTEGER and TEXT",
+            )
+
+
+def _refuse_counting(setting: list[Any]) -> None:
+    if setting and setting[0][0]:
+        raise InvalidInput("connection", "has `pragma count_changes` on; run `pragma count_changes = 0` before")
+
+
+def _refuse_other_file(path: str, databases: list[Any]) -> None:
+    _refuse_converted(databases)
     opened = next((row[2] for row in databases if row[1] == "main"), "")
     if not opened or path == MEMORY or not Path(opened).samefile(path):
         raise InvalidInput("connection", f"is open on {opened or ':memory:'!r}, not on this queue's {path!r}")

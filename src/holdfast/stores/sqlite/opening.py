@@ -22,7 +22,7 @@ from holdfast.stores.sqlite import migrate as migrations
 from holdfast.stores.sqlite.clock import known_clock, set_clock
 from holdfast.stores.sqlite.file_systems import network_file_system
 from holdfast.stores.sqlite.forks import refuse_unusable
-from holdfast.stores.sqlite.paths import MEMORY, check_path
+from holdfast.stores.sqlite.paths import MEMORY, Identity, check_path, identity_of
 from holdfast.stores.sqlite.side_file import SideFile
 from holdfast.stores.sqlite.write_ahead_log import CHECKPOINT_PAGES, LOG_BYTES_LONG
 
@@ -44,6 +44,8 @@ class Opener:
         self._network_files = network_files
         self._clock = clock
         self._given_clock = clock
+        self._identity: Identity | None = None
+        """Which file was opened first; all later connections must be to the same one."""
 
     @property
     def clock(self) -> Clock:
@@ -107,16 +109,46 @@ class Opener:
         return self.clock
 
     def side_file(self) -> SideFile:
-        """Open the file beside the database."""
+        """Open the file beside the database; it is made only if the database is one that this store can use."""
         self._check_place()
         if not self._writable():
             raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
         try:
-            return SideFile(self.path)
+            try:
+                return SideFile(self.path, create=False)
+            except FileNotFoundError:
+                self._make_database()
+                return SideFile(self.path)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise StoreFull(f"the disk is full; nothing was stored ({error})") from error
-            raise StoreUnreachable(f"the file cannot be opened; check that its folder exists ({error})") from error
+            raise StoreUnreachable(
+                f"the lock file cannot be opened ({error}); all who write the database must be able to write its lock"
+                " file: check the permissions of both, or delete the lock file while no process uses the queue"
+            ) from error
+
+    def _make_database(self) -> None:
+        """Make an empty database if there is no file, and raise if there is one that cannot be used."""
+        connection = self._connect(self.path)
+        try:
+            self._refuse_foreign(connection)
+        finally:
+            connection.close()
+
+    # --- one file --------------------------------------------------------------------------------------------------
+
+    def check_unmoved(self) -> None:
+        """Raise if the file that was opened is no longer the one at its path: what is written would be lost."""
+        if self._identity is not None and identity_of(self.path) != self._identity:
+            raise StoreUnreachable(
+                f"{self.path!r} was deleted, moved or replaced while this queue was open, and nothing was stored. Put"
+                " the file back; or stop all processes that use it, delete the -wal and -shm files of the old"
+                " database if you have replaced it, and start them again"
+            )
+
+    def forget_file(self) -> None:
+        """Let the next opening take whatever file is at the path."""
+        self._identity = None
 
     def _connect(self, path: str, *, uri: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -127,7 +159,15 @@ class Opener:
             cached_statements=_STATEMENTS_KEPT,
             uri=uri,
         )
-        connection.execute(f"pragma synchronous = {'normal' if self._relaxed else 'full'}")
+        try:
+            connection.execute(f"pragma synchronous = {'normal' if self._relaxed else 'full'}")
+            self._refuse_encoding(connection)
+            if not self.in_memory:
+                self._identity = self._identity or identity_of(self.path)
+                self.check_unmoved()
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _know_clock(self, connection: sqlite3.Connection) -> bool:
@@ -143,7 +183,8 @@ class Opener:
         if self.in_memory:
             return
         refuse_unusable(self.path)
-        if check_path(self.path) is None and not self._migrates:
+        self.check_unmoved()
+        if not check_path(self.path) and not self._migrates:
             raise StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
         if not self._network_files and (kind := network_file_system(self.path)):
             raise UnsupportedStore(
@@ -159,6 +200,15 @@ class Opener:
             return True
         writable = os.access(Path(self.path).parent, os.W_OK)
         return writable and (not self._exists() or os.access(self.path, os.W_OK))
+
+    def _refuse_encoding(self, connection: sqlite3.Connection) -> None:
+        """Refuse UTF-16, in which SQLite orders text differently, so that the order of claiming would differ too."""
+        [encoding] = connection.execute("pragma encoding").fetchone()
+        if encoding != "UTF-8":
+            raise UnsupportedStore(
+                f"{self.path!r} is encoded in {encoding}, and Holdfast needs UTF-8; use another file, or convert this"
+                " one with `sqlite3 OLD .dump | sqlite3 NEW`"
+            )
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
         if not self._migrates and (missing := migrations.pending(connection)):

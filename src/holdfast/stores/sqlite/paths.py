@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.domain.errors import InvalidInput, StoreUnreachable, UnsupportedStore
 
@@ -27,8 +28,24 @@ def resolve_path(path: str) -> str:
         ) from error
 
 
-def check_path(path: str) -> os.stat_result | None:
-    """Return the status of the file at *path*, None if it does not exist; raise if it cannot hold a database."""
+class Identity(NamedTuple):
+    """What tells one file from another, whatever their names are."""
+
+    device: int
+    inode: int
+
+
+def identity_of(path: str) -> Identity | None:
+    """Return the identity of the file at *path*, None if there is no file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # a path object costs more than the call
+    except OSError:
+        return None
+    return Identity(status.st_dev, status.st_ino)
+
+
+def check_path(path: str) -> bool:
+    """Return whether there is a file at *path*; raise if it cannot hold a database."""
     if (now := os.path.realpath(path)) != path:
         raise StoreUnreachable(
             f"{path!r} now leads to {now!r}, because a symbolic link took its place after connect; call connect again"
@@ -37,7 +54,7 @@ def check_path(path: str) -> os.stat_result | None:
         status = os.stat(path)  # noqa: PTH116  # the result is what counts
     except FileNotFoundError:
         _check_directory(path)
-        return None
+        return False
     except OSError as error:
         raise StoreUnreachable(f"{path!r} cannot be opened ({error.strerror}); check the path") from error
     if not stat.S_ISREG(status.st_mode):
@@ -48,7 +65,7 @@ def check_path(path: str) -> os.stat_result | None:
             f"{path!r} has {status.st_nlink} hard links; processes that open it by different names do not share its"
             " log and lock file, and would destroy it. Remove the other links, or use a copy"
         )
-    return status
+    return True
 
 
 def _check_directory(path: str) -> None:

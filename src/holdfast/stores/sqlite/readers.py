@@ -63,6 +63,8 @@ class Readers:
         self._lend(loan)
         if loan.cursor is None:
             loan.cursor = plain_cursor(self._open())
+        else:
+            self._opener.check_unmoved()
         cursor = loan.cursor
         try:
             self._observe("begin")

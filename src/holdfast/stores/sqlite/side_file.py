@@ -6,10 +6,12 @@ still poll; a new one is made by the next process that opens the database.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
 import queue
+import stat
 import threading
 import time
 import weakref
@@ -27,10 +29,11 @@ _BELL = _SIZE
 class SideFile:
     """One opening of the side file. One thread at a time may lock it or raise its counters."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, *, create: bool = True) -> None:
         self.path = f"{database}-holdfast"
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._descriptor = _opened_file(self.path, create=create)
         try:
+            _share_with_writers(self._descriptor, database)
             # Really there, not only promised: writing to a mapped hole on a full disk would kill the process.
             os.posix_fallocate(self._descriptor, 0, _SIZE + 1)
             self._memory = _mapped(self.path)
@@ -100,6 +103,37 @@ def _forget_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_inherited)
+
+
+def _opened_file(path: str, *, create: bool) -> int:
+    # An existing file is opened without O_CREAT, which the kernel may deny for files of others in a shared directory.
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            if not create:
+                raise
+        with contextlib.suppress(FileExistsError):
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _share_with_writers(descriptor: int, database: str) -> None:
+    """Let those use the file who may write the database, and no others: reading is enough to lock a file.
+
+    As SQLite does with its own files, the owner is set only by root. Only the owner of the file and root can change
+    it; others use it as it is.
+    """
+    try:
+        wanted, found = os.stat(database), os.fstat(descriptor)  # noqa: PTH116  # the result is what counts
+        owner = wanted.st_uid if os.geteuid() == 0 else found.st_uid
+        if (found.st_uid, found.st_gid) != (owner, wanted.st_gid):
+            os.fchown(descriptor, owner, wanted.st_gid)
+        mode = 0o600 | (wanted.st_mode & 0o022) | (wanted.st_mode & 0o022) << 1
+        if stat.S_IMODE(found.st_mode) != mode:
+            os.fchmod(descriptor, mode)
+    except OSError:
+        pass
 
 
 def _mapped(path: str) -> mmap.mmap:

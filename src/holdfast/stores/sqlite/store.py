@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.masking import mask_url
 from holdfast.stores.engine import Engine, Joined
 from holdfast.stores.script import Read, Script, Write
@@ -61,6 +62,7 @@ class SqliteStore:
         }
         self._opener = Opener(path, relaxed=relaxed, migrates=migrates, network_files=network_files, clock=clock)
         self._observe = observe
+        self._closed_in_memory = False
         self._start()
         if not self._opener.in_memory:
             rest_at_fork(self)
@@ -81,7 +83,14 @@ class SqliteStore:
         return self._hub
 
     def _check_process(self) -> None:
+        if self._closed_in_memory:
+            raise Misconfigured(
+                "this queue was in memory and has been closed, so that its jobs are gone; connect again for an empty"
+                " one, or use a file"
+            )
         if os.getpid() != self._process:
+            if self._opener.in_memory:
+                raise Misconfigured("this queue is in memory and belongs to the process that made it; use a file")
             _orphans.append((self._writer, self._readers))
             self._start()
 
@@ -95,12 +104,14 @@ class SqliteStore:
             return self._writer.run(step.script)
         return self._readers.run(step.script)
 
-    async def run_async(self, step: Read[T] | Write[T]) -> T:
+    def run_async(self, step: Read[T] | Write[T]) -> Coroutine[Any, Any, T]:
         """Run one script in another thread; it goes on to its end if the task is cancelled."""
         self._check_process()
         if isinstance(step, Write) or self._opener.in_memory:
-            return await self._writer.run_async(step.script)
-        return await asyncio.to_thread(self._readers.run, step.script)
+            # Now, in the caller's own task: the coroutine may be run by another one.
+            self._writer.refuse_holder()
+            return self._writer.run_async(step.script)
+        return asyncio.to_thread(self._readers.run, step.script)
 
     # --- transactions of the caller --------------------------------------------------------------------------------
 
@@ -123,12 +134,14 @@ class SqliteStore:
         self._check_process()
         if not getattr(connection, "in_transaction", False):
             raise InvalidInput("connection", "has no open transaction; begin one, preferably with BEGIN IMMEDIATE")
+        self._opener.check_unmoved()
         path = self._opener.path
         if isinstance(connection, sqlite3.Connection):
             if path == MEMORY:
                 raise InvalidInput("connection", "cannot be open on a queue in memory, which belongs to itself alone")
-            joined = BlockingJoined(connection, self._opener.know_clock(), self._observe, self.hub)
-            joined.check_file(path)
+            clock = self._opener.know_clock()
+            joined = BlockingJoined(connection, clock, self._observe, self.hub, threading.RLock())
+            joined.check(path)
             return joined
         if hasattr(connection, "execute_fetchall"):
             return AwaitingJoined(connection, path, self._opener.know_clock(), self._observe, self.hub)
@@ -190,10 +203,12 @@ class SqliteStore:
         return self._opener.applied
 
     def close(self) -> None:
-        """Close the connections once nobody uses them."""
+        """Close the connections once nobody uses them. What was in memory is gone."""
         if os.getpid() == self._process:
             self._readers.close()
             self._writer.close()
+            self._opener.forget_file()
+            self._closed_in_memory = self._opener.in_memory
 
 
 def _nothing() -> Script[None]:

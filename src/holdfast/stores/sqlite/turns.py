@@ -57,7 +57,7 @@ class Ticket:
 class TaskTicket(Ticket):
     """A ticket whose caller waits in an event loop."""
 
-    __slots__ = ("_lead", "_loop", "_waiter")
+    __slots__ = ("_lead", "_loop", "_waiter", "working")
     threadless = True
 
     def __init__(self, script: Work | None, lead: Callable[[Ticket], None] | None = None) -> None:
@@ -65,13 +65,24 @@ class TaskTicket(Ticket):
         self._lead = lead
         self._loop = asyncio.get_running_loop()
         self._waiter = self._loop.create_future()
+        self.working = threading.RLock()
+        """Held by the thread that works for this ticket."""
+
+    @property
+    def loop_closed(self) -> bool:
+        """Whether the caller's event loop is closed, so that the caller never runs again."""
+        return self._loop.is_closed()
 
     def expect(self) -> None:
         """Make ready to be rung: it is from its beginning."""
 
-    async def rung(self) -> None:
-        """Wait to be rung. It may be rung for nothing."""
-        await self._waiter
+    async def rung(self, seconds: float) -> None:
+        """Wait to be rung, *seconds* at most. It may be rung for nothing."""
+        timer = self._loop.call_later(seconds, self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
         self._waiter = self._loop.create_future()
 
     def ring(self) -> None:
@@ -124,11 +135,13 @@ class Turns:
         with self._mutex:
             return self.leader is ticket
 
-    def withdraw(self, ticket: Ticket) -> None:
-        """Leave the queue. What has been taken into a group comes to its end without its caller."""
+    def withdraw(self, ticket: Ticket) -> bool:
+        """Leave the queue; return whether *ticket* was in it. A script in a group is run without its caller."""
         with self._mutex:
-            if ticket in self.queue:
-                self.queue.remove(ticket)
+            if ticket not in self.queue:
+                return False
+            self.queue.remove(ticket)
+            return True
 
     # --- for the leader --------------------------------------------------------------------------------------------
 

@@ -43,10 +43,16 @@ class FileHub(Hub):
             if side is not None:
                 self._seen.setdefault(topic, side.count(topic))
 
+    def refresh(self) -> None:
+        """Start to watch the side file for the listeners that came before there was one."""
+        if self._side is None:
+            for topic in self.topics():
+                self._renew(topic)
+
     def _start(self) -> SideFile | None:
-        """Open the side file and start to watch it; where that cannot be, as on a read-only disk, waiters poll."""
+        """Open the side file and start to watch it. If there is none yet, or on a read-only disk, waiters poll."""
         try:
-            self._side = SideFile(self._database)
+            self._side = SideFile(self._database, create=False)
         except OSError:
             return None
         threading.Thread(target=self._watch, args=(self._side,), name="holdfast-wake", daemon=True).start()

@@ -18,15 +18,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeVar
 
-from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown
+from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown, StoreBusy
 from holdfast.stores.drivers import run_script
 from holdfast.stores.script import Script
 from holdfast.stores.signals import Hub
 from holdfast.stores.sqlite.answers import Answers, Observer, close_connection, plain_cursor
 from holdfast.stores.sqlite.errors import translate, translated
 from holdfast.stores.sqlite.joined import BlockingJoined
+from holdfast.stores.sqlite.loops import abandon_when_closed
 from holdfast.stores.sqlite.opening import BUSY_SECONDS, Opener
 from holdfast.stores.sqlite.side_file import SideFile
 from holdfast.stores.sqlite.threads import in_thread
@@ -48,6 +51,9 @@ _INTERRUPTS_MAX = 100
 _PART_OPEN = "savepoint holdfast_group"
 _PART_KEEP = "release holdfast_group"
 _PART_UNDO = "rollback to holdfast_group"
+
+# The newest transaction of each writer, by its id, that this task or thread, or one that started it, has opened.
+_transactions: ContextVar[dict[int, Ticket]] = ContextVar("holdfast_transactions")
 
 
 class Writer:
@@ -81,7 +87,7 @@ class Writer:
         self.refuse_holder()
         ticket = Ticket(script)
         try:
-            if self._turns.join(ticket) or self._turns.wait(ticket):
+            if self._turns.join(ticket) or self._wait_for_lead(ticket):
                 self._lead(ticket)
         except BaseException:
             try:
@@ -104,12 +110,44 @@ class Writer:
             except BaseException:
                 self._abandon(ticket)
                 raise
-        while not ticket.answered:
-            await ticket.rung()
+        await self._wait_async(ticket, lambda: ticket.answered)
         if ticket.error is not None:
             raise ticket.error
         result: T = ticket.result
         return result
+
+    # --- waiting for the lead --------------------------------------------------------------------------------------
+
+    def _wait_for_lead(self, ticket: Ticket) -> bool:
+        """Wait in this thread; return whether *ticket* leads, else it has its answer. Raise after too long."""
+        while not self._turns.wait(ticket, BUSY_SECONDS):
+            if ticket.answered:
+                return False
+            self._give_up(ticket)
+        return True
+
+    async def _wait_async(self, ticket: TaskTicket, done: Callable[[], bool]) -> None:
+        """Wait in this task until *done*. Raise if *ticket* has to queue for too long."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while not done():
+            await ticket.rung(BUSY_SECONDS)
+            if not done() and time.monotonic() >= deadline:
+                self._give_up(ticket)
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """Take *ticket* out of the queue and raise, unless it leads or its script is being run."""
+        leader = self._turns.leader
+        if not self._turns.withdraw(ticket):
+            return
+        if leader is _transactions.get({}).get(id(self)):
+            raise Misconfigured(
+                "a transaction of this queue is open in the task that started this one, and was still open after"
+                f" {BUSY_SECONDS:g} s; inside a transaction, call the methods of the transaction"
+            )
+        raise StoreBusy(
+            f"another caller of this queue held its writer for more than {BUSY_SECONDS:g} s; try again, and keep"
+            " transactions short"
+        )
 
     def _lead_elsewhere(self, ticket: Ticket) -> None:
         self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-writer")
@@ -241,9 +279,9 @@ class Writer:
         ticket = Ticket(None)
         try:
             if not self._turns.join(ticket):
-                self._turns.wait(ticket)
-            joined = self._open_joined()
-            self._holder = _whoever_runs()
+                self._wait_for_lead(ticket)
+            joined = self._open_joined(threading.RLock())
+            self._hold(ticket)
             yield joined
             self._finish_joined(joined)
             self._finish(ticket)
@@ -260,27 +298,38 @@ class Writer:
         self.refuse_holder()
         ticket = TaskTicket(None)
         try:
-            if not self._turns.join(ticket):
-                while not self._turns.leads(ticket):
-                    await ticket.rung()
-            # Opened and committed in threads, because both may have to wait for other processes.
-            joined = await in_thread(self._open_joined)
-            self._holder = _whoever_runs()
-            yield joined
-            await in_thread(lambda: self._finish_joined(joined))
+            with abandon_when_closed(ticket, self._abandon):
+                if not self._turns.join(ticket):
+                    await self._wait_async(ticket, lambda: self._turns.leads(ticket))
+                # Opened and committed in threads, because both may have to wait for other processes.
+                joined = await in_thread(partial(self._work_for, ticket, self._open_joined, ticket.working))
+                self._hold(ticket)
+                yield joined
+                await in_thread(partial(self._work_for, ticket, self._finish_joined, joined))
         finally:
             self._abandon(ticket)
 
+    def _work_for(self, ticket: TaskTicket, work: Callable[..., T], *arguments: Any) -> T:
+        """Do *work* in this thread, unless *ticket* lost the lead because its event loop was closed."""
+        with ticket.working:
+            if not self._turns.leads(ticket):
+                raise Misconfigured("the event loop of this transaction was closed; nothing was stored")
+            return work(*arguments)
+
+    def _hold(self, ticket: Ticket) -> None:
+        self._holder = _whoever_runs()
+        _transactions.set({**_transactions.get({}), id(self): ticket})
+
     def refuse_holder(self) -> None:
-        """Refuse to let somebody wait for himself for ever."""
+        """Raise if the caller already holds this queue's transaction: it would wait for itself."""
         if self._holder is not None and self._holder == _whoever_runs():
             raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
 
-    def _open_joined(self) -> BlockingJoined:
+    def _open_joined(self, mutex: threading.RLock) -> BlockingJoined:
         with translated():
             cursor = self._pass_gate()
             self._begin(cursor)
-        self._joined = BlockingJoined(cursor.connection, self._opener.clock, self._observe, self._hub)
+        self._joined = BlockingJoined(cursor.connection, self._opener.clock, self._observe, self._hub, mutex)
         return self._joined
 
     def _finish_joined(self, joined: BlockingJoined) -> None:
@@ -298,8 +347,10 @@ class Writer:
         """Pass the gate that all writers of all processes pass, and return the cursor of the open connection."""
         if self._side is None and not self._opener.in_memory:
             self._side = self._opener.side_file()
+            self._hub.refresh()
         if self._side is not None:
             self._side.lock(BUSY_SECONDS)
+            self._opener.check_unmoved()
         # Nothing is open, unless the last lead was interrupted beyond measure.
         self._roll_back()
         if self._cursor is None:
@@ -311,6 +362,8 @@ class Writer:
         cursor.execute("begin immediate")
 
     def _commit(self, cursor: sqlite3.Cursor) -> None:
+        # Checked once more, because a transaction of the caller may have been open for long.
+        self._opener.check_unmoved()
         self._observe("commit")
         self._commit_sent = True
         try:
@@ -356,7 +409,7 @@ class Writer:
         ticket = Ticket(None)
         try:
             if not self._turns.join(ticket):
-                self._turns.wait(ticket)
+                self._wait_for_lead(ticket)
             self._close_all()
         finally:
             try:
