@@ -94,7 +94,9 @@ def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_
         first.run(work_gently)
         first.sees(r"^attempt 1: page 1 of 100$")
         # What is typed while the screen is drawn does not disturb it.
-        first.type("\n\x03")
+        first.type("\n")
+        first.sees(r"^attempt 1: page 3 of 100$")
+        first.type("\x03")
         first.sees(r"^stopping: waits up to 30s for 1 job; Ctrl-C again releases")
         first.type("\x03")
         said = first.prompted()
