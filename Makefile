@@ -9,8 +9,11 @@
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
-# One more than there are cores, because many tests wait: for a lease to lapse, for a disk to sync.
-PYTEST := -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two for each core, because many tests wait: for a lease to expire, for a process to start, for a disk to sync.
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) '*' 2)
+# A process gets tests that stand together, which share what their module sets up, and takes over some of another's
+# when it is done.
+PYTEST := -m pytest -q -p tests.support.progress -o console_output_style=classic -n $(PROCESSES) --dist worksteal
 # More words for the bench, such as BENCH="--engine postgres --only claims --huge" or BENCH=--docs.
 BENCH ?=
 
@@ -21,11 +24,11 @@ demo: ## Watch jobs being leased, killed, taken over and finished, in under a mi
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run every test but the long ones, in about twenty minutes on two cores
+test: ## Run every test but the long ones
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long"
 
-test-long: ## Run every test, the long ones too, in about an hour
+test-long: ## Run every test, the long ones too
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST)
 

@@ -26,6 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out the engines that would prove nothing more: see the markers `validation` and `in_memory`."""
     items[:] = [item for item in items if _engine(item) in (None, *_engines(item))]
+    unexplained = [item.nodeid for item in items for marker in item.iter_markers("slow") if not marker.args]
+    if unexplained:
+        raise pytest.UsageError('the marker slow needs a reason, slow("it waits for …"): ' + ", ".join(unexplained))
 
 
 def _engine(item: pytest.Item) -> str | None:

@@ -73,6 +73,7 @@ BAD_PAYLOADS: dict[str, tuple[Any, str]] = {
     "minus-1001-digits": ({"a": -(10**1000)}, "payload.a"),
     "5000-digits": (10**5000, "payload"),
 }
+RECURSIVE = {"depth-65", "depth-100000", "circular"}
 GOOD_PAYLOADS: dict[str, Any] = {
     "depth-64": nested(64),
     "largest": "x" * (MEBIBYTE - 2),
@@ -90,8 +91,9 @@ class TestPayload:
     @pytest.mark.parametrize("name", BAD_PAYLOADS)
     def test_what_is_not_strict_json_is_refused(self, queue: Queue, name: str) -> None:
         payload, field = BAD_PAYLOADS[name]
-        # Else what earlier tests left might be finalized at the bottom of a deep recursion, without room to do so.
-        gc.collect()
+        if name in RECURSIVE:
+            # Else what earlier tests left might be finalized at the bottom of the recursion, without room to do so.
+            gc.collect()
         with refused(queue, field):
             queue.enqueue("work", payload, events="all")
 

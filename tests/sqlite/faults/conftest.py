@@ -12,7 +12,10 @@ def form(request: pytest.FixtureRequest) -> Form:
     """How the process under test is stood between it and its files. The form that needs nothing always runs."""
     chosen: Form = request.param
     if chosen == "system-calls" and compiler() is None:
-        pytest.skip("NO C COMPILER (cc, gcc or clang): system calls are not intercepted, only SQLite's file layer is")
+        pytest.skip(
+            "NO C COMPILER (cc, gcc or clang; Debian: apt-get install gcc libc6-dev): "
+            "system calls are not intercepted, only SQLite's file layer is"
+        )
     return chosen
 
 
