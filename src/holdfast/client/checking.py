@@ -9,10 +9,13 @@ from holdfast.client import identity
 from holdfast.client.tasks import TaskRegistry
 from holdfast.domain import checks, limits
 from holdfast.domain.admission import Admission, JobLike, check_job
+from holdfast.domain.checks import Duration
 from holdfast.domain.claim import Claim
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failure import FailureClass
+from holdfast.domain.job import STATES, State
 from holdfast.domain.outcome import CheckedOutcome, Outcome, check_outcome
+from holdfast.domain.records import JobFilter
 
 Held: TypeAlias = tuple[Claim, Outcome]
 """A claim and how its attempt ended."""
@@ -90,11 +93,51 @@ def job_id(value: str) -> str:
     return checks.name(value, "job_id", limits.JOB_ID_CHARS_MAX)
 
 
+def job_id_or_number(value: str | int) -> str | int:
+    """Return *value* if it can be a job's id, or its number."""
+    if isinstance(value, int):
+        return checks.integer(value, "job_id", 1, (1 << 63) - 1)
+    return job_id(value)
+
+
+def job_filter(
+    *,
+    state: State | Sequence[State] | None,
+    kind: str | None,
+    lane: str | None,
+    tenant: str | None,
+    failure_class: FailureClass | None,
+    session: str | None = None,
+    older_than: Duration | None,
+) -> JobFilter:
+    """Return which jobs these options mean, or raise `InvalidInput`."""
+    return JobFilter(
+        states=_states(state),
+        kind=checks.optional_name(kind, "kind"),
+        lane=checks.optional_name(lane, "lane"),
+        tenant=checks.optional_name(tenant, "tenant"),
+        failure_class=_failure_class(failure_class),
+        session=checks.optional_name(session, "session"),
+        age_ms=None if older_than is None else checks.duration_ms(older_than, "older_than"),
+    )
+
+
+def _states(value: State | Sequence[State] | None) -> tuple[State, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (checks.one_of(value, "state", STATES),)
+    count(value, "state", len(STATES))
+    if not value:
+        raise InvalidInput("state", "must name a state; leave it out for all of them")
+    return tuple(dict.fromkeys(checks.one_of(one, f"state[{index}]", STATES) for index, one in enumerate(value)))
+
+
 def tenant(value: str | None) -> str | None:
     """Return *value* if it can be a tenant, or None for any."""
     return checks.optional_name(value, "tenant")
 
 
-def failure_class(value: FailureClass | None) -> Literal["transient", "permanent"] | None:
+def _failure_class(value: FailureClass | None) -> Literal["transient", "permanent"] | None:
     """Return *value* if it is a class of failures, or None for any."""
     return None if value is None else checks.one_of(value, "failure_class", ("transient", "permanent"))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Unpack, cast, overload
 
 from holdfast.client import checking, identity
 from holdfast.client.checking import Held
+from holdfast.client.operator_operations import OperatorOperations
 from holdfast.client.session_operations import SessionOperations
 from holdfast.client.steps import Steps
 from holdfast.client.tasks import TaskRegistry
@@ -32,7 +33,7 @@ from holdfast.domain.claim import (
 from holdfast.domain.errors import HoldfastError, InvalidInput, UnknownKind, WaitTimeout
 from holdfast.domain.event import EventPage
 from holdfast.domain.failure import FailureClass
-from holdfast.domain.job import FINISHED, STATES, Attempt, Job, State
+from holdfast.domain.job import FINISHED, Attempt, Job, State
 from holdfast.domain.outcome import Artifact, Outcome, check_artifacts
 from holdfast.domain.records import (
     ArtifactInfo,
@@ -43,8 +44,8 @@ from holdfast.domain.records import (
     JobFilter,
     JobPage,
     Pruned,
-    Requeued,
     StoreReport,
+    Tally,
     WorkerInfo,
 )
 from holdfast.domain.serving import Unserved
@@ -78,7 +79,7 @@ class SettledAndClaimed(NamedTuple):
     claims: list[Claim]
 
 
-class Operations(SessionOperations):
+class Operations(OperatorOperations, SessionOperations):
     """What can be asked of a store, checked and turned into procedures."""
 
     def __init__(self, engine: Engine, worker: str, incarnation: str) -> None:
@@ -229,9 +230,14 @@ class Operations(SessionOperations):
 
     # --- look ------------------------------------------------------------------------------------------------------
 
-    def get(self, job_id: str, *, tenant: str | None = None) -> Procedure[Job]:
-        """Return the job, or raise `JobNotFound`; with *tenant*, other tenants' jobs are not found."""
-        return (yield from read(partial(inspect_scripts.get, checking.job_id(job_id), checking.tenant(tenant))))
+    def get(self, job_id: str | int, *, tenant: str | None = None) -> Procedure[Job]:
+        """Return the job of this id, or of this number if it is an int, or raise `JobNotFound`.
+
+        With *tenant*, other tenants' jobs are not found.
+        """
+        return (
+            yield from read(partial(inspect_scripts.get, checking.job_id_or_number(job_id), checking.tenant(tenant)))
+        )
 
     def wait(self, job_id: str, *, timeout: Duration, tenant: str | None = None) -> Procedure[Job]:
         """Return the job once it has finished, in whichever way, or raise `WaitTimeout` after *timeout* seconds."""
@@ -259,27 +265,30 @@ class Operations(SessionOperations):
     def jobs(
         self,
         *,
-        state: State | None = None,
+        state: State | Sequence[State] | None = None,
         kind: str | None = None,
         lane: str | None = None,
         tenant: str | None = None,
         failure_class: FailureClass | None = None,
         session: str | None = None,
+        older_than: Duration | None = None,
         after: str | None = None,
         limit: int = limits.PAGE_DEFAULT,
     ) -> Procedure[JobPage]:
         """Return a page of jobs, newest first, and the cursor for the next page.
 
-        Finished states are listed by their end, the others by enqueue order, as are the batches of a *session*, which
-        is one of *tenant*, or of the default tenant.
+        *state* is one state or several. One finished state is listed by its end; all else, and the batches of a
+        *session* of *tenant* or of the default tenant, by enqueue order. *older_than* counts from a job's end, or
+        from its enqueueing if it has not finished.
         """
-        wanted = JobFilter(
-            state=None if state is None else checks.one_of(state, "state", STATES),
-            kind=checks.optional_name(kind, "kind"),
-            lane=checks.optional_name(lane, "lane"),
-            tenant=checking.tenant(tenant),
-            failure_class=checking.failure_class(failure_class),
-            session=checks.optional_name(session, "session"),
+        wanted = checking.job_filter(
+            state=state,
+            kind=kind,
+            lane=lane,
+            tenant=tenant,
+            failure_class=failure_class,
+            session=session,
+            older_than=older_than,
         )
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
@@ -382,39 +391,6 @@ class Operations(SessionOperations):
             )
         )
 
-    def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Procedure[Requeued]:
-        """Requeue many jobs; those that cannot be are reported with the reason, and stop no other."""
-        checking.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
-        asked = [checks.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
-        return (yield from write(partial(operate_scripts.requeue_many, self._engine, asked, checking.tenant(tenant))))
-
-    def requeue_failed(
-        self,
-        *,
-        transient_only: bool = False,
-        kind: str | None = None,
-        lane: str | None = None,
-        tenant: str | None = None,
-    ) -> Procedure[Requeued]:
-        """Requeue every failed job that matches, in bounded bites; those that cannot be are reported."""
-        wanted = JobFilter(
-            state="failed",
-            kind=checks.optional_name(kind, "kind"),
-            lane=checks.optional_name(lane, "lane"),
-            tenant=checking.tenant(tenant),
-            failure_class="transient" if checks.flag(transient_only, "transient_only") else None,
-        )
-        total, after = Requeued([], []), None
-        while True:
-            page = yield from read(partial(inspect_scripts.jobs, wanted, after, limits.BITE))
-            found = [job.id for job in page]
-            bite = yield from write(partial(operate_scripts.requeue_many, self._engine, found, wanted.tenant))
-            total.requeued.extend(bite.requeued)
-            total.skipped.extend(bite.skipped)
-            after = page.cursor
-            if after is None:
-                return total
-
     def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Procedure[Job]:
         """Change the priority of an unfinished job."""
         priority = checks.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
@@ -452,11 +428,13 @@ class Operations(SessionOperations):
         states: Sequence[State] = FINISHED,
         events_older_than: Duration | None = None,
         source_keys_older_than: Duration = limits.SOURCE_KEYS_KEPT_MS_DEFAULT / 1000,
+        dry_run: bool = False,
     ) -> Procedure[Pruned]:
         """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded bites.
 
         The event log is shortened from its start, by *events_older_than* or else *older_than*. A session forgets the
-        source keys of batches that were deleted longer ago than *source_keys_older_than*, by default 7 days.
+        source keys of batches that were deleted longer ago than *source_keys_older_than*, by default 7 days. With
+        *dry_run* it deletes nothing and returns how many it would.
         """
         sources_age_ms = checks.duration_ms(source_keys_older_than, "source_keys_older_than")
         age_ms = checks.duration_ms(older_than, "older_than")
@@ -464,6 +442,8 @@ class Operations(SessionOperations):
             age_ms if events_older_than is None else checks.duration_ms(events_older_than, "events_older_than")
         )
         chosen = [checks.one_of(state, f"states[{index}]", FINISHED) for index, state in enumerate(states)]
+        if checks.flag(dry_run, "dry_run"):
+            return (yield from self._prunable(tuple(chosen), age_ms, events_age_ms))
         jobs = events = 0
         for state in chosen:
             while bite := (yield from write(partial(retention_scripts.prune_jobs, state, age_ms))):
@@ -478,6 +458,13 @@ class Operations(SessionOperations):
                 left -= yield Pause(_HELD_BACK_SECONDS / 50)
             elif not bite:
                 return Pruned(jobs, events)
+
+    def _prunable(self, states: tuple[State, ...], age_ms: int, events_age_ms: int) -> Procedure[Pruned]:
+        found: list[Tally] = []
+        if states:
+            found = yield from read(partial(inspect_scripts.tally, JobFilter(states=states, age_ms=age_ms)))
+        events = yield from read(partial(retention_scripts.count_events, events_age_ms))
+        return Pruned(sum(one.jobs for one in found), events)
 
     # --- claiming --------------------------------------------------------------------------------------------------
 

@@ -27,15 +27,34 @@ class Enqueued(NamedTuple):
 
 
 class JobFilter(NamedTuple):
-    """Which jobs to list; None leaves a property open."""
+    """Which jobs are meant; None leaves a property open."""
 
-    state: State | None = None
+    states: tuple[State, ...] = ()
+    """Any of these; empty leaves the state open."""
     kind: str | None = None
     lane: str | None = None
     tenant: str | None = None
     failure_class: FailureClass | None = None
     session: str | None = None
     """A session of the tenant named, or of the default tenant."""
+    age_ms: int | None = None
+    """At least this old: since it finished, or since it was enqueued if it has not finished."""
+
+
+class Tally(NamedTuple):
+    """How many jobs of one kind in one lane are in one state."""
+
+    lane: str
+    kind: str
+    state: State
+    jobs: int
+
+
+class Kind(NamedTuple):
+    """A kind that jobs had or have, and whether it is retired."""
+
+    name: str
+    retired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +115,7 @@ class ArtifactInfo(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A job that was not requeued, and why."""
+    """A job that was not requeued or cancelled, and why."""
 
     job_id: str
     why: str
@@ -109,8 +128,17 @@ class Requeued(NamedTuple):
     skipped: list[Skipped]
 
 
+class CancelReport(NamedTuple):
+    """The ids of the jobs cancelled, of those asked to stop, and those skipped with the reason."""
+
+    cancelled: list[str]
+    asked: list[str]
+    """Running jobs: each ends as cancelled when its handler stops."""
+    skipped: list[Skipped]
+
+
 class Pruned(NamedTuple):
-    """How many finished jobs and how many events were deleted."""
+    """How many finished jobs and how many events were deleted, or would be."""
 
     jobs: int
     events: int

@@ -7,7 +7,7 @@ from holdfast.domain.errors import ArtifactNotFound, InvalidInput, JobNotFound
 from holdfast.domain.job import FINISHED, Attempt, Job
 from holdfast.domain.lane import DEFAULT_NAME
 from holdfast.domain.outcome import Artifact
-from holdfast.domain.records import ArtifactInfo, CountBy, Finding, JobFilter, JobPage, StoreReport
+from holdfast.domain.records import ArtifactInfo, CountBy, Finding, JobFilter, JobPage, StoreReport, Tally
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Statement
@@ -16,11 +16,14 @@ from holdfast.stores.scripts import backlog
 _BEYOND = 1 << 62
 
 
-def get(job_id: str, tenant: str | None) -> Script[Job]:
-    """Return the job, locked where the transaction writes; another tenant's is not found."""
-    rows = yield Statement("job_by_id", {"id": job_id})
+def get(job_id: str | int, tenant: str | None) -> Script[Job]:
+    """Return the job of this id or number, locked if the transaction writes; another tenant's is not found."""
+    if isinstance(job_id, int):
+        rows = yield Statement("jobs_by_seq", {"seqs": [job_id]})
+    else:
+        rows = yield Statement("job_by_id", {"id": job_id})
     if not rows or (tenant is not None and Job._make(rows[0]).tenant != tenant):
-        raise JobNotFound(job_id)
+        raise JobNotFound(str(job_id))
     return Job._make(rows[0])
 
 
@@ -63,20 +66,44 @@ def counts(by: CountBy, tenant: str | None) -> Script[dict[str, int]]:
     return dict(sorted(rows))
 
 
+def tally(wanted: JobFilter) -> Script[list[Tally]]:
+    """Count the jobs that match by lane, kind and state."""
+    rows = yield Statement("jobs_tally", (yield from _conditions(wanted)))
+    return [Tally(*row) for row in sorted(rows)]
+
+
 def jobs(wanted: JobFilter, after: str | None, limit: int) -> Script[JobPage]:
     """Return a page of jobs, newest first."""
-    by_finish = wanted.state in FINISHED and wanted.session is None
+    by_finish = len(wanted.states) == 1 and wanted.states[0] in FINISHED and wanted.session is None
     finished_before, before = _position(after, by_finish=by_finish)
-    values = {**wanted._asdict(), "before": before, "finished_before": finished_before, "limit": limit + 1}
-    if not by_finish:
-        del values["finished_before"]
+    values = {**(yield from _conditions(wanted)), "before": before, "limit": limit + 1}
     if wanted.session is not None:
-        rows = yield Statement("jobs_by_session", {**values, "tenant": wanted.tenant or DEFAULT_NAME})
+        of_session = {"session": wanted.session, "tenant": wanted.tenant or DEFAULT_NAME}
+        rows = yield Statement("jobs_by_session", {**values, **of_session})
+    elif by_finish:
+        del values["states"]
+        state = {"state": wanted.states[0], "finished_before": finished_before}
+        rows = yield Statement("jobs_by_finish", {**values, **state})
     else:
-        rows = yield Statement("jobs_by_finish" if by_finish else "jobs_by_order", values)
+        rows = yield Statement("jobs_by_order", values)
     found = [Job._make(row) for row in rows]
     page = tuple(found[:limit])
     return JobPage(page, _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None)
+
+
+def _conditions(wanted: JobFilter) -> Script[dict[str, object]]:
+    """Return what the statements that list and count bind for *wanted*."""
+    aged_before = None
+    if wanted.age_ms is not None:
+        aged_before = (yield from script.now()).wall_ms - wanted.age_ms
+    return {
+        "states": list(wanted.states) or None,
+        "kind": wanted.kind,
+        "lane": wanted.lane,
+        "tenant": wanted.tenant,
+        "failure_class": wanted.failure_class,
+        "aged_before": aged_before,
+    }
 
 
 def _cursor(job: Job, *, by_finish: bool) -> str:

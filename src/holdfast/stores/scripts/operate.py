@@ -10,7 +10,8 @@ from holdfast.domain.errors import Conflict, JobNotFound, KindRetired, Refused
 from holdfast.domain.event import EventName
 from holdfast.domain.job import WAITING, Job
 from holdfast.domain.lane import Catalog
-from holdfast.domain.records import Requeued, Skipped
+from holdfast.domain.lifecycle import Step
+from holdfast.domain.records import CancelReport, Kind, Requeued, Skipped
 from holdfast.stores import script
 from holdfast.stores.engine import Engine
 from holdfast.stores.script import Script, Signal, Statement, worker_topic
@@ -32,6 +33,34 @@ def cancel(engine: Engine, job_id: str, tenant: str | None, *, force: bool) -> S
     if job.state == "running" and job.worker is not None:
         yield Signal([worker_topic(job.worker)])
     return after
+
+
+def cancel_many(engine: Engine, job_ids: Sequence[str], tenant: str | None, *, force: bool) -> Script[CancelReport]:
+    """Cancel each job that can be or ask it to stop, and report the others."""
+    catalog = yield from load_catalog(engine)
+    rows = yield Statement("jobs_by_id", {"ids": list(job_ids)})
+    jobs = {job.id: job for job in map(Job._make, rows) if tenant in {None, job.tenant}}
+    now = yield from script.now()
+    report = CancelReport([], [], [])
+    steps: list[Step] = []
+    for job_id in dict.fromkeys(job_ids):
+        try:
+            if job_id not in jobs:
+                raise JobNotFound(job_id)
+            step = lifecycle.cancel(jobs[job_id], force=force, now=now)
+        except Refused as refusal:
+            report.skipped.append(Skipped(job_id, str(refusal)))
+            continue
+        job = jobs[job_id] if step is None else step.after
+        (report.cancelled if job.state == "cancelled" else report.asked).append(job_id)
+        if step is not None:
+            steps.append(step)
+    # Blocked jobs first: the end of a predecessor in the same call must not make one of them ready.
+    yield from apply_steps(catalog, sorted(steps, key=lambda step: step.before.state != "blocked"), now)
+    told = {step.before.worker for step in steps if step.before.state == "running"} - {None}
+    if told:
+        yield Signal([worker_topic(worker) for worker in told if worker is not None])
+    return report
 
 
 def requeue(engine: Engine, job_id: str, tenant: str | None) -> Script[Job]:
@@ -110,6 +139,13 @@ def retire_jobs(engine: Engine, seqs: Sequence[int]) -> Script[int]:
     # A successor may have been set aside together with its predecessor already.
     steps = [lifecycle.retire(job, now) for job in sorted(waiting, key=lambda job: job.state != "blocked")]
     return len((yield from apply_steps(catalog, steps, now)))
+
+
+def kinds(engine: Engine) -> Script[list[Kind]]:
+    """Return every kind that was used or retired, by name."""
+    catalog = yield from load_catalog(engine)
+    names = {key.kind for key in catalog.routes} | set(catalog.retired)
+    return [Kind(name, name in catalog.retired) for name in sorted(names)]
 
 
 def restore_kind(kind: str) -> Script[bool]:

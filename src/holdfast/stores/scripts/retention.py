@@ -23,6 +23,13 @@ def prune_jobs(state: State, age_ms: int) -> Script[int]:
     return len(seqs)
 
 
+def count_events(age_ms: int) -> Script[int]:
+    """Count the events that are older than *age_ms*."""
+    now = yield from script.now()
+    [[count]] = yield Statement("events_aged", {"before": now.wall_ms - age_ms})
+    return int(count)
+
+
 def prune_sources(age_ms: int) -> Script[int]:
     """Forget a bite of the source keys whose batches were deleted longer ago than *age_ms*."""
     now = yield from script.now()

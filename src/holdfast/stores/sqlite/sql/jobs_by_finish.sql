@@ -6,5 +6,6 @@ select * from holdfast_job_row
    and (:lane is null or lane = :lane)
    and (:tenant is null or tenant = :tenant)
    and (:failure_class is null or failure_class = :failure_class)
+   and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
  order by finished_at_ms desc, seq desc
  limit :limit

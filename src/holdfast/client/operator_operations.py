@@ -1,0 +1,88 @@
+"""What operators do to many jobs at once: count, cancel and requeue them, and list kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from holdfast.client import checking
+from holdfast.domain import checks, limits
+from holdfast.domain.checks import Duration
+from holdfast.domain.failure import FailureClass
+from holdfast.domain.job import State
+from holdfast.domain.records import CancelReport, JobFilter, Kind, Requeued, Tally
+from holdfast.stores.engine import Engine
+from holdfast.stores.script import Procedure, read, write
+from holdfast.stores.scripts import inspect as inspect_scripts
+from holdfast.stores.scripts import operate as operate_scripts
+
+
+class OperatorOperations:
+    """The operations of this page; `Operations` has them all."""
+
+    _engine: Engine
+
+    def tally(
+        self,
+        *,
+        state: State | Sequence[State] | None = None,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        failure_class: FailureClass | None = None,
+        older_than: Duration | None = None,
+    ) -> Procedure[list[Tally]]:
+        """Count the jobs that match, by lane, kind and state; the options are those of `jobs`.
+
+        This reads every job: not for a hot loop.
+        """
+        wanted = checking.job_filter(
+            state=state, kind=kind, lane=lane, tenant=tenant, failure_class=failure_class, older_than=older_than
+        )
+        return (yield from read(partial(inspect_scripts.tally, wanted)))
+
+    def kinds(self) -> Procedure[list[Kind]]:
+        """Return every kind that was ever used or is retired, by name."""
+        return (yield from read(partial(operate_scripts.kinds, self._engine)))
+
+    def cancel_many(
+        self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None
+    ) -> Procedure[CancelReport]:
+        """Cancel many jobs in one transaction, each as `cancel` does; those that cannot be are reported."""
+        checking.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
+        ids = [checks.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
+        force, tenant = checks.flag(force, "force"), checking.tenant(tenant)
+        return (yield from write(partial(operate_scripts.cancel_many, self._engine, ids, tenant, force=force)))
+
+    def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Procedure[Requeued]:
+        """Requeue many jobs; those that cannot be are reported with the reason, and stop no other."""
+        checking.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
+        asked = [checks.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
+        return (yield from write(partial(operate_scripts.requeue_many, self._engine, asked, checking.tenant(tenant))))
+
+    def requeue_failed(
+        self,
+        *,
+        transient_only: bool = False,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+    ) -> Procedure[Requeued]:
+        """Requeue every failed job that matches, in bounded bites; those that cannot be are reported."""
+        wanted = JobFilter(
+            states=("failed",),
+            kind=checks.optional_name(kind, "kind"),
+            lane=checks.optional_name(lane, "lane"),
+            tenant=checking.tenant(tenant),
+            failure_class="transient" if checks.flag(transient_only, "transient_only") else None,
+        )
+        total, after = Requeued([], []), None
+        while True:
+            page = yield from read(partial(inspect_scripts.jobs, wanted, after, limits.BITE))
+            found = [job.id for job in page]
+            bite = yield from write(partial(operate_scripts.requeue_many, self._engine, found, wanted.tenant))
+            total.requeued.extend(bite.requeued)
+            total.skipped.extend(bite.skipped)
+            after = page.cursor
+            if after is None:
+                return total
