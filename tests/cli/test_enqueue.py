@@ -105,10 +105,10 @@ def test_a_payload_that_is_not_text_is_refused(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--delay", "soon"], "'soon' is not a duration; write 30, 30s, 5m, 2h or 7d"),
+        (["--delay", "soon"], "'soon' is not a duration; write a number and its unit"),
         (["--run-at", "tomorrow"], "'tomorrow' is not a moment"),
         (["--run-at", "2030-01-31T09:00"], "names no time zone"),
-        (["--deadline", "never"], "or a duration such as 5m"),
+        (["--deadline", "never"], "or a duration with its unit such as 30s"),
         (["--tag", "plain"], "'plain' is not a pair; write NAME=VALUE"),
         (["--tag", "a=1", "--tag", "a=2"], "--tag names the same key twice"),
         (["--priority", "high"], "'high' is not a valid integer"),

@@ -77,7 +77,7 @@ def test_a_cursor_behind_the_horizon_is_refused_with_the_one_to_go_on_from(cli: 
     finish(cli, "one")
     finish(cli, "two")
     first, second = cli.lines("events")
-    cli.text("prune", "--older-than", "0")
+    cli.text("prune", "--older-than", "0", "--yes")
 
     said = cli.refusal("events", "--after", first["cursor"], code=1)
 

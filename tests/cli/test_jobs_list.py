@@ -22,10 +22,10 @@ def test_the_table_shows_newest_first_with_ids_whole(cli: Cli) -> None:
 
     head, _, *rows = cli.text("jobs", "list", columns=120).splitlines()
 
-    assert head.split() == ["ID", "STATE", "KIND", "PRIO", "TRY", "AGE"]
-    assert [row.split()[:5] for row in rows] == [
-        [second, "ready", "report.build", "3", "0/5"],
-        [first, "ready", "email.send", "0", "0/5"],
+    assert head.split() == ["#", "ID", "STATE", "KIND", "PRIO", "TRY", "AGE"]
+    assert [row.split()[:6] for row in rows] == [
+        ["2", second, "ready", "report.build", "3", "0/5"],
+        ["1", first, "ready", "email.send", "0", "0/5"],
     ]
 
 
@@ -37,15 +37,34 @@ def test_columns_that_say_nothing_are_left_out_and_appear_when_they_do(cli: Cli)
     assert {"LANE", "TENANT"} <= set(cli.text("jobs", "list").split())
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_the_table_keeps_within_the_terminal_and_ids_stay_whole(cli: Cli, failed_job: str, columns: int) -> None:
+def test_an_id_is_whole_or_gives_way_to_the_number(cli: Cli, failed_job: str) -> None:
     job_id = cli.queue.enqueue("a.kind.with.a.rather.long.name", lane="some-lane", tenant="some-tenant").id
 
-    said = cli.text("jobs", "list", columns=columns)
+    narrow, wide = (cli.text("jobs", "list", columns=columns) for columns in (80, 160))
 
-    assert max(map(len, said.splitlines())) <= columns
-    assert said.split()[:3] == ["ID", "STATE", "KIND"]
-    assert job_id in said
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.split()[:3] == ["#", "STATE", "KIND"]
+    assert wide.split()[:4] == ["#", "ID", "STATE", "KIND"]
+    assert job_id in wide
+
+
+def test_the_reason_of_a_failure_is_readable_at_80_columns(cli: Cli) -> None:
+    cli.queue.enqueue("email.send")
+    claim = cli.queue.claim()
+    assert claim is not None
+    cli.queue.settle(claim, holdfast.Failed("mailbox of ada@example.org is full", reason="smtp_552", permanent=True))
+
+    assert "smtp_552: mailbox of ada@example.org is full" in cli.text("jobs", "list", columns=80)
+
+
+def test_several_states_are_listed_together(cli: Cli, failed_job: str) -> None:
+    cli.queue.enqueue("a", job_id="one")
+    cli.queue.enqueue("a", job_id="later", delay=60)
+
+    listed = cli.json("jobs", "list", "--state", "failed", "--state", "ready")["jobs"]
+
+    assert [job["id"] for job in listed] == ["one", "broken"]
+    assert [job["number"] for job in listed] == [2, 1]
 
 
 def test_the_note_says_what_matters_in_each_state(cli: Cli, failed_job: str) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import holdfast
 from tests.cli.conftest import Cli
 
@@ -93,7 +95,7 @@ def test_requeue_failed_takes_all_that_match(cli: Cli) -> None:
     fail(cli, "lasting", permanent=True)
     fail(cli, "passing", permanent=False)
 
-    assert cli.text("jobs", "requeue", "--failed", "--transient-only") == "requeued 1 failed job\n"
+    assert cli.text("jobs", "requeue", "--failed", "--transient-only", "--yes") == "requeued 1 job\n"
     assert states(cli) == {"lasting": "failed", "passing": "ready"}
 
 
@@ -101,15 +103,75 @@ def test_requeue_failed_in_json_names_the_jobs(cli: Cli) -> None:
     fail(cli, "one", permanent=True)
     fail(cli, "two", permanent=True, kind="b")
 
-    assert cli.json("jobs", "requeue", "--failed", "--kind", "b") == {"requeued": ["two"], "skipped": []}
+    assert cli.json("jobs", "requeue", "--failed", "--kind", "b", "--yes") == {"requeued": ["two"], "skipped": []}
 
 
-def test_requeue_refuses_words_that_do_not_go_together(cli: Cli) -> None:
+@pytest.mark.parametrize("command", ["cancel", "requeue"])
+def test_jobs_are_named_or_chosen_but_not_both(cli: Cli, command: str) -> None:
     cli.queue.migrate()
 
-    assert "name the jobs to requeue, or --failed" in cli.refusal("jobs", "requeue", code=2)
-    assert "not both" in cli.refusal("jobs", "requeue", "one", "--failed", code=2)
-    assert "go with --failed" in cli.refusal("jobs", "requeue", "one", "--kind", "a", code=2)
+    assert f"name the jobs to {command}, or filters" in cli.refusal("jobs", command, code=2)
+    assert "not both" in cli.refusal("jobs", command, "one", "--kind", "a", code=2)
+    assert "--dry-run goes with filters" in cli.refusal("jobs", command, "one", "--dry-run", code=2)
+    assert "there is no terminal to ask on" in cli.refusal("jobs", command, "--kind", "a", code=2)
+
+
+def test_cancel_by_filter_cancels_what_matches_and_nothing_else(cli: Cli) -> None:
+    cli.queue.enqueue_many(
+        [
+            {"kind": "a", "job_id": "one"},
+            {"kind": "a", "job_id": "bulk", "lane": "bulk"},
+            {"kind": "a", "job_id": "acme", "tenant": "acme"},
+            {"kind": "a", "job_id": "later", "delay": 60},
+            {"kind": "b", "job_id": "other"},
+        ]
+    )
+
+    dry = cli.text("jobs", "cancel", "--kind", "a", "--state", "ready", "--dry-run")
+    assert dry.splitlines()[-1] == "would cancel 3 jobs"
+    assert set(states(cli).values()) == {"ready", "scheduled"}
+    assert cli.text("jobs", "cancel", "--kind", "a", "--lane", "bulk", "--yes") == "cancelled 1 job\n"
+    assert cli.text("jobs", "cancel", "--tenant", "acme", "--yes") == "cancelled 1 job\n"
+    assert cli.text("jobs", "cancel", "--kind", "a", "--older-than", "1h", "--yes") == "cancelled 0 jobs\n"
+    answer = cli.json("jobs", "cancel", "--kind", "a", "--yes")
+    assert answer == {"cancelled": ["later", "one"], "asked": [], "skipped": []}
+    assert states(cli)["other"] == "ready"
+
+
+def test_cancel_by_filter_asks_running_jobs_to_stop(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+    cli.queue.claim()
+
+    said = cli.text("jobs", "cancel", "--state", "running", "--yes")
+
+    assert said == "cancelled 0 jobs; asked 1 running job to stop\n"
+    assert cli.text("jobs", "cancel", "--state", "running", "--force", "--yes") == "cancelled 1 job\n"
+
+
+def test_requeue_by_filter_takes_cancelled_jobs_only_when_told_to(cli: Cli, failed_job: str) -> None:
+    cli.queue.cancel(cli.queue.enqueue("email.send", job_id="stopped").id)
+
+    assert cli.json("jobs", "requeue", "--kind", "email.send", "--dry-run")["jobs"] == 1
+    assert cli.json("jobs", "requeue", "--state", "cancelled", "--yes")["requeued"] == ["stopped"]
+    assert states(cli) == {"broken": "failed", "stopped": "ready"}
+
+
+@pytest.mark.parametrize("number", ["1", "#1"])
+def test_a_job_is_named_by_its_number(cli: Cli, failed_job: str, number: str) -> None:
+    assert cli.json("jobs", "show", number)["job"]["id"] == failed_job
+    assert cli.run("jobs", "wait", number).stdout.startswith("broken is failed")
+    assert cli.text("jobs", "requeue", number) == "requeued broken\n"
+    assert cli.text("jobs", "priority", number, "3") == "broken now has priority 3\n"
+    assert cli.text("jobs", "cancel", number) == "cancelled broken\n"
+    assert "no job '#7'" in cli.refusal("jobs", "show", "#7", code=1)
+
+
+def test_an_id_that_looks_like_a_number_goes_before_the_number(cli: Cli) -> None:
+    cli.queue.enqueue("a")
+    cli.queue.enqueue("b", job_id="1")
+
+    assert cli.json("jobs", "show", "1")["job"]["kind"] == "b"
+    assert cli.json("jobs", "show", "#1")["job"]["kind"] == "a"
 
 
 def test_priority_takes_negative_numbers(cli: Cli) -> None:

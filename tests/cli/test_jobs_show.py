@@ -122,7 +122,7 @@ def test_an_artifact_that_cannot_be_written_is_told(cli: Cli, done_job: str, tmp
 
 
 def test_wait_returns_a_job_that_is_done(cli: Cli, done_job: str) -> None:
-    assert cli.text("jobs", "wait", done_job, "--timeout", "1s") == "report-1 is done\n"
+    assert cli.text("jobs", "wait", done_job, "--timeout", "1s") == 'report-1 is done\n{\n  "pages": 7\n}\n'
     assert cli.json("jobs", "wait", done_job)["job"]["result"] == {"pages": 7}
 
 

@@ -12,8 +12,8 @@ def test_lanes_lists_those_that_were_used(cli: Cli) -> None:
 
     head, _, *rows = cli.text("lanes", "list").splitlines()
 
-    assert head.split() == ["LANE", "STATE", "ORDER", "EVENTS"]
-    assert ["bulk", "active", "fair", "terminal"] in [row.split() for row in rows]
+    assert head.split() == ["LANE", "STATE", "ORDER", "EVENTS", "READY"]
+    assert ["bulk", "active", "fair", "terminal", "1"] in [row.split() for row in rows]
 
 
 def test_lanes_in_json(cli: Cli) -> None:
@@ -21,7 +21,8 @@ def test_lanes_in_json(cli: Cli) -> None:
 
     listed = cli.json("lanes", "list")["lanes"]
 
-    assert {"name": "bulk", "state": "paused", "order": "fair", "events": "terminal", "backoff": "block"} in listed
+    bulk = {"name": "bulk", "state": "paused", "order": "fair", "events": "terminal", "backoff": "block", "jobs": {}}
+    assert bulk in listed
 
 
 def test_set_changes_what_is_named_and_nothing_else(cli: Cli) -> None:
@@ -64,7 +65,7 @@ def test_a_draining_lane_refuses_jobs_and_says_how_to_open_it(cli: Cli) -> None:
 def test_retire_sets_waiting_jobs_aside_and_restore_takes_new_ones(cli: Cli) -> None:
     cli.queue.enqueue_many([{"kind": "old"}, {"kind": "old"}])
 
-    assert cli.text("kinds", "retire", "old") == "kind old is retired; 2 waiting jobs set aside\n"
+    assert cli.text("kinds", "retire", "old", "--yes") == "kind old is retired; 2 waiting jobs set aside\n"
     assert "hint: holdfast kinds restore old" in cli.refusal("enqueue", "old", code=1)
     assert cli.text("kinds", "restore", "old") == "kind old takes new jobs again\n"
     cli.text("enqueue", "old")
@@ -73,8 +74,41 @@ def test_retire_sets_waiting_jobs_aside_and_restore_takes_new_ones(cli: Cli) -> 
 def test_retire_and_restore_in_json(cli: Cli) -> None:
     cli.queue.enqueue("old")
 
-    assert cli.json("kinds", "retire", "old") == {"kind": "old", "retired": True, "jobs": 1}
+    assert cli.json("kinds", "retire", "old", "--yes") == {"kind": "old", "retired": True, "jobs": 1}
     assert cli.json("kinds", "restore", "old") == {"kind": "old", "retired": False}
+
+
+def test_a_dry_run_of_retire_counts_and_retires_nothing(cli: Cli) -> None:
+    cli.queue.enqueue("old")
+
+    assert cli.text("kinds", "retire", "old", "--dry-run") == "would retire kind old and set 1 waiting job aside\n"
+    assert "there is no terminal to ask on" in cli.refusal("kinds", "retire", "old", code=2)
+    assert cli.queue.kinds() == [("old", False)]
+
+
+def test_kinds_are_listed_with_their_jobs(cli: Cli) -> None:
+    cli.queue.enqueue_many([{"kind": "a"}, {"kind": "a", "lane": "bulk"}, {"kind": "b", "delay": 60}])
+    cli.queue.retire("old")
+
+    head, _, *rows = cli.text("kinds", "list").splitlines()
+
+    assert head.split() == ["KIND", "STATE", "SCHEDULED", "READY"]
+    assert [row.split() for row in rows] == [
+        ["a", "active", "0", "2"],
+        ["b", "active", "1", "0"],
+        ["old", "retired", "0", "0"],
+    ]
+    assert cli.json("kinds", "list")["kinds"][0] == {"name": "a", "retired": False, "jobs": {"ready": 2}}
+
+
+def test_draining_a_lane_needs_yes_without_a_terminal(cli: Cli) -> None:
+    cli.queue.enqueue("a", lane="bulk")
+    drain = ["lanes", "set", "bulk", "--state", "draining"]
+
+    assert "there is no terminal to ask on" in cli.refusal(*drain, code=2)
+    assert cli.text(*drain, "--dry-run") == "would change lane bulk with 1 unfinished job\n"
+    assert [lane.state for lane in cli.queue.lanes()] == ["active"]
+    assert "draining" in cli.text(*drain, "--yes")
 
 
 def test_a_kind_that_is_not_retired_cannot_be_restored(cli: Cli) -> None:

@@ -204,7 +204,8 @@ def test_prune_on_a_terminal_asks_first_and_no_deletes_nothing(tmp_path: Path) -
     asked.type("n\n")
 
     assert asked.finish() == 1
-    assert "nothing was deleted" in asked.seen
+    assert "Delete 1 job and 1 event from" in asked.seen
+    assert "nothing was changed" in asked.seen
     assert json.loads(run(tmp_path, "stats", "--json").stdout)["total"] == 1
 
 
@@ -220,6 +221,46 @@ def test_prune_on_a_terminal_deletes_when_told_to(tmp_path: Path, words: list[st
 
     assert asked.finish() == 0
     assert "deleted 1 job and 1 event" in asked.seen
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "cancel", "--kind", "a"],
+        ["jobs", "requeue", "--state", "cancelled"],
+        ["kinds", "retire", "a"],
+        ["lanes", "set", "default", "--state", "draining"],
+    ],
+    ids=" ".join,
+)
+def test_what_changes_many_jobs_asks_first_on_a_terminal(tmp_path: Path, words: list[str]) -> None:
+    with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
+        queue.enqueue("a", job_id="one")
+        queue.cancel(queue.enqueue("a", job_id="two").id)
+        before = queue.counts()
+        asked = OnTerminal(tmp_path, *words)
+        asked.read_until("[y/N]")
+        asked.type("n\n")
+
+        assert asked.finish() == 1
+        assert "1 " in asked.seen
+        assert queue.counts() == before
+        assert queue.kinds() == [("a", False)]
+        assert [lane.state for lane in queue.lanes()] == ["active"]
+
+
+def test_bash_completes_commands_with_the_script(tmp_path: Path) -> None:
+    script = run(tmp_path, "completion", "bash").stdout
+    completed = run(
+        tmp_path,
+        module="holdfast.cli",
+        _HOLDFAST_COMPLETE="bash_complete",
+        COMP_WORDS="holdfast jobs re",
+        COMP_CWORD="2",
+    )
+
+    assert "complete -o nosort -F _holdfast_completion holdfast" in script
+    assert completed.stdout.split() == ["plain,requeue"]
 
 
 def test_an_artifact_that_would_upset_the_terminal_is_not_written_to_it(tmp_path: Path) -> None:

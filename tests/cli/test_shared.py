@@ -19,17 +19,19 @@ ON_EXISTING = [
     ["jobs", "show", "x"],
     ["jobs", "cancel", "x"],
     ["jobs", "requeue", "x"],
-    ["jobs", "requeue", "--failed"],
+    ["jobs", "requeue", "--failed", "--yes"],
+    ["jobs", "cancel", "--kind", "x", "--yes"],
     ["jobs", "priority", "x", "1"],
     ["jobs", "wait", "x"],
     ["jobs", "artifact", "x", "y"],
     ["lanes", "list"],
     ["lanes", "set", "x", "--state", "paused"],
-    ["kinds", "retire", "x"],
+    ["kinds", "list"],
+    ["kinds", "retire", "x", "--yes"],
     ["kinds", "restore", "x"],
     ["events"],
     ["stats"],
-    ["prune", "--older-than", "1d"],
+    ["prune", "--older-than", "1d", "--yes"],
     ["doctor"],
 ]
 
@@ -84,6 +86,24 @@ def test_a_folder_is_no_queue(cli: Cli, tmp_path: Path) -> None:
 
 def test_wrong_usage_points_to_the_help_of_that_command(cli: Cli) -> None:
     assert "hint: see 'root jobs list --help'" in cli.refusal("jobs", "list", "--colour", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["job", "list"], "'root jobs'"),
+        (["Stats"], "'root stats'"),
+        (["jobs", "cancle", "x"], "'root jobs cancel'"),
+        (["requeue", "x"], "'root jobs requeue'"),
+        (["list"], "'root jobs list' or 'root lanes list' or 'root kinds list'"),
+    ],
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(cli: Cli, words: list[str], meant: str) -> None:
+    assert f"did you mean {meant}?" in cli.refusal(*words, code=2)
+
+
+def test_a_command_that_resembles_none_is_refused_without_a_guess(cli: Cli) -> None:
+    assert cli.refusal("xyzzy", code=2).startswith("error: there is no command 'xyzzy'\n")
 
 
 def test_wrong_usage_in_json_is_one_object(cli: Cli) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+import unicodedata
 from datetime import UTC, datetime
 
 import pytest
@@ -11,7 +13,7 @@ from holdfast.cli.tables import Column
 @pytest.mark.parametrize(
     ("typed", "seconds"),
     [
-        ("30", 30),
+        ("0", 0),
         ("30s", 30),
         ("5m", 300),
         ("2h", 7_200),
@@ -25,10 +27,21 @@ def test_a_duration_is_read_in_its_unit(typed: str, seconds: float) -> None:
     assert values.duration(typed) == seconds
 
 
-@pytest.mark.parametrize("typed", ["", "s", "-5", "5 m", "5M", "1h30m", "nan", "inf", "1e3", "٣s"])
+@pytest.mark.parametrize(
+    "typed", ["", "s", "7", "30", "1.5", "00", "-5", "5 m", "5M", "1h30m", "nan", "inf", "1e3", "٣s"]
+)
 def test_what_is_not_a_duration_is_refused(typed: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         values.duration(typed)
+
+
+def test_a_duration_as_text_can_be_given_again() -> None:
+    assert [values.duration(str(values.duration(typed))) for typed in ("0", "2.5s", "250ms", "7d")] == [
+        0,
+        2.5,
+        0.25,
+        604_800,
+    ]
 
 
 def test_a_moment_is_read_with_its_zone() -> None:
@@ -84,6 +97,22 @@ def test_one_line_is_the_first_that_says_something() -> None:
 def test_clean_keeps_text_and_takes_what_steers_a_terminal() -> None:
     assert text.clean("Zoë 東京 [red]\n\tx") == "Zoë 東京 [red]\n\tx"
     assert text.clean("\x1b[2J\x9b\x07\u202e\r\x7f") == "\ufffd[2J" + "\ufffd" * 5
+
+
+def test_clean_takes_every_control_format_line_and_paragraph_character() -> None:
+    # Two join letters and emoji, the others are visible: they are parts of Arabic and Kaithi numbers, and of Syriac.
+    kept = {0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+    unsafe = {
+        code
+        for code in range(sys.maxunicode + 1)
+        if unicodedata.category(chr(code)) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    }
+
+    cleaned = {code for code in range(sys.maxunicode + 1) if text.clean(chr(code), keep="") != chr(code)}
+
+    assert {0x61C, 0x2028, 0x2029, 0x202E, 0x2066, 0x200F} <= cleaned
+    assert cleaned >= unsafe - kept
+    assert cleaned & kept == set()
 
 
 def test_columns_of_a_higher_rank_give_way_first_and_those_of_rank_0_never() -> None:

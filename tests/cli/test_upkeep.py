@@ -13,7 +13,7 @@ from tests.cli.conftest import Cli
 def test_prune_deletes_finished_jobs_and_events(cli: Cli, failed_job: str) -> None:
     cli.queue.enqueue("waiting")
 
-    assert cli.text("prune", "--older-than", "0") == "deleted 1 job and 1 event\n"
+    assert cli.text("prune", "--older-than", "0", "--yes") == "deleted 1 job and 1 event\n"
     assert cli.queue.counts() == {"ready": 1}
 
 
@@ -22,8 +22,8 @@ def test_prune_in_json_counts_what_it_deleted(cli: Cli, failed_job: str) -> None
 
 
 def test_prune_keeps_what_is_younger_or_in_another_state(cli: Cli, failed_job: str) -> None:
-    assert cli.json("prune", "--older-than", "1h") == {"jobs": 0, "events": 0}
-    assert cli.json("prune", "--older-than", "0", "--state", "done", "--events-older-than", "1h") == {
+    assert cli.json("prune", "--older-than", "1h", "--yes") == {"jobs": 0, "events": 0}
+    assert cli.json("prune", "--older-than", "0", "--state", "done", "--events-older-than", "1h", "--yes") == {
         "jobs": 0,
         "events": 0,
     }
@@ -34,7 +34,22 @@ def test_prune_needs_an_age_that_can_be_read(cli: Cli) -> None:
 
     assert "Missing option '--older-than'" in cli.refusal("prune", code=2)
     assert "is not a duration" in cli.refusal("prune", "--older-than", "a week", code=2)
+    assert "'7' is not a duration; write a number and its unit" in cli.refusal("prune", "--older-than", "7", code=2)
     assert "'ready' is not one of" in cli.refusal("prune", "--older-than", "1d", "--state", "ready", code=2)
+
+
+def test_prune_without_a_terminal_needs_yes_and_deletes_nothing(cli: Cli, failed_job: str) -> None:
+    said = cli.refusal("prune", "--older-than", "0", code=2)
+
+    assert "there is no terminal to ask on" in said
+    assert "--dry-run, then give --yes" in said
+    assert cli.queue.counts() == {"failed": 1}
+
+
+def test_a_dry_run_of_prune_counts_and_deletes_nothing(cli: Cli, failed_job: str) -> None:
+    assert cli.text("prune", "--older-than", "0", "--dry-run") == "would delete 1 job and 1 event\n"
+    assert cli.json("prune", "--older-than", "0", "--dry-run", "--yes") == {"jobs": 1, "events": 1}
+    assert cli.queue.counts() == {"failed": 1}
 
 
 def test_doctor_finds_a_fresh_store_healthy(cli: Cli) -> None:

@@ -19,9 +19,13 @@ def draw(terminal: Terminal, page: JobPage) -> None:
 
 
 def columns(jobs: tuple[Job, ...], now_ms: int) -> list[Column]:
-    """Return what the table shows of *jobs*; what all have by default is left out."""
+    """Return what the table shows of *jobs*; what all have by default is left out.
+
+    On a narrow terminal the ids give way to the notes, which say why a job failed: the number names the job as well.
+    """
     return [
-        Column("ID", [job.id for job in jobs]),
+        Column("#", [str(job.seq) for job in jobs], justify="right"),
+        Column("ID", [job.id for job in jobs], rank=6),
         Column("STATE", [job.state for job in jobs], states=True),
         Column("KIND", [job.kind for job in jobs], floor=12),
         Column("LANE", [job.lane for job in jobs], rank=2, floor=8, silent="default"),
@@ -30,7 +34,7 @@ def columns(jobs: tuple[Job, ...], now_ms: int) -> list[Column]:
         Column("PRIO", [str(job.priority) for job in jobs], rank=4, silent="0", justify="right"),
         Column("TRY", [f"{job.attempt}/{job.max_attempts}" for job in jobs], rank=5, justify="right"),
         Column("AGE", [text.age(job.enqueued_at_ms, now_ms) for job in jobs], rank=3, justify="right"),
-        Column("NOTE", [note(job, now_ms) for job in jobs], rank=1, floor=10, silent="", style="dim"),
+        Column("NOTE", [note(job, now_ms) for job in jobs], rank=1, floor=40, silent="", style="dim"),
     ]
 
 

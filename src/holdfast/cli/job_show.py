@@ -54,6 +54,7 @@ def _properties(job: Job, now_ms: int) -> Table:
 def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
     """Yield the properties worth a line: those every job has, and those this one was given."""
     yield "id", job.id
+    yield "number", str(job.seq)
     yield "state", job.state + (" (cancel requested)" if job.cancel_requested and not job.finished else "")
     yield "kind", job.kind
     yield "lane", job.lane

@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any, get_args
 
 import click
 
-from holdfast import HoldfastError, Job, Queue, Refused, Requeued, Skipped
-from holdfast.cli import complaints, job_artifact, job_list, job_show, text, values, wire
+from holdfast import CancelReport, HoldfastError, Job, JobNotFound, Queue, Refused, Requeued, Skipped
+from holdfast.cli import complaints, job_artifact, job_bulk, job_list, job_show, text, values, wire
 from holdfast.cli.complaints import Complaint
-from holdfast.cli.shared import Group, pass_terminal
+from holdfast.cli.shared import F, Group, destructive, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import limits
 from holdfast.domain.failure import FailureClass
-from holdfast.domain.job import STATES
+from holdfast.domain.job import FINISHED, STATES
 from holdfast.domain.serving import UnservedReason, unserved_reason
 
 FAILURE_CLASSES = get_args(FailureClass)
 # As many ids as one call of the library takes.
 _REQUEUE_AT_ONCE = 1_000
+_UNFINISHED = tuple(state for state in STATES if state not in FINISHED)
+_REQUEUED = ("failed", "cancelled")
+
+
+def _filters(states: tuple[str, ...]) -> Callable[[F], F]:
+    """Return a decorator that gives a command the options which choose many jobs."""
+
+    def decorate(command: F) -> F:
+        for option in (
+            click.option("--older-than", type=values.DURATION, metavar="TIME", help="Only jobs of this age: 1h, 7d."),
+            click.option("--tenant", help="Only jobs of this tenant."),
+            click.option("--lane", help="Only jobs of this lane."),
+            click.option("--kind", help="Only jobs of this kind."),
+            click.option(
+                "--state", type=click.Choice(states), multiple=True, help="Only jobs in this state. Repeatable."
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def found(queue: Queue, job_id: str) -> Job:
+    """Return the job that was named by its id, or by its number as `1042` or `#1042`."""
+    try:
+        return queue.get(job_id)
+    except JobNotFound:
+        number = job_id.removeprefix("#")
+        if not (number.isascii() and number.isdigit() and 0 < len(number) < 19 and int(number)):
+            raise
+    try:
+        return queue.get(int(number))
+    except JobNotFound:
+        raise JobNotFound(job_id) from None
 
 
 @click.group(
@@ -27,7 +64,7 @@ _REQUEUE_AT_ONCE = 1_000
     Examples:
       holdfast jobs list --state failed
       holdfast jobs show order-42
-      holdfast jobs requeue --failed
+      holdfast jobs requeue --state failed --dry-run
     """,
 )
 def jobs() -> None:
@@ -37,17 +74,16 @@ def jobs() -> None:
 @jobs.command(
     "list",
     epilog="""
-    With --state, finished jobs are listed by their end; all else by enqueue order.
+    One finished state is listed by its end; all else by enqueue order. The age of a
+    job counts from its end, or from its enqueueing if it has not finished.
 
     Examples:
       holdfast jobs list --state failed --failure-class transient
+      holdfast jobs list --state ready --state running --older-than 1h
       holdfast jobs list --kind email.send --limit 20 --json
     """,
 )
-@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
-@click.option("--kind", help="Only jobs of this kind.")
-@click.option("--lane", help="Only jobs of this lane.")
-@click.option("--tenant", help="Only jobs of this tenant.")
+@_filters(STATES)
 @click.option("--failure-class", type=click.Choice(FAILURE_CLASSES), help="Only jobs that failed in this way.")
 @click.option("--session", help="Only batches of this session, of --tenant or the default tenant.")
 @click.option("--limit", type=int, default=50, show_default=True, help="How many at most, up to 1000.")
@@ -56,7 +92,7 @@ def jobs() -> None:
 def list_(terminal: Terminal, /, **filters: Any) -> None:
     """List jobs, newest first."""
     with terminal.queue() as queue:
-        page = queue.jobs(**filters)
+        page = queue.jobs(**job_bulk.given(filters))
     if terminal.json:
         terminal.emit({"jobs": [wire.job(job) for job in page], "cursor": page.cursor})
     else:
@@ -67,7 +103,8 @@ def list_(terminal: Terminal, /, **filters: Any) -> None:
     epilog="""
     Examples:
       holdfast jobs show order-42
-      holdfast jobs show order-42 --json | jq .result
+      holdfast jobs show 1
+      holdfast jobs show order-42 --json | jq .job.result
     """
 )
 @click.argument("job_id", metavar="ID")
@@ -78,14 +115,15 @@ def show(terminal: Terminal, job_id: str) -> None:
     Its properties, payload, result, failure with traceback, attempts and artifacts.
     """
     with terminal.queue() as queue:
-        job, attempts, artifacts = queue.get(job_id), queue.attempts(job_id), queue.artifacts(job_id)
+        job = found(queue, job_id)
+        attempts, artifacts = queue.attempts(job.id), queue.artifacts(job.id)
         waits = _unserved_reason(queue, job)
     if terminal.json:
-        found = {
+        rest = {
             "attempts": [wire.attempt(one) for one in attempts],
             "artifacts": [wire.artifact(a) for a in artifacts],
         }
-        terminal.emit({"job": wire.job(job), **found, "unserved": waits})
+        terminal.emit({"job": wire.job(job), **rest, "unserved": waits})
     else:
         job_show.draw(terminal, job, attempts, artifacts, waits)
 
@@ -101,24 +139,57 @@ def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
 
 @jobs.command(
     epilog="""
+    Name jobs, or choose them with filters: then it counts them and asks first.
+
     Examples:
       holdfast jobs cancel order-42 order-43
       holdfast jobs cancel --force order-42
+      holdfast jobs cancel --kind email.send --state scheduled --dry-run
+      holdfast jobs cancel --lane bulk --older-than 2d --yes
     """
 )
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("job_ids", metavar="[ID...]", nargs=-1)
+@_filters(_UNFINISHED)
 @click.option(
     "--force", is_flag=True, help="Take a running job from its worker at once instead of asking it to stop."
 )
+@destructive
 @pass_terminal
-def cancel(terminal: Terminal, job_ids: tuple[str, ...], force: bool) -> None:
+def cancel(
+    terminal: Terminal, /, job_ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **filters: Any
+) -> None:
     """Cancel waiting jobs at once; ask running ones to stop."""
+    chosen = job_bulk.given(filters)
+    job_bulk.check_choice(job_ids, chosen, "cancel", dry_run=dry_run)
+    if job_ids:
+        _cancel_named(terminal, job_ids, force=force)
+        return
+    terminal.refuse_unattended(allowed=dry_run or yes)
+    chosen.setdefault("state", _UNFINISHED)
+    with terminal.queue() as queue:
+        if job_bulk.proceeds(terminal, queue, chosen, "cancel", dry_run=dry_run, yes=yes):
+            with terminal.busy("cancelling"):
+                report = job_bulk.cancel(queue, chosen, force=force)
+            _tell_cancelled_many(terminal, report)
+
+
+def _tell_cancelled_many(terminal: Terminal, report: CancelReport) -> None:
+    if terminal.json:
+        terminal.emit(wire.cancel_report(report))
+        return
+    asked = f"; asked {text.number(len(report.asked), 'running job')} to stop" if report.asked else ""
+    terminal.line(f"cancelled {text.number(len(report.cancelled), 'job')}{asked}")
+    for skipped in report.skipped:
+        terminal.line(f"skipped {skipped.job_id}: {skipped.why}", "yellow")
+
+
+def _cancel_named(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) -> None:
     cancelled: list[Job] = []
     refused: list[tuple[str, HoldfastError]] = []
     with terminal.queue() as queue:
         for job_id in job_ids:
             try:
-                cancelled.append(queue.cancel(job_id, force=force))
+                cancelled.append(queue.cancel(found(queue, job_id).id, force=force))
             except Refused as error:
                 if len(job_ids) == 1:
                     raise
@@ -144,45 +215,70 @@ def _tell_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tupl
 
 @jobs.command(
     epilog="""
+    Name jobs, or choose them with filters: then it counts them and asks first.
     A requeued job has all its attempts again and no deadline.
 
     Examples:
       holdfast jobs requeue order-42 order-43
-      holdfast jobs requeue --failed --transient-only --kind email.send
+      holdfast jobs requeue --kind email.send --transient-only --dry-run
+      holdfast jobs requeue --state failed --state cancelled --older-than 1h --yes
     """
 )
 @click.argument("job_ids", metavar="[ID...]", nargs=-1)
-@click.option("--failed", is_flag=True, help="Every failed job that matches the options below.")
-@click.option("--transient-only", is_flag=True, help="With --failed: only those that may succeed if tried again.")
-@click.option("--kind", help="With --failed: only jobs of this kind.")
-@click.option("--lane", help="With --failed: only jobs of this lane.")
-@click.option("--tenant", help="With --failed: only jobs of this tenant.")
+@click.option("--failed", is_flag=True, help="Every failed job that matches; the same as --state failed.")
+@click.option("--transient-only", is_flag=True, help="Only jobs that may succeed if they are tried again.")
+@_filters(_REQUEUED)
+@destructive
 @pass_terminal
-def requeue(terminal: Terminal, /, job_ids: tuple[str, ...], failed: bool, **filters: Any) -> None:
+def requeue(
+    terminal: Terminal,
+    /,
+    job_ids: tuple[str, ...],
+    *,
+    failed: bool,
+    transient_only: bool,
+    dry_run: bool,
+    yes: bool,
+    **filters: Any,
+) -> None:
     """Make failed or cancelled jobs ready again."""
-    _check_requeue(job_ids, failed, filters)
+    chosen = job_bulk.given(filters)
+    if failed:
+        chosen["state"] = ("failed", *chosen.get("state", ()))
+    if transient_only:
+        chosen["failure_class"] = "transient"
+    job_bulk.check_choice(job_ids, chosen, "requeue", dry_run=dry_run)
+    if job_ids:
+        _requeue_named(terminal, job_ids)
+        return
+    terminal.refuse_unattended(allowed=dry_run or yes)
+    chosen.setdefault("state", ("failed",))
     with terminal.queue() as queue:
-        if failed:
-            with terminal.busy("requeueing failed jobs"):
-                requeued = queue.requeue_failed(**filters)
-        elif len(job_ids) == 1:
-            requeued = Requeued([queue.requeue(job_ids[0]).id], [])
+        if job_bulk.proceeds(terminal, queue, chosen, "requeue", dry_run=dry_run, yes=yes):
+            with terminal.busy("requeueing"):
+                requeued = job_bulk.requeue(queue, chosen)
+            _tell_requeued(terminal, requeued, each=False)
+
+
+def _requeue_named(terminal: Terminal, job_ids: tuple[str, ...]) -> None:
+    with terminal.queue() as queue:
+        if len(job_ids) == 1:
+            requeued = Requeued([queue.requeue(found(queue, job_ids[0]).id).id], [])
         else:
-            parts = range(0, len(job_ids), _REQUEUE_AT_ONCE)
-            requeued = _joined([queue.requeue_many(job_ids[at : at + _REQUEUE_AT_ONCE]) for at in parts])
-    _tell_requeued(terminal, requeued, each=not failed)
-    if job_ids and requeued.skipped:
+            ids = [_id_of(queue, job_id) for job_id in job_ids]
+            parts = range(0, len(ids), _REQUEUE_AT_ONCE)
+            requeued = _joined([queue.requeue_many(ids[at : at + _REQUEUE_AT_ONCE]) for at in parts])
+    _tell_requeued(terminal, requeued, each=True)
+    if requeued.skipped:
         raise _partly("requeued", len(requeued.skipped), len(job_ids))
 
 
-def _check_requeue(job_ids: tuple[str, ...], failed: bool, filters: dict[str, Any]) -> None:
-    hint = "holdfast jobs requeue ID..., or holdfast jobs requeue --failed [--kind KIND]"
-    if failed and job_ids:
-        raise Complaint("name ids or --failed, not both", hint=hint)
-    if not failed and not job_ids:
-        raise Complaint("name the jobs to requeue, or --failed for all that failed", hint=hint)
-    if not failed and any(filters.values()):
-        raise Complaint("--transient-only, --kind, --lane and --tenant go with --failed", hint=hint)
+def _id_of(queue: Queue, job_id: str) -> str:
+    """Return the id of the job that was named, or what was typed if there is none: it is reported with the rest."""
+    try:
+        return found(queue, job_id).id
+    except JobNotFound:
+        return job_id
 
 
 def _joined(parts: list[Requeued]) -> Requeued:
@@ -198,7 +294,7 @@ def _tell_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> Non
     for job_id in requeued.requeued if each else ():
         terminal.line(f"requeued {job_id}")
     if not each:
-        terminal.line(f"requeued {text.number(len(requeued.requeued), 'failed job')}")
+        terminal.line(f"requeued {text.number(len(requeued.requeued), 'job')}")
     for skipped in requeued.skipped:
         terminal.line(f"skipped {skipped.job_id}: {skipped.why}", "yellow")
 
@@ -217,7 +313,7 @@ def _tell_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> Non
 def priority(terminal: Terminal, job_id: str, priority: int) -> None:
     """Change the priority of an unfinished job; higher goes first."""
     with terminal.queue() as queue:
-        job = queue.reprioritize(job_id, priority)
+        job = queue.reprioritize(found(queue, job_id).id, priority)
     if terminal.json:
         terminal.emit({"job": wire.job(job)})
     else:
@@ -226,7 +322,8 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
 
 @jobs.command(
     epilog="""
-    Exits with 0 if the job is done, 1 if it ended otherwise, 4 if the time ran out.
+    Prints the result of the job as JSON. Exits with 0 if the job is done, 1 if it
+    ended otherwise, 4 if the time ran out.
 
     Examples:
       holdfast jobs wait order-42 --timeout 5m
@@ -237,14 +334,16 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
 @click.option("--timeout", type=values.DURATION, default="1m", show_default=True, metavar="TIME", help="How long.")
 @pass_terminal
 def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
-    """Wait until a job has finished, in whichever way."""
+    """Wait until a job has finished and print its result."""
     with terminal.queue() as queue, terminal.busy(f"waiting for {job_id}"):
-        job = queue.wait(job_id, timeout=timeout)
+        job = queue.wait(found(queue, job_id).id, timeout=timeout)
     if terminal.json:
         terminal.emit({"job": wire.job(job)})
     else:
         why = f": {text.failure(job.failure)}" if job.state == "failed" and job.failure else ""
         terminal.line(f"{job.id} is {job.state}{why}")
+        if job.state == "done" and job.result is not None:
+            terminal.line(json.dumps(job.result, indent=2, ensure_ascii=False))
     return complaints.OK if job.state == "done" else complaints.REFUSED
 
 
@@ -266,8 +365,8 @@ def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
 def artifact(terminal: Terminal, job_id: str, name: str, output: str) -> None:
     """Fetch one artifact of a job."""
     with terminal.queue() as queue:
-        found = queue.artifact(job_id, name)
-    job_artifact.deliver(terminal, found, output)
+        fetched = queue.artifact(found(queue, job_id).id, name)
+    job_artifact.deliver(terminal, fetched, output)
 
 
 def _partly(verb: str, missed: int, asked: int) -> Complaint:

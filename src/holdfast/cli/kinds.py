@@ -1,38 +1,88 @@
-"""`holdfast kinds`: take a kind of job out of service, and back."""
+"""`holdfast kinds`: list the kinds of jobs, retire a kind, and restore it."""
 
 from __future__ import annotations
 
 import click
 
+from holdfast import Kind
 from holdfast.cli import text
-from holdfast.cli.shared import Group, pass_terminal
+from holdfast.cli.shared import Group, destructive, pass_terminal
+from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
+from holdfast.domain.job import WAITING
 
 
 @click.group(
     cls=Group,
     epilog="""
     Examples:
-      holdfast kinds retire email.legacy
+      holdfast kinds list
+      holdfast kinds retire email.legacy --yes
       holdfast kinds restore email.legacy
     """,
 )
 def kinds() -> None:
-    """Take kinds of jobs out of service, and back."""
+    """List kinds of jobs, retire and restore them."""
+
+
+@kinds.command(
+    "list",
+    epilog="""
+    This reads every job: not for a hot loop.
+
+    Examples:
+      holdfast kinds list
+      holdfast kinds list --json
+    """,
+)
+@pass_terminal
+def list_(terminal: Terminal) -> None:
+    """List every kind that was ever used or is retired, with its jobs by state."""
+    with terminal.queue() as queue:
+        found, counts = queue.kinds(), by_state((one.kind, one) for one in queue.tally())
+    if terminal.json:
+        terminal.emit({"kinds": [{**one._asdict(), "jobs": counts.get(one.name, {})} for one in found]})
+    elif found:
+        _draw(terminal, found, counts)
+    else:
+        terminal.note("no kind has been used yet")
+
+
+def _draw(terminal: Terminal, found: list[Kind], counts: dict[str, dict[str, int]]) -> None:
+    columns = [
+        Column("KIND", [one.name for one in found], floor=12),
+        Column("STATE", ["retired" if one.retired else "active" for one in found], states=True),
+        *counts_columns([counts.get(one.name, {}) for one in found]),
+    ]
+    terminal.show(table(columns, terminal.out.width))
 
 
 @kinds.command(
     epilog="""
+    On a terminal it asks first, with the number of waiting jobs; elsewhere it needs
+    --yes. Jobs that are set aside stay so when the kind is restored.
+
     Examples:
-      holdfast kinds retire email.legacy
+      holdfast kinds retire email.legacy --dry-run
+      holdfast kinds retire email.legacy --yes
     """
 )
 @click.argument("kind")
+@destructive
 @pass_terminal
-def retire(terminal: Terminal, kind: str) -> None:
+def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
     """Refuse new jobs of a kind and set its waiting ones aside."""
-    with terminal.queue() as queue, terminal.busy(f"retiring {kind}"):
-        count = queue.retire(kind)
+    terminal.refuse_unattended(allowed=dry_run or yes)
+    with terminal.queue() as queue:
+        if dry_run or not yes:
+            waiting = sum(one.jobs for one in queue.tally(kind=kind, state=tuple(WAITING)))
+            about = text.number(waiting, "waiting job")
+            if dry_run:
+                terminal.tell({"kind": kind, "jobs": waiting}, f"would retire kind {kind} and set {about} aside")
+                return
+            terminal.confirm(f"Retire kind {kind} and set {about} aside, for good?")
+        with terminal.busy(f"retiring {kind}"):
+            count = queue.retire(kind)
     if terminal.json:
         terminal.emit({"kind": kind, "retired": True, "jobs": count})
     else:

@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from holdfast import Lane
-from holdfast.cli import wire
+from holdfast.cli import text, wire
 from holdfast.cli.complaints import Complaint
-from holdfast.cli.shared import Group, pass_terminal
-from holdfast.cli.tables import Column, table
+from holdfast.cli.shared import Group, destructive, pass_terminal
+from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
+from holdfast.domain.job import FINISHED, STATES
 
 
 @click.group(
@@ -29,6 +30,8 @@ def lanes() -> None:
 @lanes.command(
     "list",
     epilog="""
+    This reads every job: not for a hot loop.
+
     Examples:
       holdfast lanes list
       holdfast lanes list --json
@@ -36,13 +39,13 @@ def lanes() -> None:
 )
 @pass_terminal
 def list_(terminal: Terminal) -> None:
-    """List every lane that was configured or has ever been used."""
+    """List every lane that was configured or has ever been used, with its jobs by state."""
     with terminal.queue() as queue:
-        found = queue.lanes()
+        found, counts = queue.lanes(), by_state((one.lane, one) for one in queue.tally())
     if terminal.json:
-        terminal.emit({"lanes": [wire.lane(lane) for lane in found]})
+        terminal.emit({"lanes": [{**wire.lane(lane), "jobs": counts.get(lane.name, {})} for lane in found]})
     elif found:
-        _draw(terminal, found)
+        _draw(terminal, found, counts)
     else:
         terminal.note("no lane has been used yet")
 
@@ -53,9 +56,11 @@ def list_(terminal: Terminal) -> None:
     active: jobs come and go. paused: none is claimed. draining: none is added.
     fair: tenants take turns. strict: priority, due time and enqueue order alone.
     block: in a session, a batch in backoff holds up the rest. skip: it does not.
+    Before a lane drains it asks, because enqueueing into it then fails.
 
     Examples:
       holdfast lanes set bulk --state paused
+      holdfast lanes set bulk --state draining --dry-run
       holdfast lanes set audit --order strict --events all
     """,
 )
@@ -64,25 +69,37 @@ def list_(terminal: Terminal) -> None:
 @click.option("--order", type=click.Choice(["fair", "strict"]), help="Whether tenants take turns.")
 @click.option("--events", type=click.Choice(["terminal", "all"]), help="Which transitions are recorded.")
 @click.option("--backoff", type=click.Choice(["block", "skip"]), help="Whether a retry holds up its session.")
+@destructive
 @pass_terminal
-def set_(terminal: Terminal, /, lane: str, **changes: Any) -> None:
+def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **changes: Any) -> None:
     """Change a lane; what is not named stays as it is."""
     if not any(changes.values()):
         raise Complaint("nothing to change: give --state, --order, --events or --backoff")
+    drains = changes["state"] == "draining"
+    terminal.refuse_unattended(allowed=dry_run or yes or not drains)
     with terminal.queue() as queue:
+        if dry_run or (drains and not yes):
+            unfinished = [state for state in STATES if state not in FINISHED]
+            count = sum(one.jobs for one in queue.tally(lane=lane, state=unfinished))
+            about = f"lane {lane} with {text.number(count, 'unfinished job')}"
+            if dry_run:
+                terminal.tell({"lane": lane, "jobs": count}, f"would change {about}")
+                return
+            terminal.confirm(f"Drain {about}, and refuse new jobs in it?")
         changed = queue.set_lane(lane, **changes)
     if terminal.json:
         terminal.emit(wire.lane(changed))
     else:
-        _draw(terminal, [changed])
+        _draw(terminal, [changed], {})
 
 
-def _draw(terminal: Terminal, found: list[Lane]) -> None:
+def _draw(terminal: Terminal, found: list[Lane], counts: dict[str, dict[str, int]]) -> None:
     columns = [
         Column("LANE", [lane.name for lane in found]),
         Column("STATE", [lane.state for lane in found], states=True),
         Column("ORDER", [lane.order for lane in found]),
         Column("EVENTS", [lane.events for lane in found]),
         Column("BACKOFF", [lane.backoff for lane in found], silent="block"),
+        *counts_columns([counts.get(lane.name, {}) for lane in found]),
     ]
     terminal.show(table(columns, terminal.out.width))

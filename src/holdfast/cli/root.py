@@ -29,6 +29,7 @@ COMMANDS = {
     "prune": "holdfast.cli.prune:prune",
     "doctor": "holdfast.cli.doctor:doctor",
     "migrate": "holdfast.cli.migrate:migrate",
+    "completion": "holdfast.cli.completion:completion",
 }
 
 EPILOG = """
@@ -66,6 +67,15 @@ class Root(Group):
         module, _, name = COMMANDS[cmd_name].partition(":")
         found: click.Command = getattr(importlib.import_module(module), name)
         return found
+
+    def elsewhere(self, ctx: click.Context, name: str) -> list[str]:
+        """Return the commands of the groups that are called *name*, as in `jobs list` for `list`."""
+        groups = [(group, self.get_command(ctx, group)) for group in COMMANDS]
+        return [
+            f"{ctx.command_path} {group} {name}"
+            for group, command in groups
+            if isinstance(command, click.Group) and name in command.list_commands(ctx)
+        ]
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run a command line and exit with one of the documented codes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -12,6 +13,7 @@ from holdfast.cli.terminal import Terminal
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -87,6 +89,23 @@ class Group(click.Group):
         super().__init__(*args, **kwargs)
         self.params.extend(_common())
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that *args* name, or raise with the names that look like it."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            path = ctx.command_path
+            close = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=3, cutoff=0.6)
+            candidates = self.elsewhere(ctx, name) or [f"{path} {one}" for one in close]
+            hint = f"; did you mean {' or '.join(f'{one!r}' for one in candidates)}?" if candidates else ""
+            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def elsewhere(self, ctx: click.Context, name: str) -> list[str]:  # noqa: ARG002
+        """Return the commands of other groups that are called *name*."""
+        return []
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands in the order in which they are written."""
         return list(self.commands)
@@ -106,6 +125,13 @@ def write_epilog(epilog: str | None, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
         for line in inspect.cleandoc(epilog).splitlines():
             formatter.write(f"{line}\n")
+
+
+def destructive(command: F) -> F:
+    """Give *command* the options of everything that cannot be undone: `--dry-run` and `--yes`."""
+    yes = click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal.")
+    dry_run = click.option("--dry-run", is_flag=True, help="Count what it would change, and change nothing.")
+    return dry_run(yes(command))
 
 
 def pass_terminal(command: Callable[Concatenate[Terminal, P], T]) -> Callable[P, T]:

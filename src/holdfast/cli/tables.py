@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,9 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import Tally
 from holdfast.cli.text import clean
+from holdfast.domain.job import STATES
 
 STATE_STYLES = {
     "scheduled": "blue",
@@ -90,6 +92,23 @@ def table(columns: Sequence[Column], width: int) -> Table:
     for row in zip(*(column.shown for column in chosen), strict=True):
         drawn.add_row(*(_cell(column, value) for column, value in zip(chosen, row, strict=True)))
     return drawn
+
+
+def by_state(tally: Iterable[tuple[str, Tally]]) -> dict[str, dict[str, int]]:
+    """Return the numbers of jobs by state for each name that *tally* pairs them with."""
+    counts: dict[str, dict[str, int]] = {}
+    for name, one in tally:
+        states = counts.setdefault(name, {})
+        states[one.state] = states.get(one.state, 0) + one.jobs
+    return counts
+
+
+def counts_columns(counts: Sequence[Mapping[str, int]]) -> list[Column]:
+    """Return a column for each state that any row of *counts*, numbers of jobs by state, has."""
+    return [
+        Column(state.upper(), [f"{row.get(state, 0):,}" for row in counts], rank=3, silent="0", justify="right")
+        for state in STATES
+    ]
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:

@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 import holdfast
-from holdfast.cli.complaints import Complaint
+from holdfast.cli.complaints import REFUSED, Complaint
 from holdfast.cli.console import console
 from holdfast.cli.text import clean
 from holdfast.client.connect import SCHEMA_DEFAULT
@@ -82,6 +82,13 @@ class Terminal:
         """Write one JSON document as one line."""
         click.echo(json.dumps(document))
 
+    def tell(self, document: Any, text: str) -> None:
+        """Write *document* for programs, or *text* for people."""
+        if self.json:
+            self.emit(document)
+        else:
+            self.line(text)
+
     def line(self, text: str = "", style: str = "") -> None:
         """Write one line for people, never cut: ids are there to be copied."""
         self.out.print(Text(clean(text), style), soft_wrap=True)
@@ -98,6 +105,24 @@ class Terminal:
     def watched(self) -> bool:
         """Whether a person is looking, so that progress is worth drawing."""
         return self.err.is_terminal and not self.json
+
+    @property
+    def attended(self) -> bool:
+        """Whether a person is there who can answer a question."""
+        return sys.stdin.isatty() and self.err.is_terminal
+
+    def refuse_unattended(self, *, allowed: bool) -> None:
+        """Raise unless what cannot be undone is *allowed* already, or a person can be asked."""
+        if not allowed and not self.attended:
+            raise Complaint(
+                "this deletes or changes what cannot be restored, and there is no terminal to ask on",
+                hint="see what it would do with --dry-run, then give --yes",
+            )
+
+    def confirm(self, question: str) -> None:
+        """Ask before something that cannot be undone, and raise unless the answer is yes."""
+        if not click.confirm(clean(mask_url(question), keep=""), err=True):
+            raise Complaint("nothing was changed", code="refused", exit_code=REFUSED)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Turn a small wheel while something takes long, if a person is looking."""

@@ -7,8 +7,13 @@ from datetime import UTC, datetime
 
 from holdfast import Failure
 
-# What a payload or an error message must not do to a terminal: move the cursor, change the title, reverse the text.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# What text from a job must not do to a terminal: move the cursor, change the title, end a line, reverse or hide text.
+# These are the control, format, line and paragraph characters of Unicode and surrogates, but for the two that join
+# letters and emoji (U+200C, U+200D) and for format characters that are visible themselves, as U+06DD is.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ud800-\udfff\ufeff"
+    "\ufff9-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
+)
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _SIZES = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 

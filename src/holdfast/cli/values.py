@@ -19,8 +19,8 @@ else:
     # Generic only in newer releases of click.
     _ParamType = click.ParamType
 
-_SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:([KMGTkmgt])(?:i?B)?)?", re.ASCII)
 _QUOTING = (
@@ -29,12 +29,21 @@ _QUOTING = (
 )
 
 
-def duration(text: str) -> float:
-    """Return the seconds that *text* such as `30`, `30s`, `5m`, `2h` or `7d` means, or raise `ValueError`."""
+class Seconds(float):
+    """A length of time that was given on the command line; as text it can be given there again."""
+
+    def __str__(self) -> str:
+        return f"{float(self)!r}s"
+
+
+def duration(text: str) -> Seconds:
+    """Return the seconds that *text* such as `30s`, `5m`, `2h`, `7d` or `0` means, or raise `ValueError`."""
+    if text.strip() == "0":
+        return Seconds(0)
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is not a duration; write 30, 30s, 5m, 2h or 7d")
-    return float(found[1]) * _SECONDS[found[2] or ""]
+        raise ValueError(f"{text!r} is not a duration; write a number and its unit, ms, s, m, h, d or w: 30s, 5m, 7d")
+    return Seconds(float(found[1]) * _SECONDS[found[2]])
 
 
 def size(text: str) -> int:
@@ -58,12 +67,14 @@ def moment(text: str) -> datetime:
 
 def duration_or_moment(text: str) -> float | datetime:
     """Return what *text* means, seconds from now or a moment, or raise `ValueError`."""
-    if _DURATION.fullmatch(text.strip()):
+    try:
         return duration(text)
+    except ValueError:
+        pass
     try:
         return moment(text)
     except ValueError as error:
-        raise ValueError(f"{error}, or a duration such as 5m") from None
+        raise ValueError(f"{error}, or a duration with its unit such as 30s, 5m, 2h or 7d") from None
 
 
 class DurationType(_ParamType):
@@ -71,10 +82,10 @@ class DurationType(_ParamType):
 
     name = "duration"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Seconds:
         """Return the seconds."""
         try:
-            return float(value) if isinstance(value, int | float) else duration(value)
+            return Seconds(value) if isinstance(value, int | float) else duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

@@ -8,6 +8,7 @@ from holdfast import (
     ArtifactInfo,
     Attempt,
     Backoff,
+    CancelReport,
     Enqueued,
     Event,
     Failure,
@@ -16,6 +17,7 @@ from holdfast import (
     Lane,
     Pruned,
     Requeued,
+    Tally,
     Unserved,
     WorkerInfo,
     WorkerStatus,
@@ -28,6 +30,7 @@ def job(one: Job) -> Document:
     """Return all of a job that others may see."""
     return {
         "id": one.id,
+        "number": one.seq,
         "state": one.state,
         "kind": one.kind,
         "lane": one.lane,
@@ -136,6 +139,20 @@ def lane(one: Lane) -> Document:
 def requeued(one: Requeued) -> Document:
     """Return which jobs were requeued and which were skipped, with the reason."""
     return {"requeued": one.requeued, "skipped": [dict(skipped._asdict()) for skipped in one.skipped]}
+
+
+def cancel_report(one: CancelReport) -> Document:
+    """Return which jobs were cancelled, which were asked to stop, and which were skipped, with the reason."""
+    return {
+        "cancelled": one.cancelled,
+        "asked": one.asked,
+        "skipped": [dict(skipped._asdict()) for skipped in one.skipped],
+    }
+
+
+def tally(one: Tally) -> Document:
+    """Return how many jobs of a kind in a lane are in one state."""
+    return dict(one._asdict())
 
 
 def pruned(one: Pruned) -> Document:

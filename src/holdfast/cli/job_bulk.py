@@ -1,0 +1,96 @@
+"""Many jobs by filter: count them, ask, then cancel or requeue them page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast import CancelReport, Queue, Requeued, Tally
+from holdfast.cli import text, wire
+from holdfast.cli.complaints import Complaint
+from holdfast.cli.tables import Column, table
+from holdfast.cli.terminal import Terminal
+
+_PAGE = 1_000
+
+
+def given(filters: dict[str, Any]) -> dict[str, Any]:
+    """Return the filters that were given, as `Queue.jobs` and `Queue.tally` take them."""
+    return {name: value for name, value in filters.items() if value not in {None, ()}}
+
+
+def check_choice(job_ids: tuple[str, ...], filters: dict[str, Any], verb: str, *, dry_run: bool) -> None:
+    """Raise unless a command names either jobs or filters."""
+    hint = f"holdfast jobs {verb} ID..., or holdfast jobs {verb} --kind KIND [--lane LANE] [--older-than 7d]"
+    if job_ids and filters:
+        raise Complaint("name jobs or filters, not both", hint=hint)
+    if job_ids and dry_run:
+        raise Complaint("--dry-run goes with filters, not with named jobs", hint=hint)
+    if not job_ids and not filters:
+        raise Complaint(f"name the jobs to {verb}, or filters that choose them", hint=hint)
+
+
+def proceeds(
+    terminal: Terminal, queue: Queue, filters: dict[str, Any], verb: str, *, dry_run: bool, yes: bool
+) -> bool:
+    """Return whether to go on: count first, show the numbers, and ask unless *yes*."""
+    if yes and not dry_run:
+        return True
+    with terminal.busy("counting"):
+        found = queue.tally(**filters)
+    total = text.number(sum(one.jobs for one in found), "job")
+    if dry_run:
+        _show(terminal, found, f"would {verb} {total}")
+    elif not found:
+        terminal.note("no jobs match")
+    else:
+        terminal.note("\n".join(f"{one.jobs:,} {one.state} {one.kind} in lane {one.lane}" for one in found))
+        terminal.confirm(f"{verb.capitalize()} {total}?")
+    return bool(found) and not dry_run
+
+
+def cancel(queue: Queue, filters: dict[str, Any], *, force: bool) -> CancelReport:
+    """Cancel all jobs that match."""
+    total = CancelReport([], [], [])
+    for ids in _pages(queue, filters):
+        report = queue.cancel_many(ids, force=force)
+        total.cancelled.extend(report.cancelled)
+        total.asked.extend(report.asked)
+        total.skipped.extend(report.skipped)
+    return total
+
+
+def requeue(queue: Queue, filters: dict[str, Any]) -> Requeued:
+    """Requeue all jobs that match."""
+    total = Requeued([], [])
+    for ids in _pages(queue, filters):
+        report = queue.requeue_many(ids)
+        total.requeued.extend(report.requeued)
+        total.skipped.extend(report.skipped)
+    return total
+
+
+def _pages(queue: Queue, filters: dict[str, Any]) -> Iterator[list[str]]:
+    after = None
+    while True:
+        page = queue.jobs(**filters, after=after, limit=_PAGE)
+        if page.jobs:
+            yield [job.id for job in page]
+        after = page.cursor
+        if after is None:
+            return
+
+
+def _show(terminal: Terminal, found: list[Tally], said: str) -> None:
+    if terminal.json:
+        terminal.emit({"jobs": sum(one.jobs for one in found), "tally": [wire.tally(one) for one in found]})
+        return
+    if found:
+        columns = [
+            Column("LANE", [one.lane for one in found], floor=8),
+            Column("KIND", [one.kind for one in found], floor=12),
+            Column("STATE", [one.state for one in found], states=True),
+            Column("JOBS", [f"{one.jobs:,}" for one in found], justify="right"),
+        ]
+        terminal.show(table(columns, terminal.out.width))
+    terminal.line(said)
