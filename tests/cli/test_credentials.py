@@ -99,7 +99,9 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
 def test_every_command_succeeds_without_showing_the_password(url: str) -> None:
     assert VALID.keys() == set(LEAVES) - {("demo",), ("worker",)}
     for path, arguments in VALID.items():
-        assert run(*path, *arguments, "--url", url).exit_code == 0, path
+        # The doctor reports that no worker takes the job that waits.
+        expected = 1 if path == ("doctor",) else 0
+        assert run(*path, *arguments, "--url", url).exit_code == expected, path
         run(*path, *arguments, "--url", url, "--json")
 
 
@@ -108,7 +110,7 @@ def test_a_worker_runs_without_showing_the_password(url: str, tmp_path: Path, fo
     write_app(tmp_path, APPLICATION.format(url=url, schema=os.environ["HOLDFAST_SCHEMA"]))
 
     with running(tmp_path, *form, "--log-level", "debug") as worker:
-        worker.says("takes jobs")
+        worker.line(lambda line: "holdfast.worker" in line and "takes task.kind" in line)
         worker.process.send_signal(signal.SIGTERM)
         assert worker.finish() == 0
 

@@ -109,7 +109,7 @@ def test_doctor_in_json_exits_with_1_when_something_is_a_problem(cli: Cli) -> No
 def test_doctor_of_a_file_that_is_no_database_is_an_error_with_advice(cli: Cli) -> None:
     cli.path.write_bytes(b"this is a text, not a database" * 100)
 
-    assert "hint: restore the file from a backup" in cli.refusal("doctor", code=2)
+    assert "the file is not a SQLite database, or is encrypted; check the path" in cli.refusal("doctor", code=2)
 
 
 def test_migrate_creates_the_store_and_then_has_nothing_to_do(cli: Cli) -> None:
