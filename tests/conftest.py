@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
 import holdfast
 from tests.support import postgres_server
 from tests.support.clock import ManualClock
+from tests.support.places import quick_folder
 from tests.support.stores import CHEAPEST_ENGINE, DURABLE_ENGINES, ENGINES, Harness
 
 FAILED = pytest.StashKey[bool]()
@@ -52,20 +52,21 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(params=ENGINES)
-def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    yield from _harness(request, tmp_path)
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    yield from _harness(request)
 
 
 @pytest.fixture(params=DURABLE_ENGINES)
-def durable_harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+def durable_harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A store that outlives its clients, for tests that reopen it."""
-    yield from _harness(request, tmp_path)
+    yield from _harness(request)
 
 
-def _harness(request: pytest.FixtureRequest, folder: Path) -> Iterator[Harness]:
-    made = Harness(request.param, folder)
-    yield made
-    made.close(trusted=not request.node.stash[FAILED])
+def _harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    with quick_folder() as folder:
+        made = Harness(request.param, folder)
+        yield made
+        made.close(trusted=not request.node.stash[FAILED])
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ from tests.support.calls import (
 )
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.model import Model, RefusalError, Request
+from tests.support.places import QUICK_PLACE
 from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
 
 
@@ -60,7 +61,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory(dir=QUICK_PLACE)
         self.harness = Harness(self.engine, Path(self._folder.name))
         self.queue = self.harness.open()
         self.model = Model()

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+# Where files are kept in memory; None for the usual place.
+QUICK_PLACE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
 
 @contextmanager
 def small_disk(place: Path, size: str, reason: str) -> Iterator[Path]:
@@ -30,6 +33,16 @@ def small_disk(place: Path, size: str, reason: str) -> Iterator[Path]:
 def turn_read_only(place: Path) -> None:
     """Let nobody, not even root, write to a mounted place from now on."""
     subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """Give a folder for files that no power cut has to spare: in memory, if the machine has a place for that.
+
+    To sync a file costs nothing there. Tests of faults use real disks.
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=QUICK_PLACE, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @contextmanager
