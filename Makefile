@@ -6,6 +6,9 @@
 .NOTPARALLEL:
 .PHONY: help demo test test-long check test-pythons bench bench-quick clean
 
+# The tests start some thousand Python processes: each would compile all modules if no bytecode were kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
