@@ -12,6 +12,8 @@ FOLDER = Path(__file__).parent
 STORES = ("harness", "durable_harness", "shared", "place")
 # A queue in memory is tried by these tests alone: to a worker it is a SQLite file that no other process opens.
 IN_MEMORY = "test_handlers.py"
+# Each engine has a sync and an async transaction of its own, so that here the kind of handler matters to it.
+ENGINE_DEPENDENT = "test_transactions.py"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,6 +32,8 @@ def _is_chosen(item: pytest.Item) -> bool:
     engine = next((spec.params[name] for name in STORES if name in spec.params), None)
     if engine is None or str(engine).startswith("sqlite"):
         return engine != "sqlite-memory" or item.path.name == IN_MEMORY
+    if item.path.name == ENGINE_DEPENDENT:
+        return True
     # On a server a test runs with the first of each of its other parameters, such as one kind of handler.
     return all(index == 0 for name, index in spec.indices.items() if name not in STORES)
 
