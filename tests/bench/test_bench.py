@@ -18,6 +18,8 @@ from bench.rounds import SQLITE_PLANS, Cell
 from bench.sessions import ENQUEUED, SETTLED, WAYS
 from bench.targets import verdicts
 
+pytestmark = pytest.mark.slow("the bench measures every road once")
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:

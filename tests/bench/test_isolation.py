@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from bench.isolation import run_isolation
+
+pytestmark = pytest.mark.slow("the bench starts isolated processes")
 
 
 def test_every_figure_is_there(tmp_path: Path) -> None:

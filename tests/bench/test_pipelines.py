@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
 from bench.pipelines import DOCUMENTS, PAGES, PICTURE, draw, lengths
 
 from tests.house.sources import DOCS
+
+pytestmark = pytest.mark.slow("a pipeline of thousands of jobs is simulated")
 
 
 def test_the_picture_in_the_docs_is_what_is_drawn_today() -> None:

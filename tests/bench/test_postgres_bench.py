@@ -27,6 +27,8 @@ from bench.targets import verdicts
 
 from tests.support import postgres_server
 
+pytestmark = pytest.mark.slow("the bench measures every road once, on a server of its own")
+
 PEERS = {"pgqueuer", "procrastinate", "awa-pg", "oban", "graphile-worker"}
 
 

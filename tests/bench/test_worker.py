@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from bench.__main__ import main
 from bench.page import told
 from bench.targets import verdicts
 from bench.worker import on_files, run_worker
+
+pytestmark = pytest.mark.slow("the bench starts workers")
 
 
 def test_every_figure_is_there(tmp_path: Path) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 import holdfast
 from tests.chaos.engines import open_engine
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.test_writers import all_jobs
+
+pytestmark = pytest.mark.slow("hundreds of tasks are cancelled at random moments")
 
 TASKS = 1500
 

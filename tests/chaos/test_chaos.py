@@ -19,6 +19,8 @@ from tests.chaos.conductor import Conductor
 from tests.chaos.history import Deed
 from tests.chaos.processes import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.slow("processes are killed and stopped at random for some seconds")
+
 DEEDS: frozenset[Deed] = frozenset({"enqueue", "claim", "heartbeat", "progress", "settle", "cancel", "requeue"})
 
 

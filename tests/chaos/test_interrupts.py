@@ -9,10 +9,14 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+import pytest
+
 import holdfast
 from tests.chaos.engines import open_engine
 from tests.chaos.processes import PATIENCE_SECONDS, Child
 from tests.chaos.test_writers import all_jobs, write_until_told
+
+pytestmark = pytest.mark.slow("a process is interrupted at random moments for some seconds")
 
 INTERRUPTS = 150
 

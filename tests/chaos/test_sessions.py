@@ -19,6 +19,8 @@ from holdfast import Done, LeaseLost, Queue, Released, SessionClaim
 from tests.chaos.engines import Engine, open_engine
 from tests.chaos.processes import Child, say
 
+pytestmark = pytest.mark.slow("processes are killed at random for some seconds")
+
 SESSIONS = 6
 SERVERS = 4
 LEASE = 0.3

@@ -12,6 +12,8 @@ from holdfast import Done, Job
 from tests.chaos.engines import open_engine
 from tests.chaos.processes import Child, say
 
+pytestmark = pytest.mark.slow("sixteen processes compete for some seconds")
+
 WRITERS = 16
 
 

@@ -27,6 +27,8 @@ from holdfast.cli.demo_crew import Tale
 from holdfast.cli.demo_picture import can_draw
 from holdfast.cli.demo_story import Victim
 
+pytestmark = pytest.mark.slow("the demo starts workers and kills them")
+
 COMMAND = [sys.executable, "-m", "holdfast.cli", "demo", "--fast"]
 PATIENCE_SECONDS = 150
 

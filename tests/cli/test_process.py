@@ -15,6 +15,8 @@ import pytest
 
 import holdfast
 
+pytestmark = pytest.mark.slow("each test starts the command line as a process")
+
 SOURCE = Path(holdfast.__file__).parents[1]
 
 

@@ -7,9 +7,13 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.worker_process import SOURCE
 from tests.house.sources import DOCS
 from tests.support.shell import Shell
+
+pytestmark = pytest.mark.slow("the lines of the tutorial are typed into two terminals")
 
 PAGE = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 FOLDER = "holdfast-tutorial"

@@ -16,6 +16,8 @@ import holdfast
 from tests.chaos.threads import registered, wait_until
 from tests.cli.worker_process import APP, PATIENCE_SECONDS, command, environment, on_terminal, running, write_app
 
+pytestmark = pytest.mark.slow("each test starts a worker as a process")
+
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[holdfast.Queue]:

@@ -19,6 +19,8 @@ from holdfast.cli.worker_report import RECORD
 from holdfast.runtime.processes import Crew, pause_before_start
 from holdfast.runtime.status import RunningJob, WorkerStatus
 
+pytestmark = pytest.mark.slow("each test starts a worker of several processes")
+
 SAYS = "import os, signal, sys; print({words}, flush=True); "
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 WAITS = "sys.stdin.read()"

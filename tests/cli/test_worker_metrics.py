@@ -15,6 +15,8 @@ import holdfast
 from holdfast.cli.worker_crew import words_of
 from tests.cli.worker_process import PATIENCE_SECONDS, running, write_app
 
+pytestmark = pytest.mark.slow("each test starts a worker as a process")
+
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[holdfast.Queue]:
