@@ -16,6 +16,8 @@ from holdfast.stores.sqlite.statements import statements
 COUNTS = {name for name in statements() if name.startswith("counts_by_")}
 ALLOWED = {
     **dict.fromkeys(COUNTS, "counts every job"),
+    "jobs_tally": "counts every job that an operator's filter matches",
+    "events_aged": "counts events for an operator who is about to prune them",
     "incarnation_forget": "sorts the few starts of one worker",
     "turn_trim": "sorts the rounds, of which a thousand are kept",
     "events_head": "reads the first rows of the log in its own order",
