@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -20,15 +21,22 @@ def url() -> str:
 
 
 @pytest.fixture
-def schema() -> Iterator[str]:
-    """The name of a migrated schema without rows. A test may alter it as it likes."""
-    with migrated_schema() as name:
+def schema(url: str) -> Iterator[str]:
+    """The name of a schema without rows. A test may alter it as it likes."""
+    # Schemas are kept between tests in the database of this process; a module may have another one.
+    with migrated_schema() if url == database_url() else _absent_schema(url) as name:
         yield name
 
 
 @pytest.fixture
 def new_schema(url: str) -> Iterator[str]:
     """The name of a schema that is not there yet, and that is gone after the test."""
+    with _absent_schema(url) as name:
+        yield name
+
+
+@contextmanager
+def _absent_schema(url: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     yield name
     drop_schema(url, name)
