@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -64,6 +66,27 @@ def _wrong_imports(module: Module) -> list[str]:
 
 def test_a_module_imports_only_its_own_layer_and_those_below() -> None:
     assert_none((module.name, wrong) for module in MODULES if module.layer and (wrong := _wrong_imports(module)))
+
+
+def test_any_module_can_be_the_first_that_a_program_imports() -> None:
+    imported = {module.name: _imported_first(module) for module in MODULES}
+
+    # Raises `CycleError`, with the modules in its message.
+    graphlib.TopologicalSorter(imported).prepare()
+
+
+def _imported_first(module: Module) -> set[str]:
+    """Return our modules that must be loaded before the body of *module* has run."""
+    ours = {module.name for module in MODULES}
+    found = set()
+    for node in module.tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            # A name is a module of its own, or stands in the one named.
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inner & ours or {str(node.module)}
+    return found & ours
 
 
 def test_every_layer_is_known_and_has_modules() -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
+from holdfast.client import checking
 from holdfast.client.declaring import AwaitedHost
 from holdfast.client.faces import awaiting
 from holdfast.client.operations import Operations
@@ -44,7 +45,9 @@ class AsyncTransaction:
 class AsyncQueue(AwaitedHost):
     """A durable work queue, awaited. Opens, creates and migrates its store on first use."""
 
-    def __init__(self, store: Store, operations: Operations) -> None:
+    def __init__(self, store: Store, operations: Operations | None = None) -> None:
+        if not isinstance(operations, Operations):
+            raise checking.not_connected("connect_async")
         super().__init__()
         self._runner = store
         self._operations = operations

@@ -21,6 +21,11 @@ Held: TypeAlias = tuple[Claim, Outcome]
 """A claim and how its attempt ended."""
 
 
+def not_connected(function: str) -> InvalidInput:
+    """Return the error for a queue that the caller constructs instead of opening it with *function*."""
+    return InvalidInput("store", f'a queue is opened by its path or URL; write holdfast.{function}("jobs.db")')
+
+
 def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[Admission]:
     """Return the jobs of one call in stored form, or raise `InvalidInput` naming the one that is wrong.
 

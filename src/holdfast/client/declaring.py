@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from holdfast.client.context_parameter import takes_context
 from holdfast.client.policy import TaskOptions
 from holdfast.client.session_tasks import (
     AsyncSessionTask,
@@ -23,7 +24,6 @@ from holdfast.client.tasks import (
     TaskRegistry,
     check_function,
     kind_of,
-    takes_context,
 )
 from holdfast.domain.errors import Misconfigured
 
@@ -103,7 +103,8 @@ class _HasTasks:
 
         def declare(function: Any) -> AnyTask:
             checked = check_function(function)
-            chosen = session_task or (self._with_context if takes_context(checked) else self._plain)
+            with_context = takes_context(checked, in_session=session_task is not None)
+            chosen = session_task or (self._with_context if with_context else self._plain)
             task = chosen(checked, kind_of(checked) if kind is None else kind, words, self._home)
             task.declared_in = declared_in
             self.tasks.add(task)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from holdfast.client import checking
 from holdfast.client.declaring import BlockingHost
 from holdfast.client.faces import blocking
 from holdfast.client.operations import Operations
@@ -43,7 +44,9 @@ class Transaction:
 class Queue(BlockingHost):
     """A durable work queue. Opens, creates and migrates its store on first use."""
 
-    def __init__(self, store: Store, operations: Operations) -> None:
+    def __init__(self, store: Store, operations: Operations | None = None) -> None:
+        if not isinstance(operations, Operations):
+            raise checking.not_connected("connect")
         super().__init__()
         self._runner = store
         self._operations = operations

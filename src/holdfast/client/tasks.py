@@ -252,22 +252,3 @@ def _module_of(function: Callable[..., Any]) -> str:
     spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
     path = inspect.unwrap(function).__code__.co_filename
     return spec.name if spec is not None and spec.origin == path else Path(path).stem
-
-
-def takes_context(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter of *function* is annotated as a `Context`."""
-    first = next(iter(inspect.signature(function).parameters.values()), None)
-    if first is None or first.kind in {first.KEYWORD_ONLY, first.VAR_KEYWORD, first.VAR_POSITIONAL}:
-        return False
-    annotation = first.annotation
-    if isinstance(annotation, str):
-        annotation = _evaluated(annotation, function)
-    return isinstance(annotation, type) and issubclass(annotation, Context)
-
-
-def _evaluated(annotation: str, function: Callable[..., Any]) -> object:
-    """Return what *annotation* names; a context may be imported for the type checker only."""
-    found: Any = getattr(inspect.unwrap(function), "__globals__", {})
-    for name in annotation.strip("'\" ").split("."):
-        found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-    return Context if found is None and annotation.rpartition(".")[2] == "Context" else found

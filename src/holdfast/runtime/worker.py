@@ -91,6 +91,12 @@ class Worker:
         timer: Timer = REAL_TIMER,
         **words: Unpack[ClaimOptions],
     ) -> None:
+        if not isinstance(queue, Queue | AsyncQueue):
+            raise InvalidInput(
+                "queue",
+                f"must be a Queue or an AsyncQueue, not {type(queue).__name__}; "
+                'write queue = holdfast.connect("jobs.db"), declare tasks on it, then Worker(queue)',
+            )
         self._store = queue.store
         self._operations = queue.operations
         self._tasks = queue.tasks
