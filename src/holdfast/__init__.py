@@ -1,73 +1,87 @@
-"""Holdfast: a durable work queue with fenced leases. One SQLite file to start with, PostgreSQL for many machines."""
+"""Holdfast: a durable work queue with fenced leases. One SQLite file to start with, PostgreSQL for many machines.
 
-from holdfast.client.asking import Cancelled, Defer, Fail, Retry
-from holdfast.client.async_queue import AsyncQueue, AsyncTransaction
-from holdfast.client.connect import connect, connect_async
-from holdfast.client.context import Context
-from holdfast.client.declaring import AsyncTasks, Tasks
-from holdfast.client.operations import SettledAndClaimed
-from holdfast.client.policy import Policy, TaskOptions
-from holdfast.client.queue import Queue, Transaction
-from holdfast.client.session_context import AsyncSessionContext, SessionContext
-from holdfast.client.session_tasks import AsyncSessionTask, SessionTask, SessionTaskOptions
-from holdfast.client.tasks import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
-from holdfast.domain.admission import JobOptions, NewJob
-from holdfast.domain.backoff import Backoff
-from holdfast.domain.claim import Claim, ClaimOptions, Renewal, Settlement
-from holdfast.domain.clock import Clock, Now
-from holdfast.domain.errors import (
-    ArtifactNotFound,
-    Conflict,
-    EventsPruned,
-    HandlersStuck,
-    HoldfastError,
-    InvalidInput,
-    JobNotFound,
-    KindRetired,
-    LaneDraining,
-    LeaseLost,
-    Misconfigured,
-    OutcomeUnknown,
-    ReadOnlyStore,
-    Refused,
-    SchemaMismatch,
-    StoreBusy,
-    StoreDamaged,
-    StoreFull,
-    StoreUnreachable,
-    Unavailable,
-    UnknownKind,
-    UnsupportedStore,
-    WaitTimeout,
-)
-from holdfast.domain.event import Event, EventPage
-from holdfast.domain.failure import Failure
-from holdfast.domain.job import Attempt, Job
-from holdfast.domain.lane import Lane
-from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
-from holdfast.domain.records import (
-    ArtifactInfo,
-    Backlog,
-    CancelReport,
-    Enqueued,
-    Finding,
-    JobPage,
-    Kind,
-    Pruned,
-    Requeued,
-    Skipped,
-    StoreReport,
-    Tally,
-    Waiting,
-    WorkerInfo,
-)
-from holdfast.domain.serving import Unserved
-from holdfast.domain.session import Batch
-from holdfast.domain.session_claim import AnySessionOptions, SessionClaimOptions
-from holdfast.domain.session_lease import SessionClaim, SessionLease
-from holdfast.runtime.status import FailedAttempt, RunningJob, WorkerStatus
-from holdfast.runtime.worker import Worker
+Each public name is imported from its module when it is first used, so that `import holdfast` itself costs little.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
 from holdfast.version import __version__
+
+if sys.platform == "win32":
+    raise ImportError(
+        "Holdfast does not support Windows: it needs POSIX file locks and signals. "
+        "Use Linux instead, for example in WSL 2 or in a container."
+    )
+
+if TYPE_CHECKING:
+    from holdfast.client.asking import Cancelled, Defer, Fail, Retry
+    from holdfast.client.async_queue import AsyncQueue, AsyncTransaction
+    from holdfast.client.connect import connect, connect_async
+    from holdfast.client.context import Context
+    from holdfast.client.declaring import AsyncTasks, Tasks
+    from holdfast.client.operations import SettledAndClaimed
+    from holdfast.client.policy import Policy, TaskOptions
+    from holdfast.client.queue import Queue, Transaction
+    from holdfast.client.session_context import AsyncSessionContext, SessionContext
+    from holdfast.client.session_tasks import AsyncSessionTask, SessionTask, SessionTaskOptions
+    from holdfast.client.tasks import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
+    from holdfast.domain.admission import JobOptions, NewJob
+    from holdfast.domain.backoff import Backoff
+    from holdfast.domain.claim import Claim, ClaimOptions, Renewal, Settlement
+    from holdfast.domain.clock import Clock, Now
+    from holdfast.domain.errors import (
+        ArtifactNotFound,
+        Conflict,
+        EventsPruned,
+        HandlersStuck,
+        HoldfastError,
+        InvalidInput,
+        JobNotFound,
+        KindRetired,
+        LaneDraining,
+        LeaseLost,
+        Misconfigured,
+        OutcomeUnknown,
+        ReadOnlyStore,
+        Refused,
+        SchemaMismatch,
+        StoreBusy,
+        StoreDamaged,
+        StoreFull,
+        StoreUnreachable,
+        Unavailable,
+        UnknownKind,
+        UnsupportedStore,
+        WaitTimeout,
+    )
+    from holdfast.domain.event import Event, EventPage
+    from holdfast.domain.failure import Failure
+    from holdfast.domain.job import Attempt, Job
+    from holdfast.domain.lane import Lane
+    from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
+    from holdfast.domain.records import (
+        ArtifactInfo,
+        Backlog,
+        CancelReport,
+        Enqueued,
+        Finding,
+        JobPage,
+        Kind,
+        Pruned,
+        Requeued,
+        Skipped,
+        StoreReport,
+        Tally,
+        Waiting,
+        WorkerInfo,
+    )
+    from holdfast.domain.serving import Unserved
+    from holdfast.domain.session import Batch
+    from holdfast.domain.session_claim import AnySessionOptions, SessionClaimOptions
+    from holdfast.domain.session_lease import SessionClaim, SessionLease
+    from holdfast.runtime.status import FailedAttempt, RunningJob, WorkerStatus
+    from holdfast.runtime.worker import Worker
 
 __all__ = [
     "AnySessionOptions",
@@ -166,3 +180,62 @@ __all__ = [
     "connect",
     "connect_async",
 ]
+
+# The module of each name: the imports above, for the interpreter.
+_NAMES_BY_MODULE = {
+    "client.asking": "Cancelled Defer Fail Retry",
+    "client.async_queue": "AsyncQueue AsyncTransaction",
+    "client.connect": "connect connect_async",
+    "client.context": "Context",
+    "client.declaring": "AsyncTasks Tasks",
+    "client.operations": "SettledAndClaimed",
+    "client.policy": "Policy TaskOptions",
+    "client.queue": "Queue Transaction",
+    "client.session_context": "AsyncSessionContext SessionContext",
+    "client.session_tasks": "AsyncSessionTask SessionTask SessionTaskOptions",
+    "client.tasks": "AsyncContextTask AsyncTask ContextTask Task TaskRegistry",
+    "domain.admission": "JobOptions NewJob",
+    "domain.backoff": "Backoff",
+    "domain.claim": "Claim ClaimOptions Renewal Settlement",
+    "domain.clock": "Clock Now",
+    "domain.errors": (
+        "ArtifactNotFound Conflict EventsPruned HandlersStuck HoldfastError InvalidInput JobNotFound "
+        "KindRetired LaneDraining LeaseLost Misconfigured OutcomeUnknown ReadOnlyStore Refused SchemaMismatch "
+        "StoreBusy StoreDamaged StoreFull StoreUnreachable Unavailable UnknownKind UnsupportedStore "
+        "WaitTimeout"
+    ),
+    "domain.event": "Event EventPage",
+    "domain.failure": "Failure",
+    "domain.job": "Attempt Job",
+    "domain.lane": "Lane",
+    "domain.outcome": "Artifact Deferred Done Failed Outcome Released",
+    "domain.records": (
+        "ArtifactInfo Backlog CancelReport Enqueued Finding JobPage Kind Pruned Requeued Skipped StoreReport "
+        "Tally Waiting WorkerInfo"
+    ),
+    "domain.serving": "Unserved",
+    "domain.session": "Batch",
+    "domain.session_claim": "AnySessionOptions SessionClaimOptions",
+    "domain.session_lease": "SessionClaim SessionLease",
+    "runtime.status": "FailedAttempt RunningJob WorkerStatus",
+    "runtime.worker": "Worker",
+}
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+
+
+# Hidden from type checkers, which would accept any name because of it.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415
+
+        value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        # The next access finds the name without this function.
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
