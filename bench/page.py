@@ -1,16 +1,18 @@
-"""Writes the results of a run into the page of the documentation, between two marks."""
+"""Writes the results of a run into the page of the documentation: a summary and all tables, between marks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.candidates import Engine
 from bench.charts import chart_names
 from bench.claim_cost import Cost
 from bench.isolation import IsolationFigures
 from bench.postgres.claim_cost import Pinned
-from bench.results import Results, ratio
+from bench.results import Results, as_json, ratio
+from bench.summary import summary_rows
 from bench.targets import verdicts
 from bench.worker import WorkerFigures
 
@@ -22,17 +24,36 @@ END: dict[Engine, str] = {
     "sqlite": "<!-- end of results -->",
     "postgres": "<!-- end of results on PostgreSQL -->",
 }
+SUMMARY_BEGIN: dict[Engine, str] = {
+    "sqlite": "<!-- summary: written by make bench -->",
+    "postgres": "<!-- summary on PostgreSQL: written by make bench -->",
+}
+SUMMARY_END: dict[Engine, str] = {
+    "sqlite": "<!-- end of summary -->",
+    "postgres": "<!-- end of summary on PostgreSQL -->",
+}
 _MODES = {"full": "FULL", "relaxed": "NORMAL"}
 
 
 def write_page(results: Results, page: Path) -> None:
     """Replace what stands between the marks of the engine."""
-    begin, end = BEGIN[results.engine], END[results.engine]
-    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    engine, text = results.engine, page.read_text(encoding="utf-8")
+    text = _replaced(text, SUMMARY_BEGIN[engine], SUMMARY_END[engine], summary(as_json(results)))
+    text = _replaced(text, BEGIN[engine], END[engine], told(results))
+    page.write_text(text, encoding="utf-8")
+
+
+def _replaced(text: str, begin: str, end: str, written: str) -> str:
+    before, found, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
     if not found or not ended:
-        raise ValueError(f"{page} has no place for the results: {begin} … {end}")
-    page.write_text(f"{before}{begin}\n\n{told(results)}\n{end}{after}", encoding="utf-8")
+        raise ValueError(f"the page has no place for the results: {begin} … {end}")
+    return f"{before}{begin}\n\n{written}\n{end}{after}"
+
+
+def summary(stored: Mapping[str, Any]) -> str:
+    """Return the figures that lead the page as Markdown, from the stored results of one engine."""
+    return _table(("what", "figure", "what it means"), summary_rows(stored))
 
 
 def told(results: Results) -> str:

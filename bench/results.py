@@ -74,12 +74,13 @@ def store(runs: list[Results], path: Path) -> None:
     """Write the results as JSON, small enough to be kept; what is known of another engine stays."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept = {engine: known[engine] for engine in ("sqlite", "postgres") if engine in known}
-    told = kept | {results.engine: _told(results) for results in runs}
+    told = kept | {results.engine: as_json(results) for results in runs}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-def _told(results: Results) -> dict[str, Any]:
+def as_json(results: Results) -> dict[str, Any]:
+    """Return *results* as they are stored."""
     return {
         "machine": results.machine,
         "method": results.method,

@@ -12,8 +12,8 @@ from bench.candidates import CandidateFailedError
 from bench.charts import Bar, draw, draw_all
 from bench.everyone import everyone
 from bench.ours import HoldfastSession
-from bench.page import BEGIN, END, told, write_page
-from bench.results import Results, store
+from bench.page import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, summary, told, write_page
+from bench.results import Results, as_json, store
 from bench.rounds import SQLITE_PLANS, Cell
 from bench.sessions import ENQUEUED, SETTLED, WAYS
 from bench.targets import verdicts
@@ -60,7 +60,8 @@ def test_sessions_are_measured(results: Results) -> None:
 def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     begin, end = BEGIN["sqlite"], END["sqlite"]
-    page.write_text(f"before\n{begin}\nthe last run\n{end}\nafter\n", encoding="utf-8")
+    lead = f"{SUMMARY_BEGIN['sqlite']}\nits summary\n{SUMMARY_END['sqlite']}"
+    page.write_text(f"before\n{lead}\n{begin}\nthe last run\n{end}\nafter\n", encoding="utf-8")
 
     store([results], tmp_path / "results.json")
     write_page(results, page)
@@ -71,6 +72,8 @@ def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path
     assert text.startswith("before\n")
     assert text.endswith(f"{end}\nafter\n")
     assert "the last run" not in text
+    assert "its summary" not in text
+    assert summary(as_json(results)) in text
     assert told(results) in text
     assert charts
     assert {ElementTree.parse(chart).getroot().tag for chart in charts} == {"{http://www.w3.org/2000/svg}svg"}

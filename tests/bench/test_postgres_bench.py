@@ -15,13 +15,13 @@ from bench.__main__ import main
 from bench.candidates import Candidate, CandidateFailedError, Session
 from bench.charts import draw_all
 from bench.child import ChildSession
-from bench.page import BEGIN, END, write_page
+from bench.page import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, write_page
 from bench.pickup import Latency
 from bench.postgres.claim_cost import Pinned
 from bench.postgres.ours import PostgresSession
 from bench.postgres.peers import absent, candidates
 from bench.postgres.server import Arena
-from bench.results import Results, store
+from bench.results import NAMES, Results, store
 from bench.rounds import POSTGRES_PLANS, Cell, Plan, run_roads
 from bench.targets import verdicts
 
@@ -69,7 +69,11 @@ def test_who_is_missing_is_named_with_a_reason(results: Results) -> None:
 
 def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    marks = [f"{BEGIN[engine]}\nold {engine}\n{END[engine]}\n" for engine in ("sqlite", "postgres")]
+    marks = [
+        f"{begin[engine]}\nold {engine}\n{end[engine]}\n"
+        for begin, end in ((SUMMARY_BEGIN, SUMMARY_END), (BEGIN, END))
+        for engine in NAMES
+    ]
     page.write_text("".join(marks), encoding="utf-8")
     kept = tmp_path / "results.json"
     kept.write_text('{"sqlite": "of another day"}', encoding="utf-8")

@@ -1,0 +1,25 @@
+"""The page on performance leads with the figures of the last stored run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bench.page import SUMMARY_BEGIN, SUMMARY_END, summary
+from bench.results import NAMES
+
+from tests.house.sources import DOCS, ROOT
+
+
+def test_the_page_leads_with_the_figures_of_the_stored_results() -> None:
+    stored = json.loads((ROOT / "bench/results/latest.json").read_text(encoding="utf-8"))
+    lead, _, _ = (DOCS / "performance.md").read_text(encoding="utf-8").partition("## What is compared")
+
+    for engine in NAMES:
+        assert f"{SUMMARY_BEGIN[engine]}\n\n{summary(stored[engine])}\n{SUMMARY_END[engine]}" in lead
+
+
+def test_a_part_that_was_not_measured_has_no_row() -> None:
+    stored: dict[str, Any] = {"roads": [], "pickup": [], "claim_cost": [], "memory": None, "worker": None}
+
+    assert summary(stored).count("\n") == 2
