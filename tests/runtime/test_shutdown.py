@@ -12,7 +12,7 @@ import pytest
 from holdfast import Context, NewJob, Queue, Worker
 from tests.chaos.threads import wait_until
 from tests.runtime.timers import MovableTimer
-from tests.runtime.workers import Outage, arrived, at_work, comes, in_state
+from tests.runtime.workers import Outage, arrived, at_work, comes, ended, in_state
 from tests.support.stores import Harness
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
@@ -342,3 +342,12 @@ class TestACancelledServe:
                     await Worker(local_queue).serve()
 
         asyncio.run(limited())
+
+
+def test_a_worker_that_has_stopped_listens_to_nothing(queue: Queue) -> None:
+    queue.task("note")(lambda: None)
+    made = queue.enqueue("note", {})
+    with at_work(queue):
+        ended(queue, made.id)
+
+    assert queue.store.hub.topics() == set()

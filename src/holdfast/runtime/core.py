@@ -273,11 +273,10 @@ class Core:
         self._wake.set()
 
     def words(self) -> ClaimOptions:
-        """Return the words of a claim, and listen to the lanes they name."""
+        """Return the options of a claim."""
         words = self._subscription.words()
         if self.residents is not None:
             words = {**words, **self.residents.words()}
-        self._listener.listen(words.get("lanes", ()))
         return words
 
     async def _pause(self) -> None:
@@ -385,6 +384,7 @@ class Core:
             return await drive_async(self._operations.settle_many(pairs), self._store), []
         kinds = (self._subscription.jobs() or {}).get("kinds")
         words: ClaimOptions = {**self.words(), "kinds": kinds, "lease_token": token}
+        self._listener.listen(words.get("lanes", ()))
         words["acknowledged"] = self._free_slots()
         words["cut_off"], asked_at = self._keeper.cut_off_at is not None, self._timer.monotonic()
         started = self._ahead.started()
