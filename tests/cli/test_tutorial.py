@@ -55,6 +55,7 @@ def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_
     work, *second_terminal = typed("Run it")
     kill, work_again, show = typed("Kill it")
     enqueue_second, work_gently = typed("Stop it gently")
+    work_in_four, _ = typed("Use all cores")
 
     with shell(tmp_path) as first, shell(tmp_path) as second:
         for line in (enter, folder):
@@ -106,3 +107,12 @@ def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_
         said = first.prompted()
         assert said[-1].endswith("0 done, 0 retried, 0 failed, 1 released")
         assert not [line for line in said if re.search(r"process \d+  up ", line)]
+
+        first.run(work_in_four)
+        first.sees(r"process \d+ and 4 children")
+        first.sees(r"^attempt 1: page 1 of 100$")
+        first.type("\x03")
+        first.sees(r"^stopping: waits up to 30s for 1 job")
+        first.type("\x03")
+        # The line that says what the worker takes may be wrapped.
+        assert "8 at once in each of 4 processes" in " ".join(first.prompted())

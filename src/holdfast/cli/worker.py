@@ -111,6 +111,7 @@ def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> 
     made = _worker(queue, target, words)
     about = about._replace(summary=made.summary())
     if processes > 1:
+        about = about._replace(summary=f"{about.summary} in each of {processes} processes")
         _refuse_unshared(queue)
         return worker_crew.run_crew(terminal, about, words)
     try:
