@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Attempt, Queue
+from holdfast import Attempt, Backoff, Queue
 from tests.chaos.threads import wait_until
 from tests.runtime.isolation import handlers
 from tests.runtime.isolation.workers import LEASE_SECONDS
@@ -113,8 +113,8 @@ class TestEnds:
             for how in handlers.ENDS:
                 if how == "released":
                     continue
-                inside = queue.enqueue("end.inside", {"how": how})
-                isolated = queue.enqueue(kind, {"how": how})
+                inside = queue.enqueue("end.inside", {"how": how}, backoff=Backoff(jitter=0))
+                isolated = queue.enqueue(kind, {"how": how}, backoff=Backoff(jitter=0))
                 assert _ended_alike(queue, isolated.id) == _ended_alike(queue, inside.id), how
 
     def test_one_that_cancels_its_own_task_fails_and_its_process_goes_on(self, queue: Queue) -> None:
