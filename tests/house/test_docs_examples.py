@@ -107,3 +107,9 @@ def test_a_page_links_only_to_what_is_there() -> None:
 
 def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_no_page_installs_the_package_from_an_index_that_does_not_have_it() -> None:
+    for page in PAGES:
+        for line in re.findall(r"pip install [^`\n]*", page.read_text(encoding="utf-8")):
+            assert not re.search(r"[\s'\"]holdfast\b", line), f"{page.name}: {line}"
