@@ -87,7 +87,9 @@ class NeverDue(Timer):
         return asyncio.timeout(None)
 
 
-def test_the_first_renewal_after_an_outage_wakes_the_claim_loop(harness: Harness) -> None:
+def test_the_first_renewal_after_an_outage_wakes_the_claim_loop(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
     outage = Outage(harness)
     queue = harness.open()
     holding, go_on, settling = threading.Event(), threading.Event(), threading.Event()
@@ -109,7 +111,9 @@ def test_the_first_renewal_after_an_outage_wakes_the_claim_loop(harness: Harness
         arrived(settling)
         with outage:
             go_on.set()
-            outage.struck(2)
+            # Both the claim loop and the lease keeper have to notice; the registry's messages fail as well.
+            wait_until(lambda: bool(_messages(caplog, "claims and settlements fail")))
+            wait_until(lambda: bool(_messages(caplog, "lease renewals fail")))
         # The claim loop waits without end; only the lease keeper can tell it that the store answers.
         assert ended(queue, made.id).state == "done"
 

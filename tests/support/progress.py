@@ -51,8 +51,8 @@ class Progress:
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self) -> Generator[None, tuple[str, str, str], tuple[str, str, str]]:
         """Leave out the letter of each test: the line of progress has the counts, and failures are named."""
-        category, _, _ = yield
-        return category, "", ""
+        category, _, word = yield
+        return category, "", word
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
