@@ -17,6 +17,7 @@ from holdfast import InvalidInput, Misconfigured, StoreBusy
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.stores.postgres import pools
 from holdfast.stores.postgres.store import PostgresStore
+from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 
 
@@ -144,34 +145,41 @@ class TestReadsBesideTransactions:
 
     def test_threads(self, queue: holdfast.Queue) -> None:
         queue.enqueue("mail")
-        all_hold_one = threading.Barrier(2)
+        together = threading.Barrier(2)
 
         def read() -> dict[str, int]:
             with queue.transaction() as tx:
                 tx.enqueue("mail")
-                all_hold_one.wait(30)
-                return queue.counts()
+                together.wait(PATIENCE_SECONDS)
+                counts = queue.counts()
+                together.wait(PATIENCE_SECONDS)  # neither commits before both have read
+                return counts
 
         answers = [in_background(read) for _ in range(2)]
-        assert [answer.result(30)["ready"] for answer in answers] == [1, 1]
+        assert [answer.result(PATIENCE_SECONDS)["ready"] for answer in answers] == [1, 1]
         assert queue.counts()["ready"] == 3
 
     def test_tasks(self, url: str, schema: str) -> None:
         async def scenario() -> list[int]:
             async with holdfast.connect_async(url, schema=schema) as queue:
                 await queue.enqueue("mail")
-                all_hold_one = asyncio.Event()
-                held = 0
+                all_hold_one, all_have_read = asyncio.Event(), asyncio.Event()
+                held = have_read = 0
 
                 async def read() -> int:
-                    nonlocal held
+                    nonlocal held, have_read
                     async with queue.transaction() as tx:
                         await tx.enqueue("mail")
                         held += 1
                         if held == 2:
                             all_hold_one.set()
                         await all_hold_one.wait()
-                        return (await queue.counts())["ready"]
+                        ready = (await queue.counts())["ready"]
+                        have_read += 1
+                        if have_read == 2:
+                            all_have_read.set()
+                        await all_have_read.wait()
+                        return ready
 
                 return list(await asyncio.gather(read(), read()))
 

@@ -73,13 +73,15 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def watch(path: str) -> Iterator[Watch]:
+def watch(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    # A group is closed after 20 ms, which would part those that a test gathers on a busy machine.
+    monkeypatch.setattr(writer, "_GROUP_SECONDS", PATIENCE_SECONDS)
     watch = Watch()
     watch.store = SqliteStore(path, observe=watch)
     watch.store.migrate()
     watch.names.clear()
     yield watch
-    in_background(watch.store.close).result(5)
+    in_background(watch.store.close).result(PATIENCE_SECONDS)
 
 
 @pytest.fixture
