@@ -339,8 +339,10 @@ class TestLife:
         queue.close()
         assert queue.enqueue("work").created
 
-    def test_a_block_closes_the_queue_at_its_end(self, harness: Harness) -> None:
-        with harness.open() as queue:
+    def test_a_block_closes_the_queue_at_its_end_and_the_next_call_opens_it_again(
+        self, durable_harness: Harness
+    ) -> None:
+        with durable_harness.open() as queue:
             assert queue.enqueue("work").created
         assert queue.enqueue("work").created
 

@@ -32,7 +32,7 @@ class TestWords:
         assert (job.id, job.kind, job.lane, job.tenant, job.priority) == ("fresh", "work", "default", "default", 0)
         assert (job.payload, job.headers, job.tags, job.requires, job.affinity) == (None, {}, {}, (), None)
         assert (job.state, job.attempt, job.max_attempts, job.epoch) == ("ready", 0, 5, 0)
-        assert job.backoff == Backoff(60, 2, 3600, 0)
+        assert job.backoff == Backoff(60, 2, 3600, 0.2)
 
     def test_a_dict_and_a_new_job_mean_the_same(self) -> None:
         words: dict[str, Any] = {"priority": 3, "tags": {"a": "b"}, "delay": 5}
