@@ -6,7 +6,7 @@
 .NOTPARALLEL:
 .PHONY: help demo test test-long check test-pythons bench bench-quick clean
 
-# The tests start some thousand Python processes: each would compile all modules if no bytecode were kept.
+# Test processes, and the programs that tests start, would each compile all modules again if no bytecode were kept.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?=
