@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import WorkerInfo
-from holdfast.stores.drivers import drive
+from holdfast.stores.transaction import run_sync
 from tests.cli.conftest import Cli
 
 SENTENCE = "3 jobs of doc.chunk in lane default: no live worker takes them"
@@ -25,7 +25,7 @@ def test_doctor_and_stats_name_jobs_that_no_live_worker_takes(cli: Cli) -> None:
 def test_stats_are_silent_about_jobs_that_a_live_worker_takes(cli: Cli) -> None:
     cli.queue.enqueue("doc.chunk")
     said = WorkerInfo("w1", "i1", "h", 1, "0", "active", 1, 0, ("default",), ("doc.chunk",), (), ())
-    drive(cli.queue.operations.worker_beat(said), cli.queue.store)
+    run_sync(cli.queue.operations.worker_beat(said))
 
     assert cli.run("stats").stderr == ""
     assert cli.json("stats")["unserved"] == []

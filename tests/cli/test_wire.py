@@ -12,6 +12,7 @@ INTERNAL = {
     "lease_token",
     "lease_until_ms",
     "settle_digest",
+    "unacknowledged",
     "digest",
     "predecessor",
     "deferred_since_ms",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast import WorkerInfo
 from holdfast.client.operations import Operations
 from holdfast.domain import limits
-from holdfast.stores.drivers import drive
+from holdfast.stores.transaction import run_sync
 from tests.cli.conftest import Cli
 
 SAID = WorkerInfo(
@@ -27,7 +27,7 @@ SAID = WorkerInfo(
 
 def beat(cli: Cli, said: WorkerInfo) -> None:
     operations: Operations = cli.queue.operations
-    drive(operations.worker_beat(said), cli.queue.store)
+    run_sync(operations.worker_beat(said))
 
 
 def test_no_worker_is_no_error(cli: Cli) -> None:

@@ -328,13 +328,15 @@ class TestDrainingAndRetired:
 
 
 class TestLife:
-    def test_a_queue_that_was_closed_is_opened_again_by_its_next_use(self, queue: Queue) -> None:
+    def test_a_queue_that_was_closed_is_opened_again_by_its_next_use(self, durable_harness: Harness) -> None:
+        queue = durable_harness.open()
         queue.enqueue("work")
         queue.close()
         made = queue.enqueue("work", {"n": 1}, job_id="after")
         assert queue.get("after") == made.job
 
-    def test_closing_twice_or_before_the_first_use_is_harmless(self, queue: Queue) -> None:
+    def test_closing_twice_or_before_the_first_use_is_harmless(self, durable_harness: Harness) -> None:
+        queue = durable_harness.open()
         queue.close()
         queue.close()
         assert queue.enqueue("work").created

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import Queue, Unserved, WorkerInfo
-from holdfast.stores.drivers import drive
+from holdfast.stores.transaction import run_sync
 from tests.support.clock import ManualClock
 
 
@@ -12,7 +12,7 @@ def register(queue: Queue, *kinds: str, capabilities: tuple[str, ...] = ()) -> N
     said = WorkerInfo(
         "w1", f"i{len(capabilities)}", "h", 1, "0", "active", 1, 0, ("default",), kinds, capabilities, ()
     )
-    drive(queue.operations.worker_beat(said), queue.store)
+    run_sync(queue.operations.worker_beat(said))
 
 
 def test_jobs_are_unserved_until_a_worker_with_their_kind_and_capabilities_lives(

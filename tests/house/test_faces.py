@@ -13,6 +13,8 @@ from tests.house.sources import assert_none
 OWN_TO_QUEUES = {"transaction", "within", "migrate", "close"}
 # What only the runtime of a worker calls.
 OWN_TO_WORKERS = {"keep_many", "troubles", "worker_beat", "worker_leave"}
+# How operations are given a runner and the tasks of their queue.
+BINDING = {"on", "sync_on", "async_on", "for_tasks"}
 OWN_TO_TRANSACTIONS = {"execute"}
 # Not awaited: one is entered with `async with`, the other only prepares.
 NOT_AWAITED = {"transaction", "within"}
@@ -37,7 +39,7 @@ def test_both_transactions_offer_the_same_methods() -> None:
 
 
 def test_a_queue_offers_every_operation() -> None:
-    assert QUEUE.keys() - OWN_TO_QUEUES == OPERATIONS - OWN_TO_WORKERS
+    assert QUEUE.keys() - OWN_TO_QUEUES == OPERATIONS - OWN_TO_WORKERS - BINDING
 
 
 def test_what_a_transaction_offers_the_queue_offers_too() -> None:

@@ -15,8 +15,9 @@ import holdfast
 from holdfast import Conflict, Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured
 from holdfast.client.connect import queue_on
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.script import lane_topic
-from holdfast.stores.signals import BlockingListener
+from holdfast.stores.signals import SyncListener
+from holdfast.stores.topics import lane_topic
+from holdfast.stores.transaction import run_sync
 from tests.support.held import claim_one
 
 
@@ -141,17 +142,17 @@ def test_who_waits_is_woken_by_the_callers_commit(queue: holdfast.Queue, own: An
 def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: str) -> None:
     # The thread that listens to a schema stays for a while: one that listens already would not wake the listener.
     store = PostgresStore(url, schema=new_schema)
-    queue, listener = queue_on(store), BlockingListener()
+    queue, listener = queue_on(store), SyncListener()
     queue.migrate()
     store.hub.add(lane_topic("default"), listener)
-    assert listener.wait(30) < 30, "listening did not take effect"
+    assert run_sync(listener.wait(30)) < 30, "listening did not take effect"
     with psycopg.connect(url) as own:
         queue.within(own).enqueue("mail")
         own.rollback()
-        assert listener.wait(0.3) >= 0.3
+        assert run_sync(listener.wait(0.3)) >= 0.3
         queue.within(own).enqueue("mail")
         own.commit()
-        assert listener.wait(30) < 30, "nobody was woken"
+        assert run_sync(listener.wait(30)) < 30, "nobody was woken"
     store.hub.remove(lane_topic("default"), listener)
     queue.close()
 

@@ -353,7 +353,8 @@ def test_what_others_hold_for_too_long_is_a_busy_store(
         with pytest.raises(StoreBusy):
             impatient.cancel("a")
         assert impatient.get("a").state == "ready"
-    assert impatient.cancel("a").state == "cancelled"
+    # By the patient one: on a busy machine any lock may take longer than the impatient one waits.
+    assert queue.cancel("a").state == "cancelled"
     impatient.close()
 
 

@@ -290,8 +290,8 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
 
         hub = queue.store.hub
 
-        def run(self, step: Any) -> Any:
-            answer = queue.store.run(step)
+        def write(self, operation: Any, plain: Any = None) -> Any:
+            answer = queue.store.write(operation, plain)
             turn.time_out()
             return answer
 

@@ -16,7 +16,7 @@ from holdfast.domain.records import WorkerInfo
 from holdfast.runtime import upkeep as upkeep_module
 from holdfast.runtime.timers import REAL_TIMER
 from holdfast.runtime.upkeep import Upkeep
-from holdfast.stores.drivers import drive
+from holdfast.stores.transaction import run_sync
 from tests.chaos.threads import registered, wait_until
 from tests.runtime.workers import Outage, arrived, at_work, ended
 from tests.support.clock import ManualClock
@@ -89,7 +89,7 @@ def test_one_that_vanished_is_silent_after_a_minute(queue: Queue, clock: ManualC
 def test_a_thousand_workers_in_the_registry(queue: Queue, clock: ManualClock) -> None:
     for number in range(1000):
         row = WorkerInfo(f"w{number}", "i", "host", number, "1", "active", 8, 0, ("default",), ("note",), (), ())
-        drive(queue.operations.worker_beat(row), queue.store)
+        run_sync(queue.operations.worker_beat(row))
         clock.advance(0.001)
     queue.task("note")(lambda: None)
     with at_work(queue, worker="newest"):

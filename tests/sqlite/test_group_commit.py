@@ -17,10 +17,11 @@ import holdfast
 from holdfast import Conflict, Done, HoldfastError, LeaseLost, OutcomeUnknown, StoreFull
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.domain.admission import check_job
-from holdfast.stores.script import Script, Write, lane_topic
+from holdfast.stores.contract import Transaction
 from holdfast.stores.scripts.enqueue import enqueue_jobs
 from holdfast.stores.sqlite import turns, writer
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.topics import lane_topic
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, interruptible, wait_until
 from tests.support.faults import Crashed
@@ -191,12 +192,12 @@ class TestAnswers:
 def enqueue_then_raise(watch: Watch, job_id: str, error: BaseException) -> Callable[[], Any]:
     """Return a call whose script stores a job and then fails."""
 
-    def script() -> Script[None]:
+    async def operation(tx: Transaction) -> None:
         admission = check_job({"kind": "mail", "job_id": job_id}, fresh_id=job_id)
-        yield from enqueue_jobs(watch.store.engine, [admission])
+        await enqueue_jobs(tx, [admission])
         raise error
 
-    return lambda: watch.store.run(Write(script))
+    return lambda: watch.store.write(operation)
 
 
 def enqueue(queue: holdfast.Queue, job_id: str) -> Callable[[], Any]:

@@ -18,11 +18,12 @@ import holdfast
 from holdfast import Done
 from holdfast.client import operations
 from holdfast.client.connect import async_queue_on, queue_on
-from holdfast.stores.signals import BlockingListener
+from holdfast.stores.signals import SyncListener
 from holdfast.stores.sqlite import waking
 from holdfast.stores.sqlite.side_file import SideFile
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.waking import FileHub, hub_of
+from holdfast.stores.transaction import run_sync
 from tests.chaos.processes import PATIENCE_SECONDS, Child, say
 from tests.chaos.threads import in_background, wait_until
 
@@ -187,7 +188,7 @@ def hub(path: str) -> Iterator[FileHub]:
 
 class TestTheWatcher:
     def test_it_ends_after_the_last_listener_and_lets_go_of_its_files(self, hub: FileHub, path: str) -> None:
-        first, second = BlockingListener(), BlockingListener()
+        first, second = SyncListener(), SyncListener()
         hub.add("a", first)
         hub.add("b", second)
         assert len(watchers()) == 1
@@ -198,13 +199,13 @@ class TestTheWatcher:
         assert [name for name in opened if name.startswith(path)] == []
 
     def test_it_stays_while_anybody_listens(self, hub: FileHub, path: str) -> None:
-        listener = BlockingListener()
+        listener = SyncListener()
         hub.add("a", listener)
         [watcher] = watchers()
         side = SideFile(path)
         watcher.join(0.5)  # much longer than it lingers
         side.ring(["a"])
-        assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
+        assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
         hub.remove("a", listener)
         side.close()
 
@@ -214,10 +215,10 @@ class TestTheWatcher:
         monkeypatch.setattr(waking, "_LINGER_SECONDS", 0.002)
         side = SideFile(path)
         for round_ in range(300):
-            listener = BlockingListener()
+            listener = SyncListener()
             hub.add(f"topic-{round_ % 3}", listener)
             side.ring([f"topic-{round_ % 3}"])
-            assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
+            assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
             hub.remove(f"topic-{round_ % 3}", listener)
             time.sleep(0.0005 * (round_ % 10))  # around the moment in which the watcher ends
         side.close()
@@ -227,11 +228,11 @@ class TestTheWatcher:
 
         def live(topic: str) -> int:
             for _ in range(30):
-                listener = BlockingListener()
+                listener = SyncListener()
                 hub.add(topic, listener)
                 with gate:
                     side.ring([topic])
-                assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
+                assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
                 hub.remove(topic, listener)
             return 30
 
@@ -241,7 +242,7 @@ class TestTheWatcher:
 
 
 def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(path: str) -> None:
-    hub, listener = hub_of(path), BlockingListener()
+    hub, listener = hub_of(path), SyncListener()
     hub.add("a", listener)
     assert watchers() == []
     assert not Path(f"{path}-holdfast").exists()
@@ -249,9 +250,9 @@ def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(pa
         queue.migrate()
     assert len(watchers()) == 1
     side = SideFile(path)
-    listener.wait(0)  # it may have been woken when the watcher started
+    run_sync(listener.wait(0))  # it may have been woken when the watcher started
     side.ring(["a"])
-    assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
+    assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
     hub.remove("a", listener)
     side.close()
 

@@ -120,7 +120,7 @@ def printed(line: str) -> Text:
     return shown
 
 
-def draw(  # noqa: PLR0917  # one picture, from all it shows
+def draw(  # one picture, from all it shows
     about: About, status: WorkerStatus, seconds: float, rate: float, width: int, height: int
 ) -> RenderableType:
     """Return the picture of a worker for a terminal of *width* and *height*."""

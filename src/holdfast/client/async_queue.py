@@ -22,8 +22,8 @@ class AsyncTransaction:
     """
 
     def __init__(self, operations: Operations, joined: Joined) -> None:
-        self._operations = operations
-        self._runner = joined
+        self._operations = operations.async_on(joined)
+        self._joined = joined
 
     enqueue = awaiting(Operations.enqueue)
     enqueue_many = awaiting(Operations.enqueue_many)
@@ -39,7 +39,7 @@ class AsyncTransaction:
 
     async def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL in the transaction and return the rows."""
-        return await self._runner.execute_async(sql, values)
+        return await self._joined.execute_async(sql, values)
 
 
 class AsyncQueue(AwaitedHost):
@@ -49,17 +49,20 @@ class AsyncQueue(AwaitedHost):
         if not isinstance(operations, Operations):
             raise checking.not_connected("connect_async")
         super().__init__()
-        self._runner = store
-        self._operations = operations
-        operations.tasks = self.tasks
+        self._use(store, operations)
+
+    def _use(self, store: Store, operations: Operations) -> None:
+        """Run operations on *store* from now on."""
+        self._store = store
+        self._operations = operations.for_tasks(self.tasks).async_on(store)
 
     def __repr__(self) -> str:
-        return f"<AsyncQueue on {self._runner!r}>"
+        return f"<AsyncQueue on {self._store!r}>"
 
     @property
     def store(self) -> Store:
         """The store itself, for a worker: it needs connections of its own."""
-        return self._runner
+        return self._store
 
     @property
     def operations(self) -> Operations:
@@ -116,7 +119,7 @@ class AsyncQueue(AwaitedHost):
 
         It holds up every other writer: keep it short.
         """
-        async with self._runner.transaction_async() as joined:
+        async with self._store.transaction_async() as joined:
             yield AsyncTransaction(self._operations, joined)
 
     def within(self, connection: Any) -> AsyncTransaction:
@@ -124,15 +127,15 @@ class AsyncQueue(AwaitedHost):
 
         Commit and rollback stay the caller's. Others notice at poll latency.
         """
-        return AsyncTransaction(self._operations, self._runner.within(connection))
+        return AsyncTransaction(self._operations, self._store.within(connection))
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date and return the names of the migrations applied."""
-        return await asyncio.to_thread(self._runner.migrate)
+        return await asyncio.to_thread(self._store.migrate)
 
     async def close(self) -> None:
         """Close the store. A queue that is used again opens it again; what was in memory is gone."""
-        await asyncio.to_thread(self._runner.close)
+        await asyncio.to_thread(self._store.close)
 
     async def __aenter__(self) -> AsyncQueue:
         return self

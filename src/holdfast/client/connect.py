@@ -10,12 +10,15 @@ from urllib.parse import unquote
 
 from holdfast.client import identity
 from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.operations import Operations
+from holdfast.client.operations import Operations, Shared
 from holdfast.client.queue import Queue
+from holdfast.client.steps import Steps
 from holdfast.domain import checks, limits
+from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.stores.engine import Store
+from holdfast.stores.runners import SyncRunner
 from holdfast.stores.sqlite.paths import resolve_path
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -197,4 +200,9 @@ def _postgres_store(words: _Words) -> Store:
 
 
 def _operations(store: Store) -> Operations:
-    return Operations(store.engine, identity.worker_name(), uuid.uuid4().hex)
+    return operations_on(store, {"worker": identity.worker_name(), "incarnation": uuid.uuid4().hex})
+
+
+def operations_on(store: Store, claimer: ClaimOptions) -> Operations:
+    """Return the operations of *store* for one claimer."""
+    return Operations(SyncRunner(store), Shared(claimer, Steps(store)))

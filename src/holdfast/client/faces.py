@@ -1,4 +1,4 @@
-"""The two colours: how an operation becomes a method that blocks, or one that is awaited."""
+"""How an operation becomes a sync method or an async one."""
 
 from __future__ import annotations
 
@@ -7,47 +7,58 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from holdfast.client.operations import Operations
-from holdfast.stores.drivers import drive, drive_async
-from holdfast.stores.engine import AsyncRunner, Runner
-from holdfast.stores.script import Procedure
+from holdfast.stores.engine import Store
+from holdfast.stores.runners import SyncRunner, run_leasing
+from holdfast.stores.transaction import run_sync
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class BlockingFace(Protocol):
-    """Something whose methods run operations in the caller's thread."""
+class HasOperations(Protocol):
+    """An object whose methods run operations."""
 
     _operations: Operations
-    _runner: Runner
 
 
-class AwaitingFace(Protocol):
-    """Something whose methods run operations without blocking the event loop."""
+class HasStore(HasOperations, Protocol):
+    """An object whose methods run operations on a store."""
 
-    _operations: Operations
-    _runner: AsyncRunner
+    _store: Store
+
+
+def leasing(
+    operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return an *operation* that leases as a sync method, which gives back what it leased if it is interrupted."""
+
+    @functools.wraps(operation)
+    def method(self: HasStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        runner = SyncRunner(self._store)
+        return run_leasing(runner, operation(self._operations.on(runner), *args, **kwargs))
+
+    return method
 
 
 def blocking(
-    operation: Callable[Concatenate[Operations, P], Procedure[T]],
+    operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return *operation* as a method that blocks."""
+    """Return *operation* as a sync method."""
 
     @functools.wraps(operation)
-    def method(self: BlockingFace, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return drive(operation(self._operations, *args, **kwargs), self._runner)
+    def method(self: HasOperations, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(operation(self._operations, *args, **kwargs))
 
     return method
 
 
 def awaiting(
-    operation: Callable[Concatenate[Operations, P], Procedure[T]],
+    operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return *operation* as a method to be awaited."""
+    """Return *operation* as an async method."""
 
     @functools.wraps(operation)
-    async def method(self: AwaitingFace, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await drive_async(operation(self._operations, *args, **kwargs), self._runner)
+    async def method(self: HasOperations, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await operation(self._operations, *args, **kwargs)
 
     return method

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from holdfast.domain import checks
 from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.lane import (
@@ -17,8 +15,7 @@ from holdfast.domain.lane import (
     LaneOrder,
     LaneState,
 )
-from holdfast.stores.engine import Engine
-from holdfast.stores.script import Procedure, read, write
+from holdfast.stores.runners import Runner
 from holdfast.stores.scripts import lanes as lane_scripts
 from holdfast.stores.scripts import operate as operate_scripts
 
@@ -26,16 +23,15 @@ from holdfast.stores.scripts import operate as operate_scripts
 class LaneOperations:
     """What can be asked of lanes, checked and turned into procedures."""
 
-    def __init__(self, engine: Engine, worker: str, incarnation: str) -> None:
-        self._engine = engine
-        # Who claims where a call does not say: this start of this process.
-        self._claimer: ClaimOptions = {"worker": worker, "incarnation": incarnation}
+    def __init__(self, runner: Runner, claimer: ClaimOptions) -> None:
+        self.runner = runner
+        self._claimer = claimer
 
-    def lanes(self) -> Procedure[list[Lane]]:
+    async def lanes(self) -> list[Lane]:
         """Return every lane that was configured or has ever been used, by name."""
-        return (yield from read(partial(lane_scripts.lanes, self._engine)))
+        return await self.runner.read(lane_scripts.lanes)
 
-    def set_lane(
+    async def set_lane(
         self,
         lane: str,
         *,
@@ -43,7 +39,7 @@ class LaneOperations:
         order: LaneOrder | None = None,
         events: EventScope | None = None,
         backoff: LaneBackoff | None = None,
-    ) -> Procedure[Lane]:
+    ) -> Lane:
         """Change a lane: active, paused or draining; fair or strict order; terminal or all events; block or skip.
 
         A change of order or backoff rearranges what waits in the lane, in bounded bites.
@@ -58,11 +54,10 @@ class LaneOperations:
         if backoff is not None:
             checks.one_of(backoff, "backoff", LANE_BACKOFFS)
         change = lane_scripts.LaneChange(state, order, events, backoff)
-        script = partial(lane_scripts.set_lane, self._engine, lane, change)
-        changed, routes = yield from write(script)
+        changed, routes = await self.runner.write(lane_scripts.set_lane, lane, change)
         after = 0
         rearranged = order is not None or backoff is not None
-        while rearranged and (waiting := (yield from read(partial(operate_scripts.waiting_on, routes, after)))):
-            yield from write(partial(lane_scripts.rearrange, self._engine, waiting))
+        while rearranged and (waiting := (await self.runner.read(operate_scripts.waiting_on, routes, after))):
+            await self.runner.write(lane_scripts.rearrange, waiting)
             after = waiting[-1]
         return changed

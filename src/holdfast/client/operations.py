@@ -7,7 +7,7 @@ docstrings stand here alone; the faces take them over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Unpack, cast, overload
 
 from holdfast.client import checking, identity
@@ -50,8 +50,8 @@ from holdfast.domain.records import (
 )
 from holdfast.domain.serving import Unserved
 from holdfast.domain.session_lease import SessionClaim
-from holdfast.stores.engine import Engine
-from holdfast.stores.script import Listen, Pause, Procedure, job_topic, lane_topic, read, write
+from holdfast.stores.engine import AsyncTarget, SyncTarget
+from holdfast.stores.runners import AsyncRunner, Runner, SyncRunner
 from holdfast.stores.scripts import backlog as backlog_scripts
 from holdfast.stores.scripts import claim as claim_scripts
 from holdfast.stores.scripts import events as event_scripts
@@ -60,6 +60,7 @@ from holdfast.stores.scripts import lease as lease_scripts
 from holdfast.stores.scripts import operate as operate_scripts
 from holdfast.stores.scripts import retention as retention_scripts
 from holdfast.stores.scripts import workers as worker_scripts
+from holdfast.stores.topics import job_topic, lane_topic
 
 COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_class")
 
@@ -79,21 +80,61 @@ class SettledAndClaimed(NamedTuple):
     claims: list[Claim]
 
 
+@dataclass
+class Shared:
+    """What all operations of one queue share, whichever runner they use."""
+
+    claimer: ClaimOptions
+    """Who claims if a call does not say: this start of this process."""
+    steps: Steps
+    """How jobs are enqueued, claimed and settled; tracing replaces it."""
+    watches: tuple[Watch, ...] = ()
+    """What workers call for the attempts they hold."""
+    tasks: TaskRegistry = field(default_factory=TaskRegistry)
+    """The tasks of the queue, whose options and signatures hold for jobs of their kinds."""
+
+
 class Operations(OperatorOperations, SessionOperations):
     """What can be asked of a store, checked and turned into procedures."""
 
-    def __init__(self, engine: Engine, worker: str, incarnation: str) -> None:
-        super().__init__(engine, worker, incarnation)
-        self.steps = Steps(engine)
-        """How jobs are taken in, claimed and settled; whoever watches that puts steps of their own here."""
-        self.watches: tuple[Watch, ...] = ()
-        """Whom workers tell of the attempts in their hands."""
-        self.tasks = TaskRegistry()
+    def __init__(self, runner: Runner, shared: Shared) -> None:
+        super().__init__(runner, shared.claimer)
+        self.shared = shared
+
+    def for_tasks(self, tasks: TaskRegistry) -> Operations:
+        """Return the same operations for a queue with these tasks."""
+        return Operations(self.runner, replace(self.shared, tasks=tasks))
+
+    def on(self, runner: Runner) -> Operations:
+        """Return the same operations with another runner."""
+        return Operations(runner, self.shared)
+
+    def sync_on(self, target: SyncTarget) -> Operations:
+        """Return the same operations in the caller's thread; `run_sync` runs them."""
+        return self.on(SyncRunner(target))
+
+    def async_on(self, target: AsyncTarget) -> Operations:
+        """Return the same operations in the event loop."""
+        return self.on(AsyncRunner(target))
+
+    @property
+    def steps(self) -> Steps:
+        """How jobs are enqueued, claimed and settled."""
+        return self.shared.steps
+
+    @property
+    def watches(self) -> tuple[Watch, ...]:
+        """What workers call for the attempts they hold."""
+        return self.shared.watches
+
+    @property
+    def tasks(self) -> TaskRegistry:
         """The tasks of the queue, whose options and signatures hold for jobs of their kinds."""
+        return self.shared.tasks
 
     # --- enqueue ---------------------------------------------------------------------------------------------------
 
-    def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Procedure[Enqueued]:
+    async def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Enqueued:
         """Store one job and return it, with `created` telling whether it is new; when this returns, it is durable.
 
         See `JobOptions` for the words. The options of a task that this queue declares for *kind* hold unless the call
@@ -102,53 +143,53 @@ class Operations(OperatorOperations, SessionOperations):
         """
         new = self.tasks.complete(NewJob(kind, payload, **options))
         admission = check_job(new, fresh_id=identity.uuid7())
-        return (yield from self.steps.enqueue_one(admission))
+        return await self.steps.enqueue_one(self.runner, admission)
 
-    def enqueue_many(self, jobs: Sequence[JobLike]) -> Procedure[list[Enqueued]]:
+    async def enqueue_many(self, jobs: Sequence[JobLike]) -> list[Enqueued]:
         """Store many jobs, all or none, and return them in order.
 
         Each is a `NewJob` or a dict with the words of `enqueue`. One that is refused refuses the whole call, and the
         error names it: `jobs[3].payload`.
         """
-        return (yield from self.steps.enqueue(checking.jobs(jobs, self.tasks)))
+        return await self.steps.enqueue(self.runner, checking.jobs(jobs, self.tasks))
 
     # --- claim and lease -------------------------------------------------------------------------------------------
 
-    def claim(self, **words: Unpack[ClaimOptions]) -> Procedure[Claim | None]:
+    async def claim(self, **words: Unpack[ClaimOptions]) -> Claim | None:
         """Lease the next job, or return None if there is none; `ClaimOptions` has the words."""
         if "limit" in words:
             raise InvalidInput("limit", "cannot be given to claim, which takes one job; use claim_many(limit=…)")
-        found = yield from self.claim_many(limit=1, **words)
+        found = await self.claim_many(limit=1, **words)
         return found[0] if found else None
 
-    def claim_many(self, *, limit: int = 100, **words: Unpack[ClaimOptions]) -> Procedure[list[Claim]]:
+    async def claim_many(self, *, limit: int = 100, **words: Unpack[ClaimOptions]) -> list[Claim]:
         """Lease up to *limit* ready jobs to one worker, in the order of claiming; `ClaimOptions` has the words."""
-        return (yield from self._claim(self._claim_request(limit, words)))
+        return await self._claim(self._claim_request(limit, words))
 
-    def heartbeat(self, claim: Claim | SessionClaim, *, lease: Duration | None = None) -> Procedure[Renewal]:
+    async def heartbeat(self, claim: Claim | SessionClaim, *, lease: Duration | None = None) -> Renewal:
         """Extend the lease, by its first length unless *lease* says otherwise, or raise `LeaseLost`.
 
         A session claim is extended as a whole, or not at all.
         """
         if isinstance(claim, SessionClaim):
-            return (yield from self._heartbeat_session(claim, lease))
-        [answer] = yield from self.heartbeat_many([claim], lease=lease)
+            return await self._heartbeat_session(claim, lease)
+        [answer] = await self.heartbeat_many([claim], lease=lease)
         if isinstance(answer, HoldfastError):
             raise answer
         return answer
 
-    def heartbeat_many(
+    async def heartbeat_many(
         self, claims: Sequence[Claim], *, lease: Duration | None = None
-    ) -> Procedure[list[Renewal | HoldfastError]]:
+    ) -> list[Renewal | HoldfastError]:
         """Extend many leases in one commit; each gets its `Renewal` or its `LeaseLost`, in order."""
         checking.count(claims, "claims", limits.SETTLE_MANY_MAX)
         given_ms = None if lease is None else lease_ms(lease)
         held = [
             (claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(checking.claim, claims)
         ]
-        return (yield from write(partial(lease_scripts.heartbeat, held)))
+        return await self.runner.write(lease_scripts.heartbeat, held)
 
-    def acknowledge(self, claim: Claim) -> Procedure[Renewal]:
+    async def acknowledge(self, claim: Claim) -> Renewal:
         """Say that the handler of a job taken ahead starts, or raise `LeaseLost`; the lease is extended as well.
 
         A claim is acknowledged by itself unless its option `acknowledged` says otherwise. A lease that ends without
@@ -156,67 +197,67 @@ class Operations(OperatorOperations, SessionOperations):
         """
         held = checking.claim(claim)
         beats = [(held.lease, held.lease_ms)]
-        [answer] = yield from write(partial(lease_scripts.heartbeat, beats, None, (held.job.seq,)))
+        [answer] = await self.runner.write(lease_scripts.heartbeat, beats, None, (held.job.seq,))
         if isinstance(answer, HoldfastError):
             raise answer
         return answer
 
-    def keep_many(self, held: Sequence[Kept]) -> Procedure[list[Renewal | HoldfastError]]:
+    async def keep_many(self, held: Sequence[Kept]) -> list[Renewal | HoldfastError]:
         """Extend many leases as `heartbeat_many` does, in one commit with what is new of their handlers."""
         beats = [(kept.claim.lease, kept.claim.lease_ms) for kept in held]
         notes = {kept.claim.job.seq: kept.note for kept in held if kept.note is not None}
         started = {kept.claim.job.seq for kept in held if kept.started}
-        return (yield from write(partial(lease_scripts.heartbeat, beats, notes, started)))
+        return await self.runner.write(lease_scripts.heartbeat, beats, notes, started)
 
-    def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Procedure[Job]:
+    async def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Job:
         """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
         phase = checks.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else checks.number(percent, "percent", 0, 100)
-        return (yield from write(partial(lease_scripts.progress, checking.claim(claim).lease, phase, percent)))
+        return await self.runner.write(lease_scripts.progress, checking.claim(claim).lease, phase, percent)
 
-    def attach(self, claim: Claim, artifacts: Sequence[Artifact]) -> Procedure[None]:
+    async def attach(self, claim: Claim, artifacts: Sequence[Artifact]) -> None:
         """Store artifacts of the running job, or raise `LeaseLost`; one of the same name is replaced."""
         checked = check_artifacts(artifacts)
-        yield from write(partial(lease_scripts.attach, checking.claim(claim).lease, checked))
+        await self.runner.write(lease_scripts.attach, checking.claim(claim).lease, checked)
 
     # --- settle ----------------------------------------------------------------------------------------------------
 
     @overload
-    def settle(self, claim: Claim, outcome: Outcome) -> Procedure[Job]: ...
+    async def settle(self, claim: Claim, outcome: Outcome) -> Job: ...
 
     @overload
-    def settle(self, claim: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> Procedure[list[Job]]: ...
+    async def settle(self, claim: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> list[Job]: ...
 
-    def settle(self, claim: Claim | SessionClaim, outcome: Outcome | Sequence[Outcome]) -> Procedure[Job | list[Job]]:
+    async def settle(self, claim: Claim | SessionClaim, outcome: Outcome | Sequence[Outcome]) -> Job | list[Job]:
         """Record the outcome of an attempt and return the job it leaves behind, or raise `LeaseLost`.
 
         Follow-ups, artifacts and events commit together with it. Sending the same settle again succeeds. A session
         claim takes one outcome for all of its batches, or one for each: all are settled in one commit, or none.
         """
         if isinstance(claim, SessionClaim):
-            return (yield from self._settle_session(claim, outcome))
+            return await self._settle_session(claim, outcome)
         # A list is refused where the outcome is checked.
-        [settlement] = yield from self.settle_many([(claim, cast(Outcome, outcome))])
+        [settlement] = await self.settle_many([(claim, cast(Outcome, outcome))])
         if settlement.error is not None:
             raise settlement.error
         assert settlement.job is not None  # noqa: S101  # without an error there is a job
         return settlement.job
 
-    def settle_many(self, settlements: Sequence[Held]) -> Procedure[list[Settlement]]:
+    async def settle_many(self, settlements: Sequence[Held]) -> list[Settlement]:
         """Record many outcomes in one commit; each claim gets its own answer, in order.
 
         One that is refused neither hides nor undoes the others. An outcome that is itself invalid refuses the call.
         """
-        return (yield from self.steps.settle(checking.settlements(settlements)))
+        return await self.steps.settle(self.runner, checking.settlements(settlements))
 
-    def settle_and_claim(
+    async def settle_and_claim(
         self,
         settlements: Sequence[Held],
         *,
         limit: int = 100,
         started: Sequence[Claim] = (),
         **words: Unpack[ClaimOptions],
-    ) -> Procedure[SettledAndClaimed]:
+    ) -> SettledAndClaimed:
         """Record outcomes as `settle_many` does and lease the next jobs as `claim_many` does, in one commit.
 
         The claims in *started* are acknowledged, if they are still held.
@@ -225,44 +266,49 @@ class Operations(OperatorOperations, SessionOperations):
         checking.count(started, "started", limits.SETTLE_MANY_MAX)
         leases = [claim.lease for claim in map(checking.claim, started)]
         request = self._claim_request(limit, words)
-        settled, claims = yield from self.steps.settle_and_claim(checked, leases, request)
-        return SettledAndClaimed(settled, claims or (yield from self._claim(request, tried=True)))
+        settled, claims = await self.steps.settle_and_claim(self.runner, checked, leases, request)
+        return SettledAndClaimed(settled, claims or (await self._claim(request, tried=True)))
 
     # --- look ------------------------------------------------------------------------------------------------------
 
-    def get(self, job_id: str | int, *, tenant: str | None = None) -> Procedure[Job]:
+    async def get(self, job_id: str | int, *, tenant: str | None = None) -> Job:
         """Return the job of this id, or of this number if it is an int, or raise `JobNotFound`.
 
         With *tenant*, other tenants' jobs are not found.
         """
-        return (
-            yield from read(partial(inspect_scripts.get, checking.job_id_or_number(job_id), checking.tenant(tenant)))
-        )
+        wanted = checking.job_id_or_number(job_id)
+        return await self.runner.read(inspect_scripts.get, wanted, checking.tenant(tenant))
 
-    def wait(self, job_id: str, *, timeout: Duration, tenant: str | None = None) -> Procedure[Job]:
+    async def wait(  # the store's own wait, for sync callers too
+        self,
+        job_id: str,
+        *,
+        timeout: Duration,  # noqa: ASYNC109  # sync callers wait here too
+        tenant: str | None = None,
+    ) -> Job:
         """Return the job once it has finished, in whichever way, or raise `WaitTimeout` after *timeout* seconds."""
         left = checks.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
         looks = _POLL_SECONDS_FIRST
         job_id, tenant, allowed = checking.job_id(job_id), checking.tenant(tenant), left
-        yield Listen(job_topic(job_id))
-        while True:
-            job = yield from self._look(job_id, tenant)
-            if job.finished:
-                return job
-            if left <= 0:
-                raise WaitTimeout(job_id, allowed)
-            left -= yield Pause(min(looks, left))
-            looks = min(looks * 1.5, _POLL_SECONDS_LAST)
+        with self.runner.listen(job_topic(job_id)) as listener:
+            while True:
+                job = await self._look(job_id, tenant)
+                if job.finished:
+                    return job
+                if left <= 0:
+                    raise WaitTimeout(job_id, allowed)
+                left -= await listener.wait(min(looks, left))
+                looks = min(looks * 1.5, _POLL_SECONDS_LAST)
 
-    def _look(self, job_id: str, tenant: str | None) -> Procedure[Job]:
-        job, overdue = yield from read(partial(inspect_scripts.look, job_id, tenant))
+    async def _look(self, job_id: str, tenant: str | None) -> Job:
+        job, overdue = await self.runner.read(inspect_scripts.look, job_id, tenant)
         if not overdue:
             return job
         # The deadline has passed and no worker came by to notice: whoever waits brings it to its end.
-        yield from write(partial(claim_scripts.expire_overdue, self._engine))
-        return (yield from read(partial(inspect_scripts.get, job_id, tenant)))
+        await self.runner.write(claim_scripts.expire_overdue)
+        return await self.runner.read(inspect_scripts.get, job_id, tenant)
 
-    def jobs(
+    async def jobs(
         self,
         *,
         state: State | Sequence[State] | None = None,
@@ -274,7 +320,7 @@ class Operations(OperatorOperations, SessionOperations):
         older_than: Duration | None = None,
         after: str | None = None,
         limit: int = limits.PAGE_DEFAULT,
-    ) -> Procedure[JobPage]:
+    ) -> JobPage:
         """Return a page of jobs, newest first, and the cursor for the next page.
 
         *state* is one state or several. One finished state is listed by its end; all else, and the batches of a
@@ -292,39 +338,39 @@ class Operations(OperatorOperations, SessionOperations):
         )
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
-        return (yield from read(partial(inspect_scripts.jobs, wanted, after, limit)))
+        return await self.runner.read(inspect_scripts.jobs, wanted, after, limit)
 
-    def attempts(self, job_id: str, *, tenant: str | None = None) -> Procedure[list[Attempt]]:
+    async def attempts(self, job_id: str, *, tenant: str | None = None) -> list[Attempt]:
         """Return the attempts of a job, oldest first, the newest of them perhaps still running."""
-        return (yield from read(partial(inspect_scripts.attempts, checking.job_id(job_id), checking.tenant(tenant))))
+        return await self.runner.read(inspect_scripts.attempts, checking.job_id(job_id), checking.tenant(tenant))
 
-    def artifacts(self, job_id: str, *, tenant: str | None = None) -> Procedure[list[ArtifactInfo]]:
+    async def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
         """Return what artifacts a job has, by name, without their bytes."""
-        return (yield from read(partial(inspect_scripts.artifacts, checking.job_id(job_id), checking.tenant(tenant))))
+        return await self.runner.read(inspect_scripts.artifacts, checking.job_id(job_id), checking.tenant(tenant))
 
-    def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Procedure[Artifact]:
+    async def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Artifact:
         """Return one artifact with its bytes, or raise `ArtifactNotFound`."""
         name = checks.name(name, "name")
-        return (
-            yield from read(partial(inspect_scripts.artifact, checking.job_id(job_id), name, checking.tenant(tenant)))
+        return await self.runner.read(
+            inspect_scripts.artifact, checking.job_id(job_id), name, checking.tenant(tenant)
         )
 
-    def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> Procedure[dict[str, int]]:
+    async def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
         """Count jobs by state, kind, lane, tenant or failure class. This reads every job: not for a hot loop."""
         by = checks.one_of(by, "by", COUNT_BY)
-        return (yield from read(partial(inspect_scripts.counts, by, checking.tenant(tenant))))
+        return await self.runner.read(inspect_scripts.counts, by, checking.tenant(tenant))
 
-    def backlog(self) -> Procedure[Backlog]:
+    async def backlog(self) -> Backlog:
         """Return what waits and runs, counted up to a bound, so that it can be asked every few seconds."""
-        return (yield from read(backlog_scripts.backlog))
+        return await self.runner.read(backlog_scripts.backlog)
 
-    def unserved(self) -> Procedure[list[Unserved]]:
+    async def unserved(self) -> list[Unserved]:
         """Return the ready jobs that no live worker takes, by lane, kind and required capabilities, and why."""
-        return (yield from read(backlog_scripts.unserved))
+        return await self.runner.read(backlog_scripts.unserved)
 
-    def events(
+    async def events(
         self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
-    ) -> Procedure[EventPage]:
+    ) -> EventPage:
         """Return recorded events after a cursor, in order; without one, from the oldest that is kept.
 
         With *tenant*, a page may be empty though more follow: go on from its cursor until that stands still. Raises
@@ -332,96 +378,84 @@ class Operations(OperatorOperations, SessionOperations):
         """
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = checks.optional_name(after, "after")
-        script, left = partial(event_scripts.page, after, limit, checking.tenant(tenant)), _HELD_BACK_SECONDS
-        while True:
-            page, held_back = yield from read(script)
-            if not held_back or left <= 0:
-                return page
-            # Somebody else is about to commit. A moment later the page is complete, and one's own events are on it.
-            left -= yield Pause(_HELD_BACK_SECONDS / 50)
+        left = _HELD_BACK_SECONDS
+        with self.runner.listen() as listener:
+            while True:
+                page, held_back = await self.runner.read(event_scripts.page, after, limit, checking.tenant(tenant))
+                if not held_back or left <= 0:
+                    return page
+                # Another transaction is about to commit. A moment later the page is complete, with one's own events.
+                left -= await listener.wait(_HELD_BACK_SECONDS / 50)
 
-    def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> Procedure[list[WorkerInfo]]:
+    async def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
         """Return the workers that said something last: who runs, what it takes and holds, when it last said so."""
         limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
-        return (yield from read(partial(worker_scripts.newest, limit)))
+        return await self.runner.read(worker_scripts.newest, limit)
 
-    def worker_beat(self, worker: WorkerInfo) -> Procedure[None]:
+    async def worker_beat(self, worker: WorkerInfo) -> None:
         """Write what one start of a worker says of itself."""
-        yield from write(partial(worker_scripts.beat, worker))
+        await self.runner.write(worker_scripts.beat, worker)
 
-    def worker_leave(self, worker: str, incarnation: str) -> Procedure[None]:
+    async def worker_leave(self, worker: str, incarnation: str) -> None:
         """Delete the row of a start that ends in good order."""
-        yield from write(partial(worker_scripts.leave, worker, incarnation))
+        await self.runner.write(worker_scripts.leave, worker, incarnation)
 
-    def report(self) -> Procedure[StoreReport]:
+    async def report(self) -> StoreReport:
         """Return what an operator should know of the store's health."""
-        return (yield from read(partial(inspect_scripts.report, self._engine)))
+        return await self.runner.read(inspect_scripts.report)
 
-    def troubles(self) -> Procedure[list[Finding]]:
+    async def troubles(self) -> list[Finding]:
         """Return what of the report concerns jobs and can be asked often."""
-        return (yield from read(inspect_scripts.troubles))
+        return await self.runner.read(inspect_scripts.troubles)
 
     # --- operate ---------------------------------------------------------------------------------------------------
 
-    def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Procedure[Job]:
+    async def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Job:
         """Cancel a waiting job at once; ask a running one to stop, or with *force* take it from its worker.
 
         Raises `Conflict` if the job has already ended in another way.
         """
         force = checks.flag(force, "force")
-        script = partial(
+        return await self.runner.write(
             operate_scripts.cancel,
-            self._engine,
             checking.job_id(job_id),
             checking.tenant(tenant),
             force=force,
         )
-        return (yield from write(script))
 
-    def requeue(self, job_id: str, *, tenant: str | None = None) -> Procedure[Job]:
+    async def requeue(self, job_id: str, *, tenant: str | None = None) -> Job:
         """Make a failed or cancelled job ready again with all its attempts, or raise `Conflict`."""
-        return (
-            yield from write(
-                partial(
-                    operate_scripts.requeue,
-                    self._engine,
-                    checking.job_id(job_id),
-                    checking.tenant(tenant),
-                )
-            )
-        )
+        return await self.runner.write(operate_scripts.requeue, checking.job_id(job_id), checking.tenant(tenant))
 
-    def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Procedure[Job]:
+    async def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Job:
         """Change the priority of an unfinished job."""
         priority = checks.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
-        script = partial(
+        return await self.runner.write(
             operate_scripts.reprioritize,
-            self._engine,
             checking.job_id(job_id),
             priority,
             checking.tenant(tenant),
         )
-        return (yield from write(script))
 
-    def retire(self, kind: str) -> Procedure[int]:
+    async def retire(self, kind: str) -> int:
         """Refuse new jobs of a kind and set its waiting ones aside, in bounded bites; return how many.
 
         A running one is retired when its attempt ends without having finished it.
         """
         kind = checks.name(kind, "kind")
-        routes = yield from write(partial(operate_scripts.retire_kind, self._engine, kind))
+        routes = await self.runner.write(operate_scripts.retire_kind, kind)
         total = after = 0
-        while waiting := (yield from read(partial(operate_scripts.waiting_on, routes, after))):
-            total += yield from write(partial(operate_scripts.retire_jobs, self._engine, waiting))
+        while waiting := (await self.runner.read(operate_scripts.waiting_on, routes, after)):
+            total += await self.runner.write(operate_scripts.retire_jobs, waiting)
             after = waiting[-1]
         return total
 
-    def restore(self, kind: str) -> Procedure[None]:
+    async def restore(self, kind: str) -> None:
         """Take new jobs of a retired kind again; jobs already retired stay so. Raises `UnknownKind` if it is not."""
-        if not (yield from write(partial(operate_scripts.restore_kind, checks.name(kind, "kind")))):
+        if not (await self.runner.write(operate_scripts.restore_kind, checks.name(kind, "kind"))):
             raise UnknownKind(kind, "is not retired")
 
-    def prune(
+    async def prune(
         self,
         *,
         older_than: Duration,
@@ -429,7 +463,7 @@ class Operations(OperatorOperations, SessionOperations):
         events_older_than: Duration | None = None,
         source_keys_older_than: Duration = limits.SOURCE_KEYS_KEPT_MS_DEFAULT / 1000,
         dry_run: bool = False,
-    ) -> Procedure[Pruned]:
+    ) -> Pruned:
         """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded bites.
 
         The event log is shortened from its start, by *events_older_than* or else *older_than*. A session forgets the
@@ -443,45 +477,45 @@ class Operations(OperatorOperations, SessionOperations):
         )
         chosen = [checks.one_of(state, f"states[{index}]", FINISHED) for index, state in enumerate(states)]
         if checks.flag(dry_run, "dry_run"):
-            return (yield from self._prunable(tuple(chosen), age_ms, events_age_ms))
+            return await self._prunable(tuple(chosen), age_ms, events_age_ms)
         jobs = events = 0
         for state in chosen:
-            while bite := (yield from write(partial(retention_scripts.prune_jobs, state, age_ms))):
+            while bite := (await self.runner.write(retention_scripts.prune_jobs, state, age_ms)):
                 jobs += bite
-        while (yield from write(partial(retention_scripts.prune_sources, sources_age_ms))):
+        while await self.runner.write(retention_scripts.prune_sources, sources_age_ms):
             pass
         left = _HELD_BACK_SECONDS
-        while True:
-            bite, held_back = yield from write(partial(retention_scripts.prune_events, events_age_ms))
-            events += bite
-            if held_back and left > 0:
-                left -= yield Pause(_HELD_BACK_SECONDS / 50)
-            elif not bite:
-                return Pruned(jobs, events)
+        with self.runner.listen() as listener:
+            while True:
+                bite, held_back = await self.runner.write(retention_scripts.prune_events, events_age_ms)
+                events += bite
+                if held_back and left > 0:
+                    left -= await listener.wait(_HELD_BACK_SECONDS / 50)
+                elif not bite:
+                    return Pruned(jobs, events)
 
-    def _prunable(self, states: tuple[State, ...], age_ms: int, events_age_ms: int) -> Procedure[Pruned]:
+    async def _prunable(self, states: tuple[State, ...], age_ms: int, events_age_ms: int) -> Pruned:
         found: list[Tally] = []
         if states:
-            found = yield from read(partial(inspect_scripts.tally, JobFilter(states=states, age_ms=age_ms)))
-        events = yield from read(partial(retention_scripts.count_events, events_age_ms))
+            found = await self.runner.read(inspect_scripts.tally, JobFilter(states=states, age_ms=age_ms))
+        events = await self.runner.read(retention_scripts.count_events, events_age_ms)
         return Pruned(sum(one.jobs for one in found), events)
 
     # --- claiming --------------------------------------------------------------------------------------------------
 
-    def _claim(self, request: ClaimRequest, *, tried: bool = False) -> Procedure[list[Claim]]:
+    async def _claim(self, request: ClaimRequest, *, tried: bool = False) -> list[Claim]:
         """Claim, and if there is nothing, wait as long as the request says for something to come."""
         left = request.wait_ms / 1000
-        for lane in request.lanes if left else ():
-            yield Listen(lane_topic(lane))
-        while True:
-            if not tried and (claims := (yield from self.steps.claim(request))):
-                return claims
-            if left <= 0:
-                return []
-            tried = False
-            # A job that falls due or a lease that lapses rings no bell.
-            coming = yield from read(claim_scripts.seconds_to_come)
-            left -= yield Pause(min(left, coming, _CLAIM_SECONDS))
+        with self.runner.listen(*(lane_topic(lane) for lane in request.lanes if left)) as listener:
+            while True:
+                if not tried and (claims := await self.steps.claim(self.runner, request)):
+                    return claims
+                if left <= 0:
+                    return []
+                tried = False
+                # A job that falls due or a lease that expires sends no notification.
+                coming = await self.runner.read(claim_scripts.seconds_to_come)
+                left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
 
     def _claim_request(self, limit: int, words: ClaimOptions) -> ClaimRequest:
         return check_claim({**self._claimer, **words}, limit=limit, fresh_token=identity.lease_token())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from holdfast.client import checking
 from holdfast.domain import checks, limits
@@ -11,8 +10,7 @@ from holdfast.domain.checks import Duration
 from holdfast.domain.failure import FailureClass
 from holdfast.domain.job import State
 from holdfast.domain.records import CancelReport, JobFilter, Kind, Requeued, Tally
-from holdfast.stores.engine import Engine
-from holdfast.stores.script import Procedure, read, write
+from holdfast.stores.runners import Runner
 from holdfast.stores.scripts import inspect as inspect_scripts
 from holdfast.stores.scripts import operate as operate_scripts
 
@@ -20,9 +18,9 @@ from holdfast.stores.scripts import operate as operate_scripts
 class OperatorOperations:
     """The operations of this page; `Operations` has them all."""
 
-    _engine: Engine
+    runner: Runner
 
-    def tally(
+    async def tally(
         self,
         *,
         state: State | Sequence[State] | None = None,
@@ -31,7 +29,7 @@ class OperatorOperations:
         tenant: str | None = None,
         failure_class: FailureClass | None = None,
         older_than: Duration | None = None,
-    ) -> Procedure[list[Tally]]:
+    ) -> list[Tally]:
         """Count the jobs that match, by lane, kind and state; the options are those of `jobs`.
 
         This reads every job: not for a hot loop.
@@ -39,35 +37,35 @@ class OperatorOperations:
         wanted = checking.job_filter(
             state=state, kind=kind, lane=lane, tenant=tenant, failure_class=failure_class, older_than=older_than
         )
-        return (yield from read(partial(inspect_scripts.tally, wanted)))
+        return await self.runner.read(inspect_scripts.tally, wanted)
 
-    def kinds(self) -> Procedure[list[Kind]]:
+    async def kinds(self) -> list[Kind]:
         """Return every kind that was ever used or is retired, by name."""
-        return (yield from read(partial(operate_scripts.kinds, self._engine)))
+        return await self.runner.read(operate_scripts.kinds)
 
-    def cancel_many(
+    async def cancel_many(
         self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None
-    ) -> Procedure[CancelReport]:
+    ) -> CancelReport:
         """Cancel many jobs in one transaction, each as `cancel` does; those that cannot be are reported."""
         checking.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
         ids = [checks.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
         force, tenant = checks.flag(force, "force"), checking.tenant(tenant)
-        return (yield from write(partial(operate_scripts.cancel_many, self._engine, ids, tenant, force=force)))
+        return await self.runner.write(operate_scripts.cancel_many, ids, tenant, force=force)
 
-    def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Procedure[Requeued]:
+    async def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Requeued:
         """Requeue many jobs; those that cannot be are reported with the reason, and stop no other."""
         checking.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
         asked = [checks.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
-        return (yield from write(partial(operate_scripts.requeue_many, self._engine, asked, checking.tenant(tenant))))
+        return await self.runner.write(operate_scripts.requeue_many, asked, checking.tenant(tenant))
 
-    def requeue_failed(
+    async def requeue_failed(
         self,
         *,
         transient_only: bool = False,
         kind: str | None = None,
         lane: str | None = None,
         tenant: str | None = None,
-    ) -> Procedure[Requeued]:
+    ) -> Requeued:
         """Requeue every failed job that matches, in bounded bites; those that cannot be are reported."""
         wanted = JobFilter(
             states=("failed",),
@@ -78,9 +76,9 @@ class OperatorOperations:
         )
         total, after = Requeued([], []), None
         while True:
-            page = yield from read(partial(inspect_scripts.jobs, wanted, after, limits.BITE))
+            page = await self.runner.read(inspect_scripts.jobs, wanted, after, limits.BITE)
             found = [job.id for job in page]
-            bite = yield from write(partial(operate_scripts.requeue_many, self._engine, found, wanted.tenant))
+            bite = await self.runner.write(operate_scripts.requeue_many, found, wanted.tenant)
             total.requeued.extend(bite.requeued)
             total.skipped.extend(bite.skipped)
             after = page.cursor

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.client import checking
 from holdfast.client.declaring import BlockingHost
-from holdfast.client.faces import blocking
+from holdfast.client.faces import blocking, leasing
 from holdfast.client.operations import Operations
 from holdfast.stores.engine import Joined, Store
 
@@ -21,8 +21,8 @@ class Transaction:
     """
 
     def __init__(self, operations: Operations, joined: Joined) -> None:
-        self._operations = operations
-        self._runner = joined
+        self._operations = operations.sync_on(joined)
+        self._joined = joined
 
     enqueue = blocking(Operations.enqueue)
     enqueue_many = blocking(Operations.enqueue_many)
@@ -38,7 +38,7 @@ class Transaction:
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL in the transaction and return the rows."""
-        return self._runner.execute(sql, values)
+        return self._joined.execute(sql, values)
 
 
 class Queue(BlockingHost):
@@ -48,17 +48,20 @@ class Queue(BlockingHost):
         if not isinstance(operations, Operations):
             raise checking.not_connected("connect")
         super().__init__()
-        self._runner = store
-        self._operations = operations
-        operations.tasks = self.tasks
+        self._use(store, operations)
+
+    def _use(self, store: Store, operations: Operations) -> None:
+        """Run operations on *store* from now on."""
+        self._store = store
+        self._operations = operations.for_tasks(self.tasks).sync_on(store)
 
     def __repr__(self) -> str:
-        return f"<Queue on {self._runner!r}>"
+        return f"<Queue on {self._store!r}>"
 
     @property
     def store(self) -> Store:
         """The store itself, for a worker: it needs connections of its own."""
-        return self._runner
+        return self._store
 
     @property
     def operations(self) -> Operations:
@@ -67,8 +70,8 @@ class Queue(BlockingHost):
 
     enqueue = blocking(Operations.enqueue)
     enqueue_many = blocking(Operations.enqueue_many)
-    claim = blocking(Operations.claim)
-    claim_many = blocking(Operations.claim_many)
+    claim = leasing(Operations.claim)
+    claim_many = leasing(Operations.claim_many)
     heartbeat = blocking(Operations.heartbeat)
     heartbeat_many = blocking(Operations.heartbeat_many)
     acknowledge = blocking(Operations.acknowledge)
@@ -76,7 +79,7 @@ class Queue(BlockingHost):
     attach = blocking(Operations.attach)
     settle = blocking(Operations.settle)
     settle_many = blocking(Operations.settle_many)
-    settle_and_claim = blocking(Operations.settle_and_claim)
+    settle_and_claim = leasing(Operations.settle_and_claim)
     get = blocking(Operations.get)
     wait = blocking(Operations.wait)
     jobs = blocking(Operations.jobs)
@@ -102,10 +105,10 @@ class Queue(BlockingHost):
     prune = blocking(Operations.prune)
     lanes = blocking(Operations.lanes)
     set_lane = blocking(Operations.set_lane)
-    claim_session = blocking(Operations.claim_session)
-    claim_any_session = blocking(Operations.claim_any_session)
+    claim_session = leasing(Operations.claim_session)
+    claim_any_session = leasing(Operations.claim_any_session)
     cancel_session = blocking(Operations.cancel_session)
-    open_session = blocking(Operations.open_session)
+    open_session = leasing(Operations.open_session)
     renew_session = blocking(Operations.renew_session)
     close_session = blocking(Operations.close_session)
 
@@ -115,7 +118,7 @@ class Queue(BlockingHost):
 
         It holds up every other writer: keep it short.
         """
-        with self._runner.transaction() as joined:
+        with self._store.transaction() as joined:
             yield Transaction(self._operations, joined)
 
     def within(self, connection: Any) -> Transaction:
@@ -123,15 +126,15 @@ class Queue(BlockingHost):
 
         Commit and rollback stay the caller's. Others notice at poll latency.
         """
-        return Transaction(self._operations, self._runner.within(connection))
+        return Transaction(self._operations, self._store.within(connection))
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date and return the names of the migrations applied."""
-        return self._runner.migrate()
+        return self._store.migrate()
 
     def close(self) -> None:
         """Close the store. A queue that is used again opens it again; what was in memory is gone."""
-        self._runner.close()
+        self._store.close()
 
     def __enter__(self) -> Queue:
         return self

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Unpack, cast
 
 from holdfast.client import identity
@@ -23,20 +22,11 @@ from holdfast.domain.session_claim import (
     check_session_claim,
 )
 from holdfast.domain.session_lease import Opening, SessionClaim, SessionLease
-from holdfast.stores.engine import Engine
-from holdfast.stores.script import (
-    Listen,
-    Pause,
-    Procedure,
-    Script,
-    read,
-    session_topic,
-    sessions_topic,
-    write,
-)
+from holdfast.stores.contract import Transaction
 from holdfast.stores.scripts import session_claim as claim_scripts
 from holdfast.stores.scripts import session_lease as lease_scripts
 from holdfast.stores.scripts import session_settle as settle_scripts
+from holdfast.stores.topics import session_topic, sessions_topic
 
 # How often a claim that waits for work looks by itself.
 _CLAIM_SECONDS = 1.0
@@ -45,7 +35,7 @@ _CLAIM_SECONDS = 1.0
 class SessionOperations(LaneOperations):
     """What can be asked of sessions, checked and turned into procedures."""
 
-    def claim_session(self, session: str, **words: Unpack[SessionClaimOptions]) -> Procedure[SessionClaim | None]:
+    async def claim_session(self, session: str, **words: Unpack[SessionClaimOptions]) -> SessionClaim | None:
         """Lease the next run of a session's batches, or return None if there is nothing to take now.
 
         See `SessionClaimOptions` for the words. Raises `Conflict` if somebody else is the session's runtime, and
@@ -54,9 +44,9 @@ class SessionOperations(LaneOperations):
         asked = cast(SessionClaimOptions, {**self._claimer, **words})
         request = check_session_claim(session, asked, fresh_nonce=identity.lease_token())
         topic = session_topic(request.tenant or DEFAULT_NAME, session)
-        return (yield from self._claim_run(request, claim_scripts.claim_session, [topic]))
+        return await self._claim_run(request, claim_scripts.claim_session, [topic])
 
-    def claim_any_session(self, **words: Unpack[AnySessionOptions]) -> Procedure[SessionClaim | None]:
+    async def claim_any_session(self, **words: Unpack[AnySessionOptions]) -> SessionClaim | None:
         """Lease the next run of whichever session is ready, or return None if none is.
 
         The oldest head goes first, and tenants take turns. Sessions that somebody opened as their runtime are left to
@@ -65,43 +55,39 @@ class SessionOperations(LaneOperations):
         asked = cast(AnySessionOptions, {**self._claimer, **words})
         request = check_any_session(asked, fresh_nonce=identity.lease_token())
         topics = [sessions_topic(lane) for lane in request.lanes or ()]
-        return (yield from self._claim_run(request, claim_scripts.claim_any_session, topics))
+        return await self._claim_run(request, claim_scripts.claim_any_session, topics)
 
-    def _claim_run(
+    async def _claim_run(
         self,
         request: SessionRequest,
-        claim: Callable[[Engine, SessionRequest], Script[SessionClaim | None]],
+        claim: Callable[[Transaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
         topics: Sequence[str],
-    ) -> Procedure[SessionClaim | None]:
+    ) -> SessionClaim | None:
         """Claim, and if there is nothing, wait as long as the request says for something to come."""
         left = request.wait_ms / 1000
-        for topic in topics if left else ():
-            yield Listen(topic)
-        while True:
-            undo = partial(claim_scripts.undo_session_claim, self._engine)
-            found: SessionClaim | None = yield from write(partial(claim, self._engine, request), undo=undo)
-            if found is not None:
-                return found
-            if left <= 0:
-                return None
-            # A batch that falls due or a lease that lapses rings no bell.
-            coming = yield from read(claim_scripts.seconds_to_session)
-            left -= yield Pause(min(left, coming, _CLAIM_SECONDS))
+        with self.runner.listen(*(topics if left else ())) as listener:
+            while True:
+                if found := await self.runner.lease(claim_scripts.undo_session_claim, claim, request):
+                    return found
+                if left <= 0:
+                    return None
+                # A batch that falls due or a lease that expires sends no notification.
+                coming = await self.runner.read(claim_scripts.seconds_to_session)
+                left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
 
-    def cancel_session(self, session: str, *, tenant: str = DEFAULT_NAME) -> Procedure[list[str]]:
+    async def cancel_session(self, session: str, *, tenant: str = DEFAULT_NAME) -> list[str]:
         """Cancel every batch of a session that nobody has in hand, in bounded bites; return their ids."""
         session, tenant = checks.name(session, "session"), checks.name(tenant, "tenant")
         cancelled: list[str] = []
         after: int | None = 0
         while after is not None:
-            script = partial(settle_scripts.cancel_waiting, self._engine, tenant, session, after)
-            found, after = yield from write(script)
+            found, after = await self.runner.write(settle_scripts.cancel_waiting, tenant, session, after)
             cancelled += found
         return cancelled
 
     # --- the session's runtime -------------------------------------------------------------------------------------
 
-    def open_session(
+    async def open_session(
         self,
         session: str,
         *,
@@ -111,7 +97,7 @@ class SessionOperations(LaneOperations):
         lease: Duration = limits.LEASE_MS_DEFAULT / 1000,
         take_over: bool = False,
         lease_token: str | None = None,
-    ) -> Procedure[SessionLease]:
+    ) -> SessionLease:
         """Become the one runtime of a session until the lease lapses, is closed, or is taken over.
 
         Raises `Conflict` while somebody else is, or holds a claim of it. With *take_over* they lose it at once, with
@@ -127,32 +113,30 @@ class SessionOperations(LaneOperations):
             lease_ms=lease_ms(lease),
             take_over=checks.flag(take_over, "take_over"),
         )
-        undo = partial(lease_scripts.undo_open_session, self._engine)
-        opened: SessionLease = yield from write(partial(lease_scripts.open_session, self._engine, asked), undo=undo)
-        return opened
+        return await self.runner.lease(lease_scripts.undo_open_session, lease_scripts.open_session, asked)
 
-    def renew_session(self, lease: SessionLease, *, length: Duration | None = None) -> Procedure[SessionLease]:
+    async def renew_session(self, lease: SessionLease, *, length: Duration | None = None) -> SessionLease:
         """Extend a session lease and the claims under it, by its first length unless *length* says otherwise.
 
         Raises `LeaseLost` if it is not held any more.
         """
         held = _lease(lease)
         given_ms = held.lease_ms if length is None else lease_ms(length)
-        return (yield from write(partial(lease_scripts.renew_session, held, given_ms)))
+        return await self.runner.write(lease_scripts.renew_session, held, given_ms)
 
-    def close_session(self, lease: SessionLease) -> Procedure[None]:
+    async def close_session(self, lease: SessionLease) -> None:
         """Give a session lease back; what is still held under it is released, without spending attempts."""
-        yield from write(partial(lease_scripts.close_session, self._engine, _lease(lease)))
+        await self.runner.write(lease_scripts.close_session, _lease(lease))
 
     # --- the whole claim -------------------------------------------------------------------------------------------
 
-    def _heartbeat_session(self, claim: SessionClaim, lease: Duration | None) -> Procedure[Renewal]:
+    async def _heartbeat_session(self, claim: SessionClaim, lease: Duration | None) -> Renewal:
         given_ms = claim.lease_ms if lease is None else lease_ms(lease)
-        return (yield from write(partial(settle_scripts.heartbeat_session, claim, given_ms)))
+        return await self.runner.write(settle_scripts.heartbeat_session, claim, given_ms)
 
-    def _settle_session(self, claim: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> Procedure[list[Job]]:
+    async def _settle_session(self, claim: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> list[Job]:
         outcomes = _outcomes(claim, outcome)
-        return (yield from write(partial(settle_scripts.settle_session, self._engine, claim, outcomes)))
+        return await self.runner.write(settle_scripts.settle_session, claim, outcomes)
 
 
 def _lease(value: Any) -> SessionLease:

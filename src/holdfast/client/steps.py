@@ -1,4 +1,4 @@
-"""The steps of a job's life that are worth watching, each as one procedure: enqueue, claim, settle, both fused.
+"""The steps of a job's life that are worth watching, each as one coroutine: enqueue, claim, settle, both fused.
 
 Everything that stores, takes or settles jobs goes through here. Whoever traces a queue puts steps of their own in
 this place, once; a queue that nobody traces pays nothing for it.
@@ -14,8 +14,8 @@ from holdfast.domain.admission import Admission
 from holdfast.domain.claim import Claim, ClaimRequest, Lease, Settlement
 from holdfast.domain.outcome import CheckedOutcome
 from holdfast.domain.records import Enqueued
-from holdfast.stores.engine import Engine
-from holdfast.stores.script import Procedure, write
+from holdfast.stores.engine import Store
+from holdfast.stores.runners import Runner
 from holdfast.stores.scripts import claim as claim_scripts
 from holdfast.stores.scripts import enqueue as enqueue_scripts
 from holdfast.stores.scripts import settle as settle_scripts
@@ -27,34 +27,30 @@ Settling: TypeAlias = Sequence[tuple[Claim, CheckedOutcome]]
 class Steps:
     """The steps as they are."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
-    def enqueue_one(self, admission: Admission) -> Procedure[Enqueued]:
+    async def enqueue_one(self, runner: Runner, admission: Admission) -> Enqueued:
         """Store one job."""
-        return write(
-            partial(enqueue_scripts.enqueue_job, self.engine, admission),
-            partial(enqueue_scripts.brief_enqueue, self.engine, admission),
-        )
+        again = partial(enqueue_scripts.enqueue_job, new=admission, resent=True)
+        plain = partial(self.store.plain_enqueue, admission, again)
+        return await runner.write_plain(plain, enqueue_scripts.enqueue_job, admission)
 
-    def enqueue(self, admissions: Sequence[Admission]) -> Procedure[list[Enqueued]]:
+    async def enqueue(self, runner: Runner, admissions: Sequence[Admission]) -> list[Enqueued]:
         """Store jobs, all or none."""
-        return write(partial(enqueue_scripts.enqueue_jobs, self.engine, admissions))
+        return await runner.write(enqueue_scripts.enqueue_jobs, admissions)
 
-    def claim(self, request: ClaimRequest) -> Procedure[list[Claim]]:
+    async def claim(self, runner: Runner, request: ClaimRequest) -> list[Claim]:
         """Lease what there is now."""
-        undo = partial(claim_scripts.undo_claims, self.engine)
-        return write(partial(claim_scripts.claim_jobs, self.engine, request), undo=undo)
+        return await runner.lease(claim_scripts.undo_claims, claim_scripts.claim_jobs, request)
 
-    def settle(self, settling: Settling) -> Procedure[list[Settlement]]:
+    async def settle(self, runner: Runner, settling: Settling) -> list[Settlement]:
         """Record outcomes, each with its own answer."""
-        return write(partial(settle_scripts.settle_jobs, self.engine, settling))
+        return await runner.write(settle_scripts.settle_jobs, settling)
 
-    def settle_and_claim(
-        self, settling: Settling, started: Sequence[Lease], request: ClaimRequest
-    ) -> Procedure[tuple[list[Settlement], list[Claim]]]:
+    async def settle_and_claim(
+        self, runner: Runner, settling: Settling, started: Sequence[Lease], request: ClaimRequest
+    ) -> tuple[list[Settlement], list[Claim]]:
         """Record outcomes, acknowledge what has started and lease what there is then, in one commit."""
-        return write(
-            partial(claim_scripts.settle_and_claim, self.engine, settling, started, request),
-            undo=lambda both: claim_scripts.undo_claims(self.engine, both[1]),
-        )
+        undo = claim_scripts.undo_settle_and_claim
+        return await runner.lease(undo, claim_scripts.settle_and_claim, settling, started, request)

@@ -7,7 +7,7 @@ What they tell each other goes through here, under one lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.client.asking import Cancelled
@@ -23,7 +23,6 @@ from holdfast.runtime.timers import REAL_TIMER, Timer
 
 if TYPE_CHECKING:
     from holdfast.client.operations import Operations
-    from holdfast.stores.script import Procedure
 
 
 class OpenTransaction(Protocol):
@@ -148,7 +147,7 @@ class Attempt:
         args, kwargs = self.task.arguments.call(self.claim.job.payload)
         return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
 
-    def settling(self, operations: Operations, outcome: Outcome) -> Procedure[Any]:
+    def settling(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
         """Settle it with *outcome*, all that is held under it."""
         return operations.settle(self.claim, outcome)
 

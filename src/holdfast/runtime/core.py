@@ -46,7 +46,6 @@ from holdfast.runtime.transactions import offer_transaction
 from holdfast.runtime.turns import Turn, part_turns
 from holdfast.runtime.waking import LaneListener
 from holdfast.runtime.watched import watch_attempts
-from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.stores.randomness import RANDOM
 
@@ -381,17 +380,16 @@ class Core:
     async def _send(self, ended: list[Attempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
-            return await drive_async(self._operations.settle_many(pairs), self._store), []
+            return await self._operations.async_on(self._store).settle_many(pairs), []
         kinds = (self._subscription.jobs() or {}).get("kinds")
         words: ClaimOptions = {**self.words(), "kinds": kinds, "lease_token": token}
         self._listener.listen(words.get("lanes", ()))
         words["acknowledged"] = self._free_slots()
         words["cut_off"], asked_at = self._keeper.cut_off_at is not None, self._timer.monotonic()
         started = self._ahead.started()
-        exchange = self._operations.settle_and_claim(
+        settled, claims = await self._operations.async_on(self._store).settle_and_claim(
             pairs, limit=room, started=[attempt.claim for attempt in started], **words
         )
-        settled, claims = await drive_async(exchange, self._store)
         self._ahead.let_go(started)
         self._keeper.told_cut_off(asked_at)
         return settled, claims

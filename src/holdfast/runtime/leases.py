@@ -20,9 +20,9 @@ from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.retrying import Retrying
 from holdfast.runtime.timers import Timer
-from holdfast.stores.drivers import drive, drive_async
-from holdfast.stores.engine import Runner, Store
-from holdfast.stores.script import worker_topic
+from holdfast.stores.engine import Store, SyncTarget
+from holdfast.stores.topics import worker_topic
+from holdfast.stores.transaction import run_sync
 
 log = logging.getLogger("holdfast.worker")
 
@@ -45,7 +45,7 @@ class LeaseKeeper:
     """Extends leases until they are let go; tells of each attempt that it has decided itself."""
 
     def __init__(
-        self, operations: Operations, runner: Runner, worker: str, lease_seconds: float, timer: Timer
+        self, operations: Operations, runner: SyncTarget, worker: str, lease_seconds: float, timer: Timer
     ) -> None:
         self.decided: Callable[[Attempt], None] = lambda _attempt: None
         """Told of each attempt that is decided here while its handler still runs."""
@@ -162,7 +162,7 @@ class LeaseKeeper:
         ]
         noted += [Kept(claim) for _, claims in held for claim in claims[1:]]
         try:
-            answers = drive(self._operations.keep_many(noted), self._runner)
+            answers = run_sync(self._operations.sync_on(self._runner).keep_many(noted))
         except Unavailable:
             for (attempt, _), note in zip(held, notes, strict=True):
                 attempt.context.return_progress(note)
@@ -187,7 +187,7 @@ class LeaseKeeper:
         noted = [Kept(attempt.claim, Note(phase)) for attempt in telling]
         started = self._timer.monotonic()
         with suppress(HoldfastError):
-            answers = await drive_async(self._operations.keep_many(noted), store)
+            answers = await self._operations.async_on(store).keep_many(noted)
             for attempt, answer in zip(telling, answers, strict=True):
                 self.heed(attempt, answer, started)
 

@@ -25,10 +25,9 @@ from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.timers import Timer
 from holdfast.runtime.turns import Turn, offer_checkpoints
 from holdfast.runtime.waking import LaneListener
-from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.stores.randomness import RANDOM
-from holdfast.stores.script import sessions_topic
+from holdfast.stores.topics import sessions_topic
 
 log = logging.getLogger("holdfast.worker")
 
@@ -156,7 +155,7 @@ class Turns:
         while told is not None and (unknown or not stopping()):
             words: AnySessionOptions = {**told, "nonce": nonce}
             try:
-                claim = await drive_async(self._operations.claim_any_session(**words), self._store)
+                claim = await self._operations.async_on(self._store).claim_any_session(**words)
             except Unavailable as error:
                 seconds = self._retrying_claims.failed(error)
                 unknown = unknown or isinstance(error, OutcomeUnknown)
@@ -184,7 +183,7 @@ class Turns:
         while turn.lease_ends_at > self._timer.monotonic():
             outcome = turn.outcome or Released()
             try:
-                [first, *_] = await drive_async(turn.settling(self._operations, outcome), self._store)
+                [first, *_] = await turn.settling(self._operations.async_on(self._store), outcome)
             except LeaseLost as error:
                 log.warning("the result of a turn of session %s was refused: %s", turn.whole.session, error)
                 await self._give_back(turn)
@@ -210,6 +209,6 @@ class Turns:
         for first in range(0, len(claims), limits.SETTLE_MANY_MAX):
             pairs = [(claim, Released()) for claim in claims[first : first + limits.SETTLE_MANY_MAX]]
             try:
-                await drive_async(self._operations.settle_many(pairs), self._store)
+                await self._operations.async_on(self._store).settle_many(pairs)
             except HoldfastError as error:
                 log.warning("what is left of a turn of session %s lapses: %s", turn.whole.session, error)

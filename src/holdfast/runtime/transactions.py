@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -20,9 +21,8 @@ from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, Outc
 from holdfast.domain.outcome import Done, Failed, Outcome
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.timers import Scheduled
-from holdfast.stores.drivers import drive, drive_async
 from holdfast.stores.engine import Joined, Store
-from holdfast.stores.script import Read, Write
+from holdfast.stores.transaction import Operation, PlainForm, run_sync
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ class SettlingTransaction:
                 self._undo(_UndoneError())
                 return refused
             try:
-                drive(self._attempt.settling(self._operations, outcome), self._guarded.joined)
+                run_sync(self._attempt.settling(self._operations.sync_on(self._guarded.joined), outcome))
                 self._end()
                 self._opened.__exit__(None, None, None)
             except BaseException as error:  # whatever happens, it must not stay open
@@ -140,7 +140,7 @@ class SettlingTransaction:
                 await self._undo_async(_UndoneError())
                 return refused
             try:
-                await drive_async(self._attempt.settling(self._operations, outcome), self._guarded.joined)
+                await self._attempt.settling(self._operations.async_on(self._guarded.joined), outcome)
                 self._end()
                 await self._opened_async.__aexit__(None, None, None)
             except BaseException as error:  # whatever happens, it must not stay open
@@ -213,17 +213,25 @@ class _Guarded:
         self.lock_async = asyncio.Lock()
         self.ended = False
 
-    def run(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in a savepoint."""
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return self.write(operation)
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint."""
         with self.lock:
             self._refuse_ended()
-            return self.joined.run(step)
+            return self.joined.write(operation, plain)
 
-    async def run_async(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in a savepoint."""
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return await self.write_async(operation)
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint."""
         async with self.lock_async:
             self._refuse_ended()
-            return await self.joined.run_async(step)
+            return await self.joined.write_async(operation, plain)
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""

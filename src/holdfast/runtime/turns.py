@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -29,9 +29,8 @@ from holdfast.domain.suspicion import is_suspect
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.retrying import Retrying
 from holdfast.runtime.timers import REAL_TIMER, Timer
-from holdfast.stores.drivers import drive, drive_async
 from holdfast.stores.engine import Store
-from holdfast.stores.script import Procedure
+from holdfast.stores.transaction import run_sync
 
 log = logging.getLogger("holdfast.worker")
 
@@ -107,7 +106,7 @@ class Turn(Attempt):
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def settling(self, operations: Operations, outcome: Outcome) -> Procedure[Any]:
+    def settling(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
         """Settle the whole claim, one outcome for each batch."""
         return operations.settle(self.whole, self._outcomes(outcome))
 
@@ -171,7 +170,7 @@ class Checkpoints:
         with self._lock:
             while (words := self._words()) is not None:
                 try:
-                    more = drive(self._operations.claim_session(self._session, **words), self._store)
+                    more = run_sync(self._operations.sync_on(self._store).claim_session(self._session, **words))
                 except LeaseLost:
                     raise self._lost() from None
                 except Unavailable as error:
@@ -179,7 +178,7 @@ class Checkpoints:
                     continue
                 if more is not None and not self._turn.take_in(more):
                     with suppress(HoldfastError):
-                        drive(self._operations.settle(more, Released()), self._store)
+                        run_sync(self._operations.sync_on(self._store).settle(more, Released()))
                     raise self._lost()
                 return self._messages(more)
             return []
@@ -189,7 +188,7 @@ class Checkpoints:
         async with self._lock_async:
             while (words := self._words()) is not None:
                 try:
-                    more = await drive_async(self._operations.claim_session(self._session, **words), self._store)
+                    more = await self._operations.async_on(self._store).claim_session(self._session, **words)
                 except LeaseLost:
                     raise self._lost() from None
                 except Unavailable as error:
@@ -197,7 +196,7 @@ class Checkpoints:
                     continue
                 if more is not None and not self._turn.take_in(more):
                     with suppress(HoldfastError):
-                        await drive_async(self._operations.settle(more, Released()), self._store)
+                        await self._operations.async_on(self._store).settle(more, Released())
                     raise self._lost()
                 return self._messages(more)
             return []

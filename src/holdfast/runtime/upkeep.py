@@ -18,7 +18,6 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.domain.records import WorkerInfo, WorkerState
 from holdfast.runtime.retrying import Retrying
 from holdfast.runtime.timers import Timer
-from holdfast.stores.drivers import drive_async
 from holdfast.stores.engine import Store
 from holdfast.stores.randomness import RANDOM
 from holdfast.version import __version__
@@ -120,18 +119,17 @@ class Upkeep:
             loaded=self._loaded(),
             switches=self._switches(),
         )
-        await drive_async(self._operations.worker_beat(said), self._store)
+        await self._operations.async_on(self._store).worker_beat(said)
 
     async def leave(self) -> None:
         """Delete this worker's row."""
         words = self._words()
-        leaving = self._operations.worker_leave(words["worker"], words["incarnation"])
-        await drive_async(leaving, self._store)
+        await self._operations.async_on(self._store).worker_leave(words["worker"], words["incarnation"])
 
     async def _check_lanes(self) -> None:
         """Warn of lanes that are misspelt, as far as can be told: no task names them, and no job was ever there."""
         words = self._words()
-        used = {lane.name for lane in await drive_async(self._operations.lanes(), self._store)}
+        used = {lane.name for lane in await self._operations.async_on(self._store).lanes()}
         known = used | set(self._operations.tasks.lanes(words.get("kinds") or ()))
         self._lanes_checked = True
         for lane in words.get("lanes", ()):
@@ -144,14 +142,14 @@ class Upkeep:
     async def _prune(self) -> None:
         self._next_prune_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.5)
         if self._retention_seconds is not None:
-            pruned = await drive_async(self._operations.prune(older_than=self._retention_seconds), self._store)
+            pruned = await self._operations.async_on(self._store).prune(older_than=self._retention_seconds)
             if any(pruned):
                 log.info("deleted %d finished jobs and %d events past their retention", *pruned)
 
     async def _look(self) -> None:
         """Log stuck, suspect and unserved jobs, each trouble once until it has gone, however many they become."""
         self._next_look_at = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.5)
-        findings = await drive_async(self._operations.troubles(), self._store)
+        findings = await self._operations.async_on(self._store).troubles()
         troubles = [finding for finding in findings if finding.status != "ok"]
         for finding in troubles:
             if (finding.name, finding.subject) not in self._told:

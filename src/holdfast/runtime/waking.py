@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from holdfast.stores.script import lane_topic
 from holdfast.stores.signals import Hub
+from holdfast.stores.topics import lane_topic
 
 
 class LaneListener:

@@ -54,7 +54,7 @@ class Hub:
             listener.wake()
 
 
-class BlockingListener:
+class SyncListener:
     """Waits in its thread."""
 
     def __init__(self) -> None:
@@ -68,14 +68,14 @@ class BlockingListener:
         with contextlib.suppress(RuntimeError):
             self._quiet.release()
 
-    def wait(self, seconds: float) -> float:
-        """Wait for a signal, *seconds* at most, and return the seconds that went by."""
+    async def wait(self, seconds: float) -> float:
+        """Wait for a signal, *seconds* at most, and return the seconds that went by. It blocks, never suspends."""
         started = time.monotonic()
         self._quiet.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
         return time.monotonic() - started
 
 
-class AwaitingListener:
+class AsyncListener:
     """Waits in its event loop."""
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ from holdfast.client.operations import Operations
 from holdfast.domain import limits
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.records import Backlog, WorkerInfo
-from holdfast.stores.drivers import drive
-from holdfast.stores.engine import Runner
+from holdfast.stores.engine import SyncTarget
+from holdfast.stores.transaction import run_sync
 from holdfast.telemetry import names
 from holdfast.telemetry.names import Metric
 
@@ -36,7 +36,7 @@ _WORKER_STATES = ("active", "stopping", "silent")
 class StoreCollector(Collector):
     """Asks the store, at most every few seconds."""
 
-    def __init__(self, operations: Operations, runner: Runner, *, fresh_seconds: float = _FRESH_SECONDS) -> None:
+    def __init__(self, operations: Operations, runner: SyncTarget, *, fresh_seconds: float = _FRESH_SECONDS) -> None:
         self._operations = operations
         self._runner = runner
         self._fresh_seconds = fresh_seconds
@@ -59,8 +59,8 @@ class StoreCollector(Collector):
 
     def _ask(self) -> list[Family]:
         try:
-            backlog = drive(self._operations.backlog(), self._runner)
-            workers = drive(self._operations.workers(limit=limits.PAGE_MAX), self._runner)
+            backlog = run_sync(self._operations.sync_on(self._runner).backlog())
+            workers = run_sync(self._operations.sync_on(self._runner).workers(limit=limits.PAGE_MAX))
         except HoldfastError as error:
             log.warning("the store could not be asked for metrics: %s", error)
             return [_plain(names.STORE_UP, 0)]

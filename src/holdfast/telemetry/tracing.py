@@ -25,8 +25,8 @@ from holdfast.domain.admission import Admission, Terms
 from holdfast.domain.claim import Claim, ClaimRequest, Lease, Settlement
 from holdfast.domain.job import Job
 from holdfast.domain.records import Enqueued
-from holdfast.stores.engine import Engine
-from holdfast.stores.script import Procedure
+from holdfast.stores.engine import Store
+from holdfast.stores.runners import Runner
 from holdfast.telemetry.spans import OpenSpan, RunSpan, attributes, fail, fail_with
 from holdfast.version import __version__
 
@@ -37,49 +37,50 @@ _HEADER = "traceparent"
 def trace_operations(operations: Operations, provider: TracerProvider | None) -> None:
     """Let *operations*, and the workers that use them, make spans."""
     tracer = get_tracer("holdfast", __version__, provider)
-    operations.steps = TracedSteps(operations.steps.engine, tracer)
+    shared = operations.shared
+    shared.steps = TracedSteps(shared.steps.store, tracer)
     others = (watch for watch in operations.watches if not isinstance(watch, TracingWatch))
-    operations.watches = (*others, TracingWatch(tracer))
+    shared.watches = (*others, TracingWatch(tracer))
 
 
 class TracedSteps(Steps):
     """The steps, each in a span."""
 
-    def __init__(self, engine: Engine, tracer: Tracer) -> None:
-        super().__init__(engine)
+    def __init__(self, store: Store, tracer: Tracer) -> None:
+        super().__init__(store)
         self._tracer = tracer
 
-    def enqueue_one(self, admission: Admission) -> Procedure[Enqueued]:
+    async def enqueue_one(self, runner: Runner, admission: Admission) -> Enqueued:
         """Store one job under a span, whose context it carries."""
         with OpenSpan(enqueue_span(self._tracer, [admission], None)) as span:
-            made = yield from super().enqueue_one(*_carrying([admission], span))
+            made = await super().enqueue_one(runner, *_carrying([admission], span))
             span.set_attribute("holdfast.job.created", made.created)
             return made
 
-    def enqueue(self, admissions: Sequence[Admission]) -> Procedure[list[Enqueued]]:
+    async def enqueue(self, runner: Runner, admissions: Sequence[Admission]) -> list[Enqueued]:
         """Store jobs under one span, whose context they carry."""
         with OpenSpan(enqueue_span(self._tracer, admissions, None)) as span:
-            return (yield from super().enqueue(_carrying(admissions, span)))
+            return await super().enqueue(runner, _carrying(admissions, span))
 
-    def claim(self, request: ClaimRequest) -> Procedure[list[Claim]]:
+    async def claim(self, runner: Runner, request: ClaimRequest) -> list[Claim]:
         """Lease what there is; a span tells of it unless there was nothing."""
         with _Claiming(self._tracer, request) as claiming:
-            claiming.claims = yield from super().claim(request)
+            claiming.claims = await super().claim(runner, request)
             return claiming.claims
 
-    def settle(self, settling: Settling) -> Procedure[list[Settlement]]:
+    async def settle(self, runner: Runner, settling: Settling) -> list[Settlement]:
         """Record outcomes, each under a span of its job's own trace."""
         with _Settling(self._tracer, settling) as spans:
-            settlements = yield from super().settle(spans.carried)
+            settlements = await super().settle(runner, spans.carried)
             spans.note(settlements)
             return settlements
 
-    def settle_and_claim(
-        self, settling: Settling, started: Sequence[Lease], request: ClaimRequest
-    ) -> Procedure[tuple[list[Settlement], list[Claim]]]:
+    async def settle_and_claim(
+        self, runner: Runner, settling: Settling, started: Sequence[Lease], request: ClaimRequest
+    ) -> tuple[list[Settlement], list[Claim]]:
         """Do all of it in one commit."""
         with _Settling(self._tracer, settling) as spans, _Claiming(self._tracer, request) as claiming:
-            settlements, claiming.claims = yield from super().settle_and_claim(spans.carried, started, request)
+            settlements, claiming.claims = await super().settle_and_claim(runner, spans.carried, started, request)
             spans.note(settlements)
             return settlements, claiming.claims
 

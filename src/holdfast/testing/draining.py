@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack
 
+from holdfast.client.operations import Operations
 from holdfast.client.queue import Queue
 from holdfast.domain import checks, limits
 from holdfast.domain.admission import NewJob
@@ -20,9 +21,8 @@ from holdfast.domain.records import Enqueued
 from holdfast.domain.session_lease import SessionClaim
 from holdfast.runtime.subscription import Subscription
 from holdfast.runtime.worker import Worker
-from holdfast.stores.drivers import drive, drive_async
-from holdfast.stores.script import Procedure, read
 from holdfast.stores.scripts.backlog import seconds_to_due
+from holdfast.stores.transaction import run_sync
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.inline import InlineAttempt, Ran
 from holdfast.testing.redirecting import AnyQueue
@@ -76,11 +76,12 @@ def drain(
     raises is raised here once its attempt is settled, unless `raises=False`; outcomes it asks for are not. More than
     *attempts_max* attempts mean that it would never end, and raise `AssertionError`.
     """
-    draining = _Draining(queue, words, clock, horizon, attempts_max)
-    while (claim := drive(draining.next(), queue.store)) is not None:
+    operations = queue.operations.sync_on(queue.store)
+    draining = _Draining(queue, operations, words, clock, horizon, attempts_max)
+    while (claim := run_sync(draining.next())) is not None:
         inline = InlineAttempt(queue, claim, draining.capabilities)
         inline.run()
-        draining.note(drive(inline.settle(), queue.store), raises=raises)
+        draining.note(run_sync(inline.settle(operations)), raises=raises)
     return Drained(tuple(draining.ran))
 
 
@@ -94,11 +95,12 @@ async def drain_async(
     **words: Unpack[ClaimOptions],
 ) -> Drained:
     """Do as `drain` does, in a running event loop."""
-    draining = _Draining(queue, words, clock, horizon, attempts_max)
-    while (claim := await drive_async(draining.next(), queue.store)) is not None:
+    operations = queue.operations.async_on(queue.store)
+    draining = _Draining(queue, operations, words, clock, horizon, attempts_max)
+    while (claim := await draining.next()) is not None:
         inline = InlineAttempt(queue, claim, draining.capabilities)
         await inline.run_async()
-        draining.note(await drive_async(inline.settle(), queue.store), raises=raises)
+        draining.note(await inline.settle(operations), raises=raises)
     return Drained(tuple(draining.ran))
 
 
@@ -108,18 +110,20 @@ def run_job(queue: Queue, job: WhichJob, *, clock: ManualClock | None = None, ra
     *job* is a call as `task.new(…)` gives it, which is enqueued first, or a job that was. One that is not due yet
     needs the *clock*, which then moves on. What the handler raises is raised here, as by `drain`.
     """
-    inline = InlineAttempt(queue, drive(_claim_one(queue, job, clock), queue.store))
+    operations = queue.operations.sync_on(queue.store)
+    inline = InlineAttempt(queue, run_sync(_claim_one(queue, operations, job, clock)))
     inline.run()
-    return _raised(drive(inline.settle(), queue.store), raises=raises)
+    return _raised(run_sync(inline.settle(operations)), raises=raises)
 
 
 async def run_job_async(
     queue: AnyQueue, job: WhichJob, *, clock: ManualClock | None = None, raises: bool = True
 ) -> Job:
     """Do as `run_job` does, in a running event loop."""
-    inline = InlineAttempt(queue, await drive_async(_claim_one(queue, job, clock), queue.store))
+    operations = queue.operations.async_on(queue.store)
+    inline = InlineAttempt(queue, await _claim_one(queue, operations, job, clock))
     await inline.run_async()
-    return _raised(await drive_async(inline.settle(), queue.store), raises=raises)
+    return _raised(await inline.settle(operations), raises=raises)
 
 
 def _raised(ran: Ran, *, raises: bool) -> Job:
@@ -134,6 +138,7 @@ class _Draining:
     def __init__(
         self,
         queue: AnyQueue,
+        operations: Operations,
         words: ClaimOptions,
         clock: ManualClock | None,
         horizon: Duration | None,
@@ -142,7 +147,7 @@ class _Draining:
         if horizon is not None and clock is None:
             raise Misconfigured("a horizon needs the clock that is to be moved: drain(queue, clock=clock, horizon=…)")
         self.ran: list[Ran] = []
-        self._operations = queue.operations
+        self._operations = operations
         self._subscription = _subscription(queue, words)
         self._clock = clock
         self._left_ms = math.inf if horizon is None else checks.duration_ms(horizon, "horizon")
@@ -153,10 +158,10 @@ class _Draining:
         """What its worker has."""
         return self._subscription.words().get("capabilities", ())
 
-    def next(self) -> Procedure[Claim | SessionClaim | None]:
+    async def next(self) -> Claim | SessionClaim | None:
         """Claim the next job, or the next turn of a session, moving time on to it if need be."""
-        while (claim := (yield from self._claim())) is None:
-            if not (yield from self._move_on()):
+        while (claim := (await self._claim())) is None:
+            if not (await self._move_on()):
                 return None
         if len(self.ran) >= self._attempts_max:
             job = claim.job if isinstance(claim, Claim) else claim.batches[0]
@@ -166,18 +171,18 @@ class _Draining:
             )
         return claim
 
-    def _claim(self) -> Procedure[Claim | SessionClaim | None]:
+    async def _claim(self) -> Claim | SessionClaim | None:
         jobs, sessions = self._subscription.jobs(), self._subscription.sessions()
-        claim = None if jobs is None else (yield from self._operations.claim(**jobs))
+        claim = None if jobs is None else (await self._operations.claim(**jobs))
         if claim is not None or sessions is None:
             return claim
-        return (yield from self._operations.claim_any_session(**sessions))
+        return await self._operations.claim_any_session(**sessions)
 
-    def _move_on(self) -> Procedure[bool]:
+    async def _move_on(self) -> bool:
         """Let time pass until the next job falls due; tell whether there is one within reach."""
         if self._clock is None:
             return False
-        seconds = yield from read(seconds_to_due)
+        seconds = await self._operations.runner.read(seconds_to_due)
         # What is due and was not claimed is not for us.
         if not seconds or seconds * 1000 > self._left_ms:
             return False
@@ -199,10 +204,9 @@ def _subscription(queue: AnyQueue, words: ClaimOptions) -> Subscription:
     return Subscription(queue.tasks, named)
 
 
-def _claim_one(queue: AnyQueue, which: WhichJob, clock: ManualClock | None) -> Procedure[Claim]:
+async def _claim_one(queue: AnyQueue, operations: Operations, which: WhichJob, clock: ManualClock | None) -> Claim:
     """Claim one job and no other, as a worker with all that it requires would."""
-    operations = queue.operations
-    job = yield from _find(queue, which)
+    job = await _find(queue, operations, which)
     if job.finished:
         raise AssertionError(f"{job!r} cannot be claimed: {_why(job, clock)}")
     if job.batch is not None:
@@ -212,27 +216,25 @@ def _claim_one(queue: AnyQueue, which: WhichJob, clock: ManualClock | None) -> P
     if clock is not None and job.due_at > clock.moment:
         clock.travel_to(job.due_at)
     # Nothing may stand before it; what it was is put back at once.
-    yield from operations.reprioritize(job.id, limits.PRIORITY_MAX)
-    claim = yield from operations.claim(
-        kinds=[job.kind], lanes=[job.lane], tenant=job.tenant, capabilities=job.requires
-    )
+    await operations.reprioritize(job.id, limits.PRIORITY_MAX)
+    claim = await operations.claim(kinds=[job.kind], lanes=[job.lane], tenant=job.tenant, capabilities=job.requires)
     if claim is not None and claim.job.id != job.id:
-        yield from operations.settle(claim, _RELEASED)
+        await operations.settle(claim, _RELEASED)
         claim = None
-    now = yield from operations.get(job.id)
+    now = await operations.get(job.id)
     if not now.finished:
-        yield from operations.reprioritize(job.id, job.priority)
+        await operations.reprioritize(job.id, job.priority)
     if claim is None:
         raise AssertionError(f"{now!r} cannot be claimed: {_why(now, clock)}")
     return Claim(claim.job._replace(priority=job.priority), claim.lease_ms)
 
 
-def _find(queue: AnyQueue, which: WhichJob) -> Procedure[Job]:
+async def _find(queue: AnyQueue, operations: Operations, which: WhichJob) -> Job:
     if isinstance(which, NewJob):
         queue.tasks.get(which.kind)
         options: Any = which.options
-        return (yield from queue.operations.enqueue(which.kind, which.payload, **options)).job
-    return (yield from queue.operations.get(which if isinstance(which, str) else which.id))
+        return (await operations.enqueue(which.kind, which.payload, **options)).job
+    return await operations.get(which if isinstance(which, str) else which.id)
 
 
 def _why(job: Job, clock: ManualClock | None) -> str:

@@ -10,7 +10,7 @@ from holdfast.domain import checks, limits
 from holdfast.domain.checks import Duration
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import STATES, WAITING, Job, State
-from holdfast.stores.drivers import drive
+from holdfast.stores.transaction import run_sync
 from holdfast.testing.matching import Miss, misses
 from holdfast.testing.redirecting import AnyQueue
 
@@ -85,10 +85,11 @@ def _judged(queue: AnyQueue, kind: str | AnyTask | None, expected: Expected) -> 
 
 def _all_jobs(queue: AnyQueue) -> list[Job]:
     """Return every job, oldest first."""
+    operations = queue.operations.sync_on(queue.store)
     found: list[Job] = []
     after = None
     while True:
-        page = drive(queue.operations.jobs(after=after, limit=limits.PAGE_MAX), queue.store)
+        page = run_sync(operations.jobs(after=after, limit=limits.PAGE_MAX))
         found.extend(page)
         after = page.cursor
         if after is None:

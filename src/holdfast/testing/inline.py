@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.client.asking import Ask, Cancelled
+from holdfast.client.operations import Operations
 from holdfast.domain import failure
 from holdfast.domain.claim import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured
@@ -22,7 +23,6 @@ from holdfast.runtime.slots import Line, TaskSlots, run_blocking
 from holdfast.runtime.transactions import offer_transaction
 from holdfast.runtime.turns import Turn, offer_checkpoints
 from holdfast.runtime.watched import watch_attempts
-from holdfast.stores.script import Procedure
 from holdfast.testing.redirecting import AnyQueue
 
 # The handler asked for nothing of this; its program is wrong.
@@ -59,7 +59,6 @@ class InlineAttempt:
 
     def __init__(self, queue: AnyQueue, claim: Claim | SessionClaim, capabilities: Sequence[str] = ()) -> None:
         self.attempt = _attempt(queue, claim, capabilities)
-        self._operations = queue.operations
         self._error: BaseException | None = None
         if self.attempt.task.takes_context:
             offer_transaction(self.attempt, queue.operations, queue.store)
@@ -106,25 +105,25 @@ class InlineAttempt:
         else:
             await asyncio.to_thread(run_blocking, self.attempt)
 
-    def settle(self) -> Procedure[Ran]:
+    async def settle(self, operations: Operations) -> Ran:
         """Settle what the handler came to, and tell those who watch."""
-        ran = yield from self._settle()
-        for watch in self._operations.watches:
+        ran = await self._settle(operations)
+        for watch in operations.watches:
             watch.ended(self.attempt.claim, ran.outcome, ran.job, self.attempt.run_seconds)
         return ran
 
-    def _settle(self) -> Procedure[Ran]:
+    async def _settle(self, operations: Operations) -> Ran:
         attempt, job_id = self.attempt, self.attempt.claim.job.id
         if attempt.outcome is None:
-            return Ran((yield from self._operations.get(job_id)), "done" if attempt.settled else "lost", self._error)
+            return Ran(await operations.get(job_id), "done" if attempt.settled else "lost", self._error)
         outcome = attempt.outcome
         try:
-            job = _first((yield from attempt.settling(self._operations, outcome)))
+            job = _first(await attempt.settling(operations, outcome))
         except LeaseLost:
-            return Ran((yield from self._operations.get(job_id)), "lost", self._error)
+            return Ran(await operations.get(job_id), "lost", self._error)
         except HoldfastError as refusal:
             self._error = refusal
-            job = _first((yield from attempt.settling(self._operations, outcome := refused(refusal))))
+            job = _first(await attempt.settling(operations, outcome := refused(refusal)))
         return Ran(job, type(outcome).__name__.lower(), self._error)
 
 

@@ -15,9 +15,9 @@ AnyQueue: TypeAlias = Queue | AsyncQueue
 @contextmanager
 def redirected(queue: AnyQueue, to: AnyQueue) -> Iterator[None]:
     """Let *queue*, its tasks and its workers use the store of *to* for the block; its own is not touched."""
-    before = queue._runner, queue._operations
-    queue._runner, queue._operations = to.store, to.operations
+    before = queue.store, queue.operations
+    queue._use(to.store, to.operations)
     try:
         yield
     finally:
-        queue._runner, queue._operations = before
+        queue._use(*before)

@@ -19,11 +19,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from holdfast.client.connect import store_at
+from holdfast.client.connect import operations_on, store_at
 from holdfast.client.context import Context
 from holdfast.client.operations import Operations
 from holdfast.client.tasks import AnyTask
 from holdfast.domain import failure
+from holdfast.domain.claim import ClaimOptions
 from holdfast.domain.errors import Misconfigured
 from holdfast.domain.outcome import Failed
 from holdfast.runtime.attempt import Attempt
@@ -208,8 +209,10 @@ class IsolatedProcess:
                     " it: it is in memory, or has a clock of its own"
                 )
             store = store_at(address)
-            operations = Operations(store.engine, self._setup["worker"], self._setup["incarnation"])
-            operations.tasks = attempt.task.registry or operations.tasks
+            claimer: ClaimOptions = {"worker": self._setup["worker"], "incarnation": self._setup["incarnation"]}
+            operations = operations_on(store, claimer)
+            if attempt.task.registry is not None:
+                operations = operations.for_tasks(attempt.task.registry)
             self._opened = (operations, store)
         return SettlingTransaction(attempt, *self._opened, seconds)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.stores.script import Row
+from holdfast.stores.sql_queries import Row
 
 _IN_ARRAY = str.maketrans({"\\": "\\\\", '"': '\\"'})
 _COPIED_AT_ONCE = 250

@@ -7,10 +7,10 @@ takes none beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.pq import Escaping
@@ -22,14 +22,12 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import OutcomeUnknown, StoreUnreachable
 from holdfast.domain.lane import Catalog
 from holdfast.domain.records import Enqueued
-from holdfast.stores.engine import Engine
 from holdfast.stores.postgres.errors import lost, worth_another_run
-from holdfast.stores.postgres.transactions import LOCK_MS, Terms, notification, roll_back, run_step
-from holdfast.stores.postgres.wire import AfterCommitError, Commit, Talk
-from holdfast.stores.script import Brief, Read, Rows, Script, Statement, Write, lane_topic
-from holdfast.stores.scripts.enqueue import enqueue_job
-
-T = TypeVar("T")
+from holdfast.stores.postgres.transactions import LOCK_MS, Terms, notification, roll_back
+from holdfast.stores.postgres.wire import AfterCommitError, ServerIO
+from holdfast.stores.sql_queries import Rows
+from holdfast.stores.topics import lane_topic
+from holdfast.stores.transaction import Operation, PlainForm
 
 # The values travel as a part of the text, which the server reads whole before it does anything.
 _PAYLOAD_CHARS_MAX = 100_000
@@ -38,9 +36,9 @@ _PAYLOAD_CHARS_MAX = 100_000
 class UnconfirmedError(Exception):
     """The connection was lost on the way: whether the statement was committed is not known. *again* finds out."""
 
-    def __init__(self, again: Callable[[], Script[Any]]) -> None:
+    def __init__(self, again: Operation[Any]) -> None:
         super().__init__("the commit was not confirmed")
-        self.again: Write[Any] = Write(again)
+        self.again = again
 
 
 @contextmanager
@@ -54,9 +52,18 @@ def still_unknown(doubt: UnconfirmedError) -> Iterator[None]:
         raise OutcomeUnknown(f"{doubt}; send the same call again ({error})") from error
 
 
-def brief_enqueue(engine: Engine, new: Admission, catalog: Catalog) -> Brief | None:
+def plain_enqueue(new: Admission, catalog: Catalog | None, again: Operation[Any]) -> PlainForm | None:
     """Return the storing of one job as one statement, if it is due at once and nothing else has to be written."""
-    terms = new.terms
+    if catalog is None or new.digest is not None or new.dedupe_key is not None:
+        return None
+    terms, route = new.terms, new.terms.route
+    if (
+        route.session
+        or route not in catalog.routes
+        or catalog.lane(route.lane).state == "draining"
+        or route.kind in catalog.retired
+    ):
+        return None
     waits = terms.delay_ms or terms.run_at_ms is not None
     expires = terms.deadline_in_ms is not None or terms.deadline_at_ms is not None
     told = terms.record_all or terms.route.lane in catalog.loud
@@ -77,10 +84,11 @@ def brief_enqueue(engine: Engine, new: Admission, catalog: Catalog) -> Brief | N
         "backoff": terms.backoff_json,
         "version": str(catalog.version),
     }
-    return Brief(
-        Statement("job_insert_brief", values),
+    return PlainForm(
+        "job_insert_brief",
+        values,
         partial(_stored, new, turn),
-        partial(enqueue_job, engine, new, resent=True),
+        again,
         (lane_topic(terms.route.lane),),
     )
 
@@ -92,41 +100,31 @@ def _stored(new: Admission, turn: str, rows: Rows) -> Enqueued | None:
     return Enqueued(admissions.new_job(new, seq, turn, Now(now_ms, now_ms)), created=True)
 
 
-def run_shortest(terms: Terms, step: Read[T] | Write[T], connection: Any) -> Talk[tuple[T, set[str]]]:
-    """Run one transaction, as one statement where that can be; return its result and what to tell the others."""
-    brief = step.brief() if isinstance(step, Write) and step.brief is not None else None
-    if brief is not None:
-        result = yield from _run_brief(terms, brief, connection)
-        if result is not None:
-            return result, set(brief.topics)
-    return (yield from run_step(terms, step, connection))
-
-
-def _run_brief(terms: Terms, brief: Brief, connection: Any) -> Talk[Any]:
-    """Run a transaction of one statement; return None if it did nothing and its script has to be run."""
-    text = _text(terms, brief, connection)
-    for name in ("begin", brief.statement.name, "commit"):
+async def run_plain(terms: Terms, plain: PlainForm, io: ServerIO) -> Any:
+    """Run a transaction of one statement; return None if it did nothing and the full operation has to run."""
+    text = _text(terms, plain, io.connection)
+    for name in ("begin", plain.name, "commit"):
         terms.observe(name)
     try:
-        rows = yield Commit(text, notification(terms, brief.topics))
+        rows = await io.commit(text, notification(terms, plain.topics))
     except AfterCommitError as error:
         terms.report_notification(error.__cause__)
         rows = error.rows
     except psycopg.Error as error:
-        if connection.closed or lost(error):
-            raise UnconfirmedError(brief.again) from error
-        yield from roll_back(connection)
+        if io.connection.closed or lost(error):
+            raise UnconfirmedError(plain.again) from error
+        await roll_back(io)
         if worth_another_run(error):
             return None
         raise
-    return brief.finish(rows)
+    return plain.finish(rows)
 
 
-def _text(terms: Terms, brief: Brief, connection: Any) -> str:
+def _text(terms: Terms, plain: PlainForm, connection: Any) -> str:
     now_ms = None if terms.clock is None else terms.clock.now().wall_ms
-    values = {**brief.statement.values, "now": now_ms}
+    values = {**plain.values, "now": now_ms}
     literals = {word: literal(value, connection.pgconn) for word, value in values.items()}
-    statement = terms.texts.writing[brief.statement.name] % literals
+    statement = terms.texts.writing[plain.name] % literals
     begin = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
     return f"{begin}; {statement}; commit"
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from holdfast.domain.records import Finding
-from holdfast.stores.script import Script, Statement
+from holdfast.stores.sql_transaction import SqlTransaction
 
 _TRANSACTION_SECONDS_LONG = 600
 
 
-def examine() -> Script[list[Finding]]:
+async def examine(tx: SqlTransaction) -> list[Finding]:
     """Return what is found of server, durability, clearing up, schema and transactions left open."""
-    [[version, _number]] = yield Statement("doctor_version")
-    [settings] = yield Statement("doctor_settings")
-    [[schema]] = yield Statement("doctor_schema")
-    [[seconds]] = yield Statement("doctor_oldest_transaction")
+    [[version, _number]] = await tx.query("doctor_version")
+    [settings] = await tx.query("doctor_settings")
+    [[schema]] = await tx.query("doctor_schema")
+    [[seconds]] = await tx.query("doctor_oldest_transaction")
     fsync, full_page_writes, synchronous_commit, autovacuum, track_counts = settings
     return [
         Finding("PostgreSQL", "ok", version),

@@ -15,16 +15,17 @@ from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
 from holdfast.domain.lifecycle import Step
 from holdfast.domain.outcome import CheckedOutcome
-from holdfast.stores.script import Row, Script, Statement
+from holdfast.stores.sql_queries import Row
+from holdfast.stores.sql_transaction import SqlTransaction
 
 # The columns of `jobs_succeed` after the number; the last counts the event that was just recorded.
 _STANDING = ("priority", "phase", "percent", "cancel_requested", "event_count")
 _standing = attrgetter(*_STANDING[:-1])
 
 
-def succeed_held(
-    wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now, *, judged_by_server: bool
-) -> Script[dict[int, Step]]:
+async def succeed_held(
+    tx: SqlTransaction, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now, *, judged_by_server: bool
+) -> dict[int, Step]:
     """End the jobs whose lease holds, with their events, and return each one's step by number.
 
     *judged_by_server*: its clock tells whether a lease has lapsed, at the moment when the row is locked.
@@ -36,7 +37,7 @@ def succeed_held(
         "finished_at_ms": now.wall_ms,
         "lease_now": None if judged_by_server else now.lease_ms,
     }
-    rows = yield Statement("jobs_succeed", values)
+    rows = await tx.query("jobs_succeed", values)
     ended = {row[0]: row[1:] for row in rows}
     return {
         claim.job.seq: _step(claim.job, ended[claim.job.seq], checked, now)

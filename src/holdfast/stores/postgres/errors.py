@@ -17,7 +17,7 @@ from holdfast.domain.errors import (
     StoreFull,
     StoreUnreachable,
 )
-from holdfast.stores.script import OvertakenError
+from holdfast.stores.contract import OvertakenError
 
 # Looked up by the whole code first, then by its class, the first two characters.
 _BY_STATE: dict[str, tuple[type[HoldfastError], str]] = {

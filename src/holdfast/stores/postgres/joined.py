@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import psycopg
@@ -10,10 +11,10 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.stores.endings import to_its_end
 from holdfast.stores.postgres.errors import translated, translated_loss
-from holdfast.stores.postgres.transactions import Terms, check_joined, refuse_ended, run_joined
-from holdfast.stores.postgres.wire import Query, Talk, talk, talk_async
-from holdfast.stores.script import Read, Write
+from holdfast.stores.postgres.transactions import PostgresState, Terms, check_joined, refuse_ended, run_joined
+from holdfast.stores.postgres.wire import AsyncIO, ServerIO, SyncIO
 from holdfast.stores.signals import Hub
+from holdfast.stores.transaction import Operation, PlainForm, run_sync
 
 T = TypeVar("T")
 
@@ -21,9 +22,11 @@ T = TypeVar("T")
 class _Joined:
     """What both colours have in common: whose transaction it is, and what to tell once it has committed."""
 
-    def __init__(self, connection: Any, terms: Terms, hub: Hub, *, own: bool) -> None:
+    def __init__(self, state: PostgresState, io: ServerIO, terms: Terms, hub: Hub, *, own: bool) -> None:
         self.hub = hub
-        self.connection = connection
+        self.io = io
+        self.connection = io.connection
+        self._state = state
         self.signals: set[str] = set()
         self._terms = terms
         self._own = own
@@ -36,77 +39,92 @@ class _Joined:
         """Refuse whatever comes after the transaction's end."""
         self._ended = True
 
-    def _run(self, step: Read[T] | Write[T]) -> Talk[T]:
+    async def _run(self, operation: Operation[T]) -> T:
         if self._checked or self.connection.autocommit:
             # A connection that begins by itself may have nothing open yet, but only until it was first used.
             refuse_ended(self.connection)
         if not self._checked:
-            yield from check_joined(self._terms)
+            await check_joined(self._terms, self.io)
             self._checked = True
-        result, signals = yield from run_joined(self._terms, step, self.connection, notifies=not self._own)
+        result, signals = await run_joined(self._state, self._terms, operation, self.io, notifies=not self._own)
         self.signals |= signals
         return result
 
-    def _execute(self, sql: str, values: Any) -> Talk[list[Any]]:
+    async def _execute(self, sql: str, values: Any) -> list[Any]:
         self.ran_sql = True
         # Without values a percent sign in the text is just that.
-        rows = yield Query(sql, values or None)
-        return rows
+        return await self.io.query(sql, values or None)
 
     def _refuse_ended(self) -> None:
         if self._ended:
             raise Misconfigured("the transaction that this would join has ended")
 
 
-class BlockingJoined(_Joined):
+class SyncJoined(_Joined):
     """Joins a transaction on a `psycopg.Connection`; awaited, it blocks, so that only blocking queues use it."""
 
-    def run(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in a savepoint."""
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return self.write(operation)
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint."""
         self._refuse_ended()
         with translated(self._terms.schema):
-            return talk(self._run(step), self.connection)
+            return run_sync(self._run(operation))
 
-    async def run_async(self, step: Read[T] | Write[T]) -> T:  # noqa: ARG002  # the shape of a runner
-        """Refuse: this connection blocks."""
-        raise TypeError("a blocking connection needs a Queue")
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Refuse: this connection is sync."""
+        raise TypeError("a sync connection needs a Queue")
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Refuse: this connection is sync."""
+        raise TypeError("a sync connection needs a Queue")
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
         self._refuse_ended()
         with translated_loss(self._terms.schema):
-            return talk(self._execute(sql, values), self.connection)
+            return run_sync(self._execute(sql, values))
 
-    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:  # noqa: ARG002  # the shape of a runner
-        """Refuse: this connection blocks."""
-        raise TypeError("a blocking connection needs a Queue")
+    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
+        """Refuse: this connection is sync."""
+        raise TypeError("a sync connection needs a Queue")
 
 
-class AwaitingJoined(_Joined):
+class AsyncJoined(_Joined):
     """Joins a transaction on a `psycopg.AsyncConnection`, awaiting each statement."""
 
-    def run(self, step: Read[T] | Write[T]) -> T:  # noqa: ARG002  # the shape of a runner
-        """Refuse: this connection can only be awaited."""
-        raise TypeError("an awaited connection needs an AsyncQueue")
+    def read(self, operation: Operation[T]) -> T:
+        """Refuse: this connection is async."""
+        raise TypeError("an async connection needs an AsyncQueue")
 
-    async def run_async(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in a savepoint; if the task is cancelled meanwhile, the script comes to its end first."""
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Refuse: this connection is async."""
+        raise TypeError("an async connection needs an AsyncQueue")
+
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return await self.write_async(operation)
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint; if the task is cancelled, the operation finishes first."""
         self._refuse_ended()
         with translated(self._terms.schema):
-            return await to_its_end(talk_async(self._run(step), self.connection))
+            return await to_its_end(self._run(operation))
 
-    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # noqa: ARG002  # the shape of a runner
-        """Refuse: this connection can only be awaited."""
-        raise TypeError("an awaited connection needs an AsyncQueue")
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
+        """Refuse: this connection is async."""
+        raise TypeError("an async connection needs an AsyncQueue")
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
         self._refuse_ended()
         with translated_loss(self._terms.schema):
-            return await talk_async(self._execute(sql, values), self.connection)
+            return await self._execute(sql, values)
 
 
-def join(connection: Any, terms: Terms, hub: Hub) -> BlockingJoined | AwaitingJoined:
+def join(state: PostgresState, connection: Any, terms: Terms, hub: Hub) -> SyncJoined | AsyncJoined:
     """Return the transaction open on the caller's own *connection*, or raise `InvalidInput`."""
     if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
         raise InvalidInput("connection", f"must be a psycopg connection, not {type(connection).__name__}")
@@ -124,5 +142,5 @@ def join(connection: Any, terms: Terms, hub: Hub) -> BlockingJoined | AwaitingJo
     if status != TransactionStatus.INTRANS and not begins_by_itself:
         raise InvalidInput("connection", "has no open transaction; begin one")
     if isinstance(connection, psycopg.Connection):
-        return BlockingJoined(connection, terms, hub, own=False)
-    return AwaitingJoined(connection, terms, hub, own=False)
+        return SyncJoined(state, SyncIO(connection), terms, hub, own=False)
+    return AsyncJoined(state, AsyncIO(connection), terms, hub, own=False)

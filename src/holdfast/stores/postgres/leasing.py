@@ -9,18 +9,20 @@ from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Route
-from holdfast.stores import script
-from holdfast.stores.engine import Wanted
-from holdfast.stores.script import Row, Script, Statement
+from holdfast.stores.contract import ReadyRequest
+from holdfast.stores.sql_queries import Row
+from holdfast.stores.sql_transaction import SqlTransaction
 
 # Where the columns stand that the statements return; the job's own order, but for what they leave out.
 _ROUTE, _CLAIM_PLACE = 2, 19
 _NO_BATCH = (None, None, None)
 
 
-def lease(wanted: Wanted, statement: str, values: dict[str, Any]) -> Script[tuple[list[Job], Now]]:
+async def lease(
+    tx: SqlTransaction, wanted: ReadyRequest, statement: str, values: dict[str, Any]
+) -> tuple[list[Job], Now]:
     """Lease what *statement* finds, up to the limit, in the order of claiming; return the jobs and the moment."""
-    request, now = wanted.request, (yield from script.now())
+    request, now = wanted.request, (await tx.now())
     lease_until_ms = now.lease_ms + request.lease_ms
     values |= {
         "limit": wanted.limit,
@@ -33,7 +35,7 @@ def lease(wanted: Wanted, statement: str, values: dict[str, Any]) -> Script[tupl
         "acknowledged": request.acknowledged,
         "now": now.wall_ms,
     }
-    rows = yield Statement(statement, values)
+    rows = await tx.query(statement, values)
     routes = {route.number: route for route in wanted.routes}
     jobs = [_leased(row, routes[row[_ROUTE]], request, lease_until_ms, now) for row in rows]
     return sorted(jobs, key=attrgetter("claim_place")), now

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.domain.clock import Now
 from holdfast.domain.lane import Route
-from holdfast.stores.scripts.ready import Place
+from holdfast.stores.ready import Place
 
 _LIFE_SECONDS: Final = 1.0
 _LOWEST: Final = (-1, -1)

@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from holdfast.domain.job import Job
-from holdfast.stores.engine import Selection, Wanted
+from holdfast.stores.contract import ReadyJobs, ReadyRequest
 from holdfast.stores.postgres.leasing import lease
 from holdfast.stores.postgres.marks import Behind, Mark, Marks
-from holdfast.stores.script import Script
-from holdfast.stores.scripts.ready import (
+from holdfast.stores.ready import (
     Level,
     Place,
     choose_from,
@@ -24,7 +23,7 @@ from holdfast.stores.scripts.ready import (
     offer_of,
     scope_of,
 )
-from holdfast.stores.scripts.turns import read_turn
+from holdfast.stores.sql_transaction import SqlTransaction
 
 # How many more jobs than wanted it looks at, each time that all it had chosen were taken by others.
 _SPARES = (16, 64, 256)
@@ -33,25 +32,25 @@ _SPARES = (16, 64, 256)
 class _Look(NamedTuple):
     """What one look brought: the jobs leased, those chosen, and where each route of its level begins."""
 
-    selection: Selection
+    selection: ReadyJobs
     chosen: list[int]
     heads: dict[int, Mark]
     barred: bool = False
     """Whether what comes first would be one affinity too many."""
 
 
-def select_ready(marks: Marks, wanted: Wanted) -> Script[Selection | None]:
+async def select_ready(tx: SqlTransaction, marks: Marks, wanted: ReadyRequest) -> ReadyJobs | None:
     """Choose and lease up to the limit of ready jobs of the first level that has any for us, in order of claiming."""
     limit, known = wanted.limit, marks.of(wanted.routes)
     if known:
-        look = yield from _look(marks, wanted, Behind([], known), limit // 8, least=limit)
+        look = await _look(tx, marks, wanted, Behind([], known), limit // 8, least=limit)
         if look is not None and look.selection.jobs:
             _move(marks, look, seen_all=False)
             return look.selection
         marks.drop(wanted.routes)
     taken: list[int] = []
     for spare in (limit // 8, *_SPARES):
-        look = yield from _look(marks, wanted, Behind(taken, {}), spare)
+        look = await _look(tx, marks, wanted, Behind(taken, {}), spare)
         if look is None:
             return None
         if look.selection.jobs or look.barred:
@@ -67,27 +66,31 @@ def _move(marks: Marks, look: _Look, *, seen_all: bool) -> None:
         marks.move(route, mark, seen_all=seen_all)
 
 
-def _look(marks: Marks, wanted: Wanted, behind: Behind, spare: int, least: int = 0) -> Script[_Look | None]:
+async def _look(
+    tx: SqlTransaction, marks: Marks, wanted: ReadyRequest, behind: Behind, spare: int, least: int = 0
+) -> _Look | None:
     """Look once; with fewer jobs than the *least*, lease none."""
-    level = yield from first_level(wanted.request, wanted.routes, wanted.limit + spare, behind)
+    level = await first_level(tx, wanted.request, wanted.routes, wanted.limit + spare, behind)
     if level is None:
         return None
     if not behind.taken and is_one_stream(level, wanted.preference):
-        selection = yield from _take_stream(marks, wanted, level, behind, least)
+        selection = await _take_stream(tx, marks, wanted, level, behind, least)
         if selection.jobs:
             [route] = level.routes
             return _Look(
                 selection, [], _heads(level, [(route, job.due_at_ms, job.seq) for job in selection.jobs[:1]])
             )
-    return (yield from _choose(wanted, level, least))
+    return await _choose(tx, wanted, level, least)
 
 
-def _take_stream(marks: Marks, wanted: Wanted, level: Level, behind: Behind, least: int) -> Script[Selection]:
+async def _take_stream(
+    tx: SqlTransaction, marks: Marks, wanted: ReadyRequest, level: Level, behind: Behind, least: int
+) -> ReadyJobs:
     """Lease the first jobs of a level that is a single run of jobs."""
     assert level.only_turn is not None  # noqa: S101  # that makes it one
     [route] = level.routes
     scope = scope_of(level, wanted.preference)
-    last_turn = level.only_turn if marks.last_turn(scope) == level.only_turn else (yield from read_turn(scope))
+    last_turn = level.only_turn if marks.last_turn(scope) == level.only_turn else (await tx.last_fair_key(scope))
     due_low, seq_low = behind.low(level.priority, route, level.only_turn)
     values = {
         "route": route,
@@ -97,27 +100,27 @@ def _take_stream(marks: Marks, wanted: Wanted, level: Level, behind: Behind, lea
         "seq_low": seq_low,
         "least": least,
     }
-    jobs, now = yield from lease(wanted, "ready_lease_stream", values)
+    jobs, now = await lease(tx, wanted, "ready_lease_stream", values)
     if jobs:
         marks.move_turn(scope, level.only_turn)
-    return Selection(jobs, scope, last_turn, now)
+    return ReadyJobs(jobs, scope, last_turn, now)
 
 
-def _choose(wanted: Wanted, level: Level, least: int) -> Script[_Look]:
+async def _choose(tx: SqlTransaction, wanted: ReadyRequest, level: Level, least: int) -> _Look:
     preference = wanted.preference
-    offer = yield from offer_of(level, preference)
+    offer = await offer_of(tx, level, preference)
     chosen = [candidate.seq for candidate in choose_from(offer, level.limit, preference)]
     jobs: list[Job] = []
     now = None
     if chosen:
         values = {"seqs": chosen, "priority": level.priority, "least": least}
-        jobs, now = yield from lease(wanted, "ready_lease", values)
+        jobs, now = await lease(tx, wanted, "ready_lease", values)
     heads = {}
     if not preference.affinities:
         # Beside an affinity not every job of the route was looked at.
         first_last = sorted(offer.heads, key=lambda head: (head.due_at_ms, head.seq), reverse=True)
         heads = _heads(level, [(cast(Place, head.stream)[0], head.due_at_ms, head.seq) for head in first_last])
-    return _Look(Selection(jobs, *offer.round, now), chosen, heads, bool(offer.heads) and not chosen)
+    return _Look(ReadyJobs(jobs, *offer.round, now), chosen, heads, bool(offer.heads) and not chosen)
 
 
 def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, Mark]:

@@ -5,41 +5,39 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 
+from holdfast.domain.admission import Admission
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import Misconfigured, StoreUnreachable
 from holdfast.domain.masking import mask_url
 from holdfast.stores.endings import to_its_end
-from holdfast.stores.engine import Engine, Joined
-from holdfast.stores.postgres.brief import UnconfirmedError, brief_enqueue, run_shortest, still_unknown
-from holdfast.stores.postgres.doctor import examine
-from holdfast.stores.postgres.ending import succeed_held
+from holdfast.stores.engine import Joined
+from holdfast.stores.postgres.brief import UnconfirmedError, plain_enqueue, run_plain, still_unknown
 from holdfast.stores.postgres.errors import translated
-from holdfast.stores.postgres.joined import AwaitingJoined, BlockingJoined, join
+from holdfast.stores.postgres.joined import AsyncJoined, SyncJoined, join
 from holdfast.stores.postgres.listening import hub_of
-from holdfast.stores.postgres.marks import Marks, PastMoments
 from holdfast.stores.postgres.opening import Opener, described
 from holdfast.stores.postgres.pools import AwaitingPool, BlockingPool
-from holdfast.stores.postgres.select import select_ready
 from holdfast.stores.postgres.transactions import (
     Observer,
+    PostgresState,
     StaleConnectionError,
     Terms,
     begin,
     commit,
     refuse_ended,
     roll_back,
+    run_transaction,
     unobserved,
 )
-from holdfast.stores.postgres.wire import Talk, talk, talk_async
-from holdfast.stores.script import Read, Write
+from holdfast.stores.postgres.wire import AsyncIO, ServerIO, SyncIO
 from holdfast.stores.signals import Hub
+from holdfast.stores.transaction import Operation, PlainForm, run_sync
 
 T = TypeVar("T")
 
@@ -62,13 +60,7 @@ class PostgresStore:
         clock: Clock | None = None,
         observe: Observer = unobserved,
     ) -> None:
-        self.engine = Engine(
-            select_ready=partial(select_ready, Marks()),
-            examine=examine,
-            moments=PastMoments(),
-            succeed_held=partial(succeed_held, judged_by_server=clock is None),
-        )
-        self.engine.brief_enqueue = partial(brief_enqueue, self.engine)
+        self._state = PostgresState(judged_by_server=clock is None)
         self._terms = Terms(schema, clock, observe)
         self._url, self._listen_url, self._migrates = url, listen_url or url, migrates
         self._start()
@@ -99,69 +91,125 @@ class PostgresStore:
 
     # --- single transactions ---------------------------------------------------------------------------------------
 
-    def run(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in one transaction and return its result once that has committed."""
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* on one consistent view of the store."""
         self._check_process()
-        self._refuse_holder(step)
-        if not self._opener.ready:
-            self._opener.make_ready()
+        self._make_ready()
         with translated(self._terms.schema):
-            result, signals = self._run(step)
-        self._tell(step, signals)
+            return self._run(operation, None, writes=False)[0]
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in one transaction and return its result once that has committed."""
+        self._check_process()
+        self._refuse_holder()
+        self._make_ready()
+        with translated(self._terms.schema):
+            result, topics = self._run(operation, plain, writes=True)
+        self._tell(topics)
         return result
 
-    def _run(self, step: Read[T] | Write[T]) -> tuple[T, set[str]]:
+    def _run(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool
+    ) -> tuple[T, set[str]]:
         for fresh in (False, True):
             connection = self._threads.take(fresh=fresh, beside=self._holds())
             try:
-                return talk(run_shortest(self._terms, step, connection), connection)
+                return run_sync(self._attempt(operation, plain, SyncIO(connection), writes=writes))
             except StaleConnectionError as error:
                 if fresh:
                     raise _unreachable(error) from error
             except UnconfirmedError as error:
                 with still_unknown(error):
-                    return self._run(error.again)
+                    return self._run(error.again, None, writes=True)
             finally:
                 self._threads.give_back(connection)
         raise AssertionError("unreachable")
 
-    async def run_async(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in one transaction; it goes on to its end if the task is cancelled."""
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* on one consistent view of the store."""
         self._check_process()
-        self._refuse_holder(step)
-        if not self._opener.ready:
-            await asyncio.to_thread(self._opener.make_ready)
-        running = asyncio.ensure_future(self._run_async(step, beside=self._holds()))
+        await self._make_ready_async()
+        result, _ = await self._to_end(operation, None, writes=False)
+        return result
+
+    def write_async(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
+    ) -> Coroutine[Any, Any, T]:
+        """Run *operation* in one transaction; it runs to its end if the task is cancelled."""
+        self._check_process()
+        # Now, in the caller's own task: the coroutine may be run by another one.
+        self._refuse_holder()
+        return self._write_async(operation, plain)
+
+    async def _write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None) -> T:
+        await self._make_ready_async()
+        result, _ = await self._to_end(operation, plain, writes=True)
+        return result
+
+    async def _to_end(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool
+    ) -> tuple[T, set[str]]:
+        running = asyncio.ensure_future(self._run_async(operation, plain, writes=writes, beside=self._holds()))
         self._begun.add(running)
         running.add_done_callback(self._begun.discard)
         return await asyncio.shield(running)
 
-    async def _run_async(self, step: Read[T] | Write[T], *, beside: bool) -> T:
+    async def _run_async(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool, beside: bool
+    ) -> tuple[T, set[str]]:
         pool = self._pool()
         with translated(self._terms.schema):
             for fresh in (False, True):
                 connection = await pool.take(fresh=fresh, beside=beside)
                 try:
-                    result, signals = await talk_async(run_shortest(self._terms, step, connection), connection)
+                    answer = await self._attempt(operation, plain, AsyncIO(connection), writes=writes)
                 except StaleConnectionError as error:
                     if fresh:
                         raise _unreachable(error) from error
                 except UnconfirmedError as error:
                     with still_unknown(error):
-                        return await self._run_async(error.again, beside=beside)
+                        return await self._run_async(error.again, None, writes=True, beside=beside)
                 else:
-                    self._tell(step, signals)
-                    return result
+                    if writes:
+                        self._tell(answer[1])
+                    return answer
                 finally:
                     pool.give_back(connection)
         raise AssertionError("unreachable")
 
-    def _tell(self, step: Read[T] | Write[T], signals: set[str]) -> None:
-        """Wake who waits in this process at once; others hear it from the server."""
-        if signals:
-            self._hub.publish(signals)
-        if isinstance(step, Write):
-            self._terms.observe("committed")
+    async def _attempt(
+        self,
+        operation: Operation[T],
+        plain: Callable[[], PlainForm | None] | None,
+        io: ServerIO,
+        *,
+        writes: bool,
+    ) -> tuple[T, set[str]]:
+        """Run one transaction, in its plain form if it has one; return its result and the topics to notify."""
+        form = plain() if plain is not None else None
+        if form is not None:
+            result = await run_plain(self._terms, form, io)
+            if result is not None:
+                return result, set(form.topics)
+        return await run_transaction(self._state, self._terms, operation, io, writes=writes)
+
+    def plain_enqueue(self, new: Admission, again: Operation[Any]) -> PlainForm | None:
+        """Return the storing of one job as one message, if it is plain."""
+        return plain_enqueue(new, self._state.newest, again)
+
+    def _make_ready(self) -> None:
+        if not self._opener.ready:
+            self._opener.make_ready()
+
+    async def _make_ready_async(self) -> None:
+        if not self._opener.ready:
+            await asyncio.to_thread(self._opener.make_ready)
+
+    def _tell(self, topics: set[str]) -> None:
+        """Wake listeners in this process at once; others hear it from the server."""
+        if topics:
+            self._hub.publish(topics)
+        self._terms.observe("committed")
 
     def _pool(self) -> AwaitingPool:
         loop = asyncio.get_running_loop()
@@ -181,18 +229,17 @@ class PostgresStore:
         """Open a write transaction for the block."""
         self._check_process()
         self._refuse_holder()
-        if not self._opener.ready:
-            self._opener.make_ready()
+        self._make_ready()
         connection = self._open()
-        joined = BlockingJoined(connection, self._terms, self.hub, own=True)
+        joined = SyncJoined(self._state, SyncIO(connection), self._terms, self.hub, own=True)
         try:
             try:
                 with self._held(joined):
                     yield joined
                 with translated(self._terms.schema):
-                    talk(self._finish(joined), connection)
+                    run_sync(self._finish(joined))
             finally:
-                talk(roll_back(connection, resets=joined.ran_sql), connection)
+                run_sync(roll_back(joined.io, resets=joined.ran_sql))
         finally:
             self._threads.give_back(connection)
 
@@ -201,7 +248,7 @@ class PostgresStore:
             connection = self._threads.take(fresh=fresh)
             try:
                 with translated(self._terms.schema):
-                    talk(begin(self._terms, connection, self._terms.begin_sharing), connection)
+                    run_sync(begin(self._terms, SyncIO(connection), self._terms.begin_sharing))
             except StaleConnectionError as error:
                 self._threads.give_back(connection)
                 if fresh:
@@ -218,19 +265,18 @@ class PostgresStore:
         """Open a write transaction for the block."""
         self._check_process()
         self._refuse_holder()
-        if not self._opener.ready:
-            await asyncio.to_thread(self._opener.make_ready)
+        await self._make_ready_async()
         pool = self._pool()
         connection = await self._open_async(pool)
-        joined = AwaitingJoined(connection, self._terms, self.hub, own=True)
+        joined = AsyncJoined(self._state, AsyncIO(connection), self._terms, self.hub, own=True)
         try:
             try:
                 with self._held(joined):
                     yield joined
                 with translated(self._terms.schema):
-                    await to_its_end(talk_async(self._finish(joined), connection))
+                    await to_its_end(self._finish(joined))
             finally:
-                await to_its_end(talk_async(roll_back(connection, resets=joined.ran_sql), connection))
+                await to_its_end(roll_back(joined.io, resets=joined.ran_sql))
         finally:
             pool.give_back(connection)
 
@@ -239,7 +285,7 @@ class PostgresStore:
             connection = await pool.take(fresh=fresh)
             try:
                 with translated(self._terms.schema):
-                    await talk_async(begin(self._terms, connection, self._terms.begin_sharing), connection)
+                    await begin(self._terms, AsyncIO(connection), self._terms.begin_sharing)
             except StaleConnectionError as error:
                 pool.give_back(connection)
                 if fresh:
@@ -251,9 +297,9 @@ class PostgresStore:
                 return connection
         raise AssertionError("unreachable")
 
-    def _finish(self, joined: BlockingJoined | AwaitingJoined) -> Talk[None]:
+    async def _finish(self, joined: SyncJoined | AsyncJoined) -> None:
         refuse_ended(joined.connection)
-        yield from commit(self._terms, joined.connection, joined.signals, resets=joined.ran_sql)
+        await commit(self._terms, joined.io, joined.signals, resets=joined.ran_sql)
         joined.ran_sql = False
         self._hub.publish(joined.signals)
         self._terms.observe("committed")
@@ -261,12 +307,11 @@ class PostgresStore:
     def within(self, connection: Any) -> Joined:
         """Join the transaction that is open on the caller's own connection."""
         self._check_process()
-        if not self._opener.ready:
-            self._opener.make_ready()
-        return join(connection, self._terms, self.hub)
+        self._make_ready()
+        return join(self._state, connection, self._terms, self.hub)
 
     @contextmanager
-    def _held(self, joined: BlockingJoined | AwaitingJoined) -> Iterator[None]:
+    def _held(self, joined: SyncJoined | AsyncJoined) -> Iterator[None]:
         holder = _whoever_runs()
         self._holders.add(holder)
         try:
@@ -275,9 +320,9 @@ class PostgresStore:
             self._holders.discard(holder)
             joined.end()
 
-    def _refuse_holder(self, step: Read[Any] | Write[Any] | None = None) -> None:
-        """Refuse to let somebody wait for himself for ever."""
-        if not isinstance(step, Read) and self._holds():
+    def _refuse_holder(self) -> None:
+        """Raise if the caller already holds a transaction of this queue."""
+        if self._holds():
             raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
 
     def _holds(self) -> bool:

@@ -9,22 +9,32 @@ import base64
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.domain import limits
+from holdfast.domain.claim import Claim
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
-from holdfast.stores.drivers import answer_beside
+from holdfast.domain.lifecycle import Step
+from holdfast.domain.outcome import CheckedOutcome
+from holdfast.domain.records import Finding
+from holdfast.stores.contract import Due, ReadyJobs, ReadyRequest
 from holdfast.stores.postgres.binding import bound, columns
+from holdfast.stores.postgres.doctor import examine
+from holdfast.stores.postgres.ending import succeed_held
 from holdfast.stores.postgres.errors import fell_silent, lost, prepared_lost, worth_another_run
+from holdfast.stores.postgres.marks import Marks, PastMoments
+from holdfast.stores.postgres.select import select_ready
 from holdfast.stores.postgres.statements import texts
-from holdfast.stores.postgres.wire import AfterCommitError, Commit, Copy, Message, Pause, Query, Talk
+from holdfast.stores.postgres.wire import AfterCommitError, ServerIO
 from holdfast.stores.randomness import RANDOM
-from holdfast.stores.script import Read, Row, Rows, Script, Statement, Write
+from holdfast.stores.sql_queries import Row, Rows
+from holdfast.stores.sql_transaction import RoutingCache, SqlTransaction
+from holdfast.stores.transaction import Operation
 
 T = TypeVar("T")
 
@@ -109,70 +119,97 @@ class _Clock:
         return Now(now_ms, now_ms)
 
 
-class Answers:
-    """Answers a script's requests and collects the signals to send once the transaction has committed."""
+_NO_VALUES: Mapping[str, Any] = {}
 
-    def __init__(self, terms: Terms, begun: Rows, *, writes: bool) -> None:
-        self.signals: set[str] = set()
+
+class PostgresState(RoutingCache):
+    """What the transactions of one store share."""
+
+    def __init__(self, *, judged_by_server: bool) -> None:
+        super().__init__()
+        self.judged_by_server = judged_by_server
+        """Whether the server's clock judges leases, at the moment when a row is locked."""
+        self.marks = Marks()
+        self.moments = PastMoments()
+
+
+class PostgresTransaction(SqlTransaction):
+    """An open transaction on the server."""
+
+    __slots__ = ("_clock", "_io", "_state", "_terms", "_texts")
+
+    def __init__(self, state: PostgresState, terms: Terms, io: ServerIO, begun: Rows, *, writes: bool) -> None:
+        super().__init__(state)
+        self._state = state
         self._terms = terms
+        self._io = io
         self._texts = terms.texts.writing if writes else terms.texts.reading
         self._clock = terms.clock or _Clock(begun[-1][-1])
 
-    def run(self, script: Script[T]) -> Talk[T]:
-        """Run *script* to its end."""
-        answer: Any = None
-        try:
-            while True:
-                request = script.send(answer)
-                answer = (
-                    (yield from self._execute(request))
-                    if type(request) is Statement
-                    else answer_beside(request, self._clock, self.signals)
-                )
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            script.close()
+    async def now(self) -> Now:
+        """Return the server's clock."""
+        return self._clock.now()
 
-    def _execute(self, statement: Statement) -> Talk[Rows]:
-        self._terms.observe(statement.name)
-        name, rows = statement.name, statement.many
+    async def query(
+        self, name: str, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
+    ) -> Rows:
+        """Run one named statement."""
+        self._terms.observe(name)
         text, prepare = self._texts[name], self._terms.prepares
-        if rows is None:
-            return (yield Query(text, bound(statement.values), prepare))
-        if name == "job_insert" and len(rows) >= _COPY_ROWS_MIN and self._terms.nobody_knows(rows):
-            return (yield Copy(self._texts["job_copy"], rows))
+        if many is None:
+            return await self._io.query(text, bound(values), prepare=prepare)
+        if name == "job_insert" and len(many) >= _COPY_ROWS_MIN and self._terms.nobody_knows(many):
+            return await self._io.copy(self._texts["job_copy"], many)
         if name == "artifact_write":
             # Bytes go one artifact at a time, so that no message grows beyond what the server takes.
-            for row in rows:
-                yield Query(text, bound({f"c{place}": value for place, value in enumerate(row)}), prepare)
-            return [(len(rows),)]
-        return (yield Query(text, columns(rows, "c"), prepare))
+            for row in many:
+                values = bound({f"c{place}": value for place, value in enumerate(row)})
+                await self._io.query(text, values, prepare=prepare)
+            return [(len(many),)]
+        return await self._io.query(text, columns(many, "c"), prepare=prepare)
+
+    async def select_ready(self, wanted: ReadyRequest) -> ReadyJobs | None:
+        """Choose and lease ready jobs in claim order."""
+        return await select_ready(self, self._state.marks, wanted)
+
+    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Step]:
+        """End jobs whose lease holds as done, with their events, in one statement."""
+        return await succeed_held(self, wanted, now, judged_by_server=self._state.judged_by_server)
+
+    async def health(self) -> list[Finding]:
+        """Return the state of the server and its settings."""
+        return await examine(self)
+
+    def _seen_from(self, *, thorough: bool) -> dict[str, int]:
+        return self._state.moments.lows(whole=thorough)
+
+    def _seen(self, now: Now, due: Due, *, thorough: bool) -> None:
+        self._state.moments.looked(now, whole=thorough, found=any(due))
 
 
 # --- a transaction of our own --------------------------------------------------------------------------------------
 
 
-def run_step(terms: Terms, step: Read[T] | Write[T], connection: Any) -> Talk[tuple[T, set[str]]]:
-    """Run one script in one transaction; return its result and what to tell the others, once that has committed."""
-    writes = isinstance(step, Write)
+async def run_transaction(
+    state: PostgresState, terms: Terms, operation: Operation[T], io: ServerIO, *, writes: bool
+) -> tuple[T, set[str]]:
+    """Run *operation* in one transaction; return its result and what to tell the others, once that has committed."""
     for run in range(_RUNS_MAX):
-        begun = yield from begin(terms, connection, terms.begin_writing if writes else terms.begin_reading)
-        answers = Answers(terms, begun, writes=writes)
+        begun = await begin(terms, io, terms.begin_writing if writes else terms.begin_reading)
+        tx = PostgresTransaction(state, terms, io, begun, writes=writes)
         try:
-            result = yield from answers.run(step.script())
+            result = await operation(tx)
             if writes:
-                yield from commit(terms, connection, answers.signals)
+                await commit(terms, io, tx.topics)
             else:
-                yield Message("commit")
+                await io.message("commit")
         except BaseException as error:
-            yield from roll_back(connection)
+            await roll_back(io)
             if not _again(terms, error, run):
                 raise
-            yield Pause(_pause_seconds(run))
+            await io.sleep(_pause_seconds(run))
         else:
-            return result, answers.signals
+            return result, tx.topics
     raise AssertionError("unreachable")
 
 
@@ -189,18 +226,18 @@ def _pause_seconds(run: int) -> float:
     return RANDOM.uniform(0.0, _PAUSE_SECONDS_FIRST * 2.0 ** min(run, _PAUSE_DOUBLINGS_MAX))
 
 
-def begin(terms: Terms, connection: Any, text: str) -> Talk[Rows]:
+async def begin(terms: Terms, io: ServerIO, text: str) -> Rows:
     """Begin, with the words that *terms* has for it."""
     terms.observe("begin")
     try:
-        return (yield Message(text))
+        return await io.message(text)
     except psycopg.OperationalError as error:
-        if connection.closed:
+        if io.connection.closed:
             raise StaleConnectionError from error
         raise
 
 
-def commit(terms: Terms, connection: Any, signals: Collection[str], *, resets: bool = False) -> Talk[None]:
+async def commit(terms: Terms, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
     """Commit and wake, in one message. The notification is a transaction of its own, which waits for no disk.
 
     With *resets* the same message undoes what the caller's own SQL has changed of the session.
@@ -208,32 +245,32 @@ def commit(terms: Terms, connection: Any, signals: Collection[str], *, resets: b
     terms.observe("commit")
     after = ([_RESET] if resets else []) + ([notification(terms, signals)] if signals else [])
     try:
-        yield Commit("commit", "; ".join(after))
+        await io.commit("commit", "; ".join(after))
     except AfterCommitError as error:
         terms.report_notification(error.__cause__)
         if resets:
-            connection.pgconn.finish()
+            io.connection.pgconn.finish()
     except psycopg.Error as error:
-        if (connection.closed or lost(error)) and not fell_silent(error):
+        if (io.connection.closed or lost(error)) and not fell_silent(error):
             raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
         raise
 
 
-def roll_back(connection: Any, *, resets: bool = False) -> Talk[None]:
+async def roll_back(io: ServerIO, *, resets: bool = False) -> None:
     """Undo what is open, if the connection still can; if not, its end undoes it.
 
     With *resets* undo also what the caller's own SQL has changed of the session; one that cannot be reset ends.
     """
-    if connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
+    if io.connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
         try:
-            yield Message(f"rollback; {_RESET}" if resets else "rollback")
+            await io.message(f"rollback; {_RESET}" if resets else "rollback")
         except psycopg.Error:
             if not resets:
                 return
         else:
             return
     if resets:
-        connection.pgconn.finish()
+        io.connection.pgconn.finish()
 
 
 def notification(terms: Terms, signals: Collection[str]) -> str:
@@ -257,45 +294,45 @@ def digest(topic: str) -> str:
 # --- within an open one --------------------------------------------------------------------------------------------
 
 
-def run_joined(
-    terms: Terms, step: Read[T] | Write[T], connection: Any, *, notifies: bool
-) -> Talk[tuple[T, set[str]]]:
-    """Run one script in a savepoint of the open transaction; it leaves nothing behind if it is refused.
+async def run_joined(
+    state: PostgresState, terms: Terms, operation: Operation[T], io: ServerIO, *, notifies: bool
+) -> tuple[T, set[str]]:
+    """Run *operation* in a savepoint of the open transaction; it leaves nothing behind if it is refused.
 
     With *notifies* the signals become part of the transaction, for one that somebody else will commit.
     """
     opening = f"savepoint holdfast_join; {terms.read_clock}"
     for run in range(_RUNS_MAX):
         try:
-            begun = yield Message(opening)
-            answers = Answers(terms, begun, writes=True)
-            result = yield from answers.run(step.script())
-            told = f"; select {_notify(terms, answers.signals)}" if notifies and answers.signals else ""
-            yield Message(f"release holdfast_join{told}")
+            begun = await io.message(opening)
+            tx = PostgresTransaction(state, terms, io, begun, writes=True)
+            result = await operation(tx)
+            told = f"; select {_notify(terms, tx.topics)}" if notifies and tx.topics else ""
+            await io.message(f"release holdfast_join{told}")
         except BaseException as error:
             again = _again(terms, error, run)
-            yield from _undo_joined(connection, keep=again)
+            await _undo_joined(io, keep=again)
             if not again:
                 raise
-            yield Pause(_pause_seconds(run))
+            await io.sleep(_pause_seconds(run))
             opening = terms.read_clock
         else:
-            return result, answers.signals
+            return result, tx.topics
     raise AssertionError("unreachable")
 
 
-def _undo_joined(connection: Any, *, keep: bool) -> Talk[None]:
-    if connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
+async def _undo_joined(io: ServerIO, *, keep: bool) -> None:
+    if io.connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
         undo = "rollback to holdfast_join"
-        yield Message(undo if keep else f"{undo}; release holdfast_join")
+        await io.message(undo if keep else f"{undo}; release holdfast_join")
 
 
-def check_joined(terms: Terms) -> Talk[None]:
+async def check_joined(terms: Terms, io: ServerIO) -> None:
     """Refuse a transaction on another store, or one that would not see what others commit while it waits."""
-    [[isolation]] = yield Message(_ISOLATION)
+    [[isolation]] = await io.message(_ISOLATION)
     if isolation != "read committed":
         raise InvalidInput("connection", f"is in a {isolation} transaction; begin one that is read committed")
-    [[identity]] = yield Query(terms.texts.reading["schema_identity"], None, terms.prepares)
+    [[identity]] = await io.query(terms.texts.reading["schema_identity"], None, prepare=terms.prepares)
     if terms.identity is not None and identity != terms.identity:
         raise InvalidInput("connection", f"is not open on this queue's database, or its schema {terms.schema!r}")
 

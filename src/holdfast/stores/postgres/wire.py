@@ -1,15 +1,15 @@
-"""Talking to the server without colour: a talk yields what to send and receives the rows, or the error, in answer.
+"""Sending statements to the server over a psycopg connection, sync or async, through the same coroutine methods.
 
-Beginning, committing, running again and undoing are written once as talks; the two functions here run them on a
-connection that blocks, or on one that is awaited.
+Beginning, committing, running again and undoing are written once as coroutines over a `ServerIO`. The methods of
+`SyncIO` block instead of suspending, so that `run_sync` runs any of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import psycopg
 from psycopg.abc import PQGen
@@ -21,47 +21,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
 
 from holdfast.stores.postgres.binding import copied
-from holdfast.stores.script import Row, Rows
-
-T = TypeVar("T")
-
-
-class Message(NamedTuple):
-    """Several statements without values, sent together; answered with the rows of all of them."""
-
-    text: str
-
-
-class Query(NamedTuple):
-    """One statement with its values."""
-
-    text: str
-    values: Mapping[str, Any] | Sequence[Any] | None
-    prepare: bool | None = None
-    """False where a pooler would lose it; None where the driver prepares what it has met often enough."""
-
-
-class Copy(NamedTuple):
-    """Many rows for one table."""
-
-    text: str
-    rows: Sequence[Row]
-
-
-class Commit(NamedTuple):
-    """Statements that end with COMMIT and, in the same message, statements that follow it.
-
-    An error after the server has answered COMMIT raises `AfterCommitError`.
-    """
-
-    text: str
-    after: str = ""
-
-
-class Pause(NamedTuple):
-    """Nothing to send for a while."""
-
-    seconds: float
+from holdfast.stores.sql_queries import Row, Rows
 
 
 class AfterCommitError(Exception):
@@ -72,132 +32,152 @@ class AfterCommitError(Exception):
         self.rows = rows
 
 
-Request: TypeAlias = Message | Query | Copy | Commit | Pause
-Talk: TypeAlias = Generator[Request, Rows, T]
+class ServerIO(Protocol):
+    """Sends statements over one connection and returns their rows."""
+
+    connection: Any
+
+    async def message(self, text: str) -> Rows:
+        """Send several statements without values together; return the rows of all of them."""
+        ...
+
+    async def query(
+        self, text: str, values: Mapping[str, Any] | Sequence[Any] | None, *, prepare: bool | None = None
+    ) -> Rows:
+        """Send one statement with its values.
+
+        *prepare* is False where a pooler would lose a prepared statement; with None the driver prepares what it has
+        met often enough.
+        """
+        ...
+
+    async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
+        """Send many rows for one table."""
+        ...
+
+    async def commit(self, text: str, after: str = "") -> Rows:
+        """Send statements that end with COMMIT and, in the same message, statements that follow it.
+
+        An error after the server has answered COMMIT raises `AfterCommitError`.
+        """
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Send nothing for a while."""
+        ...
 
 
-def talk(what: Talk[T], connection: psycopg.Connection[Any]) -> T:
-    """Run a talk to its end on a connection that blocks."""
-    answer: Any = None
-    error: BaseException | None = None
-    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-    try:
-        while True:
-            request = what.send(answer) if error is None else what.throw(error)
-            error = None
-            try:
-                answer = _ask(cursor, request)
-            except BaseException as raised:  # the talk knows what it means
-                error = raised
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        what.close()
+class SyncIO:
+    """Sends over a sync connection; never suspends."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection: Any = connection
+        self._cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+
+    async def message(self, text: str) -> Rows:
+        """Send several statements without values together."""
+        cursor = self._cursor
+        cursor.execute(text.encode(), prepare=False)
+        rows = cursor.fetchall() if _has_rows(cursor) else []
+        while cursor.nextset():
+            rows += cursor.fetchall() if _has_rows(cursor) else []
+        return rows
+
+    async def query(
+        self, text: str, values: Mapping[str, Any] | Sequence[Any] | None, *, prepare: bool | None = None
+    ) -> Rows:
+        """Send one statement with its values."""
+        cursor = self._cursor
+        cursor.execute(text.encode(), values, prepare=prepare)
+        return cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
+
+    async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
+        """Send many rows for one table."""
+        with self._cursor.copy(text.encode()) as copy:
+            for lines in copied(rows):
+                copy.write(lines)
+        return [(self._cursor.rowcount,)]
+
+    async def commit(self, text: str, after: str = "") -> Rows:
+        """Send a commit and what follows it."""
+        results: list[PGresult] = []
+        try:
+            self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
+        except psycopg.Error as error:
+            return _committed(self.connection, results, error)
+        return _committed(self.connection, results)
+
+    async def sleep(self, seconds: float) -> None:
+        """Send nothing for a while."""
+        time.sleep(seconds)  # noqa: ASYNC251  # a sync connection blocks
 
 
-def _ask(cursor: psycopg.Cursor[Row], request: Request) -> Rows:
-    match request:
-        case Query(text, values, prepare):
-            cursor.execute(text.encode(), values, prepare=prepare)
-            return cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
-        case Copy(text, rows):
-            with cursor.copy(text.encode()) as copy:
-                for lines in copied(rows):
-                    copy.write(lines)
-            return [(cursor.rowcount,)]
-        case Message(text):
-            cursor.execute(text.encode(), prepare=False)
-            rows = cursor.fetchall() if _has_rows(cursor) else []
-            while cursor.nextset():
-                rows += cursor.fetchall() if _has_rows(cursor) else []
-            return rows
-        case Pause(seconds):
-            time.sleep(seconds)
-            return []
-        case Commit():
-            results: list[PGresult] = []
-            try:
-                cursor.connection.wait(_exchange(cursor.connection.pgconn, request, results))
-            except psycopg.Error as error:
-                return _committed(cursor, results, error)
-            return _committed(cursor, results)
+class AsyncIO:
+    """Sends over an async connection."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.connection: Any = connection
+        self._cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+
+    async def message(self, text: str) -> Rows:
+        """Send several statements without values together."""
+        cursor = self._cursor
+        await cursor.execute(text.encode(), prepare=False)
+        rows = await cursor.fetchall() if _has_rows(cursor) else []
+        while cursor.nextset():
+            rows += await cursor.fetchall() if _has_rows(cursor) else []
+        return rows
+
+    async def query(
+        self, text: str, values: Mapping[str, Any] | Sequence[Any] | None, *, prepare: bool | None = None
+    ) -> Rows:
+        """Send one statement with its values."""
+        cursor = self._cursor
+        await cursor.execute(text.encode(), values, prepare=prepare)
+        return await cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
+
+    async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
+        """Send many rows for one table."""
+        async with self._cursor.copy(text.encode()) as copy:
+            for lines in copied(rows):
+                await copy.write(lines)
+        return [(self._cursor.rowcount,)]
+
+    async def commit(self, text: str, after: str = "") -> Rows:
+        """Send a commit and what follows it."""
+        results: list[PGresult] = []
+        try:
+            await self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
+        except psycopg.Error as error:
+            return _committed(self.connection, results, error)
+        return _committed(self.connection, results)
+
+    async def sleep(self, seconds: float) -> None:
+        """Send nothing for a while."""
+        await asyncio.sleep(seconds)
 
 
 def _has_rows(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> bool:
-    # Not by the cursor's description, which it makes anew, column by column, for every answer.
+    # Not by the cursor's description, which it builds again, column by column, for every result.
     return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
 
 
-async def talk_async(what: Talk[T], connection: psycopg.AsyncConnection[Any]) -> T:
-    """Run a talk to its end on a connection that is awaited."""
-    answer: Any = None
-    error: BaseException | None = None
-    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-    try:
-        while True:
-            request = what.send(answer) if error is None else what.throw(error)
-            error = None
-            try:
-                answer = await _ask_async(cursor, request)
-            except BaseException as raised:  # the talk knows what it means
-                error = raised
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        what.close()
-
-
-async def _ask_async(cursor: psycopg.AsyncCursor[Row], request: Request) -> Rows:
-    match request:
-        case Query(text, values, prepare):
-            await cursor.execute(text.encode(), values, prepare=prepare)
-            return await cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
-        case Copy(text, rows):
-            async with cursor.copy(text.encode()) as copy:
-                for lines in copied(rows):
-                    await copy.write(lines)
-            return [(cursor.rowcount,)]
-        case Message(text):
-            await cursor.execute(text.encode(), prepare=False)
-            rows = await cursor.fetchall() if _has_rows(cursor) else []
-            while cursor.nextset():
-                rows += await cursor.fetchall() if _has_rows(cursor) else []
-            return rows
-        case Pause(seconds):
-            await asyncio.sleep(seconds)
-            return []
-        case Commit():
-            results: list[PGresult] = []
-            try:
-                await cursor.connection.wait(_exchange(cursor.connection.pgconn, request, results))
-            except psycopg.Error as error:
-                return _committed(cursor, results, error)
-            return _committed(cursor, results)
-
-
-# --- committing ----------------------------------------------------------------------------------------------------
-
-
-def _exchange(connection: PGconn, request: Commit, results: list[PGresult]) -> PQGen[None]:
+def _exchange(connection: PGconn, text: str, after: str, results: list[PGresult]) -> PQGen[None]:
     """Send a commit and collect its results as they arrive: an error must not hide those that came before it."""
-    connection.send_query((f"{request.text}; {request.after}" if request.after else request.text).encode())
+    connection.send_query((f"{text}; {after}" if after else text).encode())
     yield from send(connection)
     while (result := (yield from fetch(connection))) is not None:
         results.append(result)
 
 
-def _committed(
-    cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row], results: list[PGresult], lost: psycopg.Error | None = None
-) -> Rows:
+def _committed(connection: Any, results: list[PGresult], lost: psycopg.Error | None = None) -> Rows:
     """Return the rows of a commit, or raise what went wrong: before the commit, or only after it."""
     refused = [result for result in results if result.status == ExecStatus.FATAL_ERROR]
     error = error_from_result(refused[0], encoding="utf-8") if refused else lost
     rows: Rows = []
     for result in results:
         if result.status == ExecStatus.TUPLES_OK:
-            reader = Transformer(cursor.connection)
+            reader = Transformer(connection)
             reader.set_pgresult(result)
             rows += reader.load_rows(0, result.ntuples, tuple)
     if error is None:

@@ -5,46 +5,45 @@ from __future__ import annotations
 from holdfast.domain import limits, serving, strict_json
 from holdfast.domain.records import Backlog, Waiting
 from holdfast.domain.serving import ReadyJobs, Unserved
-from holdfast.stores import script
-from holdfast.stores.script import Script, Statement
+from holdfast.stores.contract import Transaction
 from holdfast.stores.scripts import workers as worker_scripts
 
 
-def backlog() -> Script[Backlog]:
+async def backlog(tx: Transaction) -> Backlog:
     """Return ready jobs by lane and kind with the age of the oldest, and the other unfinished ones as a whole."""
-    now = yield from script.now()
-    counted = yield Statement("backlog_ready", {"most": limits.BACKLOG_COUNTED_MAX})
-    heads = yield Statement(
-        "backlog_oldest", {"priorities": limits.BACKLOG_PRIORITIES_MAX, "turns": limits.BACKLOG_TURNS_MAX}
-    )
-    values = {"lease_now": now.lease_ms, "most": limits.BACKLOG_COUNTED_MAX}
-    [rest] = yield Statement("backlog_rest", values)
+    now = await tx.now()
+    counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
+    heads = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, limits.BACKLOG_TURNS_MAX)
+    rest = await tx.unfinished_counts(now, limits.BACKLOG_COUNTED_MAX)
     return Backlog(_waiting(counted, heads, now.wall_ms), *rest)
 
 
-def unserved() -> Script[list[Unserved]]:
+async def unserved(tx: Transaction) -> list[Unserved]:
     """Return the ready jobs that no live worker takes."""
-    counted = yield Statement("backlog_ready", {"most": limits.BACKLOG_COUNTED_MAX})
     waiting = [
         ReadyJobs(lane, kind, frozenset(strict_json.decode(requires)), count)
-        for lane, kind, requires, count in counted
+        for lane, kind, requires, count in await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
         if count
     ]
     if not waiting:
         return []
-    workers = yield from worker_scripts.newest(limits.PAGE_MAX)
-    lanes = yield Statement("catalog_lanes")
-    return serving.unserved(waiting, workers, {lane for lane, state, *_ in lanes if state == "paused"})
+    workers = await worker_scripts.newest(tx, limits.PAGE_MAX)
+    catalog = await tx.routing()
+    return serving.unserved(
+        waiting, workers, {lane.name for lane in catalog.lanes.values() if lane.state == "paused"}
+    )
 
 
-def seconds_to_due() -> Script[float | None]:
+async def seconds_to_due(tx: Transaction) -> float | None:
     """Return in how many seconds the next scheduled job falls due; none if there is no such job."""
-    [[due_at_ms, _]] = yield Statement("claim_next_moments")
-    now = yield from script.now()
+    due_at_ms = (await tx.next_moments()).due_at_ms
+    now = await tx.now()
     return None if due_at_ms is None else max(0, due_at_ms - now.wall_ms) / 1000
 
 
-def _waiting(counted: script.Rows, heads: script.Rows, now_ms: int) -> tuple[Waiting, ...]:
+def _waiting(
+    counted: list[tuple[str, str, str, int]], heads: list[tuple[str, str, int]], now_ms: int
+) -> tuple[Waiting, ...]:
     """Sum up routes, of which a lane and kind may have several."""
     jobs: dict[tuple[str, str], int] = {}
     for lane, kind, _, count in counted:

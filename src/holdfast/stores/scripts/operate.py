@@ -12,35 +12,32 @@ from holdfast.domain.job import WAITING, Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.lifecycle import Step
 from holdfast.domain.records import CancelReport, Kind, Requeued, Skipped
-from holdfast.stores import script
-from holdfast.stores.engine import Engine
-from holdfast.stores.script import Script, Signal, Statement, worker_topic
-from holdfast.stores.scripts.catalog import hold_catalog, load_catalog, touch_catalog
+from holdfast.stores.contract import Transaction
 from holdfast.stores.scripts.enqueue import live_holder
 from holdfast.stores.scripts.inspect import get
-from holdfast.stores.scripts.moves import apply_steps, record, records
+from holdfast.stores.scripts.moves import apply_steps, records
+from holdfast.stores.topics import worker_topic
 
 
-def cancel(engine: Engine, job_id: str, tenant: str | None, *, force: bool) -> Script[Job]:
+async def cancel(tx: Transaction, job_id: str, tenant: str | None, *, force: bool) -> Job:
     """Cancel the job or ask it to stop."""
-    catalog = yield from load_catalog(engine)
-    job = yield from get(job_id, tenant)
-    now = yield from script.now()
+    catalog = await tx.routing()
+    job = await get(tx, job_id, tenant)
+    now = await tx.now()
     step = lifecycle.cancel(job, force=force, now=now)
     if step is None:
         return job
-    [after] = yield from apply_steps(catalog, [step], now)
+    [after] = await apply_steps(tx, catalog, [step], now)
     if job.state == "running" and job.worker is not None:
-        yield Signal([worker_topic(job.worker)])
+        tx.notify([worker_topic(job.worker)])
     return after
 
 
-def cancel_many(engine: Engine, job_ids: Sequence[str], tenant: str | None, *, force: bool) -> Script[CancelReport]:
+async def cancel_many(tx: Transaction, job_ids: Sequence[str], tenant: str | None, *, force: bool) -> CancelReport:
     """Cancel each job that can be or ask it to stop, and report the others."""
-    catalog = yield from load_catalog(engine)
-    rows = yield Statement("jobs_by_id", {"ids": list(job_ids)})
-    jobs = {job.id: job for job in map(Job._make, rows) if tenant in {None, job.tenant}}
-    now = yield from script.now()
+    catalog = await tx.routing()
+    jobs = {job.id: job for job in await tx.jobs_by_id(job_ids) if tenant in {None, job.tenant}}
+    now = await tx.now()
     report = CancelReport([], [], [])
     steps: list[Step] = []
     for job_id in dict.fromkeys(job_ids):
@@ -56,33 +53,31 @@ def cancel_many(engine: Engine, job_ids: Sequence[str], tenant: str | None, *, f
         if step is not None:
             steps.append(step)
     # Blocked jobs first: the end of a predecessor in the same call must not make one of them ready.
-    yield from apply_steps(catalog, sorted(steps, key=lambda step: step.before.state != "blocked"), now)
-    told = {step.before.worker for step in steps if step.before.state == "running"} - {None}
-    if told:
-        yield Signal([worker_topic(worker) for worker in told if worker is not None])
+    await apply_steps(tx, catalog, sorted(steps, key=lambda step: step.before.state != "blocked"), now)
+    workers = {step.before.worker for step in steps if step.before.state == "running"}
+    tx.notify(worker_topic(worker) for worker in workers if worker is not None)
     return report
 
 
-def requeue(engine: Engine, job_id: str, tenant: str | None) -> Script[Job]:
+async def requeue(tx: Transaction, job_id: str, tenant: str | None) -> Job:
     """Make one failed or cancelled job ready again."""
-    catalog = yield from load_catalog(engine)
-    job = yield from get(job_id, tenant)
-    now = yield from script.now()
-    return (yield from _requeue(catalog, job, now))
+    catalog = await tx.routing()
+    job = await get(tx, job_id, tenant)
+    now = await tx.now()
+    return await _requeue(tx, catalog, job, now)
 
 
-def requeue_many(engine: Engine, job_ids: Sequence[str], tenant: str | None) -> Script[Requeued]:
+async def requeue_many(tx: Transaction, job_ids: Sequence[str], tenant: str | None) -> Requeued:
     """Make each job ready again that can be, and report the others."""
-    catalog = yield from load_catalog(engine)
-    rows = yield Statement("jobs_by_id", {"ids": list(job_ids)})
-    jobs = {job.id: job for job in map(Job._make, rows) if tenant in {None, job.tenant}}
-    now = yield from script.now()
+    catalog = await tx.routing()
+    jobs = {job.id: job for job in await tx.jobs_by_id(job_ids) if tenant in {None, job.tenant}}
+    now = await tx.now()
     report = Requeued([], [])
     for job_id in dict.fromkeys(job_ids):
         try:
             if job_id not in jobs:
                 raise JobNotFound(job_id)
-            yield from _requeue(catalog, jobs[job_id], now)
+            await _requeue(tx, catalog, jobs[job_id], now)
         except Refused as refusal:
             report.skipped.append(Skipped(job_id, str(refusal)))
         else:
@@ -90,23 +85,23 @@ def requeue_many(engine: Engine, job_ids: Sequence[str], tenant: str | None) -> 
     return report
 
 
-def _requeue(catalog: Catalog, job: Job, now: Now) -> Script[Job]:
+async def _requeue(tx: Transaction, catalog: Catalog, job: Job, now: Now) -> Job:
     step = lifecycle.requeue(job, now)
     if job.kind in catalog.retired:
         raise KindRetired(job.kind)
     if job.dedupe_key is not None:
-        other = yield from live_holder(catalog, (job.tenant, job.dedupe_kind or "", job.dedupe_key), now)
+        other = await live_holder(tx, catalog, (job.tenant, job.dedupe_kind or "", job.dedupe_key), now)
         if other is not None:
             raise Conflict(f"its dedupe key is held by job {other.id!r}, which is {other.state}", job_id=other.id)
-    [after] = yield from apply_steps(catalog, [step], now)
+    [after] = await apply_steps(tx, catalog, [step], now)
     return after
 
 
-def reprioritize(engine: Engine, job_id: str, priority: int, tenant: str | None) -> Script[Job]:
+async def reprioritize(tx: Transaction, job_id: str, priority: int, tenant: str | None) -> Job:
     """Change the priority of one job."""
-    catalog = yield from load_catalog(engine)
-    job = yield from get(job_id, tenant)
-    now = yield from script.now()
+    catalog = await tx.routing()
+    job = await get(tx, job_id, tenant)
+    now = await tx.now()
     step = lifecycle.reprioritize(job, priority)
     if step is None:
         return job
@@ -115,48 +110,43 @@ def reprioritize(engine: Engine, job_id: str, priority: int, tenant: str | None)
     if records(catalog, after, event):
         after = after.counting_event()
         told[after.seq] = event
-    yield Statement("job_priority", {"seq": after.seq, "priority": after.priority, "event_count": after.event_count})
-    yield from record(told, now)
+    await tx.update_priority(after)
+    await tx.append_events(told, now)
     return after
 
 
-def retire_kind(engine: Engine, kind: str) -> Script[list[int]]:
+async def retire_kind(tx: Transaction, kind: str) -> list[int]:
     """Refuse new jobs of *kind* from here on; return the routes on which old ones may wait."""
-    yield from hold_catalog()
-    now = yield from script.now()
-    yield Statement("kind_retire", {"kind": kind, "now": now.wall_ms})
-    yield from touch_catalog()
-    catalog = yield from load_catalog(engine)
+    await tx.lock_routing()
+    await tx.retire_kind(kind, await tx.now())
+    catalog = await tx.routing()
     return [route.number for key, route in catalog.routes.items() if key.kind == kind]
 
 
-def retire_jobs(engine: Engine, seqs: Sequence[int]) -> Script[int]:
+async def retire_jobs(tx: Transaction, seqs: Sequence[int]) -> int:
     """Set aside those of these jobs that still wait; return how many."""
-    catalog = yield from load_catalog(engine)
-    rows = yield Statement("jobs_by_seq", {"seqs": list(seqs)})
-    now = yield from script.now()
-    waiting = [job for job in map(Job._make, rows) if job.state in WAITING and job.kind in catalog.retired]
+    catalog = await tx.routing()
+    jobs = await tx.jobs_by_seq(seqs)
+    now = await tx.now()
+    waiting = [job for job in jobs if job.state in WAITING and job.kind in catalog.retired]
     # A successor may have been set aside together with its predecessor already.
     steps = [lifecycle.retire(job, now) for job in sorted(waiting, key=lambda job: job.state != "blocked")]
-    return len((yield from apply_steps(catalog, steps, now)))
+    return len(await apply_steps(tx, catalog, steps, now))
 
 
-def kinds(engine: Engine) -> Script[list[Kind]]:
+async def kinds(tx: Transaction) -> list[Kind]:
     """Return every kind that was used or retired, by name."""
-    catalog = yield from load_catalog(engine)
+    catalog = await tx.routing()
     names = {key.kind for key in catalog.routes} | set(catalog.retired)
     return [Kind(name, name in catalog.retired) for name in sorted(names)]
 
 
-def restore_kind(kind: str) -> Script[bool]:
+async def restore_kind(tx: Transaction, kind: str) -> bool:
     """Take new jobs of *kind* again; tell whether it had been retired."""
-    yield from hold_catalog()
-    rows = yield Statement("kind_restore", {"kind": kind})
-    yield from touch_catalog()
-    return bool(rows)
+    await tx.lock_routing()
+    return await tx.restore_kind(kind)
 
 
-def waiting_on(routes: Sequence[int], after: int) -> Script[list[int]]:
+async def waiting_on(tx: Transaction, routes: Sequence[int], after: int) -> list[int]:
     """Return the next waiting jobs of these routes in enqueue order, a bite of them."""
-    rows = yield Statement("jobs_waiting_on_routes", {"routes": list(routes), "after": after, "limit": limits.BITE})
-    return [seq for (seq,) in rows]
+    return await tx.waiting_seqs(routes, after, limits.BITE)

@@ -1,4 +1,4 @@
-"""Deleting what is finished and old, in bounded bites."""
+"""Deleting what is finished and old, in bounded chunks."""
 
 from __future__ import annotations
 
@@ -6,55 +6,38 @@ from itertools import takewhile
 
 from holdfast.domain import limits
 from holdfast.domain.job import State
-from holdfast.stores import script
-from holdfast.stores.script import Row, Script, Statement
+from holdfast.stores.contract import Transaction
 
 
-def prune_jobs(state: State, age_ms: int) -> Script[int]:
-    """Delete a bite of the jobs that ended in *state* longer ago than *age_ms*, with all that belongs to them."""
-    now = yield from script.now()
-    values = {"state": state, "before": now.wall_ms - age_ms, "limit": limits.BITE}
-    seqs = [seq for (seq,) in (yield Statement("jobs_prunable", values))]
-    if seqs:
-        yield Statement("sources_bury", {"seqs": seqs, "state": state, "now": now.wall_ms})
-        yield Statement("artifacts_delete", {"seqs": seqs})
-        yield Statement("attempts_delete", {"seqs": seqs})
-        yield Statement("jobs_delete", {"seqs": seqs})
-    return len(seqs)
+async def prune_jobs(tx: Transaction, state: State, age_ms: int) -> int:
+    """Delete a chunk of the jobs that ended in *state* longer ago than *age_ms*, with all that belongs to them."""
+    now = await tx.now()
+    return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.BITE)
 
 
-def count_events(age_ms: int) -> Script[int]:
+async def count_events(tx: Transaction, age_ms: int) -> int:
     """Count the events that are older than *age_ms*."""
-    now = yield from script.now()
-    [[count]] = yield Statement("events_aged", {"before": now.wall_ms - age_ms})
-    return int(count)
+    now = await tx.now()
+    return await tx.count_events(now.wall_ms - age_ms)
 
 
-def prune_sources(age_ms: int) -> Script[int]:
-    """Forget a bite of the source keys whose batches were deleted longer ago than *age_ms*."""
-    now = yield from script.now()
-    [[forgotten]] = yield Statement("sources_forget", {"before": now.wall_ms - age_ms, "limit": limits.BITE})
-    return int(forgotten)
+async def prune_sources(tx: Transaction, age_ms: int) -> int:
+    """Forget a chunk of the source keys whose entries were deleted longer ago than *age_ms*."""
+    now = await tx.now()
+    return await tx.forget_source_keys(now.wall_ms - age_ms, limits.BITE)
 
 
-def prune_events(age_ms: int) -> Script[tuple[int, bool]]:
-    """Delete a bite of the log's oldest events, up to the first that is young enough, and move the horizon.
+async def prune_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
+    """Delete a chunk of the log's oldest events, up to the first that is young enough.
 
-    Return how many, and whether an open transaction holds back what comes next.
+    Returns how many, and whether an open transaction holds back what comes next.
     """
-    now = yield from script.now()
+    now = await tx.now()
     before_ms = now.wall_ms - age_ms
-    head = yield Statement("events_head", {"limit": limits.BITE})
-    old = list(takewhile(lambda row: row[2] < before_ms, head))
+    head = await tx.oldest_events(limits.BITE)
+    old = list(takewhile(lambda event: event[1] < before_ms, head))
     if old:
-        last = _position(old[-1])
-        yield Statement("events_delete", last)
-        yield Statement("event_horizon_write", last)
+        await tx.delete_events(old[-1][0])
     if len(old) < len(head) or len(head) == limits.BITE:
         return len(old), False
-    [[held_back]] = yield Statement("events_held_back", _position(head[-1] if head else (0, 0)))
-    return len(old), bool(held_back)
-
-
-def _position(row: Row) -> dict[str, int]:
-    return {"transaction": row[0], "event": row[1]}
+    return len(old), await tx.events_held_back(head[-1][0] if head else (0, 0))

@@ -6,7 +6,7 @@ A claim locks the session first and never waits for a batch: whoever holds one m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,69 +19,64 @@ from holdfast.domain.lifecycle import Step
 from holdfast.domain.session import Session, WorkClass
 from holdfast.domain.session_claim import SessionRequest, check_repeated
 from holdfast.domain.session_lease import SessionClaim, SessionFence, check_runtime, derive_fence
-from holdfast.stores import script
-from holdfast.stores.engine import Engine
-from holdfast.stores.script import OvertakenError, Script, Statement
-from holdfast.stores.scripts.catalog import catalog_at, load_catalog
-from holdfast.stores.scripts.claim import hold_claim, open_claim, seconds_to_come, tidy, undo_claims
-from holdfast.stores.scripts.lease import held_job, stand
+from holdfast.stores.contract import OvertakenError, Transaction
+from holdfast.stores.scripts.claim import seconds_to_come, tidy, undo_claims
+from holdfast.stores.scripts.lease import held_job
 from holdfast.stores.scripts.moves import apply_steps
 from holdfast.stores.scripts.session_lease import end_lapsed
 from holdfast.stores.scripts.session_turns import offered_sessions, serve_turn
-from holdfast.stores.scripts.sessions import choose_from_line, session_by_name
+from holdfast.stores.scripts.sessions import choose_from_line
 
 # How many sessions that turn out to have nothing for it, or to be in other hands, a claim of any passes by.
 _TRIES_MAX = 64
 _BITES_MAX = 10
 
 
-def claim_session(engine: Engine, request: SessionRequest) -> Script[SessionClaim | None]:
+async def claim_session(tx: Transaction, request: SessionRequest) -> SessionClaim | None:
     """Lease the next run of one session, or return None if it has nothing to take now."""
-    catalog = yield from load_catalog(engine)
-    held = (yield from _stand_held(request.holding)) if request.holding is not None else {}
-    session = yield from session_by_name(request.tenant or "", request.session or "")
+    catalog = await tx.routing()
+    held = (await _stand_held(tx, request.holding)) if request.holding is not None else {}
+    session = await tx.session_by_name(request.tenant or "", request.session or "")
     if session is None:
         return None
     if request.holding is not None:
-        return (yield from _take_in_more(catalog, session, request, request.holding, held))
-    if request.resent and (again := (yield from _given_before(session, request))):
+        return await _take_in_more(tx, catalog, session, request, request.holding, held)
+    if request.resent and (again := (await _given_before(tx, session, request))):
         return again
-    session = yield from _tidy_session(catalog, session)
-    check_runtime(session, request.under, (yield from script.now()))
-    if (yield Statement("session_in_hand", {"session": session.number})):
+    session = await _tidy_session(tx, catalog, session)
+    check_runtime(session, request.under, (await tx.now()))
+    if await tx.session_running_seqs(session.number):
         return None
-    return (yield from _lease_run(catalog, session, request, None))
+    return await _lease_run(tx, catalog, session, request, None)
 
 
-def claim_any_session(engine: Engine, request: SessionRequest) -> Script[SessionClaim | None]:
+async def claim_any_session(tx: Transaction, request: SessionRequest) -> SessionClaim | None:
     """Lease the next run of whichever session is ready: the oldest head of the tenant whose turn it is."""
-    version, untidy, now = yield from open_claim(engine, whole=True)
-    catalog = yield from catalog_at(engine, version)
+    catalog, untidy, now = await tx.begin_claim(thorough=True)
     if request.resent:
         holder = request.holder
-        yield from hold_claim(holder.worker, holder.nonce)
-        rows = yield Statement("session_by_nonce", {"worker": holder.worker, "nonce": holder.nonce})
-        for row in rows:
-            if again := (yield from _given_before(Session._make(row), request)):
+        await tx.lock_claim_token(holder.worker, holder.nonce)
+        for session in await tx.sessions_by_nonce(holder.worker, holder.nonce):
+            if again := await _given_before(tx, session, request):
                 return again
-    yield from tidy(catalog, untidy, now)
-    yield from end_lapsed(catalog, now)
+    await tidy(tx, catalog, untidy, now)
+    await end_lapsed(tx, catalog, now)
     for _ in range(_BITES_MAX):
-        claim = yield from _claim_offered(catalog, request)
+        claim = await _claim_offered(tx, catalog, request)
         if claim is not None:
             return claim
         # What this claim could take may stand behind what others could; it looks so far and no further.
-        _, untidy, now = yield from open_claim(engine, whole=True)
-        if not ((yield from tidy(catalog, untidy, now)) or (yield from end_lapsed(catalog, now))):
+        _, untidy, now = await tx.begin_claim(thorough=True)
+        if not ((await tidy(tx, catalog, untidy, now)) or (await end_lapsed(tx, catalog, now))):
             break
     return None
 
 
-def seconds_to_session() -> Script[float]:
+async def seconds_to_session(tx: Transaction) -> float:
     """Return in how many seconds, at the earliest, a batch falls due or a lease lapses; infinite if none will."""
-    jobs = yield from seconds_to_come()
-    [[lease_until_ms]] = yield Statement("session_next_moment")
-    now = yield from script.now()
+    jobs = await seconds_to_come(tx)
+    lease_until_ms = await tx.next_session_expiry()
+    now = await tx.now()
     session = math.inf if lease_until_ms is None else max(lease_until_ms - now.lease_ms, 0) / 1000
     return min(jobs, session)
 
@@ -89,27 +84,26 @@ def seconds_to_session() -> Script[float]:
 # --- any session ---------------------------------------------------------------------------------------------------
 
 
-def _claim_offered(catalog: Catalog, request: SessionRequest) -> Script[SessionClaim | None]:
+async def _claim_offered(tx: Transaction, catalog: Catalog, request: SessionRequest) -> SessionClaim | None:
     """Claim the first session on offer that is free; those in other hands are passed by, never waited for."""
     routes = catalog.serving_sessions(request.lanes, request.kinds, request.capabilities)
     if not routes:
         return None
     offers = offered_sessions(request, [route.number for route in routes])
-    offer = yield from offers.first()
+    offer = await offers.first(tx)
     for _ in range(_TRIES_MAX):
         if offer is None:
             return None
-        rows = yield Statement("session_pick", {"numbers": offer.numbers})
-        if rows:
-            session = Session._make(rows[0])
+        session = await tx.pick_session(offer.numbers)
+        if session is not None:
             head = catalog.by_number.get(session.head_route or 0)
             asked = request if head is None else request.led_by(head.key.kind)
-            claim = yield from _lease_run(catalog, session, asked, None, waits=False)
+            claim = await _lease_run(tx, catalog, session, asked, None, waits=False)
             if claim is not None:
-                yield from serve_turn(offer)
+                await serve_turn(tx, offer)
                 return claim
             offers.passed(session.number)
-        offer = yield from offers.next(took=bool(rows))
+        offer = await offers.next(tx, took=session is not None)
     return None
 
 
@@ -123,33 +117,44 @@ class _Place(NamedTuple):
     taken: int
 
 
-def _lease_run(
-    catalog: Catalog, session: Session, request: SessionRequest, under: _Place | None, *, waits: bool = True
-) -> Script[SessionClaim | None]:
+async def _lease_run(
+    tx: Transaction,
+    catalog: Catalog,
+    session: Session,
+    request: SessionRequest,
+    under: _Place | None,
+    *,
+    waits: bool = True,
+) -> SessionClaim | None:
     """Lease the run that leads the session's line, under a new fence unless one is given."""
     welcome = {route.number for route in catalog.serving_sessions(request.lanes, request.kinds, request.capabilities)}
     while True:
-        choice = yield from choose_from_line(catalog, session.number, request.wanted, welcome)
+        choice = await choose_from_line(tx, catalog, session.number, request.wanted, welcome)
         if not choice.run:
             return None
-        rows = yield Statement("session_take", {"seqs": [batch.seq for batch in choice.run]})
-        if len(rows) < len(choice.run):
+        taken = await tx.take_entries([entry.seq for entry in choice.run])
+        if len(taken) < len(choice.run):
             # Somebody is cancelling one of them, or the like. They are quick, and may be waiting for this session.
             if waits:
                 raise OvertakenError(f"batches of session {session.name!r} are in other hands")
             return None
-        jobs = sorted(map(Job._make, rows), key=lambda job: job.enqueue_seq or 0)
-        now = yield from script.now()
+        jobs = sorted(taken, key=lambda job: job.enqueue_seq or 0)
+        now = await tx.now()
         late = [job for job in jobs if lifecycle.overdue(job, now)]
         if not late:
-            return (yield from _lease(catalog, session, request, jobs, under))
-        yield from apply_steps(catalog, [lifecycle.expire(job, now) for job in late], now)
+            return await _lease(tx, catalog, session, request, jobs, under)
+        await apply_steps(tx, catalog, [lifecycle.expire(job, now) for job in late], now)
 
 
-def _lease(
-    catalog: Catalog, session: Session, request: SessionRequest, jobs: list[Job], under: _Place | None
-) -> Script[SessionClaim]:
-    now, holder = (yield from script.now()), request.holder
+async def _lease(
+    tx: Transaction,
+    catalog: Catalog,
+    session: Session,
+    request: SessionRequest,
+    jobs: list[Job],
+    under: _Place | None,
+) -> SessionClaim:
+    now, holder = (await tx.now()), request.holder
     place = under or _Place(derive_fence(session, jobs[0].id, holder, now.wall_ms), 0)
     until_ms = now.lease_ms + request.lease_ms
     if request.under is not None:
@@ -169,23 +174,23 @@ def _lease(
         )
         for index, job in enumerate(jobs)
     ]
-    leased = yield from apply_steps(catalog, steps, now)
+    leased = await apply_steps(tx, catalog, steps, now)
     if under is None:
-        values = {
-            "number": session.number,
-            "fence": place.fence.fencing_token,
-            "claim_id": place.fence.claim_id,
-            "worker": holder.worker,
-            "nonce": holder.nonce if request.resent else None,
-            "lease_token": place.fence.lease_token,
-        }
-        yield Statement("session_claim_write", values)
+        claimed = session._replace(
+            fence=place.fence.fencing_token,
+            claim_id=place.fence.claim_id,
+            claim_worker=holder.worker,
+            claim_nonce=holder.nonce if request.resent else None,
+            claim_token=place.fence.lease_token,
+        )
+        await tx.write_session_claim(claimed)
     return _claim(session, request, place.fence, leased)
 
 
-def undo_session_claim(engine: Engine, claim: SessionClaim | None) -> Script[None] | None:
-    """Return the script that gives back what a call has leased, or None if it has leased nothing itself."""
-    return None if claim is None or claim.repeated else undo_claims(engine, claim.claims)
+async def undo_session_claim(tx: Transaction, claim: SessionClaim | None) -> None:
+    """Give back what a call has leased itself."""
+    if claim is not None and not claim.repeated:
+        await undo_claims(tx, claim.claims)
 
 
 def _claim(
@@ -211,75 +216,84 @@ def _claim(
     )
 
 
-def _given_before(session: Session, request: SessionRequest) -> Script[SessionClaim | None]:
+async def _given_before(tx: Transaction, session: Session, request: SessionRequest) -> SessionClaim | None:
     """Return what this very claim was given before, if its answer was lost."""
     holder = request.holder
     if (session.claim_worker, session.claim_nonce) != (holder.worker, holder.nonce):
         return None
-    jobs = yield from _held_under(session)
+    jobs = await _held_under(tx, session)
     fence = SessionFence(session.claim_id or "", session.fence, session.claim_token or "")
     check_repeated(request, jobs)
     return _claim(session, request, fence, jobs, repeated=True) if jobs else None
 
 
-def _held_under(session: Session) -> Script[list[Job]]:
+async def _held_under(tx: Transaction, session: Session) -> list[Job]:
     """Return the batches that are held under the session's newest claim, in their order."""
-    values = {"worker": session.claim_worker, "lease_token": session.claim_token}
-    rows = yield Statement("jobs_held", values)
-    now = yield from script.now()
-    jobs = sorted(map(Job._make, rows), key=lambda job: job.claim_place or 0)
+    jobs = await tx.jobs_held(session.claim_worker or "", session.claim_token or "")
+    now = await tx.now()
     return [job for job in jobs if lifecycle.holds(job, Claim(job, 0).lease, now)]
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-def _stand_held(holding: SessionClaim) -> Script[dict[int, Job]]:
-    return (yield from stand(holding.claims))
+async def _stand_held(tx: Transaction, holding: SessionClaim) -> dict[int, Job]:
+    return await tx.refresh(holding.claims)
 
 
-def _take_in_more(
-    catalog: Catalog, session: Session, request: SessionRequest, holding: SessionClaim, held: dict[int, Job]
-) -> Script[SessionClaim | None]:
+async def _take_in_more(
+    tx: Transaction,
+    catalog: Catalog,
+    session: Session,
+    request: SessionRequest,
+    holding: SessionClaim,
+    held: dict[int, Job],
+) -> SessionClaim | None:
     """Lease more of the session under the fence of *holding*, which must be its live claim, or raise `LeaseLost`."""
-    now = yield from script.now()
+    now = await tx.now()
     for claim in holding.claims:
         lifecycle.check_fence(held_job(held, claim.lease), claim.lease, now)
     check_runtime(session, request.under, now)
     fence = SessionFence(session.claim_id or "", session.fence, holding.lease_token)
-    under_fence = yield from _held_under(session)
+    under_fence = await _held_under(tx, session)
     named = {job.seq for job in holding.batches}
     if unnamed := [job for job in under_fence if job.seq not in named]:
         # An earlier call took these in, and its answer was lost.
         return _claim(session, request, fence, unnamed, repeated=True)
-    yield from _promote_due(catalog, session.number, now)
-    return (yield from _lease_run(catalog, session, request, _Place(fence, len(under_fence))))
+    await _promote_due(tx, catalog, session.number, now)
+    return await _lease_run(tx, catalog, session, request, _Place(fence, len(under_fence)))
 
 
 # --- tidying -------------------------------------------------------------------------------------------------------
 
 
-def _tidy_session(catalog: Catalog, session: Session) -> Script[Session]:
+async def _tidy_session(tx: Transaction, catalog: Catalog, session: Session) -> Session:
     """Take back what lapsed and promote what is due in one session, and return it as that leaves it."""
-    now = yield from script.now()
-    lapsed = {"session": session.number, "now": now.lease_ms}
-    moved = yield from _bites(catalog, Statement("session_lapsed", lapsed), partial(lifecycle.lapse, now=now), now)
-    moved |= yield from _promote_due(catalog, session.number, now)
+    now = await tx.now()
+    moved = await _bites(
+        tx, catalog, partial(tx.session_expired, session.number), partial(lifecycle.lapse, now=now), now
+    )
+    moved |= await _promote_due(tx, catalog, session.number, now)
     if not moved:
         return session
-    [row] = yield Statement("sessions_by_number", {"numbers": [session.number]})
-    return Session._make(row)
+    [tidied] = await tx.sessions_by_number([session.number])
+    return tidied
 
 
-def _promote_due(catalog: Catalog, session: int, now: Now) -> Script[bool]:
-    due = Statement("session_due", {"session": session, "now": now.wall_ms})
-    return (yield from _bites(catalog, due, lifecycle.promote, now))
+async def _promote_due(tx: Transaction, catalog: Catalog, session: int, now: Now) -> bool:
+    return await _bites(tx, catalog, partial(tx.session_due, session), lifecycle.promote, now)
 
 
-def _bites(catalog: Catalog, found: Statement, decide: Callable[[Job], Step], now: Now) -> Script[bool]:
-    """Move all of one session's batches that a statement finds, a bite at a time."""
+async def _bites(
+    tx: Transaction,
+    catalog: Catalog,
+    find: Callable[[Now, int], Awaitable[list[Job]]],
+    decide: Callable[[Job], Step],
+    now: Now,
+) -> bool:
+    """Apply a transition to all of one session's entries that *find* returns, a chunk at a time."""
     moved = False
-    while rows := (yield Statement(found.name, {**found.values, "limit": limits.BITE})):
-        yield from apply_steps(catalog, [decide(Job._make(row)) for row in rows], now)
+    while jobs := await find(now, limits.BITE):
+        await apply_steps(tx, catalog, [decide(job) for job in jobs], now)
         moved = True
     return moved

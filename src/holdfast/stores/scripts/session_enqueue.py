@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from holdfast.domain.admission import Admission
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.session import Session, batch_id
-from holdfast.stores.script import OvertakenError, Row, Script, Statement
+from holdfast.stores.contract import OvertakenError, SessionName, SourceRow, Transaction
 from holdfast.stores.scripts.catalog import route_by_number
 from holdfast.stores.scripts.sessions import refresh_heads
-
-SessionName: TypeAlias = tuple[str, str]
-"""Tenant and name."""
 
 
 @dataclass(slots=True)
@@ -29,7 +26,9 @@ class Entered:
     fresh: list[Job] = field(default_factory=list)
 
 
-def enter_sessions(catalog: Catalog, wanted: Sequence[Admission]) -> Script[dict[SessionName, Entered]]:
+async def enter_sessions(
+    tx: Transaction, catalog: Catalog, wanted: Sequence[Admission]
+) -> dict[SessionName, Entered]:
     """Lock the sessions that *wanted* has batches for, in order of their numbers; make those that are new."""
     keys: dict[SessionName, list[str]] = {}
     for new in wanted:
@@ -38,13 +37,13 @@ def enter_sessions(catalog: Catalog, wanted: Sequence[Admission]) -> Script[dict
             kept += [new.batch.source_key] if new.batch.source_key is not None else []
     if not keys:
         return {}
-    rows = yield Statement("sessions_by_name", {"names": [list(name) for name in keys]})
-    entered = {(session.tenant, session.name): _entered(session) for session in map(Session._make, rows)}
+    known = await tx.sessions_by_name(keys.keys())
+    entered = {(session.tenant, session.name): _entered(session) for session in known}
     for tenant, name in sorted(keys.keys() - entered.keys()):
-        entered[tenant, name] = _entered((yield from create_session(tenant, name)))
+        entered[tenant, name] = _entered(await create_session(tx, tenant, name))
     for session_name, source_keys in keys.items():
         if source_keys:
-            yield from _meet_sources(catalog, entered[session_name], source_keys)
+            await _meet_sources(tx, catalog, entered[session_name], source_keys)
     return entered
 
 
@@ -52,13 +51,13 @@ def _entered(session: Session) -> Entered:
     return Entered(session, session.enqueue_seq)
 
 
-def create_session(tenant: str, name: str) -> Script[Session]:
+async def create_session(tx: Transaction, tenant: str, name: str) -> Session:
     """Store a session that is not there yet, and lock it."""
-    yield Statement("session_create", {"tenant": tenant, "name": name})
-    rows = yield Statement("session_by_name", {"tenant": tenant, "name": name})
-    if not rows:
-        raise OvertakenError(f"session {name!r} was being made by somebody else")
-    return Session._make(rows[0])
+    await tx.create_session(tenant, name)
+    session = await tx.session_by_name(tenant, name)
+    if session is None:
+        raise OvertakenError(f"another transaction is creating session {name!r}")
+    return session
 
 
 # --- source keys ---------------------------------------------------------------------------------------------------
@@ -71,22 +70,19 @@ def seen_before(entered: dict[SessionName, Entered], new: Admission) -> Job | No
     return entered[new.terms.tenant, new.batch.session].seen.get(new.batch.source_key)
 
 
-def _meet_sources(catalog: Catalog, entered: Entered, keys: list[str]) -> Script[None]:
+async def _meet_sources(tx: Transaction, catalog: Catalog, entered: Entered, keys: list[str]) -> None:
     """Find the batches that came with one of these source keys before."""
-    values = {"session": entered.session.number, "keys": list(dict.fromkeys(keys))}
-    rows = yield Statement("sources_seen", values)
-    if not rows:
+    sources = await tx.sources_seen(entered.session.number, list(dict.fromkeys(keys)))
+    if not sources:
         return
-    found = yield Statement("jobs_seen", {"seqs": [row[1] for row in rows]})
-    jobs = {job.seq: job for job in map(Job._make, found)}
-    for row in rows:
-        entered.seen[row[0]] = jobs.get(row[1]) or _buried(catalog, entered.session, row)
+    jobs = {job.seq: job for job in await tx.jobs_seen([source.seq for source in sources])}
+    for source in sources:
+        entered.seen[source.key] = jobs.get(source.seq) or _buried(catalog, entered.session, source)
 
 
-def _buried(catalog: Catalog, session: Session, row: Row) -> Job:
+def _buried(catalog: Catalog, session: Session, source: SourceRow) -> Job:
     """Return what is left of a batch that was deleted: who it was and how it ended, without payload and result."""
-    _, seq, job_id, route, batch_json, enqueue_seq, enqueued_at_ms, state, deleted_at_ms = row
-    key = route_by_number(catalog, route).key
+    key = route_by_number(catalog, source.route).key
     gone: dict[str, Any] = dict.fromkeys(Job._fields)
     counters = (
         "attempt",
@@ -100,9 +96,9 @@ def _buried(catalog: Catalog, session: Session, row: Row) -> Job:
     )
     gone |= dict.fromkeys(counters, 0)
     gone |= {
-        "seq": seq,
-        "id": job_id,
-        "state": state,
+        "seq": source.seq,
+        "id": source.job_id,
+        "state": source.state,
         "kind": key.kind,
         "lane": key.lane,
         "tenant": session.tenant,
@@ -111,13 +107,13 @@ def _buried(catalog: Catalog, session: Session, row: Row) -> Job:
         "payload_json": "null",
         "headers_json": "{}",
         "tags_json": "{}",
-        "enqueued_at_ms": enqueued_at_ms,
-        "due_at_ms": enqueued_at_ms,
-        "finished_at_ms": deleted_at_ms,
+        "enqueued_at_ms": source.enqueued_at_ms,
+        "due_at_ms": source.enqueued_at_ms,
+        "finished_at_ms": source.deleted_at_ms,
         "max_attempts": 0,
         "session_number": session.number,
-        "enqueue_seq": enqueue_seq,
-        "batch_json": batch_json,
+        "enqueue_seq": source.enqueue_seq,
+        "batch_json": source.entry_json,
         "record_all": 0,
         "event_count": 0,
     }
@@ -146,36 +142,24 @@ def place_batch(entered: Entered, new: Admission, job: Job, now: Now) -> Job:
     return placed
 
 
-def write_sessions(catalog: Catalog, entered: Sequence[Entered], routes: dict[int, int], now: Now) -> Script[None]:
+async def write_sessions(
+    tx: Transaction, catalog: Catalog, entered: Sequence[Entered], routes: dict[int, int], now: Now
+) -> None:
     """Write what new batches change of their sessions; *routes* has the route of each batch by its number."""
     grown = [one for one in entered if one.fresh]
     if not grown:
         return
-    yield Statement("session_enter", many=[(one.newest, one.session.number) for one in grown])
-    sources = [_source(job, routes[job.seq]) for one in grown for job in one.fresh if _source_key(job) is not None]
-    if sources:
-        yield Statement("source_insert", many=sources)
+    await tx.write_session_lengths([(one.newest, one.session.number) for one in grown])
+    fresh = [job for one in grown for job in one.fresh]
+    await tx.insert_sources([(job, routes[job.seq]) for job in fresh if _source_key(job) is not None])
     # A head on offer stays the head: what is new stands behind it.
     waking = [
         one.session for one in grown if one.session.head is None and any(job.state == "ready" for job in one.fresh)
     ]
     for one in grown:
         one.fresh.clear()
-    yield from refresh_heads(catalog, waking, now)
+    await refresh_heads(tx, catalog, waking, now)
 
 
 def _source_key(job: Job) -> str | None:
     return None if job.batch is None else job.batch.source_key
-
-
-def _source(job: Job, route: int) -> Row:
-    return (
-        job.session_number,
-        _source_key(job),
-        job.seq,
-        job.id,
-        route,
-        job.batch_json,
-        job.enqueue_seq,
-        job.enqueued_at_ms,
-    )

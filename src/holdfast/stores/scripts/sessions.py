@@ -14,19 +14,14 @@ from holdfast.domain.job import Job
 from holdfast.domain.lane import Catalog
 from holdfast.domain.session import NO_HEAD, Batch, Head, Session
 from holdfast.domain.session_selection import Candidate, Choice, Place, Wanted, candidate, choose_run, standing_of
-from holdfast.stores.script import Row, Script, Signal, Statement, session_topic, sessions_topic
+from holdfast.stores.contract import LineRow, Transaction
 from holdfast.stores.scripts.catalog import route_by_number
+from holdfast.stores.topics import session_topic, sessions_topic
 
 _FIRST = Wanted("next", "idle", 1)
 
 
-def session_by_name(tenant: str, name: str) -> Script[Session | None]:
-    """Return the session, locked where the transaction writes, or None if it was never used."""
-    rows = yield Statement("session_by_name", {"tenant": tenant, "name": name})
-    return Session._make(rows[0]) if rows else None
-
-
-def only_free(jobs: Sequence[Job]) -> Script[list[Job]]:
+async def only_free(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
     """Leave out batches whose session somebody else has in hand, and lock the sessions of the others.
 
     For whoever tidies up: a claim of something quite different must not wait for a session.
@@ -34,7 +29,7 @@ def only_free(jobs: Sequence[Job]) -> Script[list[Job]]:
     numbers = sessions_of(jobs)
     if not numbers:
         return list(jobs)
-    free = {number for (number,) in (yield Statement("sessions_free", {"numbers": numbers}))}
+    free = await tx.free_sessions(numbers)
     return [job for job in jobs if job.session_number is None or job.session_number in free]
 
 
@@ -46,7 +41,7 @@ def sessions_of(jobs: Iterable[Job]) -> list[int]:
 # --- the line ------------------------------------------------------------------------------------------------------
 
 
-def candidate_of(catalog: Catalog, row: Row, welcome: Collection[int] | None) -> Candidate:
+def candidate_of(catalog: Catalog, row: LineRow, welcome: Collection[int] | None) -> Candidate:
     """Return a row of a session's line as the selection sees it; *welcome* has the routes a claimer may take."""
     seq, enqueue_seq, state, epoch, route, batch_json = row
     key = route_by_number(catalog, route).key
@@ -59,15 +54,15 @@ def candidate_of(catalog: Catalog, row: Row, welcome: Collection[int] | None) ->
     return candidate(Place(seq, enqueue_seq, route), standing, Batch.from_json(batch_json), key.kind)
 
 
-def choose_from_line(
-    catalog: Catalog, session: int, wanted: Wanted, welcome: Collection[int] | None
-) -> Script[Choice]:
+async def choose_from_line(
+    tx: Transaction, catalog: Catalog, session: int, wanted: Wanted, welcome: Collection[int] | None
+) -> Choice:
     """Return the run that a claim takes of a session's line, reading on as long as that could make it longer."""
     page = wanted.limit + limits.SESSION_SCAN_SURPLUS
     met: list[Candidate] = []
     after = 0
     while True:
-        rows = yield Statement("session_line", {"session": session, "after": after, "limit": page})
+        rows = await tx.session_line(session, after, page)
         met += [candidate_of(catalog, row, welcome) for row in rows]
         choice = choose_run(met, wanted)
         if choice.complete or len(rows) < page:
@@ -79,42 +74,39 @@ def choose_from_line(
 # --- heads ---------------------------------------------------------------------------------------------------------
 
 
-def refresh_sessions(catalog: Catalog, numbers: Collection[int], now: Now) -> Script[None]:
+async def refresh_sessions(tx: Transaction, catalog: Catalog, numbers: Collection[int], now: Now) -> None:
     """Lock these sessions and write which head each offers now, where that has changed."""
-    rows = yield Statement("sessions_by_number", {"numbers": sorted(numbers)})
-    yield from refresh_heads(catalog, [Session._make(row) for row in rows], now)
+    await refresh_heads(tx, catalog, await tx.sessions_by_number(sorted(numbers)), now)
 
 
-def refresh_heads(catalog: Catalog, sessions: Sequence[Session], now: Now) -> Script[None]:
+async def refresh_heads(tx: Transaction, catalog: Catalog, sessions: Sequence[Session], now: Now) -> None:
     """Write which head each of these locked sessions offers now, where that has changed, and wake who may take it."""
     if not sessions:
         return
-    rows = yield Statement("session_fronts", {"sessions": [session.number for session in sessions]})
-    fronts = {number: (bool(running), front) for number, running, *front in rows}
-    changed: list[Row] = []
+    fronts = await tx.session_fronts([session.number for session in sessions])
+    changed: list[tuple[Head, int]] = []
     topics: set[str] = set()
     for session in sessions:
-        running, front = fronts.get(session.number, (False, None))
-        if front is None or running:
+        front = fronts.get(session.number)
+        if front is None or front.running:
             head = NO_HEAD
         else:
             topics.add(session_topic(session.tenant, session.name))
-            head = NO_HEAD if session.leased(now) else (yield from _head(catalog, session, tuple(front)))
+            head = NO_HEAD if session.leased(now) else await _head(tx, catalog, session, front.first)
         if head != (session.head or NO_HEAD):
-            changed.append((*head, session.number))
+            changed.append((head, session.number))
         if head.route is not None:
             topics.add(sessions_topic(route_by_number(catalog, head.route).key.lane))
-    if changed:
-        yield Statement("session_heads_write", many=changed)
+    await tx.write_session_heads(changed)
     if topics:
-        yield Signal(sorted(topics))
+        tx.notify(sorted(topics))
 
 
-def _head(catalog: Catalog, session: Session, front: Row) -> Script[Head]:
+async def _head(tx: Transaction, catalog: Catalog, session: Session, front: LineRow) -> Head:
     """Return the head of a session's line, of which *front* comes first."""
     first = candidate_of(catalog, front, None)
     if first.standing == "passed":
-        choice = yield from choose_from_line(catalog, session.number, _FIRST, None)
+        choice = await choose_from_line(tx, catalog, session.number, _FIRST, None)
     else:
         choice = choose_run([first], _FIRST)
     if not choice.run:

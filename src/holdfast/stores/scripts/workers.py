@@ -1,51 +1,28 @@
-"""The registry of workers: who runs, what it takes and holds, when it last said so. Nothing is decided by it."""
+"""The registry of workers: who runs, what it takes and holds, when it last wrote. Nothing is decided by it."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from holdfast.domain import limits, strict_json
+from holdfast.domain import limits
 from holdfast.domain.records import WorkerInfo
-from holdfast.stores import script
-from holdfast.stores.script import Script, Statement
-
-_LISTS = ("lanes", "kinds", "capabilities", "loaded")
+from holdfast.stores.contract import Transaction
 
 
-def beat(worker: WorkerInfo) -> Script[None]:
-    """Write what one start of a worker says of itself, and forget a few that fell silent long ago."""
-    now = yield from script.now()
-    values = {
-        "worker": worker.worker,
-        "incarnation": worker.incarnation,
-        "host": worker.host,
-        "process": worker.process,
-        "version": worker.version,
-        "state": worker.state,
-        "concurrency": worker.concurrency,
-        "running": worker.running,
-        "switches": worker.switches,
-        **{word: strict_json.compact(list(getattr(worker, word))) for word in _LISTS},
-        "now": now.wall_ms,
-    }
-    yield Statement("worker_write", values)
-    yield Statement("workers_forget", {"before": now.wall_ms - limits.WORKERS_FORGOTTEN_MS, "limit": limits.BITE})
+async def beat(tx: Transaction, worker: WorkerInfo) -> None:
+    """Store what one start of a worker says of itself, and delete a few that have been silent for long."""
+    now = await tx.now()
+    await tx.write_worker(worker, now)
+    await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.BITE)
 
 
-def leave(worker: str, incarnation: str) -> Script[None]:
+async def leave(tx: Transaction, worker: str, incarnation: str) -> None:
     """Delete the row of a start that ends in good order."""
-    yield Statement("worker_delete", {"worker": worker, "incarnation": incarnation})
+    await tx.delete_worker(worker, incarnation)
 
 
-def newest(limit: int) -> Script[list[WorkerInfo]]:
-    """Return the workers that said something last, with what each holds."""
-    now = yield from script.now()
-    rows = yield Statement("workers_newest", {"limit": limit})
-    return [_worker(row, now.wall_ms) for row in rows]
-
-
-def _worker(row: script.Row, now_ms: int) -> WorkerInfo:
-    said = WorkerInfo._make(row)
-    lists: dict[str, Any] = {word: tuple(strict_json.decode(getattr(said, word))) for word in _LISTS}
-    silent = now_ms - said.beat_at_ms > limits.WORKER_SILENT_MS
-    return said._replace(state="silent" if silent else said.state, **lists)
+async def newest(tx: Transaction, limit: int) -> list[WorkerInfo]:
+    """Return the workers that wrote last, with what each holds."""
+    now = await tx.now()
+    return [
+        worker._replace(state="silent") if now.wall_ms - worker.beat_at_ms > limits.WORKER_SILENT_MS else worker
+        for worker in await tx.newest_workers(limit)
+    ]

@@ -1,16 +1,20 @@
-"""Answering what scripts ask, on one connection: a blocking way, and an awaiting one for aiosqlite."""
+"""Transactions on one SQLite connection: a sync one, and an async one for aiosqlite."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from holdfast.domain import strict_json
-from holdfast.domain.clock import Clock
-from holdfast.stores.drivers import answer_beside
-from holdfast.stores.script import Request, Rows, Statement
+from holdfast.domain.clock import Clock, Now
+from holdfast.domain.records import Finding
+from holdfast.stores.contract import ReadyJobs, ReadyRequest
+from holdfast.stores.sql_queries import Row, Rows
+from holdfast.stores.sql_transaction import RoutingCache, SqlTransaction
+from holdfast.stores.sqlite.doctor import examine
+from holdfast.stores.sqlite.select import select_ready
 from holdfast.stores.sqlite.statements import statements
 
 Observer: TypeAlias = Callable[[str], None]
@@ -37,57 +41,83 @@ def close_connection(cursor: sqlite3.Cursor) -> None:
         connection.close()
 
 
-class Answers:
-    """Answers requests and collects the signals to send once the transaction has committed.
+_NO_VALUES: Mapping[str, Any] = {}
+
+
+class SqliteState(RoutingCache):
+    """What the transactions of one store share."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+
+class SqliteTransaction(SqlTransaction):
+    """An open transaction on a sync connection.
 
     All statements of a transaction, its begin and its rollback included, go through one cursor, which resets the
     last one when it runs the next. An interrupt may strike between a statement and the fetching of its rows; on a
     cursor of its own, kept by the traceback, the statement would stay open, and with it the view it reads.
     """
 
-    def __init__(self, cursor: Any, clock: Clock, observe: Observer) -> None:
-        self.signals: set[str] = set()
+    __slots__ = ("_clock", "_cursor", "_observe", "_path", "_texts")
+
+    def __init__(self, state: SqliteState, cursor: Any, clock: Clock, observe: Observer) -> None:
+        super().__init__(state)
+        self._path = state.path
         self._cursor = cursor
         self._clock = clock
         self._observe = observe
         self._texts = statements()
 
-    def blocking(self, request: Request) -> Any:
-        """Answer in this thread."""
-        if type(request) is Statement:
-            return self._execute(request)
-        return answer_beside(request, self._clock, self.signals)
+    async def now(self) -> Now:
+        """Return the store's clock."""
+        return self._clock.now()
 
-    async def awaiting(self, request: Request) -> Any:
-        """Answer through a connection whose methods are awaited."""
-        if type(request) is Statement:
-            return await self._execute_async(request)
-        return answer_beside(request, self._clock, self.signals)
-
-    def _execute(self, statement: Statement) -> Rows:
-        self._observe(statement.name)
+    async def query(
+        self, name: str, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
+    ) -> Rows:
+        """Run one named statement; never suspends."""
+        self._observe(name)
         cursor: sqlite3.Cursor = self._cursor
-        if statement.many is not None:
-            cursor.executemany(self._texts[statement.name], statement.many)
+        if many is not None:
+            cursor.executemany(self._texts[name], many)
             return [(cursor.rowcount,)]
-        cursor.execute(*self._worded(statement))
+        cursor.execute(*self._bind(name, values))
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
 
-    async def _execute_async(self, statement: Statement) -> Rows:
-        self._observe(statement.name)
-        cursor = self._cursor
-        if statement.many is not None:
-            await cursor.executemany(self._texts[statement.name], statement.many)
-            return [(cursor.rowcount,)]
-        await cursor.execute(*self._worded(statement))
-        return list(await cursor.fetchall()) if cursor.description is not None else [(cursor.rowcount,)]
+    async def select_ready(self, wanted: ReadyRequest) -> ReadyJobs | None:
+        """Choose ready jobs in claim order; no other writer can take them."""
+        return await select_ready(self, wanted)
 
-    def _worded(self, statement: Statement) -> tuple[str, dict[str, Any]]:
+    async def health(self) -> list[Finding]:
+        """Return the state of the library, the file and its modes."""
+        return await examine(self, self._path)
+
+    def _bind(self, name: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the text and its values. Some statements for many have a quicker text for one."""
-        for_one = self._texts.get(f"{statement.name}_one")
-        if for_one is not None and (values := _bound_one(statement.values)) is not None:
-            return for_one, values
-        return self._texts[statement.name], _bound(statement.values)
+        for_one = self._texts.get(f"{name}_one")
+        if for_one is not None and (bound := _bound_one(values)) is not None:
+            return for_one, bound
+        return self._texts[name], _bound(values)
+
+
+class AioSqliteTransaction(SqliteTransaction):
+    """An open transaction on a connection of aiosqlite."""
+
+    __slots__ = ()
+
+    async def query(
+        self, name: str, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
+    ) -> Rows:
+        """Run one named statement, awaiting it."""
+        self._observe(name)
+        cursor = self._cursor
+        if many is not None:
+            await cursor.executemany(self._texts[name], many)
+            return [(cursor.rowcount,)]
+        await cursor.execute(*self._bind(name, values))
+        return list(await cursor.fetchall()) if cursor.description is not None else [(cursor.rowcount,)]
 
 
 _MANY = frozenset((list, dict))

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from holdfast.domain.records import Finding
-from holdfast.stores.script import Script, Statement
+from holdfast.stores.sql_transaction import SqlTransaction
 from holdfast.stores.sqlite.file_systems import file_system, network_file_system
 from holdfast.stores.sqlite.paths import MEMORY
 from holdfast.stores.sqlite.write_ahead_log import LOG_BYTES_LONG
@@ -17,13 +17,13 @@ _SPACE_LOW = 256 << 20
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
-def examine(path: str) -> Script[list[Finding]]:
+async def examine(tx: SqlTransaction, path: str) -> list[Finding]:
     """Return what is found of library, journal, syncing, schema, file and the disk it lies on."""
-    [[version]] = yield Statement("doctor_version")
-    [[journal]] = yield Statement("doctor_journal_mode")
-    [[synchronous]] = yield Statement("doctor_synchronous")
-    [[schema]] = yield Statement("doctor_schema")
-    [[soundness]] = yield Statement("doctor_integrity")
+    [[version]] = await tx.query("doctor_version")
+    [[journal]] = await tx.query("doctor_journal_mode")
+    [[synchronous]] = await tx.query("doctor_synchronous")
+    [[schema]] = await tx.query("doctor_schema")
+    [[soundness]] = await tx.query("doctor_integrity")
     return [
         _version(version),
         _journal(journal),

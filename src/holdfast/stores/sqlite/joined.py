@@ -11,14 +11,19 @@ from typing import Any, TypeVar
 
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.stores.drivers import run_script, run_script_async
-from holdfast.stores.script import Read, Write
 from holdfast.stores.signals import Hub
-from holdfast.stores.sqlite.answers import Answers, Observer, plain_cursor
+from holdfast.stores.sqlite.answers import (
+    AioSqliteTransaction,
+    Observer,
+    SqliteState,
+    SqliteTransaction,
+    plain_cursor,
+)
 from holdfast.stores.sqlite.errors import translated
 from holdfast.stores.sqlite.paths import MEMORY
 from holdfast.stores.sqlite.statements import statements
 from holdfast.stores.sqlite.threads import in_thread
+from holdfast.stores.transaction import Operation, PlainForm, run_sync
 
 T = TypeVar("T")
 
@@ -27,13 +32,20 @@ _KEEP = "release holdfast_join"
 _UNDO = "rollback to holdfast_join"
 
 
-class BlockingJoined:
+class SyncJoined:
     """Joins a transaction on a `sqlite3.Connection`; awaited, it runs in another thread."""
 
     def __init__(
-        self, connection: sqlite3.Connection, clock: Clock, observe: Observer, hub: Hub, mutex: threading.RLock
+        self,
+        state: SqliteState,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        observe: Observer,
+        hub: Hub,
+        mutex: threading.RLock,
     ) -> None:
         self.hub = hub
+        self._state = state
         self._mutex = mutex
         """Held by the thread that runs something, because savepoints of several threads must not overlap."""
         self.connection = connection
@@ -54,19 +66,23 @@ class BlockingJoined:
         """Refuse whatever comes after the transaction's end."""
         self._ended = True
 
-    def run(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in a savepoint."""
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return self.write(operation)
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint."""
         with self._mutex:
             _refuse_ended(ended=self._ended or not self.connection.in_transaction)
             with translated():
-                return self._run(step)
+                return self._run(operation)
 
-    def _run(self, step: Read[T] | Write[T]) -> T:
+    def _run(self, operation: Operation[T]) -> T:
         cursor = plain_cursor(self.connection)
-        answers = Answers(cursor, self._clock, self._observe)
+        tx = SqliteTransaction(self._state, cursor, self._clock, self._observe)
         cursor.execute(_OPEN)
         try:
-            result = run_script(step.script(), answers.blocking)
+            result = run_sync(operation(tx))
         except BaseException:
             # An error such as a full disk may have ended the whole transaction already.
             if self.connection.in_transaction:
@@ -74,12 +90,16 @@ class BlockingJoined:
                 cursor.execute(_KEEP)
             raise
         cursor.execute(_KEEP)
-        self.signals |= answers.signals
+        self.signals |= tx.topics
         return result
 
-    async def run_async(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in a savepoint, in another thread."""
-        return await in_thread(lambda: self.run(step))
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint, in another thread."""
+        return await in_thread(partial(self.write, operation))
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint, in another thread."""
+        return await in_thread(partial(self.write, operation))
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
@@ -93,22 +113,36 @@ class BlockingJoined:
         return await in_thread(lambda: self.execute(sql, values))
 
 
-class AwaitingJoined:
+class AsyncJoined:
     """Joins a transaction on an `aiosqlite.Connection`, awaiting each statement."""
 
-    def __init__(self, connection: Any, path: str, clock: Clock, observe: Observer, hub: Hub) -> None:
+    def __init__(
+        self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, hub: Hub
+    ) -> None:
         self.hub = hub
+        self._state = state
         self._unchecked_path: str | None = path
         self.connection = connection
         self._clock = clock
         self._observe = observe
 
-    def run(self, step: Read[T] | Write[T]) -> T:  # noqa: ARG002  # the shape of a runner
+    def read(self, operation: Operation[T]) -> T:
         """Refuse: this connection can only be awaited."""
-        raise TypeError("an awaited connection needs an AsyncQueue")
+        raise TypeError("an async connection needs an AsyncQueue")
 
-    async def run_async(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in a savepoint."""
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Refuse: this connection can only be awaited."""
+        raise TypeError("an async connection needs an AsyncQueue")
+
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return await self._run(operation)
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint."""
+        return await self._run(operation)
+
+    async def _run(self, operation: Operation[T]) -> T:
         _refuse_ended(ended=not self.connection.in_transaction)
         with translated():
             cursor = await self.connection.cursor()
@@ -116,8 +150,8 @@ class AwaitingJoined:
             await self._check(cursor)
             await cursor.execute(_OPEN)
             try:
-                answers = Answers(cursor, self._clock, self._observe)
-                result = await run_script_async(step.script(), answers.awaiting)
+                tx = AioSqliteTransaction(self._state, cursor, self._clock, self._observe)
+                result = await operation(tx)
             except BaseException:
                 if self.connection.in_transaction:
                     await cursor.execute(_UNDO)
@@ -133,7 +167,7 @@ class AwaitingJoined:
                 refuse(list(await cursor.fetchall()))
             self._unchecked_path = None
 
-    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # noqa: ARG002  # the shape of a runner
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
         """Refuse: this connection can only be awaited."""
         raise TypeError("an awaited connection needs an AsyncQueue")
 

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.stores.drivers import run_script
-from holdfast.stores.script import Script
-from holdfast.stores.sqlite.answers import Answers, Observer, close_connection, plain_cursor
+from holdfast.stores.sqlite.answers import Observer, SqliteState, SqliteTransaction, close_connection, plain_cursor
 from holdfast.stores.sqlite.errors import translated
 from holdfast.stores.sqlite.opening import Opener
+from holdfast.stores.transaction import Operation, run_sync
 
 T = TypeVar("T")
 
@@ -37,7 +36,10 @@ class _Loan:
 class Readers:
     """Connections that only read. One is lent to each script; a few are kept for the next."""
 
-    def __init__(self, opener: Opener, observe: Observer, make_ready: Callable[[], object]) -> None:
+    def __init__(
+        self, state: SqliteState, opener: Opener, observe: Observer, make_ready: Callable[[], object]
+    ) -> None:
+        self._state = state
         self._opener = opener
         self._observe = observe
         self._make_ready = make_ready
@@ -46,12 +48,12 @@ class Readers:
         self._loans: set[_Loan] = set()
         self._resting = False
 
-    def run(self, script: Callable[[], Script[T]]) -> T:
-        """Run *script* on one view of the store and return its result."""
+    def run(self, operation: Operation[T]) -> T:
+        """Run *operation* on one view of the store and return its result."""
         loan = _Loan()
         try:
             with translated():
-                return self._read(loan, script)
+                return self._read(loan, operation)
         finally:
             try:
                 self._take_back(loan)
@@ -59,7 +61,7 @@ class Readers:
                 # Once more, for an interrupt that struck within the first.
                 self._take_back(loan)
 
-    def _read(self, loan: _Loan, script: Callable[[], Script[T]]) -> T:
+    def _read(self, loan: _Loan, operation: Operation[T]) -> T:
         self._lend(loan)
         if loan.cursor is None:
             loan.cursor = plain_cursor(self._open())
@@ -69,7 +71,8 @@ class Readers:
         try:
             self._observe("begin")
             cursor.execute("begin")
-            return run_script(script(), Answers(cursor, self._opener.clock, self._observe).blocking)
+            tx = SqliteTransaction(self._state, cursor, self._opener.clock, self._observe)
+            return run_sync(operation(tx))
         except sqlite3.Error:
             # Its view is not to be trusted any more.
             loan.broken = True

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from holdfast.domain.job import Job
-from holdfast.stores.engine import Selection, Wanted
-from holdfast.stores.script import Script, Statement
-from holdfast.stores.scripts.ready import choose_from, first_level, is_one_stream, offer_of, select_stream
+from holdfast.stores.contract import ReadyJobs, ReadyRequest
+from holdfast.stores.ready import choose_from, first_level, is_one_stream, offer_of, select_stream
+from holdfast.stores.sql_transaction import SqlTransaction
 
 
-def select_ready(wanted: Wanted) -> Script[Selection | None]:
+async def select_ready(tx: SqlTransaction, wanted: ReadyRequest) -> ReadyJobs | None:
     """Choose up to the limit of ready jobs of the first level that has any, in the order of claiming."""
     request, preference, routes, limit = wanted[:4]
-    level = yield from first_level(request, routes, limit)
+    level = await first_level(tx, request, routes, limit)
     if level is None:
         return None
     if is_one_stream(level, preference):
-        return (yield from select_stream(level, preference, limit))
-    offer = yield from offer_of(level, preference)
+        return await select_stream(tx, level, preference, limit)
+    offer = await offer_of(tx, level, preference)
     chosen = choose_from(offer, limit, preference)
-    rows = yield Statement("jobs_by_seq", {"seqs": [candidate.seq for candidate in chosen]})
-    jobs = {job.seq: job for job in map(Job._make, rows)}
-    return Selection([jobs[candidate.seq] for candidate in chosen], *offer.round)
+    jobs = {job.seq: job for job in await tx.jobs_by_seq([candidate.seq for candidate in chosen])}
+    return ReadyJobs([jobs[candidate.seq] for candidate in chosen], *offer.round)

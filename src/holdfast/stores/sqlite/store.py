@@ -6,27 +6,26 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
+from holdfast.domain.admission import Admission
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.masking import mask_url
-from holdfast.stores.engine import Engine, Joined
-from holdfast.stores.script import Read, Script, Write
+from holdfast.stores.contract import Transaction
+from holdfast.stores.engine import Joined
 from holdfast.stores.signals import Hub
-from holdfast.stores.sqlite.answers import Observer, unobserved
-from holdfast.stores.sqlite.doctor import examine
+from holdfast.stores.sqlite.answers import Observer, SqliteState, unobserved
 from holdfast.stores.sqlite.forks import rest_at_fork
-from holdfast.stores.sqlite.joined import AwaitingJoined, BlockingJoined
+from holdfast.stores.sqlite.joined import AsyncJoined, SyncJoined
 from holdfast.stores.sqlite.opening import Opener
 from holdfast.stores.sqlite.paths import MEMORY
 from holdfast.stores.sqlite.readers import Readers
-from holdfast.stores.sqlite.select import select_ready
 from holdfast.stores.sqlite.waking import hub_of
 from holdfast.stores.sqlite.writer import Writer
+from holdfast.stores.transaction import Operation, PlainForm
 
 T = TypeVar("T")
 
@@ -52,7 +51,7 @@ class SqliteStore:
         clock: Clock | None = None,
         observe: Observer = unobserved,
     ) -> None:
-        self.engine = Engine(select_ready=select_ready, examine=partial(examine, path))
+        self._state = SqliteState(path)
         self._settings: dict[str, Any] = {
             "relaxed": relaxed,
             "migrates": migrates,
@@ -73,8 +72,8 @@ class SqliteStore:
     def _start(self) -> None:
         self._process = os.getpid()
         self._hub: Hub = Hub() if self._opener.in_memory else hub_of(self._opener.path)
-        self._writer = Writer(self._opener, self._hub, self._observe)
-        self._readers = Readers(self._opener, self._observe, self.migrate)
+        self._writer = Writer(self._state, self._opener, self._hub, self._observe)
+        self._readers = Readers(self._state, self._opener, self._observe, self.migrate)
 
     @property
     def hub(self) -> Hub:
@@ -96,22 +95,36 @@ class SqliteStore:
 
     # --- single transactions ---------------------------------------------------------------------------------------
 
-    def run(self, step: Read[T] | Write[T]) -> T:
-        """Run one script in one transaction and return its result once that has committed."""
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* on one consistent view of the store."""
         self._check_process()
-        # In memory there is but one connection, so that readers queue with the writers.
-        if isinstance(step, Write) or self._opener.in_memory:
-            return self._writer.run(step.script)
-        return self._readers.run(step.script)
+        # In memory there is only one connection, so that readers queue with the writers.
+        return (self._writer if self._opener.in_memory else self._readers).run(operation)
 
-    def run_async(self, step: Read[T] | Write[T]) -> Coroutine[Any, Any, T]:
-        """Run one script in another thread; it goes on to its end if the task is cancelled."""
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in one transaction and return its result once that has committed."""
         self._check_process()
-        if isinstance(step, Write) or self._opener.in_memory:
-            # Now, in the caller's own task: the coroutine may be run by another one.
-            self._writer.refuse_holder()
-            return self._writer.run_async(step.script)
-        return asyncio.to_thread(self._readers.run, step.script)
+        return self._writer.run(operation)
+
+    def read_async(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+        """Run *operation* in another thread."""
+        self._check_process()
+        if self._opener.in_memory:
+            return self.write_async(operation)
+        return asyncio.to_thread(self._readers.run, operation)
+
+    def write_async(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
+    ) -> Coroutine[Any, Any, T]:
+        """Run *operation* in another thread; it runs to its end if the task is cancelled."""
+        self._check_process()
+        # Now, in the caller's own task: the coroutine may be run by another one.
+        self._writer.refuse_holder()
+        return self._writer.run_async(operation)
+
+    def plain_enqueue(self, new: Admission, again: Operation[Any]) -> PlainForm | None:
+        """Return None: SQLite gains nothing by it."""
+        return None
 
     # --- transactions of the caller --------------------------------------------------------------------------------
 
@@ -140,11 +153,11 @@ class SqliteStore:
             if path == MEMORY:
                 raise InvalidInput("connection", "cannot be open on a queue in memory, which belongs to itself alone")
             clock = self._opener.know_clock()
-            joined = BlockingJoined(connection, clock, self._observe, self.hub, threading.RLock())
+            joined = SyncJoined(self._state, connection, clock, self._observe, self.hub, threading.RLock())
             joined.check(path)
             return joined
         if hasattr(connection, "execute_fetchall"):
-            return AwaitingJoined(connection, path, self._opener.know_clock(), self._observe, self.hub)
+            return AsyncJoined(self._state, connection, path, self._opener.know_clock(), self._observe, self.hub)
         raise InvalidInput(
             "connection", f"must be a sqlite3 or aiosqlite connection, not {type(connection).__name__}"
         )
@@ -199,7 +212,7 @@ class SqliteStore:
     def migrate(self) -> list[str]:
         """Open the file, bring its schema up to date and return the migrations that this opening applied."""
         self._opener.applied = []
-        self.run(Write(_nothing))
+        self.write(_nothing)
         return self._opener.applied
 
     def close(self) -> None:
@@ -211,6 +224,5 @@ class SqliteStore:
             self._closed_in_memory = self._opener.in_memory
 
 
-def _nothing() -> Script[None]:
+async def _nothing(tx: Transaction) -> None:
     """Do nothing in a transaction."""
-    yield from ()

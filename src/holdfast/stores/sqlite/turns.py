@@ -14,20 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.stores.script import Script
-
-Work = Callable[[], Script[Any]]
+from holdfast.stores.transaction import Operation
 
 
 class Ticket:
     """A script that wants to be run, or somebody who wants the writer for himself, waiting in a thread."""
 
-    __slots__ = ("_bell", "answered", "error", "result", "script")
+    __slots__ = ("_bell", "answered", "error", "operation", "result")
     threadless = False
     """Whether its caller waits without a thread, so that another one has to do the work."""
 
-    def __init__(self, script: Work | None) -> None:
-        self.script = script
+    def __init__(self, operation: Operation[Any] | None) -> None:
+        self.operation = operation
         self.answered = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -60,8 +58,8 @@ class TaskTicket(Ticket):
     __slots__ = ("_lead", "_loop", "_waiter", "working")
     threadless = True
 
-    def __init__(self, script: Work | None, lead: Callable[[Ticket], None] | None = None) -> None:
-        super().__init__(script)
+    def __init__(self, operation: Operation[Any] | None, lead: Callable[[Ticket], None] | None = None) -> None:
+        super().__init__(operation)
         self._lead = lead
         self._loop = asyncio.get_running_loop()
         self._waiter = self._loop.create_future()
@@ -148,7 +146,7 @@ class Turns:
     def take_next(self, group: list[Ticket]) -> Ticket | None:
         """Move the script that has waited longest into *group*, unless somebody before it wants to lead alone."""
         with self._mutex:
-            if not self.queue or self.queue[0].script is None:
+            if not self.queue or self.queue[0].operation is None:
                 return None
             ticket = self.queue[0]
             group.append(ticket)

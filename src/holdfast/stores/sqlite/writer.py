@@ -23,18 +23,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown, StoreBusy
-from holdfast.stores.drivers import run_script
-from holdfast.stores.script import Script
 from holdfast.stores.signals import Hub
-from holdfast.stores.sqlite.answers import Answers, Observer, close_connection, plain_cursor
+from holdfast.stores.sqlite.answers import Observer, SqliteState, SqliteTransaction, close_connection, plain_cursor
 from holdfast.stores.sqlite.errors import translate, translated
-from holdfast.stores.sqlite.joined import BlockingJoined
+from holdfast.stores.sqlite.joined import SyncJoined
 from holdfast.stores.sqlite.loops import abandon_when_closed
 from holdfast.stores.sqlite.opening import BUSY_SECONDS, Opener
 from holdfast.stores.sqlite.side_file import SideFile
 from holdfast.stores.sqlite.threads import in_thread
 from holdfast.stores.sqlite.turns import TaskTicket, Ticket, Turns
 from holdfast.stores.sqlite.write_ahead_log import trim_log
+from holdfast.stores.transaction import Operation, run_sync
 
 T = TypeVar("T")
 
@@ -59,13 +58,14 @@ _transactions: ContextVar[dict[int, Ticket]] = ContextVar("holdfast_transactions
 class Writer:
     """The only way to write to one database in this process: for threads, tasks and explicit transactions."""
 
-    def __init__(self, opener: Opener, hub: Hub, observe: Observer) -> None:
+    def __init__(self, state: SqliteState, opener: Opener, hub: Hub, observe: Observer) -> None:
+        self._state = state
         self._opener = opener
         self._hub = hub
         self._observe = observe
         self._turns = Turns()
         self._cursor: sqlite3.Cursor | None = None
-        """Runs every statement of the writing connection; see `Answers`."""
+        """Runs every statement of the writing connection; see `SqliteTransaction`."""
         self._dropped: sqlite3.Cursor | None = None
         """What is not used any more, and not surely closed yet."""
         self._side: SideFile | None = None
@@ -77,15 +77,15 @@ class Writer:
         self._all_told = False
         """Whether each of the group has what to tell its caller without a commit."""
         self._holder: object = None
-        self._joined: BlockingJoined | None = None
+        self._joined: SyncJoined | None = None
         self._rest: Ticket | None = None
 
     # --- scripts ---------------------------------------------------------------------------------------------------
 
-    def run(self, script: Callable[[], Script[T]]) -> T:
-        """Run *script* in a transaction and return its result once that has committed."""
+    def run(self, operation: Operation[T]) -> T:
+        """Run *operation* in a transaction and return its result once that has committed."""
         self.refuse_holder()
-        ticket = Ticket(script)
+        ticket = Ticket(operation)
         try:
             if self._turns.join(ticket) or self._wait_for_lead(ticket):
                 self._lead(ticket)
@@ -100,10 +100,10 @@ class Writer:
         result: T = ticket.result
         return result
 
-    async def run_async(self, script: Callable[[], Script[T]]) -> T:
-        """Run *script* as `run` does, in another thread. It is run to its end also if the task is cancelled."""
+    async def run_async(self, operation: Operation[T]) -> T:
+        """Run *operation* as `run` does, in another thread. It is run to its end also if the task is cancelled."""
         self.refuse_holder()
-        ticket = TaskTicket(script, self._lead_elsewhere)
+        ticket = TaskTicket(operation, self._lead_elsewhere)
         if self._turns.join(ticket):
             try:
                 self._lead_elsewhere(ticket)
@@ -191,7 +191,7 @@ class Writer:
 
     def _run_part(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str]) -> None:
         """Run one script. If it fails it leaves nothing behind; the others of its group are not concerned."""
-        assert member.script is not None  # noqa: S101  # only scripts are taken into a group
+        assert member.operation is not None  # noqa: S101  # only operations are taken into a group
         # One that was put back from a group that came to nothing has seen what never was.
         member.result = member.error = None
         first = not cursor.connection.in_transaction
@@ -199,9 +199,9 @@ class Writer:
             self._begin(cursor)
         else:
             cursor.execute(_PART_OPEN)
-        answers = Answers(cursor, self._opener.clock, self._observe)
+        tx = SqliteTransaction(self._state, cursor, self._opener.clock, self._observe)
         try:
-            member.result = run_script(member.script(), answers.blocking)
+            member.result = run_sync(member.operation(tx))
         except Exception as error:
             if not cursor.connection.in_transaction:
                 # The engine gave up the whole transaction, and with it what the others had done.
@@ -209,7 +209,7 @@ class Writer:
             member.error = translate(error)
             cursor.execute("rollback" if first else _PART_UNDO)
         else:
-            signals |= answers.signals
+            signals |= tx.topics
         if not first:
             cursor.execute(_PART_KEEP)
 
@@ -273,7 +273,7 @@ class Writer:
     # --- explicit transactions -------------------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[BlockingJoined]:
+    def transaction(self) -> Iterator[SyncJoined]:
         """Hold the writer for the block: commit at its end, or roll back if it raises."""
         self.refuse_holder()
         ticket = Ticket(None)
@@ -293,7 +293,7 @@ class Writer:
             raise
 
     @asynccontextmanager
-    async def transaction_async(self) -> AsyncIterator[BlockingJoined]:
+    async def transaction_async(self) -> AsyncIterator[SyncJoined]:
         """Hold the writer for the block as `transaction` does, running each call in another thread."""
         self.refuse_holder()
         ticket = TaskTicket(None)
@@ -325,14 +325,15 @@ class Writer:
         if self._holder is not None and self._holder == _whoever_runs():
             raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
 
-    def _open_joined(self, mutex: threading.RLock) -> BlockingJoined:
+    def _open_joined(self, mutex: threading.RLock) -> SyncJoined:
         with translated():
             cursor = self._pass_gate()
             self._begin(cursor)
-        self._joined = BlockingJoined(cursor.connection, self._opener.clock, self._observe, self._hub, mutex)
+        clock = self._opener.clock
+        self._joined = SyncJoined(self._state, cursor.connection, clock, self._observe, self._hub, mutex)
         return self._joined
 
-    def _finish_joined(self, joined: BlockingJoined) -> None:
+    def _finish_joined(self, joined: SyncJoined) -> None:
         joined.end()
         if not joined.connection.in_transaction:
             raise Misconfigured("the transaction was ended by SQL run in it; leave commit and rollback to the block")

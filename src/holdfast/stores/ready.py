@@ -14,9 +14,9 @@ from holdfast.domain.claim import ClaimRequest
 from holdfast.domain.job import Job
 from holdfast.domain.lane import Route
 from holdfast.domain.ordering import Candidate, Preference, choose, level_of, turn_key
-from holdfast.stores.engine import Selection
-from holdfast.stores.script import Row, Script, Statement
-from holdfast.stores.scripts.turns import read_turn
+from holdfast.stores.contract import ReadyJobs
+from holdfast.stores.sql_queries import Row
+from holdfast.stores.sql_transaction import SqlTransaction
 
 # How many other affinities a claim looks at when its own has used up its time.
 _AFFINITIES_LOOKED_AT = 256
@@ -84,15 +84,15 @@ def is_one_stream(level: Level, preference: Preference) -> bool:
     )
 
 
-def select_stream(level: Level, preference: Preference, limit: int) -> Script[Selection]:
+async def select_stream(tx: SqlTransaction, level: Level, preference: Preference, limit: int) -> ReadyJobs:
     """Choose the first jobs of a level that is a single run of jobs."""
     [route] = level.routes
     scope = scope_of(level, preference)
-    last_turn = yield from read_turn(scope)
+    last_turn = await tx.last_fair_key(scope)
     values = {"route": route, "priority": level.priority, "turn": level.only_turn, "limit": limit}
-    rows = yield Statement("ready_stream", values)
+    rows = await tx.query("ready_stream", values)
     jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
-    return Selection(jobs, scope, last_turn)
+    return ReadyJobs(jobs, scope, last_turn)
 
 
 def scope_of(level: Level, preference: Preference) -> str:
@@ -111,12 +111,12 @@ def choose_from(offer: Offer, limit: int, preference: Preference) -> list[Candid
 # --- the level -----------------------------------------------------------------------------------------------------
 
 
-def first_level(
-    request: ClaimRequest, routes: list[Route], limit: int, past: Past | None = None
-) -> Script[Level | None]:
+async def first_level(
+    tx: SqlTransaction, request: ClaimRequest, routes: list[Route], limit: int, past: Past | None = None
+) -> Level | None:
     """Return the first level that has any ready job on these routes, beyond what lies in the *past*."""
     beyond = {} if past is None else past.at_top(routes)
-    tops = yield from _tops(request, {"routes": [route.number for route in routes], **beyond})
+    tops = await _tops(tx, request, {"routes": [route.number for route in routes], **beyond})
     if not tops:
         return None
     keys = {route.number: route.key for route in routes}
@@ -138,14 +138,14 @@ def first_level(
     )
 
 
-def _tops(request: ClaimRequest, values: dict[str, Any]) -> Script[list[Row]]:
+async def _tops(tx: SqlTransaction, request: ClaimRequest, values: dict[str, Any]) -> list[Row]:
     if request.tenant is None:
-        rows: list[Row] = yield Statement("ready_tops", values)
+        rows: list[Row] = await tx.query("ready_tops", values)
         return rows
     # A lane may be fair or strict, or on its way from one to the other, so both places are looked at.
     values["tenant"] = request.tenant
-    fair = yield Statement("ready_tops_of_tenant", values)
-    strict = yield Statement("ready_tops_of_tenant_strict", values)
+    fair = await tx.query("ready_tops_of_tenant", values)
+    strict = await tx.query("ready_tops_of_tenant_strict", values)
     return [*fair, *strict]
 
 
@@ -157,31 +157,31 @@ def _beyond(level: Level) -> dict[str, Any]:
 # --- what to choose from -------------------------------------------------------------------------------------------
 
 
-def offer_of(level: Level, preference: Preference) -> Script[Offer]:
+async def offer_of(tx: SqlTransaction, level: Level, preference: Preference) -> Offer:
     """Return enough of the level's jobs to choose from: those of the better affinity rank if there are any."""
     if preference.affinities and level.placed:
-        favoured = yield from _round(level, preference, 0)
+        favoured = await _round(tx, level, preference, 0)
         if preference.expired:
-            offer = yield from _kept_waiting(level, preference, favoured)
+            offer = await _kept_waiting(tx, level, preference, favoured)
         else:
-            offer = yield from _heads_beside(level, sorted(preference.affinities), favoured)
+            offer = await _heads_beside(tx, level, sorted(preference.affinities), favoured)
         if offer.heads:
             return offer
     rank = preference.rank(None) if level.plain else 1
-    ordinary = yield from _round(level, preference, rank)
-    return (yield from _heads(level, level.routes, ordinary))
+    ordinary = await _round(tx, level, preference, rank)
+    return await _heads(tx, level, level.routes, ordinary)
 
 
-def _round(level: Level, preference: Preference, rank: int) -> Script[_Round]:
+async def _round(tx: SqlTransaction, level: Level, preference: Preference, rank: int) -> _Round:
     if level.request.tenant is not None:
         return _Round(None, None)
     scope = level.request.turn_scope(level.listed, level.priority, preference, rank)
-    return _Round(scope, (yield from read_turn(scope)))
+    return _Round(scope, await tx.last_fair_key(scope))
 
 
-def _kept_waiting(level: Level, preference: Preference, turn: _Round) -> Script[Offer]:
+async def _kept_waiting(tx: SqlTransaction, level: Level, preference: Preference, turn: _Round) -> Offer:
     """Return jobs with another affinity or none, for a worker that has favoured its own for long enough."""
-    first = yield from _heads(level, level.routes, turn)
+    first = await _heads(tx, level, level.routes, turn)
     heads = choose_from(first, 1, Preference())
     if not heads or (head := heads[0]).affinity not in preference.affinities:
         return first
@@ -192,38 +192,38 @@ def _kept_waiting(level: Level, preference: Preference, turn: _Round) -> Script[
         "limit": _AFFINITIES_LOOKED_AT,
         **_beyond(level),
     }
-    named = yield Statement("ready_affinities", values)
+    named = await tx.query("ready_affinities", values)
     others = list(dict.fromkeys(affinity for (affinity,) in named if affinity not in preference.affinities))
-    beside = yield from _heads_beside(level, others, turn)
-    plain = yield from _heads(level, level.plain, turn)
+    beside = await _heads_beside(tx, level, others, turn)
+    plain = await _heads(tx, level, level.plain, turn)
     return Offer([*beside.heads, *plain.heads], beside.unfinished | plain.unfinished, turn)
 
 
-def _heads(level: Level, routes: Sequence[int], turn: _Round) -> Script[Offer]:
+async def _heads(tx: SqlTransaction, level: Level, routes: Sequence[int], turn: _Round) -> Offer:
     tenant = level.request.tenant
     if tenant is None:
-        places = yield from _turns(level, routes, turn)
-        return (yield from _fetch(level, "ready_heads", places, turn))
+        places = await _turns(tx, level, routes, turn)
+        return await _fetch(tx, level, "ready_heads", places, turn)
     places = [(route, turn_of) for route in routes for turn_of in (tenant, "")]
-    fair = yield from _fetch(level, "ready_heads", places[::2], turn)
-    strict = yield from _fetch(level, "ready_heads_of_tenant", places[1::2], turn)
+    fair = await _fetch(tx, level, "ready_heads", places[::2], turn)
+    strict = await _fetch(tx, level, "ready_heads_of_tenant", places[1::2], turn)
     return Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
 
 
-def _heads_beside(level: Level, affinities: list[str], turn: _Round) -> Script[Offer]:
+async def _heads_beside(tx: SqlTransaction, level: Level, affinities: list[str], turn: _Round) -> Offer:
     tenant = level.request.tenant
     if tenant is None:
-        places = yield from _turns_beside(level, affinities, turn)
-        return (yield from _fetch(level, "ready_heads_beside", places, turn))
+        places = await _turns_beside(tx, level, affinities, turn)
+        return await _fetch(tx, level, "ready_heads_beside", places, turn)
     beside = [(route, affinity) for route in level.placed for affinity in affinities]
     fair_places = [(route, tenant, affinity) for route, affinity in beside]
     strict_places = [(route, "", affinity) for route, affinity in beside]
-    fair = yield from _fetch(level, "ready_heads_beside", fair_places, turn)
-    strict = yield from _fetch(level, "ready_heads_of_tenant_beside", strict_places, turn)
+    fair = await _fetch(tx, level, "ready_heads_beside", fair_places, turn)
+    strict = await _fetch(tx, level, "ready_heads_of_tenant_beside", strict_places, turn)
     return Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
 
 
-def _fetch(level: Level, statement: str, places: Sequence[Place], turn: _Round) -> Script[Offer]:
+async def _fetch(tx: SqlTransaction, level: Level, statement: str, places: Sequence[Place], turn: _Round) -> Offer:
     """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
     if not places:
         return Offer([], set(), turn)
@@ -241,7 +241,7 @@ def _fetch(level: Level, statement: str, places: Sequence[Place], turn: _Round) 
         values |= level.past.in_places(level.priority, places)
     if statement.startswith("ready_heads_of_tenant"):
         values["tenant"] = level.request.tenant
-    rows = yield Statement(statement, values)
+    rows = await tx.query(statement, values)
     width = len(places[0])
     heads = [_candidate(level, row, width) for row in rows]
     counted = Counter(head.stream for head in heads)
@@ -258,18 +258,18 @@ def _candidate(level: Level, row: Row, width: int) -> Candidate:
 # --- the turns that come next --------------------------------------------------------------------------------------
 
 
-def _turns(level: Level, routes: Sequence[int], turn: _Round) -> Script[list[Place]]:
+async def _turns(tx: SqlTransaction, level: Level, routes: Sequence[int], turn: _Round) -> list[Place]:
     if level.only_turn is not None:
         return [(route, level.only_turn) for route in routes]
-    rows = yield Statement("ready_turns", {"routes": list(routes), **_next(level, turn)})
+    rows = await tx.query("ready_turns", {"routes": list(routes), **_next(level, turn)})
     return _within_reach(rows, level, turn)
 
 
-def _turns_beside(level: Level, affinities: list[str], turn: _Round) -> Script[list[Place]]:
+async def _turns_beside(tx: SqlTransaction, level: Level, affinities: list[str], turn: _Round) -> list[Place]:
     if level.only_turn is not None:
         return [(route, level.only_turn, affinity) for route in level.placed for affinity in affinities]
     values = {"routes": level.placed, "affinities": affinities, **_next(level, turn)}
-    rows = yield Statement("ready_turns_beside", values)
+    rows = await tx.query("ready_turns_beside", values)
     return _within_reach(rows, level, turn)
 
 
