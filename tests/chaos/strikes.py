@@ -17,7 +17,10 @@ from typing import Any
 import holdfast.stores
 
 _STORES = str(Path(holdfast.stores.__file__).parent)
-_SCRIPTS = str(Path(_STORES) / "scripts")
+# What decides and words statements within a transaction, and holds nothing itself.
+_HOLDS_NOTHING = tuple(
+    str(Path(_STORES) / name) for name in ("scripts", "contract.py", "ready.py", "sql_", "randomness.py", "topics.py")
+)
 # What of the standard library holds things that an interrupt may leave held.
 _LIBRARY = {str(Path(sysconfig.get_path("stdlib")) / name) for name in ("contextlib.py", "threading.py")}
 
@@ -25,7 +28,7 @@ _LIBRARY = {str(Path(sysconfig.get_path("stdlib")) / name) for name in ("context
 class Strike:
     """Raises KeyboardInterrupt in this thread at the *first*-th place, and again *again* places after that.
 
-    Counted are the places in the stores, scripts apart, and in the context managers and locks they use.
+    Counted are the places in the stores that hold something, and in the context managers and locks they use.
     """
 
     def __init__(self, first: int, again: int | None = None) -> None:
@@ -99,4 +102,4 @@ def _entered(frame: FrameType) -> bool:
 
 def _counts(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return name in _LIBRARY or (name.startswith(_STORES) and not name.startswith(_SCRIPTS))
+    return name in _LIBRARY or (name.startswith(_STORES) and not name.startswith(_HOLDS_NOTHING))
