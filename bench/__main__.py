@@ -15,15 +15,15 @@ from rich.console import Console
 from bench import claim_cost, machine, sessions
 from bench.candidates import Candidate, Engine
 from bench.charts import draw_all
-from bench.everyone import absent, everyone
+from bench.docs_writer import write_page
 from bench.isolation import JOBS as ISOLATED_JOBS
 from bench.isolation import run_isolation
 from bench.memory import run_memory
-from bench.page import write_page
 from bench.pickup import run_pickup
 from bench.postgres import claim_cost as postgres_claim_cost
-from bench.postgres.ours import on_server
+from bench.postgres.holdfast_candidates import on_server
 from bench.postgres.server import Arena
+from bench.registry import absent, everyone
 from bench.results import NAMES, Results, store
 from bench.rounds import POSTGRES_PLANS, SQLITE_PLANS, Say, run_roads, scaled
 from bench.terminal import show

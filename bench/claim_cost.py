@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import holdfast
-from bench import filling
-from bench.filling import KINDS
+from bench import seed
+from bench.seed import KINDS
 
 Say = Callable[[str], None]
 
@@ -69,12 +69,12 @@ def run_claim_cost(
     with tempfile.TemporaryDirectory(dir=place) as folder:
         base = Path(folder) / "base.db"
         say(f"claim cost: {beside:,} finished and {beside:,} future jobs")
-        filling.make_base(base, finished=beside, future=beside)
+        seed.make_base(base, finished=beside, future=beside)
         stores = {}
         for size in sizes:
             say(f"claim cost: {size:,} ready jobs")
             stores[size] = Path(folder) / f"ready-{size}.db"
-            filling.add_ready(base, stores[size], size)
+            seed.add_ready(base, stores[size], size)
         queues = {size: holdfast.connect(str(path), durability="relaxed") for size, path in stores.items()}
         try:
             return measure_claims(queues, rounds, claims, say)

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import holdfast
-from bench.postgres.peers import ENVIRONMENTS
+from bench.postgres.peer_candidates import ENVIRONMENTS
 
 _PEERS = ("huey", "litequeue", "persist-queue")
 _POSTGRES_PEERS = ("pgqueuer", "procrastinate", "awa-pg", "oban")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.candidates import BATCH, BULK
-from bench.ours import HoldfastSession
+from bench.holdfast_candidates import HoldfastSession
 
 _ROOT = Path(__file__).resolve().parents[1]
 

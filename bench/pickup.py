@@ -30,8 +30,8 @@ from bench.candidates import (
 )
 from bench.child import ChildSession
 from bench.failures import Failures, unless_it_fails
-from bench.ours import HoldfastSession
-from bench.peers import HueySession, LiteQueueSession, PersistQueueSession
+from bench.holdfast_candidates import HoldfastSession
+from bench.peer_candidates import HueySession, LiteQueueSession, PersistQueueSession
 from bench.rounds import Fresh
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from bench.everyone import everyone
 from bench.pickup import receive
+from bench.registry import everyone
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bench import ceilings
+from bench import baselines
 from bench.candidates import Candidate, Durability, Ground, Road
 from bench.failures import Failures, unless_it_fails
 
@@ -114,7 +114,7 @@ def _in_turn(candidates: Sequence[Candidate], plan: Plan, number: int) -> list[C
 
 
 def _disk_rates(place: Path, scale: float) -> Iterator[tuple[str, float]]:
-    for name, seconds_of in (("overwrite", ceilings.overwrite_seconds), ("append", ceilings.append_seconds)):
+    for name, seconds_of in (("overwrite", baselines.overwrite_seconds), ("append", baselines.append_seconds)):
         count = scaled(2_000, scale)
         with tempfile.TemporaryDirectory(dir=place) as folder:
             yield name, count / seconds_of(Path(folder), count)

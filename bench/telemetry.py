@@ -17,10 +17,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from rich.console import Console
 
 import holdfast
-from bench.ours import HoldfastSession
+from bench.holdfast_candidates import HoldfastSession
 from bench.worker import drain_seconds
 from holdfast import telemetry
-from holdfast.runtime.watched import WorkerMetrics
+from holdfast.worker.watched_attempts import WorkerMetrics
 
 JOBS = 10_000
 SINGLE = 500

@@ -26,9 +26,9 @@ from rich.console import Console
 
 import holdfast
 from bench.candidates import BATCH
-from bench.ours import HoldfastSession
-from holdfast.runtime.watched import WorkerMetrics
-from holdfast.runtime.worker import Worker
+from bench.holdfast_candidates import HoldfastSession
+from holdfast.worker.watched_attempts import WorkerMetrics
+from holdfast.worker.worker import Worker
 
 JOBS = 10_000
 SLEEP_SECONDS = 0.001

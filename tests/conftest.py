@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from tests.support import postgres_server
 from tests.support.clock import ManualClock
-from tests.support.places import quick_folder
+from tests.support.filesystems import quick_folder
 from tests.support.stores import CHEAPEST_ENGINE, DURABLE_ENGINES, ENGINES, Harness
 
 FAILED = pytest.StashKey[bool]()

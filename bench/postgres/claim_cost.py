@@ -16,9 +16,9 @@ import psycopg
 import holdfast
 from bench.candidates import BATCH, BULK, payload
 from bench.claim_cost import Cost, Say, measure_claims
-from bench.filling import KINDS
-from bench.postgres import filling
+from bench.postgres import seed
 from bench.postgres.server import Arena
+from bench.seed import KINDS
 
 _LEFT_FOR_CLAIMS = 5_000
 """Ready jobs that stay behind those that are drained, so that both measurements have something to claim."""
@@ -40,13 +40,13 @@ def run_claim_cost(
     made = [base]
     try:
         say(f"claim cost: {beside:,} finished and {beside:,} future jobs")
-        filling.fill_base(arena.url(base), finished=beside, future=beside)
+        seed.fill_base(arena.url(base), finished=beside, future=beside)
         stores = {}
         for size in sizes:
             say(f"claim cost: {size:,} ready jobs")
             made.append(arena.make(base))
             stores[size] = made[-1]
-            filling.fill_ready(arena.url(made[-1]), size)
+            seed.fill_ready(arena.url(made[-1]), size)
             _without_sync(arena, made[-1])
         arena.ask("checkpoint")
         queues = {size: holdfast.connect(arena.url(name)) for size, name in stores.items()}

@@ -15,20 +15,12 @@ if sys.platform == "win32":
     )
 
 if TYPE_CHECKING:
-    from holdfast.client.asking import Cancelled, Defer, Fail, Retry
     from holdfast.client.async_queue import AsyncQueue, AsyncTransaction
     from holdfast.client.connect import connect, connect_async
-    from holdfast.client.context import Context
-    from holdfast.client.declaring import AsyncTasks, Tasks
     from holdfast.client.operations import SettledAndClaimed
-    from holdfast.client.policy import Policy, TaskOptions
     from holdfast.client.queue import Queue, Transaction
-    from holdfast.client.session_context import AsyncSessionContext, SessionContext
-    from holdfast.client.session_tasks import AsyncSessionTask, SessionTask, SessionTaskOptions
-    from holdfast.client.tasks import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
-    from holdfast.domain.admission import JobOptions, NewJob
     from holdfast.domain.backoff import Backoff
-    from holdfast.domain.claim import Claim, ClaimOptions, Renewal, Settlement
+    from holdfast.domain.claims import Claim, ClaimOptions, Renewal, Settlement
     from holdfast.domain.clock import Clock, Now
     from holdfast.domain.errors import (
         ArtifactNotFound,
@@ -55,12 +47,12 @@ if TYPE_CHECKING:
         UnsupportedStore,
         WaitTimeout,
     )
-    from holdfast.domain.event import Event, EventPage
-    from holdfast.domain.failure import Failure
+    from holdfast.domain.events import Event, EventPage
+    from holdfast.domain.failures import Failure
     from holdfast.domain.job import Attempt, Job
-    from holdfast.domain.lane import Lane
-    from holdfast.domain.outcome import Artifact, Deferred, Done, Failed, Outcome, Released
-    from holdfast.domain.records import (
+    from holdfast.domain.new_job import JobOptions, NewJob
+    from holdfast.domain.outcomes import Artifact, Deferred, Done, Failed, Outcome, Released
+    from holdfast.domain.results import (
         ArtifactInfo,
         Backlog,
         CancelReport,
@@ -76,12 +68,20 @@ if TYPE_CHECKING:
         Waiting,
         WorkerInfo,
     )
+    from holdfast.domain.routing import Lane
     from holdfast.domain.serving import Unserved
-    from holdfast.domain.session import Batch
-    from holdfast.domain.session_claim import AnySessionOptions, SessionClaimOptions
-    from holdfast.domain.session_lease import SessionClaim, SessionLease
-    from holdfast.runtime.status import FailedAttempt, RunningJob, WorkerStatus
-    from holdfast.runtime.worker import Worker
+    from holdfast.domain.session_claims import AnySessionOptions, SessionClaimOptions
+    from holdfast.domain.session_leases import SessionClaim, SessionLease
+    from holdfast.domain.sessions import Batch
+    from holdfast.tasks.context import Context
+    from holdfast.tasks.control_flow import Cancelled, Defer, Fail, Retry
+    from holdfast.tasks.decorators import AsyncTasks, Tasks
+    from holdfast.tasks.policy import Policy, TaskOptions
+    from holdfast.tasks.session_context import AsyncSessionContext, SessionContext
+    from holdfast.tasks.session_tasks import AsyncSessionTask, SessionTask, SessionTaskOptions
+    from holdfast.tasks.task import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
+    from holdfast.worker.status import FailedAttempt, RunningJob, WorkerStatus
+    from holdfast.worker.worker import Worker
 
 __all__ = [
     "AnySessionOptions",
@@ -183,20 +183,20 @@ __all__ = [
 
 # The module of each name: the imports above, for the interpreter.
 _NAMES_BY_MODULE = {
-    "client.asking": "Cancelled Defer Fail Retry",
+    "tasks.control_flow": "Cancelled Defer Fail Retry",
     "client.async_queue": "AsyncQueue AsyncTransaction",
     "client.connect": "connect connect_async",
-    "client.context": "Context",
-    "client.declaring": "AsyncTasks Tasks",
+    "tasks.context": "Context",
+    "tasks.decorators": "AsyncTasks Tasks",
     "client.operations": "SettledAndClaimed",
-    "client.policy": "Policy TaskOptions",
+    "tasks.policy": "Policy TaskOptions",
     "client.queue": "Queue Transaction",
-    "client.session_context": "AsyncSessionContext SessionContext",
-    "client.session_tasks": "AsyncSessionTask SessionTask SessionTaskOptions",
-    "client.tasks": "AsyncContextTask AsyncTask ContextTask Task TaskRegistry",
-    "domain.admission": "JobOptions NewJob",
+    "tasks.session_context": "AsyncSessionContext SessionContext",
+    "tasks.session_tasks": "AsyncSessionTask SessionTask SessionTaskOptions",
+    "tasks.task": "AsyncContextTask AsyncTask ContextTask Task TaskRegistry",
+    "domain.new_job": "JobOptions NewJob",
     "domain.backoff": "Backoff",
-    "domain.claim": "Claim ClaimOptions Renewal Settlement",
+    "domain.claims": "Claim ClaimOptions Renewal Settlement",
     "domain.clock": "Clock Now",
     "domain.errors": (
         "ArtifactNotFound Conflict EventsPruned HandlersStuck HoldfastError InvalidInput JobNotFound "
@@ -204,21 +204,21 @@ _NAMES_BY_MODULE = {
         "StoreBusy StoreDamaged StoreFull StoreUnreachable Unavailable UnknownKind UnsupportedStore "
         "WaitTimeout"
     ),
-    "domain.event": "Event EventPage",
-    "domain.failure": "Failure",
+    "domain.events": "Event EventPage",
+    "domain.failures": "Failure",
     "domain.job": "Attempt Job",
-    "domain.lane": "Lane",
-    "domain.outcome": "Artifact Deferred Done Failed Outcome Released",
-    "domain.records": (
+    "domain.routing": "Lane",
+    "domain.outcomes": "Artifact Deferred Done Failed Outcome Released",
+    "domain.results": (
         "ArtifactInfo Backlog CancelReport Enqueued Finding JobPage Kind Pruned Requeued Skipped StoreReport "
         "Tally Waiting WorkerInfo"
     ),
     "domain.serving": "Unserved",
-    "domain.session": "Batch",
-    "domain.session_claim": "AnySessionOptions SessionClaimOptions",
-    "domain.session_lease": "SessionClaim SessionLease",
-    "runtime.status": "FailedAttempt RunningJob WorkerStatus",
-    "runtime.worker": "Worker",
+    "domain.sessions": "Batch",
+    "domain.session_claims": "AnySessionOptions SessionClaimOptions",
+    "domain.session_leases": "SessionClaim SessionLease",
+    "worker.status": "FailedAttempt RunningJob WorkerStatus",
+    "worker.worker": "Worker",
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 

@@ -10,9 +10,9 @@ import pytest
 from bench.__main__ import main
 from bench.candidates import CandidateFailedError
 from bench.charts import Bar, draw, draw_all
-from bench.everyone import everyone
-from bench.ours import HoldfastSession
-from bench.page import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, summary, told, write_page
+from bench.docs_writer import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, summary, told, write_page
+from bench.holdfast_candidates import HoldfastSession
+from bench.registry import everyone
 from bench.results import Results, as_json, store
 from bench.rounds import SQLITE_PLANS, Cell
 from bench.sessions import ENQUEUED, SETTLED, WAYS

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from bench.pipelines import DOCUMENTS, PAGES, PICTURE, draw, lengths
 
-from tests.house.sources import DOCS
+from tests.project.sources import DOCS
 
 pytestmark = pytest.mark.slow("a pipeline of thousands of jobs is simulated")
 

@@ -15,11 +15,11 @@ from bench.__main__ import main
 from bench.candidates import Candidate, CandidateFailedError, Session
 from bench.charts import draw_all
 from bench.child import ChildSession
-from bench.page import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, write_page
+from bench.docs_writer import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, write_page
 from bench.pickup import Latency
 from bench.postgres.claim_cost import Pinned
-from bench.postgres.ours import PostgresSession
-from bench.postgres.peers import absent, candidates
+from bench.postgres.holdfast_candidates import PostgresSession
+from bench.postgres.peer_candidates import absent, candidates
 from bench.postgres.server import Arena
 from bench.results import NAMES, Results, store
 from bench.rounds import POSTGRES_PLANS, Cell, Plan, run_roads

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bench.page import SUMMARY_BEGIN, SUMMARY_END, summary
+from bench.docs_writer import SUMMARY_BEGIN, SUMMARY_END, summary
 from bench.results import NAMES
 
-from tests.house.sources import DOCS, ROOT
+from tests.project.sources import DOCS, ROOT
 
 
 def test_the_page_leads_with_the_figures_of_the_stored_results() -> None:

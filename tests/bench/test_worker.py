@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench.__main__ import main
-from bench.page import told
+from bench.docs_writer import told
 from bench.targets import verdicts
 from bench.worker import on_files, run_worker
 

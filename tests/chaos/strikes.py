@@ -14,12 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import holdfast.stores
+import holdfast.storage
 
-_STORES = str(Path(holdfast.stores.__file__).parent)
+_STORES = str(Path(holdfast.storage.__file__).parent)
 # What decides and words statements within a transaction, and holds nothing itself.
 _HOLDS_NOTHING = tuple(
-    str(Path(_STORES) / name) for name in ("scripts", "contract.py", "ready.py", "sql_", "randomness.py", "topics.py")
+    str(Path(_STORES) / name) for name in ("contract.py", "select_ready.py", "sql_", "randomness.py")
 )
 # What of the standard library holds things that an interrupt may leave held.
 _LIBRARY = {str(Path(sysconfig.get_path("stdlib")) / name) for name in ("contextlib.py", "threading.py")}

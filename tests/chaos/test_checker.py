@@ -13,7 +13,7 @@ from holdfast import Done, Event, Failed, NewJob, Outcome
 from tests.chaos.actor import claimed, settled
 from tests.chaos.checker import RULES, History, breaches
 from tests.chaos.history import Act, moment
-from tests.support.lives import all_events
+from tests.support.job_states import all_events
 
 Doctor: TypeAlias = Callable[[History], object]
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli.root import root
-from holdfast.stores.postgres.discarding import TEST_PREFIX, discard_schema
+from holdfast.storage.postgres.migrate import TEST_PREFIX, discard_schema
+from tests.cli.test_options import commands
 from tests.cli.test_process import OnTerminal
-from tests.cli.test_shared import commands
 from tests.cli.worker_process import running, write_app
 from tests.support.postgres_server import database_url
 

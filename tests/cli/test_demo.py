@@ -22,10 +22,10 @@ import pytest
 from rich.console import Console
 
 import holdfast
-from holdfast.cli.demo_checks import Receipt, Record, collect, examine
-from holdfast.cli.demo_crew import Tale
-from holdfast.cli.demo_picture import can_draw
-from holdfast.cli.demo_story import Victim
+from holdfast.cli.demo.checks import Receipt, Record, collect, examine
+from holdfast.cli.demo.crew import Tale
+from holdfast.cli.demo.picture import can_draw
+from holdfast.cli.demo.story import Victim
 
 pytestmark = pytest.mark.slow("the demo starts workers and kills them")
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli.root import root
-from tests.cli.test_shared import commands
+from tests.cli.test_options import commands
 
 # These run until they are stopped, or as a play of processes: their examples are only parsed.
 LONG_RUNNING = {"worker", "demo"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.worker_process import SOURCE
-from tests.house.sources import DOCS
+from tests.project.sources import DOCS
 from tests.support.shell import Shell
 
 pytestmark = pytest.mark.slow("the lines of the tutorial are typed into two terminals")

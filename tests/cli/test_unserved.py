@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import WorkerInfo
-from holdfast.stores.transaction import run_sync
+from holdfast.storage.transaction import run_sync
 from tests.cli.conftest import Cli
 
 SENTENCE = "3 jobs of doc.chunk in lane default: no live worker takes them"

@@ -16,8 +16,8 @@ from rich.console import Console
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_crew import CrewScreen, command_of
 from holdfast.cli.worker_report import RECORD
-from holdfast.runtime.processes import Crew, pause_before_start
-from holdfast.runtime.status import RunningJob, WorkerStatus
+from holdfast.worker.status import RunningJob, WorkerStatus
+from holdfast.worker.supervisor import Crew, pause_before_start
 
 pytestmark = pytest.mark.slow("each test starts a worker of several processes")
 

@@ -13,7 +13,7 @@ import holdfast
 from tests.chaos.threads import wait_until
 from tests.cli.test_worker import complaint
 from tests.cli.worker_process import APP, PATIENCE_SECONDS, on_terminal, running, write_app
-from tests.runtime.isolation.processes import is_gone, isolated
+from tests.worker.isolation.processes import is_gone, isolated
 
 pytestmark = pytest.mark.slow("each test starts a worker and isolated processes")
 

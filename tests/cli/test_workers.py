@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast import WorkerInfo
 from holdfast.client.operations import Operations
 from holdfast.domain import limits
-from holdfast.stores.transaction import run_sync
+from holdfast.storage.transaction import run_sync
 from tests.cli.conftest import Cli
 
 SAID = WorkerInfo(

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Claim, Done, Failed, Job, LeaseLost, NewJob, Queue, Released
-from holdfast.domain.suspicion import is_suspect
+from holdfast.domain.job import is_suspect
+from tests.support.claims import claim_one, known
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one, known
 
 LEASE = 30.0
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from holdfast import Claim, Done, NewJob, Queue
+from tests.support.assertions import refused
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
-from tests.support.refusals import refused
 
 
 def enqueue_beside(queue: Queue, affinities: str) -> None:

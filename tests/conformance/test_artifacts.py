@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import Artifact, ArtifactNotFound, Done, Failed, JobNotFound, LeaseLost, Queue
+from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.lives import rolled_back, run, start
-from tests.support.refusals import refused
+from tests.support.job_states import rolled_back, run, start
 
 BODIES = {
     "empty": b"",

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import Deferred, Done, Failed, JobNotFound, Outcome, Queue, Released
 from tests.support.clock import ManualClock
-from tests.support.lives import WAITING, State, claimed, job_in, run, start
+from tests.support.job_states import WAITING, State, claimed, job_in, run, start
 
 KEPT = 100
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from holdfast import Artifact, Claim, Deferred, Done, Failed, InvalidInput, NewJob, Queue, Released
-from tests.support.held import claim_one
-from tests.support.refusals import label, refused
+from tests.support.assertions import label, refused
+from tests.support.claims import claim_one
 from tests.support.stores import statements_of
 
 MEBIBYTE = 1 << 20

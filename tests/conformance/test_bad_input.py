@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import NewJob, Queue
-from tests.support.refusals import label, refused
+from tests.support.assertions import label, refused
 
 MEBIBYTE = 1 << 20
 NAIVE = datetime(2030, 1, 1)  # without a time zone, which is the point

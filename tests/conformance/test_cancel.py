@@ -7,20 +7,9 @@ from threading import Barrier
 
 import pytest
 
-from holdfast import (
-    Artifact,
-    Claim,
-    Conflict,
-    Deferred,
-    Done,
-    JobNotFound,
-    LeaseLost,
-    Outcome,
-    Queue,
-    Released,
-)
+from holdfast import Artifact, Claim, Conflict, Deferred, Done, JobNotFound, LeaseLost, Outcome, Queue, Released
 from tests.support.clock import ManualClock
-from tests.support.lives import (
+from tests.support.job_states import (
     FAILS,
     RETRIES,
     WAITING,

@@ -22,9 +22,9 @@ from holdfast import (
     Queue,
     Released,
 )
+from tests.support.assertions import refused
+from tests.support.claims import claim_all, claim_ids, claim_one, known
 from tests.support.clock import ManualClock
-from tests.support.held import claim_all, claim_ids, claim_one, known
-from tests.support.refusals import refused
 from tests.support.stores import Harness
 
 pytestmark = pytest.mark.in_memory

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast import Backoff, Failed, NewJob, Queue
 from holdfast.domain import limits
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
-from tests.support.lives import all_events
+from tests.support.job_states import all_events
 from tests.support.stores import Harness
 
 

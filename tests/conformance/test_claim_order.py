@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from holdfast import ClaimOptions, JobOptions, NewJob, Queue
+from tests.support.claims import claim_ids
 from tests.support.clock import ManualClock
-from tests.support.held import claim_ids
 from tests.support.oracle import Oracle
 
 KINDS = ["load", "think", "write"]

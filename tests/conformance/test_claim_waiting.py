@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Claim, Done, InvalidInput, Queue
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
 from tests.support.stores import Harness
 
 LONG = 60.0

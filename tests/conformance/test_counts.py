@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import Done, Failed, Queue
+from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.lives import FINISHED, UNFINISHED, enqueue_and_run, job_in, nonzero, run
-from tests.support.refusals import refused
+from tests.support.job_states import FINISHED, UNFINISHED, enqueue_and_run, job_in, nonzero, run
 
 
 class TestCounts:

@@ -13,20 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import (
-    Artifact,
-    Claim,
-    Deferred,
-    Done,
-    Failed,
-    Outcome,
-    Queue,
-    Released,
-    SessionClaim,
-    SessionLease,
-)
+from holdfast import Artifact, Claim, Deferred, Done, Failed, Outcome, Queue, Released, SessionClaim, SessionLease
+from tests.support.claims import claim_one
 from tests.support.faults import AnswerLost, Crashed
-from tests.support.held import claim_one
 from tests.support.stores import Harness
 
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from holdfast import Conflict, Deferred, Done, Enqueued, Failed, NewJob, Queue, Released
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
 
 Arrange: TypeAlias = Callable[[Queue, ManualClock], None]
 

@@ -22,8 +22,8 @@ from holdfast import (
     Queue,
     Refused,
 )
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
 from tests.support.stores import Harness
 
 pytestmark = pytest.mark.in_memory

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import Deferred, Done, EventsPruned, Failed, InvalidInput, NewJob, Queue, Released
+from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.lives import (
+from tests.support.job_states import (
     FINISHED,
     UNFINISHED,
     State,
@@ -22,7 +23,6 @@ from tests.support.lives import (
     run,
     start,
 )
-from tests.support.refusals import refused
 
 
 class TestWhatIsRecorded:

@@ -7,8 +7,8 @@ from typing import Unpack
 import pytest
 
 from holdfast import Claim, ClaimOptions, Conflict, Done, HoldfastError, LeaseLost, NewJob, Queue, Released
+from tests.support.claims import claim_all, claim_ids, claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_all, claim_ids, claim_one
 from tests.support.stores import Harness
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Done, Job, NewJob, Queue, Released
+from tests.support.claims import claim_ids, claim_one, claim_singly
 from tests.support.clock import ManualClock
-from tests.support.held import claim_ids, claim_one, claim_singly
 from tests.support.stores import Harness
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Conflict, Done, Failed, JobNotFound, NewJob, Queue
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
 from tests.support.stores import Harness
 
 

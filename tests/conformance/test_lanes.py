@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import Done, Lane, LaneDraining, NewJob, Queue
+from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.lives import job_in, nonzero, run, start
-from tests.support.refusals import refused
+from tests.support.job_states import job_in, nonzero, run, start
 from tests.support.stores import Harness
 
 

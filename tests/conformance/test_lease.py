@@ -21,9 +21,9 @@ from holdfast import (
     Released,
     Renewal,
 )
+from tests.support.assertions import refused
+from tests.support.claims import claim_one, known
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one, known
-from tests.support.refusals import refused
 
 LEASE = 30
 

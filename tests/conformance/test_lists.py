@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast import Done, Failed, InvalidInput, Job, NewJob, Queue
+from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.lives import FAILS, FINISHED, UNFINISHED, State, blocked_pair, enqueue_and_run, job_in, run
-from tests.support.refusals import refused
+from tests.support.job_states import FAILS, FINISHED, UNFINISHED, State, blocked_pair, enqueue_and_run, job_in, run
 
 
 def walk(queue: Queue, limit: int, between: Callable[[], object] = lambda: None, **wanted: Any) -> list[Job]:

@@ -6,7 +6,16 @@ import pytest
 
 from holdfast import Conflict, Done, InvalidInput, JobNotFound, NewJob, Queue, Released
 from tests.support.clock import ManualClock
-from tests.support.lives import FINISHED, UNFINISHED, State, blocked_pair, event_names, job_in, rolled_back, start
+from tests.support.job_states import (
+    FINISHED,
+    UNFINISHED,
+    State,
+    blocked_pair,
+    event_names,
+    job_in,
+    rolled_back,
+    start,
+)
 
 
 class TestReprioritize:

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import (
-    Conflict,
-    Done,
-    Failed,
-    InvalidInput,
-    JobNotFound,
-    LeaseLost,
-    NewJob,
-    Queue,
-    Refused,
-)
+from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, NewJob, Queue, Refused
 from tests.support.clock import ManualClock
-from tests.support.lives import (
+from tests.support.job_states import (
     FAILS,
     RETRIES,
     UNFINISHED,

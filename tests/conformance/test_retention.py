@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import Artifact, Done, EventsPruned, JobNotFound, NewJob, Queue
+from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.lives import FINISHED, UNFINISHED, State, all_events, blocked_pair, job_in, nonzero, start
-from tests.support.refusals import refused
+from tests.support.job_states import FINISHED, UNFINISHED, State, all_events, blocked_pair, job_in, nonzero, start
 
 YEAR = 365 * 24 * 3600
 

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import (
-    Deferred,
-    Done,
-    KindRetired,
-    LeaseLost,
-    NewJob,
-    Outcome,
-    Queue,
-    Released,
-    UnknownKind,
-)
+from holdfast import Deferred, Done, KindRetired, LeaseLost, NewJob, Outcome, Queue, Released, UnknownKind
 from tests.support.clock import ManualClock
-from tests.support.lives import (
+from tests.support.job_states import (
     FAILS,
     FINISHED,
     RETRIES,

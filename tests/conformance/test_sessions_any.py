@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import Done, Failed, Queue, Released, SessionClaim
+from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.refusals import refused
 from tests.support.sessions import say, take, take_any, texts
 from tests.support.stores import Harness
 

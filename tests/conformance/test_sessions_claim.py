@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, Queue, Released
 from holdfast.domain import limits
+from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.refusals import refused
 from tests.support.sessions import SESSION, say, states, take, take_any, texts
 from tests.support.stores import Harness
 

@@ -26,8 +26,8 @@ from holdfast import (
     Released,
     SessionClaim,
 )
+from tests.support.claims import known
 from tests.support.clock import ManualClock
-from tests.support.held import known
 from tests.support.sessions import SESSION, say, states, take, texts
 
 LEASE = 30.0

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast import Deferred, Done, Failed, LeaseLost, Outcome, Queue, Released, SessionClaim
 from tests.support.faults import AnswerLost, Crashed
-from tests.support.places import QUICK_PLACE
+from tests.support.filesystems import QUICK_PLACE
 from tests.support.session_model import LEASE_MS, MAX_ATTEMPTS, ModelBatch, SessionModel
 from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
 

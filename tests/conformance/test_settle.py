@@ -26,8 +26,8 @@ from holdfast import (
     Queue,
     Released,
 )
+from tests.support.claims import claim_one, known
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one, known
 
 pytestmark = pytest.mark.in_memory
 

@@ -24,8 +24,8 @@ from holdfast import (
     Released,
     Settlement,
 )
+from tests.support.claims import claim_one, known
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one, known
 from tests.support.stores import Harness
 
 

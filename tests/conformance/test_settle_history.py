@@ -22,8 +22,8 @@ from holdfast import (
     Queue,
     Released,
 )
+from tests.support.claims import claim_ids, claim_one, known
 from tests.support.clock import ManualClock
-from tests.support.held import claim_ids, claim_one, known
 from tests.support.stores import Harness
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Done, Failed, Queue
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
 
 
 def test_a_holder_past_its_deadline_gives_way_to_a_new_trigger(queue: Queue, clock: ManualClock) -> None:

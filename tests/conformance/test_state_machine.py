@@ -25,7 +25,11 @@ from hypothesis.stateful import (
 )
 
 from holdfast import Claim, Queue
-from tests.support.calls import (
+from tests.support.faults import AnswerLost, Crashed
+from tests.support.filesystems import QUICK_PLACE
+from tests.support.model import Model, RefusalError, Request
+from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
+from tests.support.strategies import (
     FORGED,
     KINDS,
     LANES,
@@ -48,10 +52,6 @@ from tests.support.calls import (
     told_as,
     words_of,
 )
-from tests.support.faults import AnswerLost, Crashed
-from tests.support.model import Model, RefusalError, Request
-from tests.support.places import QUICK_PLACE
-from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
 
 
 class StoreAgainstModel(RuleBasedStateMachine):

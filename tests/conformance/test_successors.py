@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import Claim, Conflict, Deferred, Done, Enqueued, Failed, Job, NewJob, Queue, Released
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
 
 
 def ids(queue: Queue) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Artifact, Done, JobNotFound, NewJob, Queue
-from tests.support.lives import FAILS, all_events, claimed, job_in, nonzero, run, start
+from tests.support.job_states import FAILS, all_events, claimed, job_in, nonzero, run, start
 
 ADDRESSED: dict[str, Callable[[Queue, str, str], object]] = {
     "get": lambda queue, job_id, tenant: queue.get(job_id, tenant=tenant),

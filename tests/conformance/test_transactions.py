@@ -30,8 +30,8 @@ from holdfast import (
     Transaction,
     WaitTimeout,
 )
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
 from tests.support.stores import Harness
 
 pytestmark = pytest.mark.in_memory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import Queue, Unserved, WorkerInfo
-from holdfast.stores.transaction import run_sync
+from holdfast.storage.transaction import run_sync
 from tests.support.clock import ManualClock
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Done, Failed, InvalidInput, JobNotFound, Queue, Released, Unavailable, WaitTimeout
 from tests.support.clock import ManualClock
-from tests.support.lives import FAILS, FINISHED, UNFINISHED, State, blocked_pair, claimed, job_in, start
+from tests.support.job_states import FAILS, FINISHED, UNFINISHED, State, blocked_pair, claimed, job_in, start
 from tests.support.stores import Harness
 
 pytestmark = pytest.mark.in_memory

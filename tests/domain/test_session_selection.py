@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.session import Batch
 from holdfast.domain.session_selection import (
     Boundary,
     Candidate,
@@ -20,6 +19,7 @@ from holdfast.domain.session_selection import (
     choose_run,
     standing_of,
 )
+from holdfast.domain.sessions import Batch
 
 EARLY: Any
 LATE: Any

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import Done, LeaseLost
 from tests.chaos.threads import wait_until
-from tests.support.lives import claimed
+from tests.support.job_states import claimed
 
 # Runs a program on a machine whose wall clock is *hours* off. What it prints is its answer.
 SHIFTED = """

@@ -15,8 +15,8 @@ import pytest
 import holdfast
 from holdfast import InvalidInput, Misconfigured, StoreBusy
 from holdfast.client.connect import async_queue_on, queue_on
-from holdfast.stores.postgres import pools
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.storage.postgres import pool
+from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 
@@ -141,7 +141,7 @@ class TestReadsBesideTransactions:
 
     @pytest.fixture(autouse=True)
     def _few_connections(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pools, "_SIZE", 2)
+        monkeypatch.setattr(pool, "_SIZE", 2)
 
     def test_threads(self, queue: holdfast.Queue) -> None:
         queue.enqueue("mail")
@@ -188,8 +188,8 @@ class TestReadsBesideTransactions:
     def test_more_transactions_than_connections_are_refused_in_bounded_time(
         self, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pools, "_SIZE", 1)
-        monkeypatch.setattr(pools, "_PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(pool, "_SIZE", 1)
+        monkeypatch.setattr(pool, "_PATIENCE_SECONDS", 0.05)
         with queue.transaction() as tx:
             tx.enqueue("mail")
             with pytest.raises(StoreBusy, match="all 1 connections"):

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Claim, Done, NewJob, Queue
 from holdfast.client.connect import queue_on
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.threads import in_background, wait_until
 
 Call: TypeAlias = Callable[[Queue], object]

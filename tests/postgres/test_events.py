@@ -14,7 +14,7 @@ from psycopg import sql
 import holdfast
 from holdfast import Done
 from tests.chaos.processes import PATIENCE_SECONDS
-from tests.support.lives import all_events, claimed
+from tests.support.job_states import all_events, claimed
 from tests.support.postgres_server import Connection, Server, database_url, server_url
 
 BY_NUMBER = "select event, job_id from {}.event where event > %s order by event"

@@ -19,7 +19,7 @@ import holdfast
 from holdfast import ClaimOptions, Done, Failed, NewJob, OutcomeUnknown, Unavailable
 from tests.postgres.conftest import drop_schema
 from tests.postgres.insisting import Insisting
-from tests.support.lives import all_events, claimed, nonzero
+from tests.support.job_states import all_events, claimed, nonzero
 from tests.support.postgres_server import Server
 from tests.support.wire import Fault, Wire
 

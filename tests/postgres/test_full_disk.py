@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import Done, StoreFull
-from tests.support.places import open_folder, small_disk
+from tests.support.filesystems import open_folder, small_disk
 from tests.support.postgres_server import Server
 
 # It does not shrink when stored, as text that repeats itself would.

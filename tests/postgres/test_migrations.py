@@ -25,7 +25,7 @@ SCHEMA = "holdfast_migrations"
 MIGRATED = 10
 # Migrates as soon as it is told to.
 MIGRATES = f"""
-import holdfast, holdfast.stores.postgres.store, sys
+import holdfast, holdfast.storage.postgres.store, sys
 queue = holdfast.connect(sys.argv[1], schema=sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()

@@ -14,9 +14,9 @@ import pytest
 
 import holdfast
 from holdfast import Done, NewJob
-from holdfast.stores.postgres import transactions
+from holdfast.storage.postgres import transaction
 from tests.chaos.threads import wait_until
-from tests.support.held import claim_one
+from tests.support.claims import claim_one
 from tests.support.postgres_server import Server
 
 WAITS_TO_NOTIFY = "wait_event_type = 'Lock' and query like '%pg_notify%'"
@@ -63,7 +63,7 @@ def url(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.Monk
 
     terminator = threading.Thread(target=terminate)
     if request.param == "lock_timeout":
-        monkeypatch.setattr(transactions, "_NOTIFY_LOCK_MS", 20)
+        monkeypatch.setattr(transaction, "_NOTIFY_LOCK_MS", 20)
     if request.param == "terminated":
         terminator.start()
     yield url

@@ -17,7 +17,7 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background
 from tests.postgres.conftest import drop_schema
 from tests.support import pgbouncer
-from tests.support.lives import all_events, claimed
+from tests.support.job_states import all_events, claimed
 from tests.support.postgres_server import Server
 
 SCHEMAS = ("holdfast_one", "holdfast_two")

@@ -17,7 +17,7 @@ from holdfast import Done, LeaseLost, Unavailable
 from tests.chaos.processes import Child, say
 from tests.chaos.test_writers import all_jobs
 from tests.postgres.conftest import drop_schema
-from tests.support.lives import all_events
+from tests.support.job_states import all_events
 from tests.support.postgres_server import Server
 
 SCHEMA = "holdfast_restart"

@@ -10,8 +10,8 @@ from psycopg import sql
 
 import holdfast
 from holdfast import Done, SchemaMismatch
-from holdfast.stores.postgres.migrate import migrations
-from tests.support.lives import claimed
+from holdfast.storage.postgres.migrate import migrations
+from tests.support.job_states import claimed
 
 # What a later version that only adds leaves behind: a migration that this code does not know, and more of everything.
 LATER = (

@@ -12,7 +12,7 @@ from holdfast import Done, InvalidInput, JobNotFound
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background
 from tests.postgres.conftest import drop_schema
-from tests.support.lives import all_events, claimed, nonzero
+from tests.support.job_states import all_events, claimed, nonzero
 
 # Names that mean something else unless they are quoted.
 ODD_NAMES = ["select", "user", "pg", "x" * 48]

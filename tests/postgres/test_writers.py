@@ -14,10 +14,10 @@ import pytest
 import holdfast
 from holdfast import Conflict, Done, KindRetired, NewJob, StoreBusy, StoreUnreachable
 from holdfast.client.connect import queue_on
-from holdfast.stores.postgres import transactions
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.storage.postgres import transaction
+from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.threads import in_background, wait_until
-from tests.support.held import claim_ids, claim_one
+from tests.support.claims import claim_ids, claim_one
 
 T = TypeVar("T")
 TOGETHER = 8
@@ -347,7 +347,7 @@ def test_what_others_hold_for_too_long_is_a_busy_store(
 ) -> None:
     queue.enqueue("mail", job_id="a")
     # The server also ends a transaction that is idle for as long, which this client must not be on a busy machine.
-    monkeypatch.setattr(transactions, "LOCK_MS", 500)
+    monkeypatch.setattr(transaction, "LOCK_MS", 500)
     impatient = holdfast.connect(url, schema=schema)
     with in_hand(url, schema, "a"):
         with pytest.raises(StoreBusy):
@@ -364,7 +364,7 @@ class TestSilence:
     @pytest.fixture
     def silent(self, url: str, schema: str, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
         queue.migrate()
-        monkeypatch.setattr(transactions, "LOCK_MS", 200)
+        monkeypatch.setattr(transaction, "LOCK_MS", 200)
         made = Slow(url, schema)
         yield made
         made.queue.close()

@@ -16,12 +16,12 @@ import pytest
 import holdfast
 from holdfast import Conflict, Done, HoldfastError, LeaseLost, OutcomeUnknown, StoreFull
 from holdfast.client.connect import async_queue_on, queue_on
-from holdfast.domain.admission import check_job
-from holdfast.stores.contract import Transaction
-from holdfast.stores.scripts.enqueue import enqueue_jobs
-from holdfast.stores.sqlite import turns, writer
-from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.topics import lane_topic
+from holdfast.domain.new_job import check_job
+from holdfast.operations.enqueue import enqueue_jobs
+from holdfast.storage.contract import Transaction
+from holdfast.storage.notifications import lane_topic
+from holdfast.storage.sqlite import writer, writer_queue
+from holdfast.storage.sqlite.store import SqliteStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, interruptible, wait_until
 from tests.support.faults import Crashed
@@ -409,7 +409,7 @@ class TestInterrupts:
         interrupted = threading.Event()
         with interruptible() as interrupt:
 
-            def summon_slowly(ticket: turns.Ticket) -> None:
+            def summon_slowly(ticket: writer_queue.Ticket) -> None:
                 """Interrupt the one who waits between being chosen and being told."""
                 interrupt()
                 interrupted.wait(1)
@@ -419,7 +419,7 @@ class TestInterrupts:
             watch.gather(1)
             leading = in_background(enqueue(queue, "leading"))
             wait_until(lambda: watch.store._writer._turns.leader is not None)
-            monkeypatch.setattr(turns.Ticket, "summon", summon_slowly)
+            monkeypatch.setattr(writer_queue.Ticket, "summon", summon_slowly)
             with pytest.raises(KeyboardInterrupt), queue.transaction():
                 raise AssertionError("the interrupt did not come")
             monkeypatch.undo()

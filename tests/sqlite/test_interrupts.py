@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import Conflict, HoldfastError
 from holdfast.client.connect import queue_on
-from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.strikes import Strike
 from tests.chaos.threads import in_background, wait_until

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Done, LeaseLost
-from holdfast.stores.sqlite import clock
+from holdfast.storage.sqlite import clock
 
 
 @pytest.fixture

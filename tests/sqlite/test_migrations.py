@@ -13,9 +13,9 @@ import pytest
 import holdfast
 from holdfast import SchemaMismatch
 from holdfast.domain.job import Job
-from holdfast.stores.migrations import Migration
-from holdfast.stores.sqlite import migrate
-from holdfast.stores.sqlite.migrate import migrations
+from holdfast.storage.migrations import Migration
+from holdfast.storage.sqlite import migrate
+from holdfast.storage.sqlite.migrate import migrations
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_many_processes_that_start_at_once_make_one_schema(path: Path) -> None:
 KILLED = """
 import os, signal, sqlite3, sys
 import holdfast
-from holdfast.stores.sqlite import migrate
+from holdfast.storage.sqlite import migrate
 
 path, survive = sys.argv[1], int(sys.argv[2])
 whole = migrate.statements_of

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import StoreUnreachable
 from holdfast.client.connect import queue_on
-from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 MOVED = "was deleted, moved or replaced"
 

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import InvalidInput, StoreUnreachable, UnsupportedStore
 from holdfast.client.connect import queue_on, store_at
-from holdfast.stores.sqlite import doctor
+from holdfast.storage.sqlite import health
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ class TestARelativePath:
     def test_doctor_reports_on_the_same_file_after_chdir(
         self, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(doctor, "LOG_BYTES_LONG", 1)  # so that any log is long
+        monkeypatch.setattr(health, "LOG_BYTES_LONG", 1)  # so that any log is long
         with holdfast.connect("jobs.db") as queue:
             queue.enqueue("mail")
             os.chdir(elsewhere)

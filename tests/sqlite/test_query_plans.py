@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.stores.sqlite.statements import statements
+from holdfast.storage.sqlite.queries import statements
 
 # Statements for people, not for workers: they read every job, and their callers are told so.
 COUNTS = {name for name in statements() if name.startswith("counts_by_")}

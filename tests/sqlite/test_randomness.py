@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Failed
-from holdfast.stores.randomness import RANDOM
+from holdfast.storage.randomness import RANDOM
 
 SOURCE = Path(holdfast.__file__).parent
 

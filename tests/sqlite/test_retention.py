@@ -7,9 +7,9 @@ from pathlib import Path
 
 from holdfast import Artifact, Done, Failed
 from holdfast.client.connect import queue_on
-from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
+from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
-from tests.support.held import claim_one
 
 OWNED = ("holdfast_job", "holdfast_attempt", "holdfast_artifact")
 

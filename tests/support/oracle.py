@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from holdfast import ClaimOptions, Job
-from holdfast.domain.ordering import Candidate, Level, Preference, claim_key, level_of
+from holdfast.domain.claim_order import Candidate, Level, Preference, claim_key, level_of
 
 Subscription: TypeAlias = tuple[tuple[str, ...], tuple[str, ...] | None, frozenset[str]]
 Round: TypeAlias = tuple[Subscription, int, int, Preference]

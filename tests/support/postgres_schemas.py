@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import sql
 
-from holdfast.stores.postgres.migrate import migrate
+from holdfast.storage.postgres.migrate import migrate
 from tests.support.postgres_server import database_url, terminate_backends
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 
 import holdfast
 from holdfast.client.connect import async_queue_on, queue_on
-from holdfast.stores.engine import Store
-from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.store import Store
 from tests.support import postgres_schemas
 from tests.support.clock import ManualClock
 from tests.support.faults import Faults

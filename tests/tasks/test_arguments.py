@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import InvalidInput, Misconfigured
-from holdfast.client.arguments import Arguments, PayloadInvalid
 from holdfast.domain import limits, strict_json
+from holdfast.tasks.arguments import Arguments, PayloadInvalid
 from tests.tasks.models import (
     Box,
     Colour,

@@ -11,10 +11,10 @@ import pytest
 
 import holdfast
 from holdfast import Artifact, Cancelled, Context, Done, InvalidInput, LeaseLost, Misconfigured, NewJob, Queue
-from holdfast.client.outcomes import outcome_of
-from holdfast.client.policy import Policy
 from holdfast.domain import limits
-from holdfast.domain.claim import Note
+from holdfast.domain.claims import Note
+from holdfast.tasks.outcomes import outcome_of
+from holdfast.tasks.policy import Policy
 from tests.tasks.attempts import running
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, Done, NewJob, Queue, SessionContext
 from holdfast.testing import run_job
-from tests.support.refusals import refused
+from tests.support.assertions import refused
 from tests.support.stores import CHEAPEST_ENGINE, Harness
 
 

@@ -32,10 +32,10 @@ from holdfast import (
     Retry,
     StoreBusy,
 )
-from holdfast.client.arguments import PayloadInvalid
-from holdfast.client.outcomes import outcome_of
 from holdfast.domain import limits
-from holdfast.domain.outcome import check_outcome
+from holdfast.domain.outcomes import check_outcome
+from holdfast.tasks.arguments import PayloadInvalid
+from holdfast.tasks.outcomes import outcome_of
 from tests.tasks.attempts import running
 from tests.tasks.models import Note, Order, Point
 

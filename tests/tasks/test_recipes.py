@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.house.sources import DOCS
-from tests.house.test_docs_examples import _blocks
+from tests.project.sources import DOCS
+from tests.project.test_docs_examples import _blocks
 from tests.support.postgres_server import fresh_database
 
 BOOKS, PAGES = 25, 4

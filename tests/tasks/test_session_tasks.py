@@ -22,7 +22,7 @@ from holdfast import (
     Tasks,
 )
 from holdfast.testing import drain, drain_async, run_job
-from tests.support.refusals import refused
+from tests.support.assertions import refused
 from tests.support.stores import Harness
 
 S = {"session": "chat-42"}

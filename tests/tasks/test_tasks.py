@@ -35,8 +35,8 @@ from holdfast import (
     UnknownKind,
 )
 from holdfast.domain import limits
-from holdfast.domain.session import SESSION_WORDS
-from tests.support.refusals import refused
+from holdfast.domain.sessions import SESSION_WORDS
+from tests.support.assertions import refused
 from tests.support.stores import Harness
 from tests.tasks.models import Point
 

@@ -7,8 +7,8 @@ import re
 from itertools import combinations
 from typing import Any
 
-from holdfast.telemetry.names import METRICS, Metric
-from tests.house.sources import DOCS
+from holdfast.telemetry.metric_definitions import METRICS, Metric
+from tests.project.sources import DOCS
 
 BOARD: dict[str, Any] = json.loads((DOCS / "grafana" / "holdfast.json").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = BOARD["panels"]

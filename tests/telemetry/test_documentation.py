@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from holdfast.telemetry.names import METRICS, Metric
-from tests.house.sources import DOCS, table_rows
+from holdfast.telemetry.metric_definitions import METRICS, Metric
+from tests.project.sources import DOCS, table_rows
 
 PAGE = DOCS / "telemetry.md"
 

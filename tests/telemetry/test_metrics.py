@@ -12,13 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
 from holdfast import Context, Defer, Misconfigured, RunningJob, Worker, WorkerStatus, telemetry
-from holdfast.telemetry.names import METRICS
+from holdfast.telemetry.metric_definitions import METRICS
 from holdfast.telemetry.store_metrics import StoreCollector, pause_until
 from holdfast.telemetry.worker_metrics import Metrics
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import KEPT_LEASE_SECONDS, Outage, at_work, ended, live
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
+from tests.worker.workers import KEPT_LEASE_SECONDS, Outage, at_work, ended, live
 
 
 def scraped(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

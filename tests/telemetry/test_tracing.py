@@ -13,10 +13,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 import holdfast
 from holdfast import Backoff, Context, Defer, Done, Failed, NewJob, telemetry, testing
 from tests.chaos.threads import wait_until
-from tests.runtime.workers import Outage, arrived, at_work, ended
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 from tests.telemetry.spans import Spans, context_of, is_below, links
+from tests.worker.workers import Outage, arrived, at_work, ended
 
 
 @pytest.fixture

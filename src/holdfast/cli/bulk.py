@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, NamedTuple
 from rich.progress import BarColumn, FileSizeColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from holdfast import Backoff, Enqueued, HoldfastError, InvalidInput, Queue
-from holdfast.cli import complaints, text, values
-from holdfast.cli.complaints import Complaint
+from holdfast.cli import errors, formatting, params
+from holdfast.cli.errors import Complaint
 from holdfast.cli.terminal import Terminal
 
 BATCH_JOBS = 1_000
@@ -68,7 +68,9 @@ def enqueue_lines(terminal: Terminal, source: str, defaults: dict[str, Any]) -> 
         queue = stack.enter_context(terminal.queue(create=True))
         for batch in _batches(_lines(stream, defaults, tally)):
             _send(terminal, queue, batch, tally)
-            progress.update(bar, advance=sum(line.size for line in batch), jobs=text.number(tally.stored, "job"))
+            progress.update(
+                bar, advance=sum(line.size for line in batch), jobs=formatting.number(tally.stored, "job")
+            )
     if not terminal.json:
         terminal.line(_said(tally))
 
@@ -86,7 +88,7 @@ def _send(terminal: Terminal, queue: Queue, batch: list[Line], tally: Tally) -> 
 
 def _located(error: HoldfastError, batch: list[Line], tally: Tally) -> Complaint:
     """Return *error* in terms of the file: the library counts within the batch, people count lines."""
-    told = complaints.describe(error)
+    told = errors.describe(error)
     where = f"lines {batch[0].number} to {batch[-1].number}" if len(batch) > 1 else f"line {batch[0].number}"
     message = told.message
     if isinstance(error, InvalidInput) and (found := _PLACE.match(error.field)):
@@ -111,7 +113,7 @@ def _lines(stream: BinaryIO, defaults: dict[str, Any], tally: Tally) -> Iterator
 
 def _words(content: bytes) -> dict[str, Any]:
     try:
-        words = values.parse_json(content.decode())
+        words = params.parse_json(content.decode())
     except UnicodeDecodeError:
         raise ValueError("not UTF-8 text") from None
     except ValueError as error:
@@ -123,7 +125,7 @@ def _words(content: bytes) -> dict[str, Any]:
 
 def _from_json(words: dict[str, Any]) -> dict[str, Any]:
     """Turn what JSON cannot say, moments and backoffs, into what the library takes."""
-    readers = {"delay": values.duration, "run_at": values.moment, "deadline": values.duration_or_moment}
+    readers = {"delay": params.duration, "run_at": params.moment, "deadline": params.duration_or_moment}
     for word, reader in readers.items():
         if isinstance(words.get(word), str):
             try:
@@ -182,4 +184,4 @@ def _progress(terminal: Terminal) -> Progress:
 
 def _said(tally: Tally) -> str:
     existed = f"; {tally.existing:,} existed already" if tally.existing else ""
-    return f"enqueued {text.number(tally.created, 'job')}{existed}"
+    return f"enqueued {formatting.number(tally.created, 'job')}{existed}"

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from holdfast import Enqueued
-from holdfast.cli import bulk, values, wire
-from holdfast.cli.complaints import Complaint
-from holdfast.cli.shared import Command, pass_terminal
+from holdfast.cli import bulk, json_view, params
+from holdfast.cli.errors import Complaint
+from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 
 EPILOG = """
@@ -34,19 +34,19 @@ Examples:
 @click.option("--lane", help="The stream of jobs it joins. Default: default.")
 @click.option("--tenant", help="Whom it belongs to. Default: default.")
 @click.option("--priority", type=int, metavar="N", help="Higher goes first. Default: 0.")
-@click.option("--delay", type=values.DURATION, metavar="TIME", help="Wait before it may be claimed: 30s, 5m, 2h, 7d.")
-@click.option("--run-at", type=values.MOMENT, metavar="MOMENT", help="Wait until a moment: 2030-01-31T09:00:00Z.")
+@click.option("--delay", type=params.DURATION, metavar="TIME", help="Wait before it may be claimed: 30s, 5m, 2h, 7d.")
+@click.option("--run-at", type=params.MOMENT, metavar="MOMENT", help="Wait until a moment: 2030-01-31T09:00:00Z.")
 @click.option(
-    "--deadline", type=values.DEADLINE, metavar="TIME|MOMENT", help="Fail it unless it was started by then."
+    "--deadline", type=params.DEADLINE, metavar="TIME|MOMENT", help="Fail it unless it was started by then."
 )
 @click.option(
     "--require", "requires", multiple=True, metavar="CAPABILITY", help="What a worker must have. Repeatable."
 )
 @click.option("--affinity", metavar="NAME", help="The resource it is cheap to run beside.")
 @click.option(
-    "--header", "headers", type=values.PAIR, multiple=True, metavar="K=V", help="For machinery. Repeatable."
+    "--header", "headers", type=params.PAIR, multiple=True, metavar="K=V", help="For machinery. Repeatable."
 )
-@click.option("--tag", "tags", type=values.PAIR, multiple=True, metavar="K=V", help="For people. Repeatable.")
+@click.option("--tag", "tags", type=params.PAIR, multiple=True, metavar="K=V", help="For people. Repeatable.")
 @click.option("--max-attempts", type=int, metavar="N", help="How often it is tried. Default: 5.")
 @click.option("--id", "job_id", metavar="ID", help="An id of your choice; sending the same again is harmless.")
 @click.option("--dedupe-key", metavar="KEY", help="While a job with this key is unfinished, add no other.")
@@ -67,11 +67,11 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
         return
     if kind is None:
         raise Complaint("KIND is missing", hint="holdfast enqueue KIND [PAYLOAD], or holdfast enqueue --many FILE")
-    content = values.payload(payload)
+    content = params.payload(payload)
     with terminal.queue(create=True) as queue:
         made = queue.enqueue(kind, content, **options)
     if terminal.json:
-        terminal.emit(wire.enqueued(made))
+        terminal.emit(json_view.enqueued(made))
     else:
         terminal.line(_said(made))
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import Event, EventPage, Queue
-from holdfast.cli import text, wire
-from holdfast.cli.shared import Command, pass_terminal
+from holdfast.cli import formatting, json_view
+from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import STATE_STYLES
 from holdfast.cli.terminal import Terminal
 
@@ -94,15 +94,15 @@ def events(terminal: Terminal, after: str | None, limit: int | None, tenant: str
 
 def _tell(terminal: Terminal, event: Event) -> None:
     if terminal.json:
-        terminal.emit(wire.event(event))
+        terminal.emit(json_view.event(event))
         return
     # A grid of its own for each event: what is too long for the terminal goes on below the job's id.
     line = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     line.add_column(no_wrap=True)
     line.add_column(no_wrap=True)
-    about = Text(text.clean(f"{event.job_id}  {event.kind}", keep=""))
-    about.append(f"  {text.clean(_details(event.details), keep='')}".rstrip(), "dim")
-    line.add_row(text.moment(event.at_ms), Text(f"{event.name:<9}", STATE_STYLES.get(event.name, "")), about)
+    about = Text(formatting.clean(f"{event.job_id}  {event.kind}", keep=""))
+    about.append(f"  {formatting.clean(_details(event.details), keep='')}".rstrip(), "dim")
+    line.add_row(formatting.moment(event.at_ms), Text(f"{event.name:<9}", STATE_STYLES.get(event.name, "")), about)
     terminal.show(line)
 
 
@@ -113,7 +113,7 @@ def _details(details: dict[str, Any]) -> str:
     if failure_class is not None:
         known["failure"] = f"{known.pop('failure_reason', '')} ({failure_class})"
     if due_at_ms is not None:
-        known["due"] = text.moment(due_at_ms)
+        known["due"] = formatting.moment(due_at_ms)
     return "  ".join(f"{key}={value}" for key, value in known.items())
 
 

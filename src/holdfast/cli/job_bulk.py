@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast import CancelReport, Queue, Requeued, Tally
-from holdfast.cli import text, wire
-from holdfast.cli.complaints import Complaint
+from holdfast.cli import formatting, json_view
+from holdfast.cli.errors import Complaint
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
 
@@ -38,7 +38,7 @@ def proceeds(
         return True
     with terminal.busy("counting"):
         found = queue.tally(**filters)
-    total = text.number(sum(one.jobs for one in found), "job")
+    total = formatting.number(sum(one.jobs for one in found), "job")
     if dry_run:
         _show(terminal, found, f"would {verb} {total}")
     elif not found:
@@ -83,7 +83,7 @@ def _pages(queue: Queue, filters: dict[str, Any]) -> Iterator[list[str]]:
 
 def _show(terminal: Terminal, found: list[Tally], said: str) -> None:
     if terminal.json:
-        terminal.emit({"jobs": sum(one.jobs for one in found), "tally": [wire.tally(one) for one in found]})
+        terminal.emit({"jobs": sum(one.jobs for one in found), "tally": [json_view.tally(one) for one in found]})
         return
     if found:
         columns = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import Job, JobPage
-from holdfast.cli import text
+from holdfast.cli import formatting
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
 
@@ -33,7 +33,7 @@ def columns(jobs: tuple[Job, ...], now_ms: int) -> list[Column]:
         Column("SESSION", [job.session or "" for job in jobs], rank=2, floor=10, silent=""),
         Column("PRIO", [str(job.priority) for job in jobs], rank=4, silent="0", justify="right"),
         Column("TRY", [f"{job.attempt}/{job.max_attempts}" for job in jobs], rank=5, justify="right"),
-        Column("AGE", [text.age(job.enqueued_at_ms, now_ms) for job in jobs], rank=3, justify="right"),
+        Column("AGE", [formatting.age(job.enqueued_at_ms, now_ms) for job in jobs], rank=3, justify="right"),
         Column("NOTE", [note(job, now_ms) for job in jobs], rank=1, floor=40, silent="", style="dim"),
     ]
 
@@ -44,7 +44,7 @@ def note(job: Job, now_ms: int) -> str:
         case "running":
             return _running(job, now_ms)
         case "scheduled":
-            return _after_failure(job, f"due {text.relative(job.due_at_ms, now_ms)}")
+            return _after_failure(job, f"due {formatting.relative(job.due_at_ms, now_ms)}")
         case "blocked":
             return "waits for an earlier job"
         case "ready":
@@ -59,15 +59,15 @@ def _running(job: Job, now_ms: int) -> str:
         job.phase,
         None if job.percent is None else f"{int(job.percent)} %",
         job.worker,
-        None if job.started_at_ms is None else f"started {text.relative(job.started_at_ms, now_ms)}",
+        None if job.started_at_ms is None else f"started {formatting.relative(job.started_at_ms, now_ms)}",
     )
     return ", ".join(filter(None, parts))
 
 
 def _after_failure(job: Job, start: str) -> str:
-    return ", ".join(filter(None, [start, text.failure(job.failure) if job.failure else ""]))
+    return ", ".join(filter(None, [start, formatting.failure(job.failure) if job.failure else ""]))
 
 
 def _finished(job: Job, now_ms: int) -> str:
-    ended = "" if job.finished_at_ms is None else text.relative(job.finished_at_ms, now_ms)
-    return f"{text.failure(job.failure)} ({ended})" if job.state == "failed" and job.failure else ended
+    ended = "" if job.finished_at_ms is None else formatting.relative(job.finished_at_ms, now_ms)
+    return f"{formatting.failure(job.failure)} ({ended})" if job.state == "failed" and job.failure else ended

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import ArtifactInfo, Attempt, Batch, Failure, Job
-from holdfast.cli import text
+from holdfast import Artifact, ArtifactInfo, Attempt, Batch, Failure, Job
+from holdfast.cli import formatting
+from holdfast.cli.errors import Complaint
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.serving import UnservedReason, reason_text
@@ -47,7 +51,7 @@ def _properties(job: Job, now_ms: int) -> Table:
     grid.add_column(overflow="fold")
     for name, value in _named(job, now_ms):
         style = STATE_STYLES[job.state] if name == "state" else ""
-        grid.add_row(name, Text(text.clean(value, keep=""), style))
+        grid.add_row(name, Text(formatting.clean(value, keep=""), style))
     return grid
 
 
@@ -93,11 +97,11 @@ def _batch(job: Job, batch: Batch) -> Iterator[tuple[str, str]]:
 
 
 def _moments(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
-    yield "enqueued", text.both(job.enqueued_at_ms, now_ms)
+    yield "enqueued", formatting.both(job.enqueued_at_ms, now_ms)
     if job.state in {"scheduled", "ready"}:
-        yield "due", text.both(job.due_at_ms, now_ms)
+        yield "due", formatting.both(job.due_at_ms, now_ms)
     later = (("deadline", job.deadline_at_ms), ("started", job.started_at_ms), ("finished", job.finished_at_ms))
-    yield from ((name, text.both(at_ms, now_ms)) for name, at_ms in later if at_ms is not None)
+    yield from ((name, formatting.both(at_ms, now_ms)) for name, at_ms in later if at_ms is not None)
 
 
 def _dedupe(job: Job) -> str | None:
@@ -121,23 +125,25 @@ def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
         Column("TRY", [str(one.number) for one in attempts], justify="right", rank=2),
         Column("OUTCOME", [one.outcome or "running" for one in attempts], states=True),
         Column("WORKER", [one.worker for one in attempts], floor=12),
-        Column("STARTED", [text.moment(one.started_at_ms) for one in attempts], rank=1),
+        Column("STARTED", [formatting.moment(one.started_at_ms) for one in attempts], rank=1),
         Column("TOOK", [_took(one, terminal.now_ms) for one in attempts], justify="right"),
-        Column("WHY", [text.failure(one.failure) if one.failure else "" for one in attempts], floor=12, silent=""),
+        Column(
+            "WHY", [formatting.failure(one.failure) if one.failure else "" for one in attempts], floor=12, silent=""
+        ),
     ]
     return table(columns, terminal.out.width - 2)
 
 
 def _took(attempt: Attempt, now_ms: int) -> str:
-    return text.duration((attempt.ended_at_ms or now_ms) - attempt.started_at_ms)
+    return formatting.duration((attempt.ended_at_ms or now_ms) - attempt.started_at_ms)
 
 
 def _artifacts(artifacts: list[ArtifactInfo], terminal: Terminal) -> Table:
     columns = [
         Column("NAME", [one.name for one in artifacts]),
-        Column("SIZE", [text.size(one.size) for one in artifacts], justify="right"),
+        Column("SIZE", [formatting.size(one.size) for one in artifacts], justify="right"),
         Column("TYPE", [one.media_type for one in artifacts], floor=12),
-        Column("STORED", [text.both(one.created_at_ms, terminal.now_ms) for one in artifacts], rank=1),
+        Column("STORED", [formatting.both(one.created_at_ms, terminal.now_ms) for one in artifacts], rank=1),
     ]
     return table(columns, terminal.out.width - 2)
 
@@ -149,7 +155,7 @@ def _pretty(value: Any) -> str:
 def _body(terminal: Terminal, title: str, body: str, style: str = "") -> None:
     _heading(terminal, title)
     for line in body.splitlines():
-        terminal.show(_indented(Text(text.clean(line, keep="\t"), style)))
+        terminal.show(_indented(Text(formatting.clean(line, keep="\t"), style)))
 
 
 def _heading(terminal: Terminal, title: str) -> None:
@@ -159,3 +165,41 @@ def _heading(terminal: Terminal, title: str) -> None:
 
 def _indented(content: Text | Table) -> Padding:
     return Padding(content, (0, 0, 0, 2), expand=False)
+
+
+def deliver(terminal: Terminal, artifact: Artifact, output: str) -> None:
+    """Write *artifact* to *output*, a path or `-`, and say so where that leaves standard output free."""
+    about = {"name": artifact.name, "media_type": artifact.media_type, "size": len(artifact.data)}
+    if output != "-":
+        _write(Path(output), artifact.data)
+        if terminal.json:
+            terminal.emit({**about, "path": output})
+        else:
+            terminal.line(f"wrote {formatting.size(len(artifact.data))} ({artifact.media_type}) to {output}")
+    elif terminal.json:
+        terminal.emit({**about, "data_base64": base64.b64encode(artifact.data).decode()})
+    else:
+        _refuse_binary(terminal, artifact)
+        sys.stdout.buffer.write(artifact.data)
+        sys.stdout.buffer.flush()
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise Complaint(f"cannot write {str(path)!r}: {error.strerror}") from None
+
+
+def _refuse_binary(terminal: Terminal, artifact: Artifact) -> None:
+    if not terminal.out.is_terminal:
+        return
+    try:
+        shown = artifact.data.decode()
+    except UnicodeDecodeError:
+        shown = "\0"
+    if formatting.clean(shown, keep="\n\t\r") != shown:
+        raise Complaint(
+            f"artifact {artifact.name!r} is not plain text and would upset the terminal",
+            hint="write it to a file with -o FILE, or pipe it on",
+        )

@@ -9,12 +9,12 @@ from typing import Any, get_args
 import click
 
 from holdfast import CancelReport, HoldfastError, Job, JobNotFound, Queue, Refused, Requeued, Skipped
-from holdfast.cli import complaints, job_artifact, job_bulk, job_list, job_show, text, values, wire
-from holdfast.cli.complaints import Complaint
-from holdfast.cli.shared import F, Group, destructive, pass_terminal
+from holdfast.cli import errors, formatting, job_bulk, job_list, job_show, json_view, params
+from holdfast.cli.errors import Complaint
+from holdfast.cli.options import F, Group, destructive, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import limits
-from holdfast.domain.failure import FailureClass
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import FINISHED, STATES
 from holdfast.domain.serving import UnservedReason, unserved_reason
 
@@ -30,7 +30,7 @@ def _filters(states: tuple[str, ...]) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         for option in (
-            click.option("--older-than", type=values.DURATION, metavar="TIME", help="Only jobs of this age: 1h, 7d."),
+            click.option("--older-than", type=params.DURATION, metavar="TIME", help="Only jobs of this age: 1h, 7d."),
             click.option("--tenant", help="Only jobs of this tenant."),
             click.option("--lane", help="Only jobs of this lane."),
             click.option("--kind", help="Only jobs of this kind."),
@@ -94,7 +94,7 @@ def list_(terminal: Terminal, /, **filters: Any) -> None:
     with terminal.queue() as queue:
         page = queue.jobs(**job_bulk.given(filters))
     if terminal.json:
-        terminal.emit({"jobs": [wire.job(job) for job in page], "cursor": page.cursor})
+        terminal.emit({"jobs": [json_view.job(job) for job in page], "cursor": page.cursor})
     else:
         job_list.draw(terminal, page)
 
@@ -120,10 +120,10 @@ def show(terminal: Terminal, job_id: str) -> None:
         waits = _unserved_reason(queue, job)
     if terminal.json:
         rest = {
-            "attempts": [wire.attempt(one) for one in attempts],
-            "artifacts": [wire.artifact(a) for a in artifacts],
+            "attempts": [json_view.attempt(one) for one in attempts],
+            "artifacts": [json_view.artifact(a) for a in artifacts],
         }
-        terminal.emit({"job": wire.job(job), **rest, "unserved": waits})
+        terminal.emit({"job": json_view.job(job), **rest, "unserved": waits})
     else:
         job_show.draw(terminal, job, attempts, artifacts, waits)
 
@@ -175,10 +175,10 @@ def cancel(
 
 def _tell_cancelled_many(terminal: Terminal, report: CancelReport) -> None:
     if terminal.json:
-        terminal.emit(wire.cancel_report(report))
+        terminal.emit(json_view.cancel_report(report))
         return
-    asked = f"; asked {text.number(len(report.asked), 'running job')} to stop" if report.asked else ""
-    terminal.line(f"cancelled {text.number(len(report.cancelled), 'job')}{asked}")
+    asked = f"; asked {formatting.number(len(report.asked), 'running job')} to stop" if report.asked else ""
+    terminal.line(f"cancelled {formatting.number(len(report.cancelled), 'job')}{asked}")
     for skipped in report.skipped:
         terminal.line(f"skipped {skipped.job_id}: {skipped.why}", "yellow")
 
@@ -202,7 +202,7 @@ def _cancel_named(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) 
 def _tell_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tuple[str, HoldfastError]]) -> None:
     if terminal.json:
         problems = [{"job_id": job_id, "code": error.code, "message": str(error)} for job_id, error in refused]
-        terminal.emit({"jobs": [wire.job(job) for job in cancelled], "refused": problems})
+        terminal.emit({"jobs": [json_view.job(job) for job in cancelled], "refused": problems})
         return
     for job in cancelled:
         if job.state == "cancelled":
@@ -289,12 +289,12 @@ def _joined(parts: list[Requeued]) -> Requeued:
 
 def _tell_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> None:
     if terminal.json:
-        terminal.emit(wire.requeued(requeued))
+        terminal.emit(json_view.requeued(requeued))
         return
     for job_id in requeued.requeued if each else ():
         terminal.line(f"requeued {job_id}")
     if not each:
-        terminal.line(f"requeued {text.number(len(requeued.requeued), 'job')}")
+        terminal.line(f"requeued {formatting.number(len(requeued.requeued), 'job')}")
     for skipped in requeued.skipped:
         terminal.line(f"skipped {skipped.job_id}: {skipped.why}", "yellow")
 
@@ -315,7 +315,7 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
     with terminal.queue() as queue:
         job = queue.reprioritize(found(queue, job_id).id, priority)
     if terminal.json:
-        terminal.emit({"job": wire.job(job)})
+        terminal.emit({"job": json_view.job(job)})
     else:
         terminal.line(f"{job.id} now has priority {job.priority}")
 
@@ -331,20 +331,20 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
     """
 )
 @click.argument("job_id", metavar="ID")
-@click.option("--timeout", type=values.DURATION, default="1m", show_default=True, metavar="TIME", help="How long.")
+@click.option("--timeout", type=params.DURATION, default="1m", show_default=True, metavar="TIME", help="How long.")
 @pass_terminal
 def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
     """Wait until a job has finished and print its result."""
     with terminal.queue() as queue, terminal.busy(f"waiting for {job_id}"):
         job = queue.wait(found(queue, job_id).id, timeout=timeout)
     if terminal.json:
-        terminal.emit({"job": wire.job(job)})
+        terminal.emit({"job": json_view.job(job)})
     else:
-        why = f": {text.failure(job.failure)}" if job.state == "failed" and job.failure else ""
+        why = f": {formatting.failure(job.failure)}" if job.state == "failed" and job.failure else ""
         terminal.line(f"{job.id} is {job.state}{why}")
         if job.state == "done" and job.result is not None:
             terminal.line(json.dumps(job.result, indent=2, ensure_ascii=False))
-    return complaints.OK if job.state == "done" else complaints.REFUSED
+    return errors.OK if job.state == "done" else errors.REFUSED
 
 
 @jobs.command(
@@ -366,10 +366,10 @@ def artifact(terminal: Terminal, job_id: str, name: str, output: str) -> None:
     """Fetch one artifact of a job."""
     with terminal.queue() as queue:
         fetched = queue.artifact(found(queue, job_id).id, name)
-    job_artifact.deliver(terminal, fetched, output)
+    job_show.deliver(terminal, fetched, output)
 
 
 def _partly(verb: str, missed: int, asked: int) -> Complaint:
     return Complaint(
-        f"{missed} of {text.number(asked, 'job')} could not be {verb}", code="refused", exit_code=complaints.REFUSED
+        f"{missed} of {formatting.number(asked, 'job')} could not be {verb}", code="refused", exit_code=errors.REFUSED
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from holdfast import Kind
-from holdfast.cli import text
-from holdfast.cli.shared import Group, destructive, pass_terminal
+from holdfast.cli import formatting
+from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import WAITING
@@ -76,7 +76,7 @@ def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
     with terminal.queue() as queue:
         if dry_run or not yes:
             waiting = sum(one.jobs for one in queue.tally(kind=kind, state=tuple(WAITING)))
-            about = text.number(waiting, "waiting job")
+            about = formatting.number(waiting, "waiting job")
             if dry_run:
                 terminal.tell({"kind": kind, "jobs": waiting}, f"would retire kind {kind} and set {about} aside")
                 return
@@ -86,7 +86,7 @@ def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
     if terminal.json:
         terminal.emit({"kind": kind, "retired": True, "jobs": count})
     else:
-        terminal.line(f"kind {kind} is retired; {text.number(count, 'waiting job')} set aside")
+        terminal.line(f"kind {kind} is retired; {formatting.number(count, 'waiting job')} set aside")
 
 
 @kinds.command(

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from holdfast import Lane
-from holdfast.cli import text, wire
-from holdfast.cli.complaints import Complaint
-from holdfast.cli.shared import Group, destructive, pass_terminal
+from holdfast.cli import formatting, json_view
+from holdfast.cli.errors import Complaint
+from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import FINISHED, STATES
@@ -43,7 +43,7 @@ def list_(terminal: Terminal) -> None:
     with terminal.queue() as queue:
         found, counts = queue.lanes(), by_state((one.lane, one) for one in queue.tally())
     if terminal.json:
-        terminal.emit({"lanes": [{**wire.lane(lane), "jobs": counts.get(lane.name, {})} for lane in found]})
+        terminal.emit({"lanes": [{**json_view.lane(lane), "jobs": counts.get(lane.name, {})} for lane in found]})
     elif found:
         _draw(terminal, found, counts)
     else:
@@ -81,14 +81,14 @@ def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **change
         if dry_run or (drains and not yes):
             unfinished = [state for state in STATES if state not in FINISHED]
             count = sum(one.jobs for one in queue.tally(lane=lane, state=unfinished))
-            about = f"lane {lane} with {text.number(count, 'unfinished job')}"
+            about = f"lane {lane} with {formatting.number(count, 'unfinished job')}"
             if dry_run:
                 terminal.tell({"lane": lane, "jobs": count}, f"would change {about}")
                 return
             terminal.confirm(f"Drain {about}, and refuse new jobs in it?")
         changed = queue.set_lane(lane, **changes)
     if terminal.json:
-        terminal.emit(wire.lane(changed))
+        terminal.emit(json_view.lane(changed))
     else:
         _draw(terminal, [changed], {})
 

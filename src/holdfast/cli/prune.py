@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from holdfast import Pruned
-from holdfast.cli import text, values, wire
-from holdfast.cli.shared import Command, destructive, pass_terminal
+from holdfast.cli import formatting, json_view, params
+from holdfast.cli.options import Command, destructive, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.job import FINISHED, State
 
@@ -22,11 +22,11 @@ from holdfast.domain.job import FINISHED, State
     """,
 )
 @click.option(
-    "--older-than", type=values.DURATION, required=True, metavar="TIME", help="Finished so long ago: 7d, 12h."
+    "--older-than", type=params.DURATION, required=True, metavar="TIME", help="Finished so long ago: 7d, 12h."
 )
 @click.option("--state", "states", type=click.Choice(FINISHED), multiple=True, help="Only this state. Repeatable.")
 @click.option(
-    "--events-older-than", type=values.DURATION, metavar="TIME", help="Another age for events. Default: as for jobs."
+    "--events-older-than", type=params.DURATION, metavar="TIME", help="Another age for events. Default: as for jobs."
 )
 @destructive
 @pass_terminal
@@ -63,10 +63,10 @@ def prune(
 
 def _tell(terminal: Terminal, pruned: Pruned, verb: str) -> None:
     if terminal.json:
-        terminal.emit(wire.pruned(pruned))
+        terminal.emit(json_view.pruned(pruned))
     else:
         terminal.line(f"{verb} {_said(pruned)}")
 
 
 def _said(pruned: Pruned) -> str:
-    return f"{text.number(pruned.jobs, 'job')} and {text.number(pruned.events, 'event')}"
+    return f"{formatting.number(pruned.jobs, 'job')} and {formatting.number(pruned.events, 'event')}"

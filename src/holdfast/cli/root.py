@@ -9,15 +9,47 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import ShellComplete, get_completion_class
 
 from holdfast import HoldfastError
-from holdfast.cli.complaints import CUT_OFF, INTERRUPTED, OK, Complaint, tell
-from holdfast.cli.shared import Group
+from holdfast.cli.errors import CUT_OFF, INTERRUPTED, OK, Complaint, tell
+from holdfast.cli.options import Command, Group, pass_terminal
+from holdfast.cli.terminal import Terminal
 from holdfast.version import __version__
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_HOLDFAST_COMPLETE"
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    Put the line for your shell into its start-up file:
+      bash  ~/.bashrc                    eval "$(holdfast completion bash)"
+      zsh   ~/.zshrc                     eval "$(holdfast completion zsh)"
+      fish  ~/.config/fish/config.fish   holdfast completion fish | source
+
+    Examples:
+      holdfast completion bash
+      holdfast completion fish | source
+    """,
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@pass_terminal
+def completion(terminal: Terminal, shell: str) -> None:
+    """Print the script that completes commands and options in a shell."""
+    found = get_completion_class(shell)
+    if found is None:
+        raise Complaint(f"this release of click cannot complete in {shell}")
+    made = found(click.get_current_context().find_root().command, {}, "holdfast", VARIABLE)
+    # The script alone: click's own method for bash starts a bash to ask for its version.
+    script = ShellComplete.source(made)
+    terminal.tell({"shell": shell, "script": script}, script)
+
 
 # A command's module is imported only when it is used, so that each starts quickly.
 COMMANDS = {
-    "demo": "holdfast.cli.demo:demo",
+    "demo": "holdfast.cli.demo.command:demo",
     "worker": "holdfast.cli.worker:worker",
     "workers": "holdfast.cli.workers:workers",
     "enqueue": "holdfast.cli.enqueue:enqueue",
@@ -27,9 +59,9 @@ COMMANDS = {
     "events": "holdfast.cli.events:events",
     "stats": "holdfast.cli.stats:stats",
     "prune": "holdfast.cli.prune:prune",
-    "doctor": "holdfast.cli.doctor:doctor",
-    "migrate": "holdfast.cli.migrate:migrate",
-    "completion": "holdfast.cli.completion:completion",
+    "doctor": "holdfast.cli.store:doctor",
+    "migrate": "holdfast.cli.store:migrate",
+    "completion": "holdfast.cli.root:completion",
 }
 
 EPILOG = """

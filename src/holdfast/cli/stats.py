@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli import wire
-from holdfast.cli.shared import Command, pass_terminal
+from holdfast.cli import json_view
+from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
 from holdfast.client.operations import COUNT_BY
 from holdfast.domain.job import STATES
-from holdfast.domain.records import CountBy
+from holdfast.domain.results import CountBy
 
 _BAR_WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -36,7 +36,7 @@ def stats(terminal: Terminal, by: CountBy, tenant: str | None) -> None:
         # The workers' lanes and kinds say nothing of tenants.
         unserved = queue.unserved() if tenant is None else []
     if terminal.json:
-        found = [wire.unserved(one) for one in unserved]
+        found = [json_view.unserved(one) for one in unserved]
         terminal.emit({"by": by, "counts": counts, "total": sum(counts.values()), "unserved": found})
     elif counts:
         _draw(terminal, by, counts)

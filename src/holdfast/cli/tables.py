@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import Tally
-from holdfast.cli.text import clean
+from holdfast.cli.formatting import clean
 from holdfast.domain.job import STATES
 
 STATE_STYLES = {

@@ -21,9 +21,9 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 import holdfast
-from holdfast.cli.complaints import REFUSED, Complaint
 from holdfast.cli.console import console
-from holdfast.cli.text import clean
+from holdfast.cli.errors import REFUSED, Complaint
+from holdfast.cli.formatting import clean
 from holdfast.client.connect import SCHEMA_DEFAULT
 from holdfast.domain.masking import mask_url
 

@@ -9,17 +9,17 @@ from typing import Any
 import click
 
 from holdfast import ClaimOptions, Worker, telemetry
-from holdfast.cli import values, worker_crew, worker_logs, worker_report
-from holdfast.cli.complaints import Complaint
-from holdfast.cli.shared import Command, pass_terminal
+from holdfast.cli import params, worker_crew, worker_logs, worker_report
+from holdfast.cli.errors import Complaint
+from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_report import About
 from holdfast.cli.worker_target import AnyQueue, find_function, find_queue
-from holdfast.client import identity
+from holdfast.client import ids
 from holdfast.domain import limits
-from holdfast.runtime.processes import end_with_parent
-from holdfast.runtime.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
 from holdfast.telemetry import HOST_DEFAULT
+from holdfast.worker.supervisor import end_with_parent
+from holdfast.worker.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
 
 _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
 
@@ -61,17 +61,17 @@ _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
     metavar="N",
     help="How many affinities are loaded at once. Default: 1 where any are.",
 )
-@click.option("--residence", type=values.DURATION, metavar="TIME", help="How long they go first while others wait.")
+@click.option("--residence", type=params.DURATION, metavar="TIME", help="How long they go first while others wait.")
 @click.option("--drain", type=click.Choice(["oldest", "listed"]), help="listed: kinds in the order given.")
 @click.option("--exclusive", is_flag=True, help="Take back at once what an earlier start of this name held.")
-@click.option("--lease", type=values.DURATION, metavar="TIME", default=_DEFAULT_LEASE, help="Length of a lease: 30s.")
+@click.option("--lease", type=params.DURATION, metavar="TIME", default=_DEFAULT_LEASE, help="Length of a lease: 30s.")
 @click.option(
-    "--grace", type=values.DURATION, metavar="TIME", default=GRACE_SECONDS_DEFAULT, help="Patience at the end: 30s."
+    "--grace", type=params.DURATION, metavar="TIME", default=GRACE_SECONDS_DEFAULT, help="Patience at the end: 30s."
 )
 @click.option("--name", help="The worker's name. Default: host and process.")
-@click.option("--retention", type=values.DURATION, metavar="TIME", help="Delete what finished so long ago: 7d.")
+@click.option("--retention", type=params.DURATION, metavar="TIME", help="Delete what finished so long ago: 7d.")
 @click.option("--isolate", is_flag=True, help="Run every handler in a process of its own.")
-@click.option("--memory-limit", type=values.SIZE, metavar="SIZE", help="Memory of an isolated process: 512M, 2G.")
+@click.option("--memory-limit", type=params.SIZE, metavar="SIZE", help="Memory of an isolated process: 512M, 2G.")
 @click.option(
     "--recycle-after",
     type=click.IntRange(1, limits.RECYCLE_AFTER_MAX),
@@ -81,7 +81,7 @@ _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
 )
 @click.option(
     "--kill-after",
-    type=values.DURATION,
+    type=params.DURATION,
     metavar="TIME",
     default=limits.KILL_AFTER_MS_DEFAULT / 1000,
     help="Patience with an isolated handler told to stop: 5s.",
@@ -140,7 +140,7 @@ def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:
         "affinity": words["affinity"],
         "exclusive": words["exclusive"],
         "lease": words["lease"],
-        "worker": words["name"] or identity.worker_name(),
+        "worker": words["name"] or ids.worker_name(),
     }
     port = words["metrics_port"]
     return Worker(

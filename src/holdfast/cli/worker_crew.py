@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from holdfast import WorkerStatus
-from holdfast.cli import complaints, text, worker_report
+from holdfast.cli import errors, formatting, worker_report
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_report import RECORD, About
-from holdfast.client import identity
-from holdfast.runtime.processes import Crew
-from holdfast.runtime.status import FailedAttempt, RunningJob
+from holdfast.client import ids
+from holdfast.worker.status import FailedAttempt, RunningJob
+from holdfast.worker.supervisor import Crew
 
 # Set for children only: whether they draw nothing but tell of themselves in records, or write lines of their own.
 CHILD_VARIABLE: Final = "HOLDFAST_WORKER_CHILD"
@@ -24,7 +24,7 @@ CHILD_VARIABLE: Final = "HOLDFAST_WORKER_CHILD"
 
 def run_crew(terminal: Terminal, about: About, words: Mapping[str, Any]) -> int:
     """Run the command as *processes* children with these words; return the exit code."""
-    name = words["name"] or identity.worker_name()
+    name = words["name"] or ids.worker_name()
     screen = CrewScreen(terminal, name) if terminal.out.is_terminal and not terminal.json else None
     crew = Crew(
         lambda number: command_of(about.target, words_of(number, name, words), as_json=terminal.json),
@@ -32,7 +32,7 @@ def run_crew(terminal: Terminal, about: About, words: Mapping[str, Any]) -> int:
         environment={**os.environ, CHILD_VARIABLE: "records" if screen else "lines"},
         grace_seconds=about.grace_seconds,
         # What is wrong with the command line or the module stays wrong.
-        hopeless=frozenset({complaints.MISUSED}),
+        hopeless=frozenset({errors.MISUSED}),
         output=screen.take if screen else None,
     )
     if screen is None:
@@ -85,7 +85,7 @@ class CrewScreen:
             with self._lock:
                 self._newest[number] = _status(json.loads(line[1:]))
         else:
-            self._terminal.line(text.clean(line, keep="\t"))
+            self._terminal.line(formatting.clean(line, keep="\t"))
 
     def status(self, *, stopping: bool) -> WorkerStatus:
         """Return the sum of what they said."""

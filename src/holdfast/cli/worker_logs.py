@@ -7,7 +7,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from holdfast.cli.text import clean
+from holdfast.cli.formatting import clean
 
 LEVELS = ("debug", "info", "warning", "error")
 # What every record has; all else was added by whoever logged it.

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from holdfast import FailedAttempt, RunningJob, WorkerStatus
-from holdfast.cli import text, wire, worker_output
+from holdfast.cli import formatting, json_view, worker_output
 from holdfast.cli.console import console
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
@@ -72,7 +72,7 @@ class Meter:
 def on_screen(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
     """Draw the status until the end of the block, then leave one line that sums it up."""
     started, meter = time.monotonic(), Meter()
-    terminal.show(Text(text.clean(about.summary)))
+    terminal.show(Text(formatting.clean(about.summary)))
     # What goes to a file must not land on the screen.
     shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with worker_output.terminal_of(sys.stdout) as screen, worker_output.without_echo(screen):
@@ -115,8 +115,8 @@ def printed(line: str) -> Text:
     """Return a line that a handler or a logger printed, with its colours but nothing else that steers a terminal."""
     # Of a line that was written over again and again, as a progress bar is, the last state counts.
     newest = line.rstrip("\r").rpartition("\r")[2]
-    shown = Text.from_ansi(text.clean(newest, keep="\t\x1b"))
-    shown.plain = text.clean(shown.plain, keep="\t")
+    shown = Text.from_ansi(formatting.clean(newest, keep="\t\x1b"))
+    shown.plain = formatting.clean(shown.plain, keep="\t")
     return shown
 
 
@@ -167,7 +167,9 @@ def _failure_columns(failures: Sequence[FailedAttempt], now_ms: float) -> list[C
 
 
 def _next_try(failure: FailedAttempt, now_ms: float) -> str:
-    return "none" if failure.next_attempt_at_ms is None else text.relative(failure.next_attempt_at_ms, int(now_ms))
+    return (
+        "none" if failure.next_attempt_at_ms is None else formatting.relative(failure.next_attempt_at_ms, int(now_ms))
+    )
 
 
 def _percent(percent: float | None) -> str:
@@ -187,19 +189,19 @@ def _one_row(part: RenderableType) -> RenderableType:
 
 
 def _heading(about: About, status: WorkerStatus, seconds: float) -> Text:
-    heading = Text.assemble("worker ", (text.clean(status.worker, keep=""), "bold"), f"  {about.target}")
+    heading = Text.assemble("worker ", (formatting.clean(status.worker, keep=""), "bold"), f"  {about.target}")
     heading.append(f"  process {about.process}")
     if about.processes > 1:
-        heading.append(f" and {text.number(about.processes, 'child', 'children')}")
-    return heading.append(f"  up {text.duration(seconds * 1000)}", "dim")
+        heading.append(f" and {formatting.number(about.processes, 'child', 'children')}")
+    return heading.append(f"  up {formatting.duration(seconds * 1000)}", "dim")
 
 
 def stopping(about: About, status: WorkerStatus) -> str:
     """Return what a worker that was told to stop does, and what telling it again would do."""
     if not status.running:
         return "stopping: takes no more jobs"
-    jobs = text.number(len(status.running), "job")
-    wait = text.duration(about.grace_seconds * 1000)
+    jobs = formatting.number(len(status.running), "job")
+    wait = formatting.duration(about.grace_seconds * 1000)
     them = "it" if len(status.running) == 1 else "them"
     return f"stopping: waits up to {wait} for {jobs}; Ctrl-C again releases {them} at once"
 
@@ -215,23 +217,23 @@ def _counts(status: WorkerStatus, rate: float) -> Text:
 def _slots(about: About, status: WorkerStatus) -> str:
     busy = sum(job.seconds is not None for job in status.running)
     waiting = len(status.running) - busy
-    slots = f"{busy:,} of {text.number(about.concurrency * about.processes, 'slot')} busy"
+    slots = f"{busy:,} of {formatting.number(about.concurrency * about.processes, 'slot')} busy"
     told = [slots]
     if waiting:
-        told.append(f"{text.number(waiting, 'job')} {'waiting' if status.loading else 'taken ahead'}")
+        told.append(f"{formatting.number(waiting, 'job')} {'waiting' if status.loading else 'taken ahead'}")
     if status.abandoned:
-        told.append(f"{text.number(status.abandoned, 'handler')} abandoned")
+        told.append(f"{formatting.number(status.abandoned, 'handler')} abandoned")
     return ", ".join([*told, *_residents(status)])
 
 
 def _residents(status: WorkerStatus) -> list[str]:
     named = [(status.loaded, "loaded"), (status.loading, "loading")]
-    told = [f"{text.clean(', '.join(names), keep='')} {state}" for names, state in named if names]
-    return told + ([text.number(status.switches, "switch", "switches")] if status.switches else [])
+    told = [f"{formatting.clean(', '.join(names), keep='')} {state}" for names, state in named if names]
+    return told + ([formatting.number(status.switches, "switch", "switches")] if status.switches else [])
 
 
 def _running_time(seconds: float | None) -> str:
-    return "" if seconds is None else text.duration(seconds * 1000)
+    return "" if seconds is None else formatting.duration(seconds * 1000)
 
 
 # --- lines ----------------------------------------------------------------------------------------------------------
@@ -249,7 +251,9 @@ def in_lines(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
         now = asked()
         if now.ended != seen.ended:
             seconds = time.monotonic() - started
-            _say(terminal, "summary", f"worker {now.worker}: {_summed_up(now)}", wire.worker_status(now, seconds))
+            _say(
+                terminal, "summary", f"worker {now.worker}: {_summed_up(now)}", json_view.worker_status(now, seconds)
+            )
         seen = now
 
     told = False
@@ -260,24 +264,24 @@ def in_lines(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
         if now.stopping and not told:
             told = True
             line = f"worker {now.worker} {stopping(about, now)}"
-            _say(terminal, "stopping", line, wire.worker_status(now, time.monotonic() - started))
+            _say(terminal, "stopping", line, json_view.worker_status(now, time.monotonic() - started))
 
     try:
         with _every(SUMMARY_SECONDS, sum_up), _every(1 / DRAWN_PER_SECOND, look):
             yield
     finally:
         status, seconds = asked(), time.monotonic() - started
-        _say(terminal, "stopped", _stopped(status, seconds), wire.worker_status(status, seconds))
+        _say(terminal, "stopped", _stopped(status, seconds), json_view.worker_status(status, seconds))
 
 
-def _say(terminal: Terminal, event: str, line: str, document: wire.Document) -> None:
+def _say(terminal: Terminal, event: str, line: str, document: json_view.Document) -> None:
     if terminal.json:
         terminal.emit({"event": event, **document})
     else:
         terminal.line(line)
 
 
-def _about(about: About, status: WorkerStatus) -> wire.Document:
+def _about(about: About, status: WorkerStatus) -> json_view.Document:
     return {
         "worker": status.worker,
         "process": about.process,
@@ -288,7 +292,7 @@ def _about(about: About, status: WorkerStatus) -> wire.Document:
 
 
 def _stopped(status: WorkerStatus, seconds: float) -> str:
-    return f"worker {status.worker} stopped after {text.duration(seconds * 1000)}: {_summed_up(status)}"
+    return f"worker {status.worker} stopped after {formatting.duration(seconds * 1000)}: {_summed_up(status)}"
 
 
 def _summed_up(status: WorkerStatus) -> str:

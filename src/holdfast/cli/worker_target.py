@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import holdfast
-from holdfast.cli.complaints import Complaint
+from holdfast.cli.errors import Complaint
 
 AnyQueue: TypeAlias = holdfast.Queue | holdfast.AsyncQueue
 

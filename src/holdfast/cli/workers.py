@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from holdfast import WorkerInfo
-from holdfast.cli import text, wire
-from holdfast.cli.shared import Command, pass_terminal
+from holdfast.cli import formatting, json_view
+from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import limits
@@ -36,7 +36,7 @@ def workers(terminal: Terminal, limit: int) -> None:
     with terminal.queue() as queue:
         found = queue.workers(limit=limit)
     if terminal.json:
-        terminal.emit({"workers": [wire.worker(one) for one in found]})
+        terminal.emit({"workers": [json_view.worker(one) for one in found]})
     elif found:
         _draw(terminal, found)
     else:
@@ -57,7 +57,9 @@ def _draw(terminal: Terminal, found: list[WorkerInfo]) -> None:
         Column("HOST", [one.host for one in found], rank=8, floor=8),
         Column("PROCESS", [str(one.process) for one in found], rank=8, justify="right"),
         Column("VERSION", [one.version for one in found], rank=7),
-        Column("UP", [text.age(one.started_at_ms, terminal.now_ms) for one in found], rank=5, justify="right"),
-        Column("HEARD", [text.relative(one.beat_at_ms, terminal.now_ms) for one in found], rank=1, justify="right"),
+        Column("UP", [formatting.age(one.started_at_ms, terminal.now_ms) for one in found], rank=5, justify="right"),
+        Column(
+            "HEARD", [formatting.relative(one.beat_at_ms, terminal.now_ms) for one in found], rank=1, justify="right"
+        ),
     ]
     terminal.show(table(columns, terminal.out.width))

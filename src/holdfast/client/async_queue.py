@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
-from holdfast.client import checking
-from holdfast.client.declaring import AwaitedHost
-from holdfast.client.faces import awaiting
+from holdfast.client import validate_calls
+from holdfast.client.methods import awaiting
 from holdfast.client.operations import Operations
-from holdfast.stores.engine import Joined, Store
+from holdfast.storage.store import Joined, Store
+from holdfast.tasks.decorators import AwaitedHost
 
 
 class AsyncTransaction:
@@ -47,7 +47,7 @@ class AsyncQueue(AwaitedHost):
 
     def __init__(self, store: Store, operations: Operations | None = None) -> None:
         if not isinstance(operations, Operations):
-            raise checking.not_connected("connect_async")
+            raise validate_calls.not_connected("connect_async")
         super().__init__()
         self._use(store, operations)
 

@@ -8,19 +8,19 @@ import uuid
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from holdfast.client import identity
+from holdfast.client import ids
 from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.middleware import Steps
 from holdfast.client.operations import Operations, Shared
 from holdfast.client.queue import Queue
-from holdfast.client.steps import Steps
-from holdfast.domain import checks, limits
-from holdfast.domain.claim import ClaimOptions
+from holdfast.domain import limits, validation
+from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.stores.engine import Store
-from holdfast.stores.runners import SyncRunner
-from holdfast.stores.sqlite.paths import resolve_path
-from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.storage.runners import SyncRunner
+from holdfast.storage.sqlite.paths import resolve_path
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.store import Store
 
 Durability: TypeAlias = Literal["full", "relaxed"]
 
@@ -90,7 +90,7 @@ def store_at(address: dict[str, Any]) -> Store:
     if "path" in address:
         return SqliteStore(**address)
     # Loaded late, as below.
-    from holdfast.stores.postgres.store import PostgresStore  # noqa: PLC0415
+    from holdfast.storage.postgres.store import PostgresStore  # noqa: PLC0415
 
     return PostgresStore(**address)
 
@@ -121,10 +121,10 @@ def _refuse_unsupported_url(url: str) -> None:
 
 
 def _store(words: _Words) -> Store:
-    checks.one_of(words.durability, "durability", ("full", "relaxed"))
-    checks.flag(words.migrate, "migrate")
-    checks.flag(words.network_files, "network_files")
-    checks.name(words.url, "url", limits.URL_CHARS_MAX)
+    validation.one_of(words.durability, "durability", ("full", "relaxed"))
+    validation.flag(words.migrate, "migrate")
+    validation.flag(words.network_files, "network_files")
+    validation.name(words.url, "url", limits.URL_CHARS_MAX)
     _refuse_unsupported_url(words.url)
     scheme, separator, rest = words.url.partition("://")
     _refuse_mistyped_server(words.url, separator)
@@ -172,7 +172,7 @@ def _postgres_store(words: _Words) -> Store:
     ):
         if given != plain:
             raise InvalidInput(word, "is a word for SQLite; this URL names a PostgreSQL server, which has settings")
-    schema = checks.name(words.schema, "schema")
+    schema = validation.name(words.schema, "schema")
     if not _SCHEMA_NAME.fullmatch(schema):
         raise InvalidInput(
             "schema", f"{schema!r} must be up to 48 small letters, digits and underscores, the first no digit"
@@ -182,10 +182,10 @@ def _postgres_store(words: _Words) -> Store:
             "schema", f"{schema!r} is reserved by PostgreSQL; choose a name that does not begin with pg_"
         )
     if words.listen_url is not None:
-        checks.name(words.listen_url, "listen_url", limits.URL_CHARS_MAX)
+        validation.name(words.listen_url, "listen_url", limits.URL_CHARS_MAX)
     try:
         # Loaded late: whoever stays with SQLite needs no driver.
-        from holdfast.stores.postgres.store import PostgresStore  # noqa: PLC0415
+        from holdfast.storage.postgres.store import PostgresStore  # noqa: PLC0415
     except ImportError as error:
         raise Misconfigured(
             f"PostgreSQL needs a driver; install it with `pip install 'holdfast[postgres]'` ({error})"
@@ -200,7 +200,7 @@ def _postgres_store(words: _Words) -> Store:
 
 
 def _operations(store: Store) -> Operations:
-    return operations_on(store, {"worker": identity.worker_name(), "incarnation": uuid.uuid4().hex})
+    return operations_on(store, {"worker": ids.worker_name(), "incarnation": uuid.uuid4().hex})
 
 
 def operations_on(store: Store, claimer: ClaimOptions) -> Operations:

@@ -10,32 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Unpack, cast, overload
 
-from holdfast.client import checking, identity
-from holdfast.client.checking import Held
-from holdfast.client.operator_operations import OperatorOperations
-from holdfast.client.session_operations import SessionOperations
-from holdfast.client.steps import Steps
-from holdfast.client.tasks import TaskRegistry
-from holdfast.client.watching import Watch
-from holdfast.domain import checks, limits
-from holdfast.domain.admission import JobLike, JobOptions, NewJob, check_job
-from holdfast.domain.checks import Duration
-from holdfast.domain.claim import (
-    Claim,
-    ClaimOptions,
-    ClaimRequest,
-    Kept,
-    Renewal,
-    Settlement,
-    check_claim,
-    lease_ms,
-)
+from holdfast.client import ids, validate_calls
+from holdfast.client.admin import OperatorOperations
+from holdfast.client.middleware import Steps, Watch
+from holdfast.client.sessions import SessionOperations
+from holdfast.client.validate_calls import Held
+from holdfast.domain import limits, validation
+from holdfast.domain.claims import Claim, ClaimOptions, ClaimRequest, Kept, Renewal, Settlement, check_claim, lease_ms
 from holdfast.domain.errors import HoldfastError, InvalidInput, UnknownKind, WaitTimeout
-from holdfast.domain.event import EventPage
-from holdfast.domain.failure import FailureClass
+from holdfast.domain.events import EventPage
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import FINISHED, Attempt, Job, State
-from holdfast.domain.outcome import Artifact, Outcome, check_artifacts
-from holdfast.domain.records import (
+from holdfast.domain.new_job import JobLike, JobOptions, NewJob, check_job
+from holdfast.domain.outcomes import Artifact, Outcome, check_artifacts
+from holdfast.domain.results import (
     ArtifactInfo,
     Backlog,
     CountBy,
@@ -49,18 +37,19 @@ from holdfast.domain.records import (
     WorkerInfo,
 )
 from holdfast.domain.serving import Unserved
-from holdfast.domain.session_lease import SessionClaim
-from holdfast.stores.engine import AsyncTarget, SyncTarget
-from holdfast.stores.runners import AsyncRunner, Runner, SyncRunner
-from holdfast.stores.scripts import backlog as backlog_scripts
-from holdfast.stores.scripts import claim as claim_scripts
-from holdfast.stores.scripts import events as event_scripts
-from holdfast.stores.scripts import inspect as inspect_scripts
-from holdfast.stores.scripts import lease as lease_scripts
-from holdfast.stores.scripts import operate as operate_scripts
-from holdfast.stores.scripts import retention as retention_scripts
-from holdfast.stores.scripts import workers as worker_scripts
-from holdfast.stores.topics import job_topic, lane_topic
+from holdfast.domain.session_leases import SessionClaim
+from holdfast.domain.validation import Duration
+from holdfast.operations import admin as operate_scripts
+from holdfast.operations import claim as claim_scripts
+from holdfast.operations import events as event_scripts
+from holdfast.operations import jobs as inspect_scripts
+from holdfast.operations import lease as lease_scripts
+from holdfast.operations import retention as retention_scripts
+from holdfast.operations import workers as worker_scripts
+from holdfast.storage.notifications import job_topic, lane_topic
+from holdfast.storage.runners import AsyncRunner, Runner, SyncRunner
+from holdfast.storage.store import AsyncTarget, SyncTarget
+from holdfast.tasks.task import TaskRegistry
 
 COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_class")
 
@@ -142,7 +131,7 @@ class Operations(OperatorOperations, SessionOperations):
         if the id exists with other content or the duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
         new = self.tasks.complete(NewJob(kind, payload, **options))
-        admission = check_job(new, fresh_id=identity.uuid7())
+        admission = check_job(new, fresh_id=ids.uuid7())
         return await self.steps.enqueue_one(self.runner, admission)
 
     async def enqueue_many(self, jobs: Sequence[JobLike]) -> list[Enqueued]:
@@ -151,7 +140,7 @@ class Operations(OperatorOperations, SessionOperations):
         Each is a `NewJob` or a dict with the words of `enqueue`. One that is refused refuses the whole call, and the
         error names it: `jobs[3].payload`.
         """
-        return await self.steps.enqueue(self.runner, checking.jobs(jobs, self.tasks))
+        return await self.steps.enqueue(self.runner, validate_calls.jobs(jobs, self.tasks))
 
     # --- claim and lease -------------------------------------------------------------------------------------------
 
@@ -182,10 +171,11 @@ class Operations(OperatorOperations, SessionOperations):
         self, claims: Sequence[Claim], *, lease: Duration | None = None
     ) -> list[Renewal | HoldfastError]:
         """Extend many leases in one commit; each gets its `Renewal` or its `LeaseLost`, in order."""
-        checking.count(claims, "claims", limits.SETTLE_MANY_MAX)
+        validate_calls.count(claims, "claims", limits.SETTLE_MANY_MAX)
         given_ms = None if lease is None else lease_ms(lease)
         held = [
-            (claim.lease, claim.lease_ms if given_ms is None else given_ms) for claim in map(checking.claim, claims)
+            (claim.lease, claim.lease_ms if given_ms is None else given_ms)
+            for claim in map(validate_calls.claim, claims)
         ]
         return await self.runner.write(lease_scripts.heartbeat, held)
 
@@ -195,7 +185,7 @@ class Operations(OperatorOperations, SessionOperations):
         A claim is acknowledged by itself unless its option `acknowledged` says otherwise. A lease that ends without
         having been acknowledged spends no attempt, except the third time in a row.
         """
-        held = checking.claim(claim)
+        held = validate_calls.claim(claim)
         beats = [(held.lease, held.lease_ms)]
         [answer] = await self.runner.write(lease_scripts.heartbeat, beats, None, (held.job.seq,))
         if isinstance(answer, HoldfastError):
@@ -211,14 +201,14 @@ class Operations(OperatorOperations, SessionOperations):
 
     async def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Job:
         """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
-        phase = checks.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
-        percent = None if percent is None else checks.number(percent, "percent", 0, 100)
-        return await self.runner.write(lease_scripts.progress, checking.claim(claim).lease, phase, percent)
+        phase = validation.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
+        percent = None if percent is None else validation.number(percent, "percent", 0, 100)
+        return await self.runner.write(lease_scripts.progress, validate_calls.claim(claim).lease, phase, percent)
 
     async def attach(self, claim: Claim, artifacts: Sequence[Artifact]) -> None:
         """Store artifacts of the running job, or raise `LeaseLost`; one of the same name is replaced."""
         checked = check_artifacts(artifacts)
-        await self.runner.write(lease_scripts.attach, checking.claim(claim).lease, checked)
+        await self.runner.write(lease_scripts.attach, validate_calls.claim(claim).lease, checked)
 
     # --- settle ----------------------------------------------------------------------------------------------------
 
@@ -248,7 +238,7 @@ class Operations(OperatorOperations, SessionOperations):
 
         One that is refused neither hides nor undoes the others. An outcome that is itself invalid refuses the call.
         """
-        return await self.steps.settle(self.runner, checking.settlements(settlements))
+        return await self.steps.settle(self.runner, validate_calls.settlements(settlements))
 
     async def settle_and_claim(
         self,
@@ -262,9 +252,9 @@ class Operations(OperatorOperations, SessionOperations):
 
         The claims in *started* are acknowledged, if they are still held.
         """
-        checked = checking.settlements(settlements)
-        checking.count(started, "started", limits.SETTLE_MANY_MAX)
-        leases = [claim.lease for claim in map(checking.claim, started)]
+        checked = validate_calls.settlements(settlements)
+        validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)
+        leases = [claim.lease for claim in map(validate_calls.claim, started)]
         request = self._claim_request(limit, words)
         settled, claims = await self.steps.settle_and_claim(self.runner, checked, leases, request)
         return SettledAndClaimed(settled, claims or (await self._claim(request, tried=True)))
@@ -276,8 +266,8 @@ class Operations(OperatorOperations, SessionOperations):
 
         With *tenant*, other tenants' jobs are not found.
         """
-        wanted = checking.job_id_or_number(job_id)
-        return await self.runner.read(inspect_scripts.get, wanted, checking.tenant(tenant))
+        wanted = validate_calls.job_id_or_number(job_id)
+        return await self.runner.read(inspect_scripts.get, wanted, validate_calls.tenant(tenant))
 
     async def wait(  # the store's own wait, for sync callers too
         self,
@@ -287,9 +277,9 @@ class Operations(OperatorOperations, SessionOperations):
         tenant: str | None = None,
     ) -> Job:
         """Return the job once it has finished, in whichever way, or raise `WaitTimeout` after *timeout* seconds."""
-        left = checks.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
+        left = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
         looks = _POLL_SECONDS_FIRST
-        job_id, tenant, allowed = checking.job_id(job_id), checking.tenant(tenant), left
+        job_id, tenant, allowed = validate_calls.job_id(job_id), validate_calls.tenant(tenant), left
         with self.runner.listen(job_topic(job_id)) as listener:
             while True:
                 job = await self._look(job_id, tenant)
@@ -327,7 +317,7 @@ class Operations(OperatorOperations, SessionOperations):
         *session* of *tenant* or of the default tenant, by enqueue order. *older_than* counts from a job's end, or
         from its enqueueing if it has not finished.
         """
-        wanted = checking.job_filter(
+        wanted = validate_calls.job_filter(
             state=state,
             kind=kind,
             lane=lane,
@@ -336,37 +326,41 @@ class Operations(OperatorOperations, SessionOperations):
             session=session,
             older_than=older_than,
         )
-        limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
-        after = checks.optional_name(after, "after")
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        after = validation.optional_name(after, "after")
         return await self.runner.read(inspect_scripts.jobs, wanted, after, limit)
 
     async def attempts(self, job_id: str, *, tenant: str | None = None) -> list[Attempt]:
         """Return the attempts of a job, oldest first, the newest of them perhaps still running."""
-        return await self.runner.read(inspect_scripts.attempts, checking.job_id(job_id), checking.tenant(tenant))
+        return await self.runner.read(
+            inspect_scripts.attempts, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        )
 
     async def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
         """Return what artifacts a job has, by name, without their bytes."""
-        return await self.runner.read(inspect_scripts.artifacts, checking.job_id(job_id), checking.tenant(tenant))
+        return await self.runner.read(
+            inspect_scripts.artifacts, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        )
 
     async def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Artifact:
         """Return one artifact with its bytes, or raise `ArtifactNotFound`."""
-        name = checks.name(name, "name")
+        name = validation.name(name, "name")
         return await self.runner.read(
-            inspect_scripts.artifact, checking.job_id(job_id), name, checking.tenant(tenant)
+            inspect_scripts.artifact, validate_calls.job_id(job_id), name, validate_calls.tenant(tenant)
         )
 
     async def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
         """Count jobs by state, kind, lane, tenant or failure class. This reads every job: not for a hot loop."""
-        by = checks.one_of(by, "by", COUNT_BY)
-        return await self.runner.read(inspect_scripts.counts, by, checking.tenant(tenant))
+        by = validation.one_of(by, "by", COUNT_BY)
+        return await self.runner.read(inspect_scripts.counts, by, validate_calls.tenant(tenant))
 
     async def backlog(self) -> Backlog:
         """Return what waits and runs, counted up to a bound, so that it can be asked every few seconds."""
-        return await self.runner.read(backlog_scripts.backlog)
+        return await self.runner.read(inspect_scripts.backlog)
 
     async def unserved(self) -> list[Unserved]:
         """Return the ready jobs that no live worker takes, by lane, kind and required capabilities, and why."""
-        return await self.runner.read(backlog_scripts.unserved)
+        return await self.runner.read(inspect_scripts.unserved)
 
     async def events(
         self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
@@ -376,12 +370,14 @@ class Operations(OperatorOperations, SessionOperations):
         With *tenant*, a page may be empty though more follow: go on from its cursor until that stands still. Raises
         `EventsPruned` if events after this cursor were pruned before they were read.
         """
-        limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
-        after = checks.optional_name(after, "after")
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        after = validation.optional_name(after, "after")
         left = _HELD_BACK_SECONDS
         with self.runner.listen() as listener:
             while True:
-                page, held_back = await self.runner.read(event_scripts.page, after, limit, checking.tenant(tenant))
+                page, held_back = await self.runner.read(
+                    event_scripts.page, after, limit, validate_calls.tenant(tenant)
+                )
                 if not held_back or left <= 0:
                     return page
                 # Another transaction is about to commit. A moment later the page is complete, with one's own events.
@@ -389,7 +385,7 @@ class Operations(OperatorOperations, SessionOperations):
 
     async def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
         """Return the workers that said something last: who runs, what it takes and holds, when it last said so."""
-        limit = checks.integer(limit, "limit", 1, limits.PAGE_MAX)
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         return await self.runner.read(worker_scripts.newest, limit)
 
     async def worker_beat(self, worker: WorkerInfo) -> None:
@@ -415,26 +411,28 @@ class Operations(OperatorOperations, SessionOperations):
 
         Raises `Conflict` if the job has already ended in another way.
         """
-        force = checks.flag(force, "force")
+        force = validation.flag(force, "force")
         return await self.runner.write(
             operate_scripts.cancel,
-            checking.job_id(job_id),
-            checking.tenant(tenant),
+            validate_calls.job_id(job_id),
+            validate_calls.tenant(tenant),
             force=force,
         )
 
     async def requeue(self, job_id: str, *, tenant: str | None = None) -> Job:
         """Make a failed or cancelled job ready again with all its attempts, or raise `Conflict`."""
-        return await self.runner.write(operate_scripts.requeue, checking.job_id(job_id), checking.tenant(tenant))
+        return await self.runner.write(
+            operate_scripts.requeue, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        )
 
     async def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Job:
         """Change the priority of an unfinished job."""
-        priority = checks.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
+        priority = validation.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
         return await self.runner.write(
             operate_scripts.reprioritize,
-            checking.job_id(job_id),
+            validate_calls.job_id(job_id),
             priority,
-            checking.tenant(tenant),
+            validate_calls.tenant(tenant),
         )
 
     async def retire(self, kind: str) -> int:
@@ -442,7 +440,7 @@ class Operations(OperatorOperations, SessionOperations):
 
         A running one is retired when its attempt ends without having finished it.
         """
-        kind = checks.name(kind, "kind")
+        kind = validation.name(kind, "kind")
         routes = await self.runner.write(operate_scripts.retire_kind, kind)
         total = after = 0
         while waiting := (await self.runner.read(operate_scripts.waiting_on, routes, after)):
@@ -452,7 +450,7 @@ class Operations(OperatorOperations, SessionOperations):
 
     async def restore(self, kind: str) -> None:
         """Take new jobs of a retired kind again; jobs already retired stay so. Raises `UnknownKind` if it is not."""
-        if not (await self.runner.write(operate_scripts.restore_kind, checks.name(kind, "kind"))):
+        if not (await self.runner.write(operate_scripts.restore_kind, validation.name(kind, "kind"))):
             raise UnknownKind(kind, "is not retired")
 
     async def prune(
@@ -470,13 +468,13 @@ class Operations(OperatorOperations, SessionOperations):
         source keys of batches that were deleted longer ago than *source_keys_older_than*, by default 7 days. With
         *dry_run* it deletes nothing and returns how many it would.
         """
-        sources_age_ms = checks.duration_ms(source_keys_older_than, "source_keys_older_than")
-        age_ms = checks.duration_ms(older_than, "older_than")
+        sources_age_ms = validation.duration_ms(source_keys_older_than, "source_keys_older_than")
+        age_ms = validation.duration_ms(older_than, "older_than")
         events_age_ms = (
-            age_ms if events_older_than is None else checks.duration_ms(events_older_than, "events_older_than")
+            age_ms if events_older_than is None else validation.duration_ms(events_older_than, "events_older_than")
         )
-        chosen = [checks.one_of(state, f"states[{index}]", FINISHED) for index, state in enumerate(states)]
-        if checks.flag(dry_run, "dry_run"):
+        chosen = [validation.one_of(state, f"states[{index}]", FINISHED) for index, state in enumerate(states)]
+        if validation.flag(dry_run, "dry_run"):
             return await self._prunable(tuple(chosen), age_ms, events_age_ms)
         jobs = events = 0
         for state in chosen:
@@ -518,4 +516,4 @@ class Operations(OperatorOperations, SessionOperations):
                 left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
 
     def _claim_request(self, limit: int, words: ClaimOptions) -> ClaimRequest:
-        return check_claim({**self._claimer, **words}, limit=limit, fresh_token=identity.lease_token())
+        return check_claim({**self._claimer, **words}, limit=limit, fresh_token=ids.lease_token())

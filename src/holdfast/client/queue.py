@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from holdfast.client import checking
-from holdfast.client.declaring import BlockingHost
-from holdfast.client.faces import blocking, leasing
+from holdfast.client import validate_calls
+from holdfast.client.methods import blocking, leasing
 from holdfast.client.operations import Operations
-from holdfast.stores.engine import Joined, Store
+from holdfast.storage.store import Joined, Store
+from holdfast.tasks.decorators import BlockingHost
 
 
 class Transaction:
@@ -46,7 +46,7 @@ class Queue(BlockingHost):
 
     def __init__(self, store: Store, operations: Operations | None = None) -> None:
         if not isinstance(operations, Operations):
-            raise checking.not_connected("connect")
+            raise validate_calls.not_connected("connect")
         super().__init__()
         self._use(store, operations)
 

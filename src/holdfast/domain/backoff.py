@@ -6,8 +6,8 @@ import json
 import sys
 from dataclasses import dataclass
 
-from holdfast.domain import checks, limits
-from holdfast.domain.checks import Duration
+from holdfast.domain import limits, validation
+from holdfast.domain.validation import Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Backoff:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.duration_ms(self.base, "backoff.base")
-        checks.duration_ms(self.cap, "backoff.cap")
-        checks.number(self.factor, "backoff.factor", 1.0, 100.0)
-        checks.number(self.jitter, "backoff.jitter", 0.0, 1.0)
+        validation.duration_ms(self.base, "backoff.base")
+        validation.duration_ms(self.cap, "backoff.cap")
+        validation.number(self.factor, "backoff.factor", 1.0, 100.0)
+        validation.number(self.jitter, "backoff.jitter", 0.0, 1.0)
 
     def pause_ms(self, attempt: int, chance: float) -> int:
         """Return the wait after the failed *attempt* (from 1); *chance* from 0 to 1 places it within the jitter."""
@@ -60,4 +60,4 @@ def _power(factor: float, exponent: int) -> float:
 
 
 def _millis(value: Duration) -> int:
-    return checks.duration_ms(value, "backoff")
+    return validation.duration_ms(value, "backoff")

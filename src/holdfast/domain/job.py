@@ -10,12 +10,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from holdfast.domain import backoff, strict_json
+from holdfast.domain import backoff, failures, strict_json
 from holdfast.domain.backoff import Backoff
-from holdfast.domain.checks import datetime_of
-from holdfast.domain.failure import Failure, FailureClass
-from holdfast.domain.session import Batch
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.sessions import Batch
 from holdfast.domain.strict_json import Json
+from holdfast.domain.validation import datetime_of
 
 State: TypeAlias = Literal["scheduled", "blocked", "ready", "running", "done", "failed", "cancelled", "retired"]
 AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "lapsed", "cancelled"]
@@ -258,3 +258,15 @@ def _failure(row: Job | Attempt) -> Failure | None:
     if row.failure_class is None:
         return None
     return Failure(row.failure_class, row.failure_reason or "", row.failure_message or "", row.failure_traceback)
+
+
+_DEATHS: Final = (failures.LEASE_LAPSED, failures.PROCESS_DIED)
+
+
+def is_suspect(job: Job) -> bool:
+    """Whether the job's newest failure was that its worker fell silent, or that its own process died.
+
+    The mark that a lapse leaves is taken away by whatever settles the job next, a release too. The failure stays
+    until an attempt shows that the job ends in another way.
+    """
+    return job.suspect == 1 or job.failure_reason in _DEATHS

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain import limits
-from holdfast.domain.records import Finding, WorkerInfo
+from holdfast.domain.results import Finding, WorkerInfo
 
 UnservedReason: TypeAlias = Literal["lane_paused", "no_worker"]
 _LISTED_MAX: Final = 20

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain.job import State
-from holdfast.domain.session import KIND_MERGES, Batch, Delivery, Slot, WorkClass
+from holdfast.domain.sessions import KIND_MERGES, Batch, Delivery, Slot, WorkClass
 
 Work: TypeAlias = Literal["turn", "command", "next"]
 Boundary: TypeAlias = Literal["idle", "checkpoint"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.client.async_queue import AsyncQueue
 from holdfast.client.queue import Queue
 from holdfast.domain.errors import Misconfigured
-from holdfast.telemetry.names import METRICS, Metric
+from holdfast.telemetry.metric_definitions import METRICS, Metric
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

@@ -11,8 +11,8 @@ from opentelemetry import context as current
 from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.trace.propagation import set_span_in_context
 
-from holdfast.client.asking import Ask, Cancelled, Defer
 from holdfast.domain.errors import HoldfastError
+from holdfast.tasks.control_flow import Ask, Cancelled, Defer
 
 
 def attributes(operation: str, kind_of_operation: str, lanes: Set[str], kinds: Set[str]) -> dict[str, Any]:

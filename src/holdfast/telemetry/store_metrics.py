@@ -18,11 +18,11 @@ from prometheus_client.registry import Collector
 from holdfast.client.operations import Operations
 from holdfast.domain import limits
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.records import Backlog, WorkerInfo
-from holdfast.stores.engine import SyncTarget
-from holdfast.stores.transaction import run_sync
-from holdfast.telemetry import names
-from holdfast.telemetry.names import Metric
+from holdfast.domain.results import Backlog, WorkerInfo
+from holdfast.storage.store import SyncTarget
+from holdfast.storage.transaction import run_sync
+from holdfast.telemetry import metric_definitions
+from holdfast.telemetry.metric_definitions import Metric
 
 log = logging.getLogger("holdfast.telemetry")
 
@@ -63,8 +63,8 @@ class StoreCollector(Collector):
             workers = run_sync(self._operations.sync_on(self._runner).workers(limit=limits.PAGE_MAX))
         except HoldfastError as error:
             log.warning("the store could not be asked for metrics: %s", error)
-            return [_plain(names.STORE_UP, 0)]
-        return [_plain(names.STORE_UP, 1), *_of_backlog(backlog), _of_workers(workers)]
+            return [_plain(metric_definitions.STORE_UP, 0)]
+        return [_plain(metric_definitions.STORE_UP, 1), *_of_backlog(backlog), _of_workers(workers)]
 
 
 def pause_until(begun: float, ended: float, fresh_seconds: float) -> float:
@@ -73,24 +73,24 @@ def pause_until(begun: float, ended: float, fresh_seconds: float) -> float:
 
 
 def _of_backlog(backlog: Backlog) -> list[Family]:
-    ready, oldest = _family(names.READY), _family(names.OLDEST)
+    ready, oldest = _family(metric_definitions.READY), _family(metric_definitions.OLDEST)
     for waiting in backlog.ready:
         ready.add_metric([waiting.lane, waiting.kind], waiting.jobs)
         oldest.add_metric([waiting.lane, waiting.kind], waiting.oldest_age_seconds)
     return [
         ready,
         oldest,
-        _plain(names.SCHEDULED, backlog.scheduled),
-        _plain(names.BLOCKED, backlog.blocked),
-        _plain(names.RUNNING, backlog.running),
-        _plain(names.LAPSED, backlog.lapsed),
-        _plain(names.SUSPECT, backlog.suspect),
+        _plain(metric_definitions.SCHEDULED, backlog.scheduled),
+        _plain(metric_definitions.BLOCKED, backlog.blocked),
+        _plain(metric_definitions.RUNNING, backlog.running),
+        _plain(metric_definitions.LAPSED, backlog.lapsed),
+        _plain(metric_definitions.SUSPECT, backlog.suspect),
     ]
 
 
 def _of_workers(workers: Iterable[WorkerInfo]) -> Family:
     counted = Counter(worker.state for worker in workers)
-    family = _family(names.WORKERS)
+    family = _family(metric_definitions.WORKERS)
     for state in _WORKER_STATES:
         family.add_metric([state], counted[state])  # type: ignore[index]  # the states are these
     return family

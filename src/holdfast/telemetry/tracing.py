@@ -17,16 +17,15 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider, ge
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from holdfast.client.middleware import Settling, Steps, Watch
 from holdfast.client.operations import Operations
-from holdfast.client.steps import Settling, Steps
-from holdfast.client.watching import Watch
 from holdfast.domain import strict_json
-from holdfast.domain.admission import Admission, Terms
-from holdfast.domain.claim import Claim, ClaimRequest, Lease, Settlement
+from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
 from holdfast.domain.job import Job
-from holdfast.domain.records import Enqueued
-from holdfast.stores.engine import Store
-from holdfast.stores.runners import Runner
+from holdfast.domain.new_job import Admission, Terms
+from holdfast.domain.results import Enqueued
+from holdfast.storage.runners import Runner
+from holdfast.storage.store import Store
 from holdfast.telemetry.spans import OpenSpan, RunSpan, attributes, fail, fail_with
 from holdfast.version import __version__
 

@@ -13,15 +13,15 @@ from prometheus_client.registry import Collector
 
 from holdfast.client.async_queue import AsyncQueue
 from holdfast.client.queue import Queue
-from holdfast.domain import checks
-from holdfast.domain.claim import Claim
+from holdfast.domain import validation
+from holdfast.domain.claims import Claim
 from holdfast.domain.errors import Misconfigured
 from holdfast.domain.job import FINISHED, Job
-from holdfast.runtime.status import WorkerStatus
-from holdfast.runtime.watched import WorkerMetrics
-from holdfast.telemetry import names
-from holdfast.telemetry.names import Metric
+from holdfast.telemetry import metric_definitions
+from holdfast.telemetry.metric_definitions import Metric
 from holdfast.telemetry.store_metrics import StoreCollector
+from holdfast.worker.status import WorkerStatus
+from holdfast.worker.watched_attempts import WorkerMetrics
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -39,9 +39,9 @@ class StatusCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """Return what the worker says of itself; before it has started that is nothing yet."""
         status = None if self.ask is None else self.ask()
-        in_hand = GaugeMetricFamily(names.IN_HAND.name, names.IN_HAND.says)
+        in_hand = GaugeMetricFamily(metric_definitions.IN_HAND.name, metric_definitions.IN_HAND.says)
         in_hand.add_metric([], 0 if status is None else len(status.running))
-        switches = CounterMetricFamily(names.SWITCHES.name, names.SWITCHES.says)
+        switches = CounterMetricFamily(metric_definitions.SWITCHES.name, metric_definitions.SWITCHES.says)
         switches.add_metric([], 0 if status is None else status.switches)
         return in_hand, switches
 
@@ -62,17 +62,17 @@ class Metrics(WorkerMetrics):
     ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
         """Where the metrics stand."""
-        self.port = None if port is None else checks.integer(port, "port", 0, 65_535)
+        self.port = None if port is None else validation.integer(port, "port", 0, 65_535)
         """Where they are served; once they are, the port that 0 has led to."""
-        self._host = checks.name(host, "host")
+        self._host = validation.name(host, "host")
         self._served: tuple[WSGIServer, Thread] | None = None
         self._known: dict[tuple[object, tuple[str, ...]], Any] = {}
-        self._wait = self._histogram(names.WAIT)
-        self._run = self._histogram(names.RUN)
-        self._attempts = self._counter(names.ATTEMPTS)
-        self._finished = self._counter(names.FINISHED)
-        self._lapses = self._counter(names.LAPSES)
-        self._slots = self._gauge(names.SLOTS)
+        self._wait = self._histogram(metric_definitions.WAIT)
+        self._run = self._histogram(metric_definitions.RUN)
+        self._attempts = self._counter(metric_definitions.ATTEMPTS)
+        self._finished = self._counter(metric_definitions.FINISHED)
+        self._lapses = self._counter(metric_definitions.LAPSES)
+        self._slots = self._gauge(metric_definitions.SLOTS)
         self._status = StatusCollector()
         self.registry.register(self._status)
         self.registry.register(StoreCollector(queue.operations, queue.store))
@@ -137,7 +137,11 @@ class Metrics(WorkerMetrics):
 
     def _histogram(self, metric: Metric) -> Histogram:
         return Histogram(
-            metric.name, metric.says, metric.labels, buckets=names.BUCKETS_SECONDS, registry=self.registry
+            metric.name,
+            metric.says,
+            metric.labels,
+            buckets=metric_definitions.BUCKETS_SECONDS,
+            registry=self.registry,
         )
 
     def _counter(self, metric: Metric) -> Counter:

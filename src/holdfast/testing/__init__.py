@@ -4,10 +4,10 @@ Nothing here replaces a part of Holdfast. Jobs go through the serializer, the st
 production; only the waiting is left out.
 """
 
+from holdfast.testing.assertions import assert_enqueued, enqueued, refute_enqueued
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.draining import Drained, Ran, drain, drain_async, run_job, run_job_async
-from holdfast.testing.expecting import assert_enqueued, enqueued, refute_enqueued
-from holdfast.testing.redirecting import redirected
+from holdfast.testing.drain import Drained, Ran, drain, drain_async, run_job, run_job_async
+from holdfast.testing.redirect import redirected
 
 __all__ = [
     "Drained",

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from holdfast.domain import checks, limits
-from holdfast.domain.checks import Duration
+from holdfast.domain import limits, validation
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import InvalidInput
+from holdfast.domain.validation import Duration
 
 
 class ManualClock:
     """Stands still at the moment it was made, or at *at*: `connect(url, clock=ManualClock())`."""
 
     def __init__(self, at: datetime | None = None) -> None:
-        wall_ms = time.time_ns() // 1_000_000 if at is None else checks.moment_ms(at, "at")
+        wall_ms = time.time_ns() // 1_000_000 if at is None else validation.moment_ms(at, "at")
         self._now = Now(wall_ms, wall_ms)
 
     def now(self) -> Now:
@@ -25,16 +25,16 @@ class ManualClock:
     @property
     def moment(self) -> datetime:
         """What the wall clock shows."""
-        return checks.datetime_of(self._now.wall_ms)
+        return validation.datetime_of(self._now.wall_ms)
 
     def advance(self, seconds: Duration) -> None:
         """Let time pass, for due moments and leases alike."""
-        passed_ms = checks.duration_ms(seconds, "seconds", 0, limits.MOMENT_MS_MAX)
+        passed_ms = validation.duration_ms(seconds, "seconds", 0, limits.MOMENT_MS_MAX)
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)
 
     def travel_to(self, moment: datetime) -> None:
         """Let time pass until *moment*."""
-        passed_ms = checks.moment_ms(moment, "moment") - self._now.wall_ms
+        passed_ms = validation.moment_ms(moment, "moment") - self._now.wall_ms
         if passed_ms < 0:
             raise InvalidInput("moment", f"{moment} has passed; time goes forward, only a wall clock is set back")
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)

@@ -15,7 +15,7 @@ from holdfast.client.async_queue import AsyncQueue
 from holdfast.client.connect import connect
 from holdfast.client.queue import Queue
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.redirecting import redirected
+from holdfast.testing.redirect import redirected
 
 ENGINES = ("sqlite", "postgres")
 _VARIABLE = "HOLDFAST_TEST_POSTGRES"
@@ -85,7 +85,7 @@ def holdfast_queue(
         return
     url = _server_url(pytestconfig)
     # Whoever stays with SQLite needs no driver.
-    from holdfast.stores.postgres.discarding import TEST_PREFIX, discard_schema  # noqa: PLC0415
+    from holdfast.storage.postgres.migrate import TEST_PREFIX, discard_schema  # noqa: PLC0415
 
     schema = f"{TEST_PREFIX}{uuid.uuid4().hex[:16]}"
     try:

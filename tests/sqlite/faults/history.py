@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import holdfast
-from holdfast.domain.event import TERMINAL
+from holdfast.domain.events import TERMINAL
 from holdfast.domain.job import FINISHED
 
 # Within one epoch a job runs, then waits again, then perhaps ends; before its first it waits.

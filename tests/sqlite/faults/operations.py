@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast.stores.sqlite.write_ahead_log import CHECKPOINT_PAGES
+from holdfast.storage.sqlite.connection import CHECKPOINT_PAGES
 from tests.sqlite.faults.history import numbers
 
 # A page in the log, with its header.

@@ -9,7 +9,7 @@ import pytest
 from tests.sqlite.faults.child import run_child
 from tests.sqlite.faults.history import History, complaints
 from tests.sqlite.faults.visits import fill_up
-from tests.support.places import small_disk
+from tests.support.filesystems import small_disk
 
 _REASON = "no disk ran really full; system calls and the file layer said so instead"
 

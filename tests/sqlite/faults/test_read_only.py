@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.stores.sqlite import file_systems
+from holdfast.storage.sqlite import file_systems
 from tests.sqlite.faults.child import run_child
 from tests.sqlite.faults.visits import visit
-from tests.support.places import open_folder, small_disk, turn_read_only
+from tests.support.filesystems import open_folder, small_disk, turn_read_only
 
 _WRITES = ["ReadOnlyStore"] * 4
 

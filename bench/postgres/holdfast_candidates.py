@@ -1,0 +1,122 @@
+"""Holdfast on PostgreSQL as a candidate, through its public face; also by several worker processes at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import holdfast
+from bench.candidates import BATCH, Candidate, CandidateFailedError, Road
+from bench.holdfast_candidates import HoldfastSession
+from bench.postgres.drivers.protocol import WARM_JOBS
+from bench.postgres.server import Arena
+
+_ROOT = Path(__file__).resolve().parents[2]
+_ROADS: frozenset[Road] = frozenset({"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8"})
+
+
+class PostgresSession(HoldfastSession):
+    """The same calls as on SQLite; warm, as the peers are."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.queue = holdfast.connect(url)
+        self.queue.migrate()
+        self.enqueue(0)
+        self.fill(WARM_JOBS)
+        self.drain(BATCH)
+
+    def measure(self, road: Road, count: int) -> float:
+        """Return the seconds that *count* jobs took on *road*."""
+        match road:
+            case "workers-4":
+                return self._drain_by_processes(count, 4)
+            case "workers-8":
+                return self._drain_by_processes(count, 8)
+            case _:
+                return super().measure(road, count)
+
+    def _drain_by_processes(self, count: int, processes: int) -> float:
+        """Time from the word to begin until the last process has settled its last job."""
+        self.fill(count)
+        command = [sys.executable, "-m", "bench.postgres.holdfast_candidates", self._url]
+        with ExitStack() as ends:
+            crew = [ends.enter_context(_start(command)) for _ in range(processes)]
+            for worker in crew:
+                _line(worker)
+            begun = time.monotonic()
+            for worker in crew:
+                _let_begin(worker)
+            told = [json.loads(_line(worker)) for worker in crew]
+        handled = sum(one["handled"] for one in told)
+        if handled != count:
+            raise CandidateFailedError(f"{processes} processes handled {handled} of {count} jobs")
+        return float(max(one["last"] for one in told)) - begun
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT)  # noqa: S603
+
+
+def _let_begin(worker: subprocess.Popen[str]) -> None:
+    assert worker.stdin is not None  # noqa: S101  # it was asked for
+    worker.stdin.write("begin\n")
+    worker.stdin.close()
+
+
+def _line(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None  # noqa: S101  # it was asked for
+    line = worker.stdout.readline()
+    if not line:
+        raise CandidateFailedError("a worker process gave no answer; what it wrote stands above")
+    return line
+
+
+def main() -> None:
+    """Be one of several workers: wait for the word, drain, tell how much that was and when the last was settled."""
+    queue = holdfast.connect(sys.argv[1])
+    queue.claim(kinds=["nothing of this kind"])
+    print("ready", flush=True)  # noqa: T201  # the parent waits for this line
+    sys.stdin.readline()
+    handled, last, idle = 0, time.monotonic(), 0
+    done: list[tuple[holdfast.Claim, holdfast.Done]] = []
+    # Others may hold all that was in sight, so that one empty answer is not the end.
+    while idle < 2:
+        settled = len(done)
+        claims = queue.settle_and_claim(done, limit=BATCH).claims
+        last = time.monotonic() if settled else last
+        done = [(claim, holdfast.Done()) for claim in claims]
+        handled += len(claims)
+        idle = 0 if claims else idle + 1
+    print(json.dumps({"handled": handled, "last": last}), flush=True)  # noqa: T201  # the parent reads this
+    queue.close()
+
+
+def on_server(arena: Arena) -> Callable[[], AbstractContextManager[HoldfastSession]]:
+    """Return what gives sessions on fresh databases of the server."""
+
+    @contextmanager
+    def fresh() -> Iterator[HoldfastSession]:
+        with arena.fresh() as url:
+            session = PostgresSession(url)
+            try:
+                yield session
+            finally:
+                session.close()
+
+    return fresh
+
+
+def candidates() -> list[Candidate]:
+    """Return Holdfast, or nothing where this build has no store for PostgreSQL."""
+    settings = f"connect(url); settle_and_claim in batches of {BATCH} by a plain loop; psycopg 3"
+    return [Candidate("holdfast", "full", settings, _ROADS, PostgresSession)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Fills a database with millions of rows: a template through the public face, copies of it by one statement.
+
+Only the bench speaks SQL outside the stores. It takes the columns from the table itself, so that a change of the
+schema does not break it.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+import holdfast
+from bench import seed
+from bench.seed import TENANTS, TENANTS_IN_TEMPLATE
+
+# Copies get ids of their own and spread over the tenants; whoever is called "big" or "crowd" stays.
+_MOVED = f"'tenant-' || ((substr(tenant, 8)::integer + copy * {TENANTS_IN_TEMPLATE}) %% {TENANTS})"
+_TENANT = f"case when tenant like 'tenant-%%' then {_MOVED} else tenant end"
+_CHANGED = {
+    "seq": "nextval('holdfast.job_seq')",
+    "id": "substr(id, 1, 24) || lpad(to_hex(copy * 1000 + (seq - %(first)s)), 12, '0')",
+    "tenant": _TENANT,
+    "turn": f"case when turn = '' then '' else {_TENANT} end",
+}
+_COLUMNS = b"""
+select attname from pg_attribute
+ where attrelid = 'holdfast.job'::regclass and attnum > 0 and not attisdropped and attgenerated = ''
+ order by attnum
+"""
+
+
+def fill_base(url: str, *, finished: int, future: int) -> None:
+    """Fill a database with finished and future jobs and none that is ready."""
+    with holdfast.connect(url) as queue:
+        ended, later = seed.enqueue_base(queue, finished=finished, future=future)
+    _multiply(url, ended, finished)
+    _multiply(url, later, future)
+
+
+def fill_ready(url: str, count: int) -> None:
+    """Add *count* ready jobs, the first tenth of which nobody asks for."""
+    with holdfast.connect(url) as queue:
+        first = [one.job.seq for one in queue.enqueue_many(seed.unserved())]
+    _multiply(url, first, count // 10)
+    with holdfast.connect(url) as queue:
+        rest = [one.job.seq for one in queue.enqueue_many(seed.served())]
+    _multiply(url, rest, count - count // 10)
+    with holdfast.connect(url) as queue:
+        seed.enqueue_rare(queue)
+    # What autovacuum would have done by the time that a store has grown so large.
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(b"vacuum analyze")
+
+
+def _multiply(url: str, template: list[int], wanted: int) -> None:
+    """Copy the template's rows until there are *wanted*, each copy after the one before."""
+    if wanted <= len(template):
+        return
+    with psycopg.connect(url, autocommit=True) as connection:
+        columns = [name for (name,) in connection.execute(_COLUMNS)]
+        values = ", ".join(_CHANGED.get(name, name) for name in columns)
+        copying = (
+            f"insert into holdfast.job ({', '.join(columns)}) "  # noqa: S608  # columns of our own table
+            f"select {values} from (select copy, job.* from holdfast.job, generate_series(1, %(copies)s) copy"
+            " where seq between %(first)s and %(last)s order by copy, seq) template"
+        )
+        numbers = {"first": min(template), "last": max(template), "copies": wanted // len(template) - 1}
+        connection.execute(copying.encode(), numbers)

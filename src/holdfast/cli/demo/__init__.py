@@ -1,0 +1,1 @@
+"""The demonstration: workers that die and jobs that survive."""

@@ -1,0 +1,188 @@
+"""The demo's end: what was shown, checked against the store instead of claimed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from holdfast import Attempt, Event, Job, Queue
+from holdfast.cli.demo.crew import Tale
+from holdfast.cli.demo.story import Victim
+
+_TERMINAL_EVENTS = frozenset(("done", "failed", "cancelled", "retired"))
+
+
+class Check(NamedTuple):
+    """One claim, whether it holds, and what it was judged by."""
+
+    claim: str
+    holds: bool
+    evidence: str
+
+
+class Receipt(NamedTuple):
+    """The effect of one settled attempt, written in the transaction that settled it."""
+
+    job_id: str
+    epoch: int
+    worker: str
+
+
+class Record(NamedTuple):
+    """All that the store and the workers left behind."""
+
+    acknowledged: list[str]
+    counts: dict[str, int]
+    jobs: dict[str, Job]
+    attempts: dict[str, list[Attempt]]
+    events: list[Event]
+    receipts: list[Receipt]
+    refusals: list[Tale]
+    killed: Victim | None
+    frozen: Victim | None
+
+    @property
+    def finished(self) -> int:
+        """How many jobs have ended."""
+        return sum(self.counts.get(state, 0) for state in _TERMINAL_EVENTS)
+
+    def ended(self, outcome: str) -> int:
+        """How many attempts ended with *outcome*."""
+        return sum(attempt.outcome == outcome for attempts in self.attempts.values() for attempt in attempts)
+
+    @property
+    def retries(self) -> int:
+        """How many attempts failed without ending their job."""
+        return self.ended("failed") - self.counts.get("failed", 0)
+
+    @property
+    def settled_once(self) -> int:
+        """How many jobs were ended by exactly one attempt, their last, and one event."""
+        endings = Counter(event.job_id for event in self.events if event.name in _TERMINAL_EVENTS)
+        return sum(endings[job_id] == 1 and self._ended_by_last(job_id) for job_id in self.acknowledged)
+
+    def _ended_by_last(self, job_id: str) -> bool:
+        job, attempts = self.jobs[job_id], self.attempts[job_id]
+        dones = [attempt.epoch for attempt in attempts if attempt.outcome == "done"]
+        return (
+            attempts[-1].outcome == job.state
+            and attempts[-1].epoch == job.epoch == len(attempts)
+            and dones == ([job.epoch] if job.state == "done" else [])
+        )
+
+
+def collect(
+    queue: Queue,
+    *,
+    acknowledged: list[str],
+    refusals: list[Tale],
+    killed: Victim | None,
+    frozen: Victim | None,
+) -> Record:
+    """Read everything back from the store, beside what the story knows from elsewhere."""
+    with queue.transaction() as transaction:
+        receipts = transaction.execute("select job_id, epoch, worker from demo_receipts")
+    return Record(
+        acknowledged=acknowledged,
+        counts=queue.counts(),
+        jobs={job_id: queue.get(job_id) for job_id in acknowledged},
+        attempts={job_id: queue.attempts(job_id) for job_id in acknowledged},
+        events=list(_all_events(queue)),
+        receipts=[Receipt(*row) for row in receipts],
+        refusals=refusals,
+        killed=killed,
+        frozen=frozen,
+    )
+
+
+def _all_events(queue: Queue) -> Iterator[Event]:
+    page = queue.events(limit=1000)
+    while len(page):
+        yield from page
+        page = queue.events(after=page.cursor, limit=1000)
+
+
+def examine(record: Record) -> list[Check]:
+    """Return every claim of the demo with its verdict."""
+    return [
+        _nothing_lost(record),
+        _settled_once(record),
+        _effects_once(record),
+        _killed_taken_over(record),
+        _stale_refused(record),
+        _failures_handled(record),
+    ]
+
+
+def _nothing_lost(record: Record) -> Check:
+    acknowledged, counts = len(record.acknowledged), record.counts
+    return Check(
+        "nothing lost",
+        acknowledged == record.finished == sum(counts.values()),
+        f"acknowledged {acknowledged} = finished {record.finished} "
+        f"({counts.get('done', 0)} done, {counts.get('failed', 0)} failed)",
+    )
+
+
+def _settled_once(record: Record) -> Check:
+    return Check(
+        "settled once",
+        record.settled_once == len(record.acknowledged),
+        f"{record.settled_once} of {len(record.acknowledged)}: one final attempt, one final event each",
+    )
+
+
+def _effects_once(record: Record) -> Check:
+    wanted = {(job.id, job.epoch) for job in record.jobs.values() if job.state == "done"}
+    written = Counter((receipt.job_id, receipt.epoch) for receipt in record.receipts)
+    return Check(
+        "effects once",
+        set(written) == wanted and written.total() == len(wanted),
+        f"{written.total()} receipts for {len(wanted)} done jobs, atomic with settle",
+    )
+
+
+def _killed_taken_over(record: Record) -> Check:
+    claim, killed = "killed, taken over", record.killed
+    if killed is None:
+        return Check(claim, False, "no worker was killed")
+    struck, last = _struck_and_last(record, killed)
+    return Check(
+        claim,
+        _taken_over(struck, last),
+        f"{killed.job_id}: {struck.worker} {struck.outcome}, {last.worker} {last.outcome} at epoch {last.epoch}",
+    )
+
+
+def _stale_refused(record: Record) -> Check:
+    claim, frozen = "stale refused", record.frozen
+    refusal = next((tale for tale in record.refusals if frozen == (tale.worker, tale.job_id, tale.epoch)), None)
+    if frozen is None or refusal is None:
+        return Check(claim, False, "no settle was refused")
+    struck, last = _struck_and_last(record, frozen)
+    refused = {(tale.job_id, tale.epoch) for tale in record.refusals}
+    left = [receipt for receipt in record.receipts if (receipt.job_id, receipt.epoch) in refused]
+    return Check(
+        claim,
+        _taken_over(struck, last) and refusal.code == "lease_lost" and not left,
+        f"{frozen.job_id}: {struck.worker} {refusal.code}, {last.worker} {last.outcome} at epoch {last.epoch}",
+    )
+
+
+def _struck_and_last(record: Record, victim: Victim) -> tuple[Attempt, Attempt]:
+    attempts = record.attempts[victim.job_id]
+    return next(attempt for attempt in attempts if attempt.epoch == victim.epoch), attempts[-1]
+
+
+def _taken_over(struck: Attempt, last: Attempt) -> bool:
+    return struck.outcome == "lapsed" and last.outcome == "done" and last.incarnation != struck.incarnation
+
+
+def _failures_handled(record: Record) -> Check:
+    failed = [job for job in record.jobs.values() if job.state == "failed"]
+    return Check(
+        "failures handled",
+        record.retries > 0 and len(failed) == 1 and failed[0].failure_class == "permanent",
+        f"{record.retries} transient ones tried again, {len(failed)} permanent one kept",
+    )

@@ -1,0 +1,174 @@
+"""`holdfast demo`: a worker is killed, its work is taken over, its revived twin is refused, and nothing is lost.
+
+This file owns the command: where the store lies, how the run ends, and what is said last. The story, its processes,
+its picture and its checks have files of their own.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+import holdfast
+from holdfast.cli.demo.checks import Check, Record, collect, examine
+from holdfast.cli.demo.crew import Crew
+from holdfast.cli.demo.picture import LiveStage, PlainStage, QuietStage, Stage, can_draw
+from holdfast.cli.demo.plan import Pace
+from holdfast.cli.demo.story import GaveUp, Story
+from holdfast.cli.errors import REFUSED, Complaint
+from holdfast.cli.options import Command, pass_terminal
+from holdfast.cli.terminal import Terminal
+
+_NORMAL_SECONDS: Final = 30.0
+_FAST_SECONDS: Final = 7.0
+
+EPILOG = """
+Examples:
+  holdfast demo
+  holdfast demo --keep demo.db
+  holdfast demo --fast --plain
+
+The demo plays on a queue of its own, which is gone afterwards unless it is kept; --url means nothing to it.
+"""
+
+
+@click.command(cls=Command, epilog=EPILOG)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5, 300),
+    default=_NORMAL_SECONDS,
+    show_default=True,
+    help="About how long it takes.",
+)
+@click.option("--fast", is_flag=True, help=f"As --seconds {_FAST_SECONDS:g}.")
+@click.option(
+    "--keep",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Play on this file, which must not exist yet, and keep it.",
+)
+@click.option("--plain", is_flag=True, help="Print lines instead of drawing; so it is anyway without a terminal.")
+@pass_terminal
+def demo(terminal: Terminal, seconds: float, fast: bool, keep: Path | None, plain: bool) -> None:
+    """Show, with real processes, what happens when workers die.
+
+    Three workers share one SQLite file. One is killed in the middle of a job, one is frozen past its lease and
+    revived. In the end everything is checked against the store; the exit code is 1 if a check fails.
+    """
+    if keep is not None and keep.exists():
+        raise click.BadParameter(f"{str(keep)!r} exists; name a file that does not", param_hint="'--keep'")
+    pace = Pace.lasting(_FAST_SECONDS if fast else seconds)
+    with _ended_in_good_order(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+        record = _play(str(keep or Path(folder) / "demo.db"), Path(folder), pace, _stage(terminal, plain=plain))
+    checks = examine(record)
+    if terminal.json:
+        terminal.emit(_document(record, checks))
+    else:
+        _summarize(terminal, record, checks)
+        _suggest(terminal, record, keep)
+    click.get_current_context().exit(0 if all(check.holds for check in checks) else 1)
+
+
+def _stage(terminal: Terminal, *, plain: bool) -> Stage:
+    if terminal.json:
+        return QuietStage()
+    return LiveStage(terminal.out) if not plain and can_draw(terminal.out) else PlainStage()
+
+
+def _play(url: str, folder: Path, pace: Pace, stage: Stage) -> Record:
+    with holdfast.connect(url) as queue, Crew(url, folder, pace) as crew:
+        story = Story(queue, crew, pace)
+        try:
+            with stage.open():
+                for _ in story.play():
+                    stage.show(story.scene)
+        except GaveUp as problem:
+            raise Complaint(f"the demo cannot go on: {problem}", code="demo_failed", exit_code=REFUSED) from None
+        return collect(
+            queue,
+            acknowledged=story.acknowledged,
+            refusals=story.refusals,
+            killed=story.killed,
+            frozen=story.frozen,
+        )
+
+
+@contextmanager
+def _ended_in_good_order() -> Iterator[None]:
+    """Let a polite request to end, and a terminal that is closed, clean up as Ctrl-C does."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+# --- the end -------------------------------------------------------------------------------------------------------
+
+
+def _document(record: Record, checks: list[Check]) -> dict[str, object]:
+    return {
+        "acknowledged": len(record.acknowledged),
+        "finished": record.finished,
+        "settled_once": record.settled_once,
+        "lapses": record.ended("lapsed"),
+        "refusals": len(record.refusals),
+        "retries": record.retries,
+        "checks": [check._asdict() for check in checks],
+    }
+
+
+def _summarize(terminal: Terminal, record: Record, checks: list[Check]) -> None:
+    terminal.line()
+    terminal.line("Checked against the store:", "bold")
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        verdict = Text("ok", "bold green") if check.holds else Text("WRONG", "bold red")
+        table.add_row("", verdict, check.claim, Text(check.evidence, "default" if check.holds else "red"))
+    terminal.show(table)
+    terminal.line()
+    numbers = {name: value for name, value in _document(record, []).items() if isinstance(value, int)}
+    terminal.line("  ".join(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items()), "bold")
+
+
+def _suggest(terminal: Terminal, record: Record, keep: Path | None) -> None:
+    terminal.line()
+    terminal.line("What to try next:", "bold")
+    program = _program()
+    if keep is None:
+        commands = [f"{program} demo --keep demo.db", f"{program} --url demo.db stats", f"{program} --help"]
+    else:
+        url = f"{program} --url {shlex.quote(str(keep))}"
+        struck = record.killed.job_id if record.killed else record.acknowledged[0]
+        commands = [f"{url} stats", f"{url} jobs show {struck}", f"{url} jobs list --state failed", f"{url} events"]
+    for command in commands:
+        terminal.line(f"  {command}")
+    terminal.line("  The README has an example in 20 lines; docs/ tells how it all works")
+
+
+def _program() -> str:
+    """Return how this command line can be started again from here, also where it is not on the path."""
+    if shutil.which("holdfast"):
+        return "holdfast"
+    started = Path(sys.argv[0]).absolute()
+    if started.name != "holdfast":
+        return "python -m holdfast.cli"
+    here = Path.cwd()
+    return shlex.quote(str(started.relative_to(here) if started.is_relative_to(here) else started))

@@ -1,0 +1,67 @@
+"""`holdfast doctor`: is the store well, and what to do if not."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast import Finding
+from holdfast.cli import errors, json_view
+from holdfast.cli.options import Command, pass_terminal
+from holdfast.cli.tables import Column, table
+from holdfast.cli.terminal import Terminal
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    Exits with 1 if anything is a problem; warnings do not count.
+
+    Examples:
+      holdfast doctor
+      holdfast doctor --json | jq '.findings[] | select(.status != "ok")'
+    """,
+)
+@pass_terminal
+def doctor(terminal: Terminal) -> int:
+    """Examine the store and say what should be done."""
+    with terminal.queue() as queue, terminal.busy("examining the store"):
+        report = queue.report()
+    if terminal.json:
+        terminal.emit({"healthy": report.healthy, "findings": [json_view.finding(one) for one in report.findings]})
+    else:
+        _draw(terminal, report.findings)
+        terminal.line("healthy" if report.healthy else "not healthy", "green" if report.healthy else "bold red")
+    return errors.OK if report.healthy else errors.REFUSED
+
+
+def _draw(terminal: Terminal, findings: list[Finding]) -> None:
+    columns = [
+        Column("STATUS", [one.status for one in findings], states=True),
+        Column("WHAT", [one.name for one in findings]),
+        Column("FOUND", [one.says for one in findings], floor=20, wrap=True),
+        Column("REMEDY", [one.remedy for one in findings], floor=20, wrap=True, silent=""),
+    ]
+    terminal.show(table(columns, terminal.out.width))
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    Opening a queue does the same; this is for doing it at a time of your choice.
+
+    Examples:
+      holdfast migrate
+      holdfast migrate --url jobs.db --json
+    """,
+)
+@pass_terminal
+def migrate(terminal: Terminal) -> None:
+    """Create the store, or bring its schema up to date."""
+    with terminal.queue(create=True) as queue, terminal.busy("migrating"):
+        applied = queue.migrate()
+    if terminal.json:
+        terminal.emit({"applied": applied})
+    elif not applied:
+        terminal.line("the schema is up to date")
+    for name in () if terminal.json else applied:
+        terminal.line(f"applied {name}")

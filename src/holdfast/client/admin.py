@@ -1,0 +1,86 @@
+"""What operators do to many jobs at once: count, cancel and requeue them, and list kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.client import validate_calls
+from holdfast.domain import limits, validation
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.job import State
+from holdfast.domain.results import CancelReport, JobFilter, Kind, Requeued, Tally
+from holdfast.domain.validation import Duration
+from holdfast.operations import admin as operate_scripts
+from holdfast.operations import jobs as inspect_scripts
+from holdfast.storage.runners import Runner
+
+
+class OperatorOperations:
+    """The operations of this page; `Operations` has them all."""
+
+    runner: Runner
+
+    async def tally(
+        self,
+        *,
+        state: State | Sequence[State] | None = None,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        failure_class: FailureClass | None = None,
+        older_than: Duration | None = None,
+    ) -> list[Tally]:
+        """Count the jobs that match, by lane, kind and state; the options are those of `jobs`.
+
+        This reads every job: not for a hot loop.
+        """
+        wanted = validate_calls.job_filter(
+            state=state, kind=kind, lane=lane, tenant=tenant, failure_class=failure_class, older_than=older_than
+        )
+        return await self.runner.read(inspect_scripts.tally, wanted)
+
+    async def kinds(self) -> list[Kind]:
+        """Return every kind that was ever used or is retired, by name."""
+        return await self.runner.read(operate_scripts.kinds)
+
+    async def cancel_many(
+        self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None
+    ) -> CancelReport:
+        """Cancel many jobs in one transaction, each as `cancel` does; those that cannot be are reported."""
+        validate_calls.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
+        ids = [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
+        force, tenant = validation.flag(force, "force"), validate_calls.tenant(tenant)
+        return await self.runner.write(operate_scripts.cancel_many, ids, tenant, force=force)
+
+    async def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Requeued:
+        """Requeue many jobs; those that cannot be are reported with the reason, and stop no other."""
+        validate_calls.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
+        asked = [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
+        return await self.runner.write(operate_scripts.requeue_many, asked, validate_calls.tenant(tenant))
+
+    async def requeue_failed(
+        self,
+        *,
+        transient_only: bool = False,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+    ) -> Requeued:
+        """Requeue every failed job that matches, in bounded bites; those that cannot be are reported."""
+        wanted = JobFilter(
+            states=("failed",),
+            kind=validation.optional_name(kind, "kind"),
+            lane=validation.optional_name(lane, "lane"),
+            tenant=validate_calls.tenant(tenant),
+            failure_class="transient" if validation.flag(transient_only, "transient_only") else None,
+        )
+        total, after = Requeued([], []), None
+        while True:
+            page = await self.runner.read(inspect_scripts.jobs, wanted, after, limits.BITE)
+            found = [job.id for job in page]
+            bite = await self.runner.write(operate_scripts.requeue_many, found, wanted.tenant)
+            total.requeued.extend(bite.requeued)
+            total.skipped.extend(bite.skipped)
+            after = page.cursor
+            if after is None:
+                return total

@@ -1,0 +1,29 @@
+"""Names that a process gives: job ids, lease tokens, and who it is."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+
+from holdfast.storage.randomness import RANDOM
+
+
+def uuid7() -> str:
+    """Return a fresh UUIDv7: its first 48 bits are the time, so that new ids land at the end of an index."""
+    chance = RANDOM.getrandbits(74)
+    head = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | (chance >> 62) << 64
+    tail = 0b10 << 62 | chance & (1 << 62) - 1
+    digits = f"{head | tail:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def lease_token() -> str:
+    """Return a token nobody else will choose."""
+    return secrets.token_hex(16)
+
+
+def worker_name() -> str:
+    """Return a readable name for this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,63 @@
+"""What can be asked of lanes, each operation written once: the lanes' part of `Operations`."""
+
+from __future__ import annotations
+
+from holdfast.domain import validation
+from holdfast.domain.claims import ClaimOptions
+from holdfast.domain.routing import (
+    EVENT_SCOPES,
+    LANE_BACKOFFS,
+    LANE_ORDERS,
+    LANE_STATES,
+    EventScope,
+    Lane,
+    LaneBackoff,
+    LaneOrder,
+    LaneState,
+)
+from holdfast.operations import admin as operate_scripts
+from holdfast.operations import lanes as lane_scripts
+from holdfast.storage.runners import Runner
+
+
+class LaneOperations:
+    """What can be asked of lanes, checked and turned into procedures."""
+
+    def __init__(self, runner: Runner, claimer: ClaimOptions) -> None:
+        self.runner = runner
+        self._claimer = claimer
+
+    async def lanes(self) -> list[Lane]:
+        """Return every lane that was configured or has ever been used, by name."""
+        return await self.runner.read(lane_scripts.lanes)
+
+    async def set_lane(
+        self,
+        lane: str,
+        *,
+        state: LaneState | None = None,
+        order: LaneOrder | None = None,
+        events: EventScope | None = None,
+        backoff: LaneBackoff | None = None,
+    ) -> Lane:
+        """Change a lane: active, paused or draining; fair or strict order; terminal or all events; block or skip.
+
+        A change of order or backoff rearranges what waits in the lane, in bounded bites.
+        """
+        lane = validation.name(lane, "lane")
+        if state is not None:
+            validation.one_of(state, "state", LANE_STATES)
+        if order is not None:
+            validation.one_of(order, "order", LANE_ORDERS)
+        if events is not None:
+            validation.one_of(events, "events", EVENT_SCOPES)
+        if backoff is not None:
+            validation.one_of(backoff, "backoff", LANE_BACKOFFS)
+        change = lane_scripts.LaneChange(state, order, events, backoff)
+        changed, routes = await self.runner.write(lane_scripts.set_lane, lane, change)
+        after = 0
+        rearranged = order is not None or backoff is not None
+        while rearranged and (waiting := (await self.runner.read(operate_scripts.waiting_on, routes, after))):
+            await self.runner.write(lane_scripts.rearrange, waiting)
+            after = waiting[-1]
+        return changed

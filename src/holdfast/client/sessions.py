@@ -1,0 +1,165 @@
+"""What can be asked of sessions, each operation written once: the session's part of `Operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Unpack, cast
+
+from holdfast.client import ids
+from holdfast.client.lanes import LaneOperations
+from holdfast.domain import limits, validation
+from holdfast.domain.claims import Renewal, lease_ms
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.job import Job
+from holdfast.domain.outcomes import CheckedOutcome, Done, Outcome, check_outcome
+from holdfast.domain.routing import DEFAULT_NAME
+from holdfast.domain.session_claims import (
+    AnySessionOptions,
+    SessionClaimOptions,
+    SessionRequest,
+    check_any_session,
+    check_session_claim,
+)
+from holdfast.domain.session_leases import Opening, SessionClaim, SessionLease
+from holdfast.domain.validation import Duration
+from holdfast.operations import session_claim as claim_scripts
+from holdfast.operations import session_lease as lease_scripts
+from holdfast.operations import session_settle as settle_scripts
+from holdfast.storage.contract import Transaction
+from holdfast.storage.notifications import session_topic, sessions_topic
+
+# How often a claim that waits for work looks by itself.
+_CLAIM_SECONDS = 1.0
+
+
+class SessionOperations(LaneOperations):
+    """What can be asked of sessions, checked and turned into procedures."""
+
+    async def claim_session(self, session: str, **words: Unpack[SessionClaimOptions]) -> SessionClaim | None:
+        """Lease the next run of a session's batches, or return None if there is nothing to take now.
+
+        See `SessionClaimOptions` for the words. Raises `Conflict` if somebody else is the session's runtime, and
+        `LeaseLost` if the claim or lease shown is not held any more.
+        """
+        asked = cast(SessionClaimOptions, {**self._claimer, **words})
+        request = check_session_claim(session, asked, fresh_nonce=ids.lease_token())
+        topic = session_topic(request.tenant or DEFAULT_NAME, session)
+        return await self._claim_run(request, claim_scripts.claim_session, [topic])
+
+    async def claim_any_session(self, **words: Unpack[AnySessionOptions]) -> SessionClaim | None:
+        """Lease the next run of whichever session is ready, or return None if none is.
+
+        The oldest head goes first, and tenants take turns. Sessions that somebody opened as their runtime are left to
+        that. See `AnySessionOptions` for the words.
+        """
+        asked = cast(AnySessionOptions, {**self._claimer, **words})
+        request = check_any_session(asked, fresh_nonce=ids.lease_token())
+        topics = [sessions_topic(lane) for lane in request.lanes or ()]
+        return await self._claim_run(request, claim_scripts.claim_any_session, topics)
+
+    async def _claim_run(
+        self,
+        request: SessionRequest,
+        claim: Callable[[Transaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
+        topics: Sequence[str],
+    ) -> SessionClaim | None:
+        """Claim, and if there is nothing, wait as long as the request says for something to come."""
+        left = request.wait_ms / 1000
+        with self.runner.listen(*(topics if left else ())) as listener:
+            while True:
+                if found := await self.runner.lease(claim_scripts.undo_session_claim, claim, request):
+                    return found
+                if left <= 0:
+                    return None
+                # A batch that falls due or a lease that expires sends no notification.
+                coming = await self.runner.read(claim_scripts.seconds_to_session)
+                left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
+
+    async def cancel_session(self, session: str, *, tenant: str = DEFAULT_NAME) -> list[str]:
+        """Cancel every batch of a session that nobody has in hand, in bounded bites; return their ids."""
+        session, tenant = validation.name(session, "session"), validation.name(tenant, "tenant")
+        cancelled: list[str] = []
+        after: int | None = 0
+        while after is not None:
+            found, after = await self.runner.write(settle_scripts.cancel_waiting, tenant, session, after)
+            cancelled += found
+        return cancelled
+
+    # --- the session's runtime -------------------------------------------------------------------------------------
+
+    async def open_session(
+        self,
+        session: str,
+        *,
+        tenant: str = DEFAULT_NAME,
+        worker: str | None = None,
+        incarnation: str | None = None,
+        lease: Duration = limits.LEASE_MS_DEFAULT / 1000,
+        take_over: bool = False,
+        lease_token: str | None = None,
+    ) -> SessionLease:
+        """Become the one runtime of a session until the lease lapses, is closed, or is taken over.
+
+        Raises `Conflict` while somebody else is, or holds a claim of it. With *take_over* they lose it at once, with
+        all that they hold of it. The same call sent again with the same *lease_token* returns the same lease.
+        """
+        asked = Opening(
+            session=validation.name(session, "session"),
+            tenant=validation.name(tenant, "tenant"),
+            worker=validation.name(worker or self._claimer["worker"], "worker"),
+            incarnation=validation.name(incarnation or self._claimer["incarnation"], "incarnation"),
+            lease_token=validation.optional_name(lease_token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+            or ids.lease_token(),
+            lease_ms=lease_ms(lease),
+            take_over=validation.flag(take_over, "take_over"),
+        )
+        return await self.runner.lease(lease_scripts.undo_open_session, lease_scripts.open_session, asked)
+
+    async def renew_session(self, lease: SessionLease, *, length: Duration | None = None) -> SessionLease:
+        """Extend a session lease and the claims under it, by its first length unless *length* says otherwise.
+
+        Raises `LeaseLost` if it is not held any more.
+        """
+        held = _lease(lease)
+        given_ms = held.lease_ms if length is None else lease_ms(length)
+        return await self.runner.write(lease_scripts.renew_session, held, given_ms)
+
+    async def close_session(self, lease: SessionLease) -> None:
+        """Give a session lease back; what is still held under it is released, without spending attempts."""
+        await self.runner.write(lease_scripts.close_session, _lease(lease))
+
+    # --- the whole claim -------------------------------------------------------------------------------------------
+
+    async def _heartbeat_session(self, claim: SessionClaim, lease: Duration | None) -> Renewal:
+        given_ms = claim.lease_ms if lease is None else lease_ms(lease)
+        return await self.runner.write(settle_scripts.heartbeat_session, claim, given_ms)
+
+    async def _settle_session(self, claim: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> list[Job]:
+        outcomes = _outcomes(claim, outcome)
+        return await self.runner.write(settle_scripts.settle_session, claim, outcomes)
+
+
+def _lease(value: Any) -> SessionLease:
+    if not isinstance(value, SessionLease):
+        raise InvalidInput("lease", f"must be a SessionLease, not {type(value).__name__}")
+    return value
+
+
+def _outcomes(claim: Any, outcome: Outcome | Sequence[Outcome]) -> list[CheckedOutcome]:
+    if not isinstance(claim, SessionClaim):
+        raise InvalidInput("claim", f"must be a SessionClaim, not {type(claim).__name__}")
+    count = len(claim.batches)
+    if not isinstance(outcome, Sequence):
+        # What comes with one outcome for all comes once: it belongs to the head.
+        rest = Done(outcome.result) if isinstance(outcome, Done) else outcome
+        return [_checked(claim, outcome), *(_checked(claim, rest) for _ in range(count - 1))]
+    if len(outcome) != count:
+        raise InvalidInput("outcome", f"has {len(outcome)} entries; this claim has {count} batches")
+    return [_checked(claim, one, f"outcome[{index}].") for index, one in enumerate(outcome)]
+
+
+def _checked(claim: SessionClaim, outcome: Outcome, place: str = "") -> CheckedOutcome:
+    try:
+        return check_outcome(outcome, tenant=claim.tenant, fresh_id=ids.uuid7)
+    except InvalidInput as error:
+        raise InvalidInput(f"{place}{error.field}", error.problem) from None

@@ -1,0 +1,283 @@
+"""Claims: what a worker asks for, what it holds, and the fence every write of an attempt must pass."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
+
+from holdfast.domain import limits, strict_json, validation
+from holdfast.domain.claim_order import Preference
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput
+from holdfast.domain.job import Job
+from holdfast.domain.routing import DEFAULT_NAME
+from holdfast.domain.validation import Duration
+
+DrainOrder: TypeAlias = Literal["oldest", "listed"]
+
+
+_SCOPES_REMEMBERED: Final = 1_024
+
+
+class Lease(NamedTuple):
+    """The proof of a claim: which job, under which epoch, with which token."""
+
+    seq: int
+    job_id: str
+    epoch: int
+    lease_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One job under one lease, as it stood when it was claimed."""
+
+    job: Job
+    lease_ms: int
+    repeated: bool = field(default=False, compare=False, repr=False)
+    """Whether an earlier call with the same lease token made this claim."""
+
+    @property
+    def epoch(self) -> int:
+        """The job's epoch under this claim: larger than that of every claim before."""
+        return self.job.epoch
+
+    @property
+    def lease_token(self) -> str:
+        """The token the claimer chose."""
+        return self.job.lease_token or ""
+
+    @property
+    def lease_until(self) -> datetime:
+        """When the lease lapses unless a heartbeat extends it, by the store's lease clock."""
+        return validation.datetime_of(self.job.lease_until_ms or 0)
+
+    @property
+    def lease(self) -> Lease:
+        """What every write of this attempt has to show."""
+        return Lease(self.job.seq, self.job.id, self.job.epoch, self.lease_token)
+
+
+class Note(NamedTuple):
+    """What a running attempt says of itself; a word not given stays as it was."""
+
+    phase: str | None = None
+    percent: float | None = None
+
+
+class Kept(NamedTuple):
+    """A lease that a worker extends, with what is new of its handler."""
+
+    claim: Claim
+    note: Note | None = None
+    started: bool = False
+    """Whether the handler has started, which acknowledges the claim."""
+
+
+class Renewal(NamedTuple):
+    """The answer to a heartbeat: the lease's new end, and whether somebody asked for the job to be cancelled."""
+
+    lease_until: datetime
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What became of one settle in a batch: the job it left behind, or the error that refused it."""
+
+    claim: Claim
+    job: Job | None = None
+    error: HoldfastError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the settle was accepted."""
+        return self.error is None
+
+
+class ClaimRequest(NamedTuple):
+    """A checked request for work."""
+
+    lanes: tuple[str, ...]
+    kinds: tuple[str, ...] | None
+    tenant: str | None
+    capabilities: frozenset[str]
+    preference: Preference
+    listed: bool
+    worker: str
+    incarnation: str
+    exclusive: bool
+    lease_token: str
+    resent: bool
+    """Whether the claimer chose the token, so that this may be a claim sent again."""
+    lease_ms: int
+    wait_ms: int
+    limit: int
+    acknowledged: int = limits.CLAIM_MAX
+    """How many of the jobs, from the first, are acknowledged by the claim itself."""
+    cut_off: bool = False
+    """Whether the claimer lived while it could not reach the store."""
+
+    def fits(self, job: Job) -> bool:
+        """Return whether this request could have been given *job*: its tenant, lane, kind and what it requires."""
+        return (
+            job.session_number is None
+            and self.tenant in {None, job.tenant}
+            and job.lane in self.lanes
+            and (self.kinds is None or job.kind in self.kinds)
+            and self.capabilities.issuperset(job.requires)
+        )
+
+    def turn_scope(self, listed: int, priority: int, preference: Preference, rank: int) -> str:
+        """Name the round in which tenants take turns: that of all claims which can see the same work on this level.
+
+        Workers with other lanes, kinds or capabilities, and those that favour another affinity, see other tenants;
+        sharing a round with them would set it back time and again.
+        """
+        favoured = None
+        if preference.affinities and not rank:
+            favoured = Preference(preference.affinities, preference.expired)
+        return _turn_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), favoured)
+
+    def rank_of(self, kind: str) -> int:
+        """Return the place of *kind* in the caller's list where that decides the order, else 0."""
+        return self.kinds.index(kind) if self.listed and self.kinds is not None else 0
+
+
+@lru_cache(_SCOPES_REMEMBERED)
+def _turn_scope(
+    lanes: tuple[str, ...],
+    kinds: tuple[str, ...] | None,
+    capabilities: frozenset[str],
+    level: tuple[int, int],
+    favoured: Preference | None,
+) -> str:
+    beside = [] if favoured is None else [favoured.expired, *sorted(favoured.affinities)]
+    seen = [sorted(lanes), kinds, sorted(capabilities), *level, beside]
+    return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest()
+
+
+class ClaimOptions(TypedDict, total=False):
+    """The words of a claim, declared once for every place that takes them."""
+
+    lanes: Sequence[str]
+    """Which lanes to take from; default `["default"]`."""
+    kinds: Sequence[str] | None
+    """Which kinds to take; none given means any, an empty list means none."""
+    tenant: str | None
+    """Take only this tenant's jobs."""
+    capabilities: Sequence[str]
+    """What the worker has; jobs that require more stay for others."""
+    affinity: str | Sequence[str] | None
+    """What the worker has loaded: jobs beside it go first among those of equal priority."""
+    affinities_held: Sequence[str]
+    """The affinities of jobs that the worker has in its hands already."""
+    affinities_max: int | None
+    """How many affinities the jobs in its hands may have together: the claim ends before one more."""
+    residence_left: Duration | None
+    """How long it may still favour its affinity; 0 means that its time is up, None that there is no bound."""
+    drain: DrainOrder
+    """`listed`: kinds listed first go first, whatever their priority, so that a pipeline drains forward."""
+    worker: str
+    """The worker's name; default: this host and process."""
+    incarnation: str
+    """The unique id of one start of the worker; default: one for each opened queue."""
+    exclusive: bool
+    """Only one start of this worker may hold claims: a new one takes back at once what earlier ones held."""
+    lease: Duration
+    """Seconds until the claim lapses unless a heartbeat extends it; default 30."""
+    wait: Duration
+    """Seconds to wait for work if there is none; default 0."""
+    lease_token: str | None
+    """A token of the claimer's choice: the same claim sent again returns the same jobs."""
+    cut_off: bool
+    """Whether this start of the worker lived but could not reach the store: what it lost by that is not suspect."""
+    acknowledged: int | None
+    """How many of the jobs, from the first, the caller starts at once; default: all. See `acknowledge`."""
+
+
+_WORDS: Final = frozenset(ClaimOptions.__annotations__)
+_REQUESTS_REMEMBERED: Final = 256
+
+
+def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRequest:
+    """Return the request checked, or raise `InvalidInput` naming the word that is wrong.
+
+    Workers send the same words again and again, so that these are checked once and remembered.
+    """
+    token = words.get("lease_token")
+    flat = [tuple(value) if type(value) is list else value for word, value in words.items() if word != "lease_token"]
+    named = [word for word in words if word != "lease_token"]
+    try:
+        request = _remembered_request(limit, *named, *flat)
+    except TypeError:
+        # Something cannot be remembered by, such as a set.
+        rest: Any = {word: value for word, value in words.items() if word != "lease_token"}
+        request = _check_words(rest, limit)
+    chosen = validation.optional_name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+    return request._replace(lease_token=chosen or fresh_token, resent=chosen is not None)
+
+
+@lru_cache(_REQUESTS_REMEMBERED, typed=True)
+def _remembered_request(limit: int, *flat: Any) -> ClaimRequest:
+    count = len(flat) // 2
+    words: Any = dict(zip(flat[:count], flat[count:], strict=True))
+    return _check_words(words, limit)
+
+
+def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
+    if not _WORDS.issuperset(words):
+        unknown = min(map(str, set(words) - _WORDS))
+        raise InvalidInput(unknown, f"is not a word of a claim; these are: {', '.join(sorted(_WORDS))}")
+    kinds, affinity = words.get("kinds"), words.get("affinity")
+    listed = validation.one_of(words.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
+    if listed and kinds is None:
+        raise InvalidInput("drain", "'listed' needs a list of kinds")
+    left, most = words.get("residence_left"), words.get("affinities_max")
+    acknowledged = words.get("acknowledged")
+    expired = left is not None and validation.duration_ms(left, "residence_left") == 0
+    resident = (affinity,) if isinstance(affinity, str) else () if affinity is None else affinity
+    return ClaimRequest(
+        lanes=validation.names(words.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
+        kinds=None if kinds is None else validation.names(kinds, "kinds", limits.CLAIM_KINDS_MAX),
+        tenant=validation.optional_name(words.get("tenant"), "tenant"),
+        capabilities=frozenset(
+            validation.names(words.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)
+        ),
+        preference=Preference(
+            frozenset(validation.names(resident, "affinity", limits.AFFINITIES_MAX)),
+            bool(resident) and expired,
+            frozenset(validation.names(words.get("affinities_held", ()), "affinities_held", limits.AFFINITIES_MAX)),
+            None if most is None else validation.integer(most, "affinities_max", 1, limits.AFFINITIES_MAX),
+        ),
+        listed=listed,
+        worker=validation.name(words.get("worker"), "worker"),
+        incarnation=validation.name(words.get("incarnation"), "incarnation"),
+        exclusive=validation.flag(words.get("exclusive", False), "exclusive"),
+        lease_token="",
+        resent=False,
+        lease_ms=lease_ms(words.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
+        wait_ms=validation.duration_ms(words.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
+        limit=validation.integer(limit, "limit", 1, limits.CLAIM_MAX),
+        acknowledged=limits.CLAIM_MAX
+        if acknowledged is None
+        else validation.integer(acknowledged, "acknowledged", 0, limits.CLAIM_MAX),
+        cut_off=validation.flag(words.get("cut_off", False), "cut_off"),
+    )
+
+
+def check_repeated(request: ClaimRequest, jobs: Sequence[Job]) -> None:
+    """Raise `Conflict` unless all *jobs* that are held under the request's token fit the request."""
+    if len(jobs) > request.limit or not all(map(request.fits, jobs)):
+        raise Conflict(
+            "lease_token is already in use by a claim with another tenant, lanes, kinds, capabilities or limit;"
+            " send the same claim again, or choose another token"
+        )
+
+
+def lease_ms(lease: Duration) -> int:
+    """Return the length of a lease, checked."""
+    return validation.duration_ms(lease, "lease", limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)

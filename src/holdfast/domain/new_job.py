@@ -1,0 +1,395 @@
+"""Taking a job in: the words of `enqueue`, their checks, and what a duplicate key leads to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence, Set
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
+
+from holdfast.domain import limits, strict_json, validation
+from holdfast.domain.backoff import Backoff
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import Conflict, InvalidInput
+from holdfast.domain.job import Job
+from holdfast.domain.routing import DEFAULT_NAME, EVENT_SCOPES, EventScope, RouteKey
+from holdfast.domain.sessions import SESSION_WORDS, Batch, SessionWords, check_batch, joins_session
+from holdfast.domain.strict_json import Json
+from holdfast.domain.validation import Duration
+
+OnDuplicate: TypeAlias = Literal["keep", "replace", "run_again"]
+DedupeScope: TypeAlias = Literal["kind", "tenant"]
+
+
+class JobOptions(SessionWords, total=False):
+    """The words of `enqueue`, declared once for every place that takes them."""
+
+    lane: str
+    tenant: str
+    priority: int
+    """Higher goes first; default 0."""
+    delay: Duration
+    """Seconds to wait before it may be claimed."""
+    run_at: datetime
+    """The moment from which it may be claimed; not together with `delay`."""
+    deadline: Duration | datetime
+    """It fails unless started by then; seconds from now, or a moment."""
+    requires: Sequence[str]
+    """Capabilities that a worker must all have."""
+    affinity: str | None
+    """The resource it is cheap to run beside."""
+    headers: Mapping[str, str]
+    tags: Mapping[str, str]
+    max_attempts: int
+    backoff: Backoff | None
+    job_id: str | None
+    """An id of the caller's choice: enqueueing the same again returns the first."""
+    dedupe_key: str | None
+    """While a job with this key is unfinished, another enqueue adds none."""
+    dedupe_scope: DedupeScope
+    """Whether the key counts within tenant and kind (default) or within the whole tenant."""
+    on_duplicate: OnDuplicate
+    events: EventScope
+    """`all` records every transition of this job, not only its last."""
+
+
+class NewJobWords(JobOptions, total=False):
+    """A job to be enqueued, written as a plain dict."""
+
+    kind: str
+    payload: Json
+
+
+class NewJob:
+    """A job to be enqueued: kind, payload and the words of `enqueue`."""
+
+    __slots__ = ("kind", "options", "payload")
+
+    def __init__(self, kind: str, payload: Json = None, **options: Unpack[JobOptions]) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"NewJob({self.kind!r}, {self.payload!r}, **{self.options!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NewJob):
+            return NotImplemented
+        return (self.kind, self.payload, self.options) == (other.kind, other.payload, other.options)
+
+    __hash__ = None  # type: ignore[assignment]  # the payload may change
+
+
+JobLike: TypeAlias = NewJob | NewJobWords | Mapping[str, Any]
+
+
+def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:
+    """Return *options*, completed by those of *defaults* that they neither set nor exclude."""
+    merged: Any = {**defaults, **options}
+    for given, excluded in (("run_at", "delay"), ("delay", "run_at")):
+        if given in options and excluded not in options:
+            merged.pop(excluded, None)
+    return merged  # type: ignore[no-any-return]  # unknown options are refused when the job is checked
+
+
+class Terms(NamedTuple):
+    """All that was said of a job but its payload, id and key, in stored form.
+
+    Many jobs come under the same terms, so that these are checked once and remembered.
+    """
+
+    route: RouteKey
+    tenant: str
+    priority: int
+    affinity: str | None
+    headers_json: str
+    tags_json: str
+    delay_ms: int
+    run_at_ms: int | None
+    deadline_in_ms: int | None
+    deadline_at_ms: int | None
+    max_attempts: int
+    backoff_json: str | None
+    dedupe_kind: str | None
+    on_duplicate: OnDuplicate
+    record_all: bool
+
+
+class Admission(NamedTuple):
+    """A job that passed every check, in its stored form, not yet in the store."""
+
+    id: str
+    terms: Terms
+    payload_json: str
+    dedupe_key: str | None
+    digest: bytes | None
+    batch: Batch | None = None
+    """What makes it a batch of a session, if it is one."""
+
+
+DedupeKey: TypeAlias = tuple[str, str, str]
+"""Tenant, kind or nothing, and key."""
+
+
+def key_numbers(keys: Set[DedupeKey], ids: Set[str]) -> list[int]:
+    """Return a number of 32 bits for each dedupe key and each chosen id, in order, for the locks of a store."""
+    names = [*("\0".join(("key", *key)) for key in keys), *(f"id\0{job_id}" for job_id in ids)]
+    return sorted({_number(name) for name in names})
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big", signed=True)
+
+
+_WORDS: Final = frozenset(JobOptions.__annotations__)
+_OWN_WORDS: Final = frozenset(("job_id", "dedupe_key"))
+_NO_STRINGS: Final = "{}"
+_TERMS_REMEMBERED: Final = 1_024
+
+
+def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field: str = "") -> Admission:
+    """Return *new* checked and in stored form, or raise `InvalidInput` naming the word that is wrong.
+
+    *fresh_id* serves where the caller chose none, *tenant* where none is named; *field* says where in a larger
+    call the job stands.
+    """
+    try:
+        return _check(*parts_of(new), fresh_id, tenant)
+    except InvalidInput as error:
+        if not field:
+            raise
+        raise InvalidInput(f"{field}.{error.field}", error.problem) from None
+
+
+def parts_of(new: JobLike) -> tuple[Any, Json, JobOptions]:
+    """Return kind, payload and options of *new*."""
+    if isinstance(new, NewJob):
+        return new.kind, new.payload, new.options
+    if not isinstance(new, Mapping):
+        raise InvalidInput("job", f"must be a NewJob or a dict, not {type(new).__name__}")
+    options = dict(new)
+    kind, payload = options.pop("kind", None), options.pop("payload", None)
+    if kind is None:
+        raise InvalidInput("kind", "is missing")
+    return kind, payload, options  # type: ignore[return-value]  # unknown words are refused next
+
+
+def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str) -> Admission:
+    if not _WORDS.issuperset(options):
+        unknown = min(map(str, set(options) - _WORDS))
+        raise InvalidInput(unknown, f"is not a word of enqueue; these are: {', '.join(sorted(_WORDS))}")
+    chosen = key = batch = None
+    if not SESSION_WORDS.isdisjoint(options):
+        if joins_session(options):
+            batch, payload = check_batch(options, payload)
+        options = {word: value for word, value in options.items() if word not in SESSION_WORDS}  # type: ignore[assignment]
+    if not _OWN_WORDS.isdisjoint(options):
+        chosen = validation.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
+        key = validation.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
+        options = {word: value for word, value in options.items() if word not in _OWN_WORDS}  # type: ignore[assignment]
+    terms = _terms(kind, tenant, options, keyed=key is not None)
+    if batch is not None:
+        terms = terms._replace(route=terms.route._replace(session=True))
+    payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
+    # Only a chosen id can meet another call's job, so only that needs the digest.
+    digest = None if chosen is None else _digest(terms, payload_json, key, batch)
+    return Admission(chosen or fresh_id, terms, payload_json, key, digest, batch)
+
+
+def _terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> Terms:
+    try:
+        # Flat, because the memory tells 1 from 1.0 and True only among its direct arguments.
+        return _remembered_terms(kind, tenant, keyed, *options, *options.values())
+    except TypeError:
+        # Something cannot be remembered by, such as a list or a map.
+        return _check_terms(kind, tenant, options, keyed=keyed)
+
+
+@lru_cache(_TERMS_REMEMBERED, typed=True)
+def _remembered_terms(kind: Any, tenant: str, keyed: bool, *flat: Any) -> Terms:  # noqa: FBT001
+    count = len(flat) // 2
+    options: Any = dict(zip(flat[:count], flat[count:], strict=True))
+    return _check_terms(kind, tenant, options, keyed=keyed)
+
+
+def _check_terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> Terms:
+    affinity = validation.optional_name(options.get("affinity"), "affinity")
+    kind = validation.name(kind, "kind")
+    backoff = options.get("backoff")
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise InvalidInput("backoff", f"must be a Backoff, not {type(backoff).__name__}")
+    lane = validation.name(options.get("lane", DEFAULT_NAME), "lane")
+    return Terms(
+        route=RouteKey(lane, kind, _requires(options.get("requires", ())), affinity is not None),
+        tenant=validation.name(options.get("tenant", tenant), "tenant"),
+        priority=validation.integer(
+            options.get("priority", 0), "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX
+        ),
+        affinity=affinity,
+        headers_json=_strings(options, "headers", limits.HEADERS_MAX, limits.HEADER_VALUE_CHARS_MAX),
+        tags_json=_strings(options, "tags", limits.TAGS_MAX, limits.TAG_VALUE_CHARS_MAX),
+        **_times(options),
+        max_attempts=validation.integer(
+            options.get("max_attempts", limits.MAX_ATTEMPTS_DEFAULT), "max_attempts", 1, limits.MAX_ATTEMPTS_MAX
+        ),
+        backoff_json=None if backoff is None else backoff.to_json(),
+        dedupe_kind=_dedupe_kind(kind, options, keyed=keyed),
+        on_duplicate=validation.one_of(
+            options.get("on_duplicate", "keep"), "on_duplicate", ("keep", "replace", "run_again")
+        ),
+        record_all=validation.one_of(options.get("events", "terminal"), "events", EVENT_SCOPES) == "all",
+    )
+
+
+def _requires(tokens: Sequence[str]) -> str:
+    checked = sorted(validation.names(tokens, "requires", limits.REQUIRES_MAX))
+    return strict_json.encode(checked, "requires", limits.PAYLOAD_BYTES_MAX) if checked else "[]"
+
+
+def _strings(options: JobOptions, field: Literal["headers", "tags"], count_max: int, chars_max: int) -> str:
+    if field not in options:
+        return _NO_STRINGS
+    strings = validation.string_map(options[field], field, count_max, chars_max)
+    return strict_json.encode(strings, field, limits.PAYLOAD_BYTES_MAX)
+
+
+class _Times(TypedDict):
+    delay_ms: int
+    run_at_ms: int | None
+    deadline_in_ms: int | None
+    deadline_at_ms: int | None
+
+
+def _times(options: JobOptions) -> _Times:
+    times = _Times(delay_ms=0, run_at_ms=None, deadline_in_ms=None, deadline_at_ms=None)
+    if "delay" in options and "run_at" in options:
+        raise InvalidInput("run_at", "cannot be given together with delay")
+    if "delay" in options:
+        times["delay_ms"] = validation.duration_ms(options["delay"], "delay")
+    if "run_at" in options:
+        times["run_at_ms"] = validation.moment_ms(options["run_at"], "run_at")
+    deadline = options.get("deadline")
+    if isinstance(deadline, datetime):
+        times["deadline_at_ms"] = validation.moment_ms(deadline, "deadline")
+    elif deadline is not None:
+        times["deadline_in_ms"] = validation.duration_ms(deadline, "deadline")
+    return times
+
+
+def _dedupe_kind(kind: str, options: JobOptions, *, keyed: bool) -> str | None:
+    """Return the kind within which the key counts, or nothing where it counts within the tenant."""
+    scope = validation.one_of(options.get("dedupe_scope", "kind"), "dedupe_scope", ("kind", "tenant"))
+    if keyed:
+        return kind if scope == "kind" else ""
+    for word in ("on_duplicate", "dedupe_scope"):
+        if word in options:
+            raise InvalidInput(word, "means nothing without a dedupe_key")
+    return None
+
+
+def _digest(terms: Terms, payload_json: str, key: str | None, batch: Batch | None) -> bytes:
+    bodies = map(strict_json.decode, (payload_json, terms.headers_json, terms.tags_json))
+    content = [terms._replace(headers_json="", tags_json=""), key, *bodies, batch]
+    return hashlib.blake2b(strict_json.canonical(content), digest_size=16).digest()
+
+
+def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
+    """Return the job that *admission* becomes at *now*: ready, or scheduled if it is for later."""
+    job_id, terms, payload_json, dedupe_key, digest, _ = admission
+    due_at_ms = now.wall_ms + terms.delay_ms
+    if terms.run_at_ms is not None:
+        due_at_ms = max(terms.run_at_ms, now.wall_ms)
+    deadline_at_ms = terms.deadline_at_ms
+    if terms.deadline_in_ms is not None:
+        deadline_at_ms = now.wall_ms + terms.deadline_in_ms
+    lane, kind, requires_json, _, _ = terms.route
+    # By place: with so many fields, naming each takes six times as long.
+    return Job(
+        seq,
+        job_id,
+        "scheduled" if due_at_ms > now.wall_ms else "ready",
+        kind,
+        lane,
+        terms.tenant,
+        turn,
+        terms.priority,
+        terms.affinity,
+        requires_json,
+        payload_json,
+        terms.headers_json,
+        terms.tags_json,
+        None,  # result_json
+        now.wall_ms,
+        due_at_ms,
+        deadline_at_ms,
+        None,  # finished_at_ms
+        0,  # attempt
+        terms.max_attempts,
+        terms.backoff_json,
+        0,  # epoch
+        None,  # worker
+        None,  # incarnation
+        None,  # lease_token
+        None,  # lease_until_ms
+        None,  # claim_place
+        None,  # started_at_ms
+        None,  # outcome
+        None,  # settle_digest
+        None,  # phase
+        None,  # percent
+        0,  # unacknowledged
+        0,  # cancel_requested
+        0,  # suspect
+        0,  # deferrals
+        None,  # deferred_since_ms
+        0,  # releases
+        None,  # failure_class
+        None,  # failure_reason
+        None,  # failure_message
+        None,  # failure_traceback
+        dedupe_key,
+        terms.dedupe_kind,
+        None,  # predecessor
+        digest,
+        None,  # session_number
+        None,  # enqueue_seq
+        None,  # batch_json
+        int(terms.record_all),
+        0,  # event_count
+    )
+
+
+def same_request(original: Job, again: Admission) -> Job:
+    """Return *original* if *again* is the same request sent once more, else raise `Conflict`."""
+    if original.digest != again.digest:
+        raise Conflict(f"job {original.id!r} exists with other content", job_id=original.id)
+    return original
+
+
+DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_successor"]
+
+
+def meet_duplicate(admission: Admission, holder: Job, successor: Job | None) -> DuplicateAction:
+    """Decide what an enqueue does that meets *holder*, an unfinished job with the same key."""
+    match admission.terms.on_duplicate:
+        case "replace":
+            if holder.epoch > 0 or holder.state == "blocked":
+                raise Conflict(
+                    f"job {holder.id!r} with this dedupe key was already claimed and cannot be replaced",
+                    job_id=holder.id,
+                )
+            return "replace"
+        case "run_again" if holder.state == "running":
+            return "succeed" if successor is None else "replace_successor"
+        case _:
+            return "keep"
+
+
+def replace_content(job: Job, admission: Admission) -> Job:
+    """Return *job* with the payload, headers and tags of *admission*; its place in the order stays."""
+    terms = admission.terms
+    return job._replace(
+        payload_json=admission.payload_json, headers_json=terms.headers_json, tags_json=terms.tags_json
+    )

@@ -1,0 +1,197 @@
+"""Outcomes: what an attempt says when it settles, and the checked form in which the store takes it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
+
+from holdfast.domain import limits, strict_json, validation
+from holdfast.domain.backoff import Backoff
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.failures import Failure
+from holdfast.domain.new_job import Admission, JobLike, check_job
+from holdfast.domain.strict_json import Json
+from holdfast.domain.validation import Duration
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Named, typed bytes that belong to a job. The name is a label, never a path."""
+
+    name: str
+    data: bytes = field(repr=False)
+    media_type: str = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The work succeeded. Result, follow-up jobs and artifacts are stored together with the settlement."""
+
+    result: Json = None
+    follow_ups: Sequence[JobLike] = ()
+    artifacts: Sequence[Artifact] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt failed. It is retried after a pause unless permanent or out of attempts.
+
+    The pause is `retry_after` seconds if given, else by `backoff` if given, else by the job's own backoff.
+    """
+
+    message: str
+    reason: str = "error"
+    permanent: bool = False
+    retry_after: Duration | None = None
+    backoff: Backoff | None = None
+    traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The work cannot be done yet. It returns after so many seconds, or at a moment; the attempt is given back."""
+
+    after: Duration | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker lets go of the job without having done it. It is ready at once; the attempt is given back."""
+
+
+Outcome: TypeAlias = Done | Failed | Deferred | Released
+
+
+class CheckedOutcome(NamedTuple):
+    """An outcome that passed every check, in its stored form."""
+
+    outcome: Outcome
+    digest: str | None
+    """Tells whether a settle sent again says the same; none for a plain success, whose result tells it."""
+    result_json: str | None = None
+    failure: Failure | None = None
+    pause_ms: int | None = None
+    until_ms: int | None = None
+    follow_ups: tuple[Admission, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+
+
+def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
+    """Return *outcome* checked and in stored form; follow-ups belong to *tenant* unless they name another."""
+    match outcome:
+        case Done():
+            return _check_done(outcome, tenant, fresh_id)
+        case Failed():
+            return _check_failed(outcome)
+        case Deferred():
+            return _check_deferred(outcome)
+        case Released():
+            return CheckedOutcome(outcome, _digest("released"))
+        case _:
+            raise InvalidInput("outcome", f"must be Done, Failed, Deferred or Released, not {outcome!r}")
+
+
+def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
+    result_json = strict_json.encode(done.result, "result", limits.RESULT_BYTES_MAX)
+    if done.follow_ups == () == done.artifacts:
+        return CheckedOutcome(done, None, result_json)
+    _check_list(done.follow_ups, "follow_ups")
+    if len(done.follow_ups) > limits.FOLLOW_UPS_MAX:
+        raise InvalidInput("follow_ups", f"has {len(done.follow_ups)} jobs; the limit is {limits.FOLLOW_UPS_MAX}")
+    follow_ups = tuple(
+        check_job(new, fresh_id=fresh_id(), tenant=tenant, field=f"follow_ups[{index}]")
+        for index, new in enumerate(done.follow_ups)
+    )
+    artifacts = check_artifacts(done.artifacts)
+    # Fresh ids differ each time the same settle is sent, so they stay out of the digest.
+    saying = [admission._replace(id="" if admission.digest is None else admission.id) for admission in follow_ups]
+    marks = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
+    # Empty lists say as little as none at all.
+    digest = _digest("done", result_json, saying, marks) if saying or marks else None
+    return CheckedOutcome(
+        done,
+        digest,
+        result_json=result_json,
+        follow_ups=follow_ups,
+        artifacts=artifacts,
+    )
+
+
+def check_artifacts(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """Return *artifacts* if each has a usable name, type and size and no two share a name."""
+    _check_list(artifacts, "artifacts")
+    if len(artifacts) > limits.ARTIFACTS_MAX:
+        raise InvalidInput("artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}")
+    seen: set[str] = set()
+    for index, artifact in enumerate(artifacts):
+        place = f"artifacts[{index}]"
+        if not isinstance(artifact, Artifact):
+            raise InvalidInput(place, f"must be an Artifact, not {type(artifact).__name__}")
+        _check_artifact(artifact, place)
+        if artifact.name in seen:
+            raise InvalidInput(f"{place}.name", f"{artifact.name!r} is given twice")
+        seen.add(artifact.name)
+    return tuple(artifacts)
+
+
+def _check_list(values: object, field: str) -> None:
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
+
+
+def _check_artifact(artifact: Artifact, place: str) -> None:
+    name = validation.name(artifact.name, f"{place}.name")
+    if "/" in name or "\\" in name or name in {".", ".."}:
+        raise InvalidInput(f"{place}.name", "is a label, not a path: it must not contain '/' or '\\'")
+    validation.name(artifact.media_type, f"{place}.media_type")
+    if not isinstance(artifact.data, bytes):
+        raise InvalidInput(f"{place}.data", f"must be bytes, not {type(artifact.data).__name__}")
+    if len(artifact.data) > limits.ARTIFACT_BYTES_MAX:
+        raise InvalidInput(
+            f"{place}.data", f"is {len(artifact.data)} bytes; the limit is {limits.ARTIFACT_BYTES_MAX}"
+        )
+
+
+def _check_failed(failed: Failed) -> CheckedOutcome:
+    if not isinstance(failed.message, str):
+        raise InvalidInput("message", f"must be a string, not {type(failed.message).__name__}")
+    if failed.traceback is not None and not isinstance(failed.traceback, str):
+        raise InvalidInput("traceback", f"must be a string, not {type(failed.traceback).__name__}")
+    permanent = validation.flag(failed.permanent, "permanent")
+    failure = Failure(
+        "permanent" if permanent else "transient",
+        validation.reason(failed.reason, "reason"),
+        _shortened(failed.message, limits.FAILURE_MESSAGE_CHARS_MAX),
+        None if failed.traceback is None else _shortened(failed.traceback, limits.TRACEBACK_CHARS_MAX),
+    )
+    pause_ms = None if failed.retry_after is None else validation.duration_ms(failed.retry_after, "retry_after")
+    if failed.backoff is not None and not isinstance(failed.backoff, Backoff):
+        raise InvalidInput("backoff", f"must be a Backoff, not {type(failed.backoff).__name__}")
+    shown = None if failed.backoff is None else failed.backoff.to_json()
+    return CheckedOutcome(failed, _digest("failed", failure, pause_ms, shown), failure=failure, pause_ms=pause_ms)
+
+
+def _check_deferred(deferred: Deferred) -> CheckedOutcome:
+    if (deferred.after is None) == (deferred.until is None):
+        raise InvalidInput("after", "give either after or until")
+    pause_ms = None if deferred.after is None else validation.duration_ms(deferred.after, "after")
+    until_ms = None if deferred.until is None else validation.moment_ms(deferred.until, "until")
+    return CheckedOutcome(deferred, _digest("deferred", pause_ms, until_ms), pause_ms=pause_ms, until_ms=until_ms)
+
+
+def _shortened(text: str, chars_max: int) -> str:
+    """Keep both ends of a long text: a message tells most at its start, a traceback at its end."""
+    # NUL and lone surrogates cannot be stored, and losing a failure over its own text would be absurd.
+    clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    if len(clean) <= chars_max:
+        return clean
+    half = (chars_max - 20) // 2
+    return f"{clean[:half]} … shortened … {clean[-half:]}"[:chars_max]
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b(strict_json.canonical(parts), digest_size=16).hexdigest()

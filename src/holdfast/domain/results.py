@@ -1,0 +1,205 @@
+"""Small answers that operations give: what was stored, listed, requeued or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.job import Job, State
+from holdfast.domain.validation import datetime_of
+
+CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
+
+
+class Enqueued(NamedTuple):
+    """The job that an enqueue led to, and whether it is a new one."""
+
+    job: Job
+    created: bool
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.job.id
+
+
+class JobFilter(NamedTuple):
+    """Which jobs are meant; None leaves a property open."""
+
+    states: tuple[State, ...] = ()
+    """Any of these; empty leaves the state open."""
+    kind: str | None = None
+    lane: str | None = None
+    tenant: str | None = None
+    failure_class: FailureClass | None = None
+    session: str | None = None
+    """A session of the tenant named, or of the default tenant."""
+    age_ms: int | None = None
+    """At least this old: since it finished, or since it was enqueued if it has not finished."""
+
+
+class Tally(NamedTuple):
+    """How many jobs of one kind in one lane are in one state."""
+
+    lane: str
+    kind: str
+    state: State
+    jobs: int
+
+
+class Kind(NamedTuple):
+    """A kind that jobs had or have, and whether it is retired."""
+
+    name: str
+    retired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, and the cursor to go on from if there are more."""
+
+    jobs: tuple[Job, ...]
+    cursor: str | None
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __getitem__(self, index: int) -> Job:
+        return self.jobs[index]
+
+
+class Waiting(NamedTuple):
+    """The ready jobs of one kind in one lane."""
+
+    lane: str
+    kind: str
+    jobs: int
+    """How many, counted up to `BACKLOG_COUNTED_MAX`."""
+    oldest_age_seconds: float
+    """For how long the oldest of them has been due."""
+
+
+class Backlog(NamedTuple):
+    """What waits and runs; each number is counted up to `BACKLOG_COUNTED_MAX`."""
+
+    ready: tuple[Waiting, ...]
+    """By lane and kind; only those that have any."""
+    scheduled: int
+    blocked: int
+    running: int
+    lapsed: int
+    """Running by their rows, but their leases have lapsed and no claim has come by yet."""
+    suspect: int
+    """Ready again after their last attempt lapsed."""
+
+
+class ArtifactInfo(NamedTuple):
+    """An artifact without its bytes."""
+
+    name: str
+    media_type: str
+    size: int
+    epoch: int
+    created_at_ms: int
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was stored."""
+        return datetime_of(self.created_at_ms)
+
+
+class Skipped(NamedTuple):
+    """A job that was not requeued or cancelled, and why."""
+
+    job_id: str
+    why: str
+
+
+class Requeued(NamedTuple):
+    """The ids of the jobs requeued, and those skipped with the reason."""
+
+    requeued: list[str]
+    skipped: list[Skipped]
+
+
+class CancelReport(NamedTuple):
+    """The ids of the jobs cancelled, of those asked to stop, and those skipped with the reason."""
+
+    cancelled: list[str]
+    asked: list[str]
+    """Running jobs: each ends as cancelled when its handler stops."""
+    skipped: list[Skipped]
+
+
+class Pruned(NamedTuple):
+    """How many finished jobs and how many events were deleted, or would be."""
+
+    jobs: int
+    events: int
+
+
+class Finding(NamedTuple):
+    """One thing the doctor looked at."""
+
+    name: str
+    status: Literal["ok", "warning", "problem"]
+    says: str
+    remedy: str = ""
+    subject: str = ""
+    """Tells findings of the same name apart; it does not change with the numbers in what they say."""
+
+
+class StoreReport(NamedTuple):
+    """All that the doctor found."""
+
+    findings: list[Finding]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is a problem; warnings do not count."""
+        return all(finding.status != "problem" for finding in self.findings)
+
+
+WorkerState: TypeAlias = Literal["active", "stopping", "silent"]
+
+
+class WorkerInfo(NamedTuple):
+    """One start of a worker, as it last said of itself."""
+
+    worker: str
+    incarnation: str
+    host: str
+    process: int
+    version: str
+    state: WorkerState
+    """`silent` if it has not said anything for a minute: it may be gone, or cut off."""
+    concurrency: int
+    running: int
+    """Handlers that ran when it last said so."""
+    lanes: tuple[str, ...]
+    kinds: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    loaded: tuple[str, ...]
+    """The affinities it has at hand."""
+    switches: int = 0
+    """How often one of these had to make room for another."""
+    started_at_ms: int = 0
+    beat_at_ms: int = 0
+    held: int = 0
+    """Jobs that it holds in the store now."""
+
+    @property
+    def started_at(self) -> datetime:
+        """When it started."""
+        return datetime_of(self.started_at_ms)
+
+    @property
+    def beat_at(self) -> datetime:
+        """When it last said something."""
+        return datetime_of(self.beat_at_ms)

@@ -1,0 +1,217 @@
+"""What a session's holder holds: claims of batches under one fence, and the lease of the session's runtime.
+
+Fencing token, claim id and lease token are derived, so that the same inputs give the same claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.domain import validation
+from holdfast.domain.claims import Claim
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import Conflict, InvalidInput, LeaseLost
+from holdfast.domain.job import Job
+from holdfast.domain.sessions import Session, WorkClass, digest
+
+
+class Holder(NamedTuple):
+    """Who claims: a worker, one start of it, and a nonce of its choice for this one claim."""
+
+    worker: str
+    incarnation: str
+    nonce: str
+
+
+class SessionFence(NamedTuple):
+    """The three names of one claim."""
+
+    claim_id: str
+    fencing_token: int
+    lease_token: str
+
+
+def derive_fence(session: Session, head_id: str, holder: Holder, at_ms: int) -> SessionFence:
+    """Return the fence of the session's next claim, led by the batch *head_id*."""
+    tenant, name, token = session.tenant, session.name, session.fence + 1
+    claim_id = f"claim-{digest(tenant, name, head_id, token)}"
+    lease_token = digest(tenant, name, holder.worker, holder.incarnation, claim_id, at_ms, holder.nonce)
+    return SessionFence(claim_id, token, lease_token)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClaim:
+    """A run of a session's batches under one fence, as they stood when they were claimed."""
+
+    session: str
+    tenant: str
+    work_class: WorkClass
+    """What it is: a run of turns, or one command."""
+    claim_id: str
+    fencing_token: int
+    """Larger than that of every claim of this session before: for the handler's own writes."""
+    batches: tuple[Job, ...]
+    """In enqueue order."""
+    lease_ms: int
+    generation: int | None = None
+    """The session lease that keeps it alive, where that is what does."""
+    repeated: bool = field(default=False, compare=False, repr=False)
+    """Whether an earlier call made this claim and this one only found it."""
+
+    @property
+    def lease_token(self) -> str:
+        """The token that every write of this claim has to show."""
+        return self.batches[0].lease_token or ""
+
+    @property
+    def lease_until(self) -> datetime:
+        """When it lapses unless it is renewed, by the store's lease clock."""
+        return validation.datetime_of(min(job.lease_until_ms or 0 for job in self.batches))
+
+    @property
+    def claims(self) -> list[Claim]:
+        """Each batch as a claim of its own, for progress and artifacts."""
+        return [Claim(job, self.lease_ms) for job in self.batches]
+
+    def joined(self, more: SessionClaim) -> SessionClaim:
+        """Return this claim with what was taken in at a checkpoint, so that both are renewed and settled as one."""
+        if (self.tenant, self.session, self.lease_token) != (more.tenant, more.session, more.lease_token):
+            raise InvalidInput("more", "was not taken in under this claim")
+        known = {job.seq for job in self.batches}
+        return replace(self, batches=(*self.batches, *(job for job in more.batches if job.seq not in known)))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLease:
+    """The right to be the one runtime of a session until it lapses, is closed, or is taken over."""
+
+    session: str
+    tenant: str
+    generation: int
+    """Raised whenever somebody opens the session."""
+    worker: str
+    lease_token: str
+    lease_ms: int
+    lease_until_ms: int
+    repeated: bool = field(default=False, compare=False, repr=False)
+    """Whether an earlier call with the same lease token opened the session."""
+
+    @property
+    def lease_until(self) -> datetime:
+        """When it lapses unless it is renewed, by the store's lease clock."""
+        return validation.datetime_of(self.lease_until_ms)
+
+
+class Opening(NamedTuple):
+    """A checked request to be a session's runtime."""
+
+    session: str
+    tenant: str
+    worker: str
+    incarnation: str
+    lease_token: str
+    lease_ms: int
+    take_over: bool
+
+
+def holds_session(session: Session | None, lease: SessionLease, now: Now) -> bool:
+    """Whether *lease* is the live lease of *session*."""
+    return (
+        session is not None
+        and session.generation == lease.generation
+        and session.lease_token == lease.lease_token
+        and session.leased(now)
+    )
+
+
+def check_session_lease(session: Session | None, lease: SessionLease, now: Now) -> Session:
+    """Return *session* if *lease* is its live lease, else raise `LeaseLost`."""
+    if session is not None and holds_session(session, lease, now):
+        return session
+    if session is None:
+        why = "the session does not exist"
+    elif session.generation != lease.generation:
+        why = f"it was opened again, now in generation {session.generation}"
+    elif session.lease_token is None:
+        why = "it was closed"
+    elif session.lease_token != lease.lease_token:
+        why = "the lease token is another"
+    else:
+        why = "it lapsed"
+    raise LeaseLost(lease.session, lease.generation, why, thing="session", counter="generation")
+
+
+def check_runtime(session: Session, lease: SessionLease | None, now: Now) -> None:
+    """Let only the session's runtime claim, where it has one."""
+    if lease is not None:
+        check_session_lease(session, lease, now)
+    elif session.leased(now):
+        raise Conflict(
+            f"session {session.name!r} is open in generation {session.generation} by worker"
+            f" {session.lease_worker!r}; claim under its lease, or take it over with open_session"
+        )
+
+
+def open_lease(session: Session, asked: Opening, running: Sequence[Job], now: Now) -> Session:
+    """Return *session* with the asker as its runtime, or raise `Conflict` if it is in other hands.
+
+    The same request sent again, while it holds, gives the same lease.
+    """
+    if session.leased(now) and session.lease_token == asked.lease_token and session.lease_worker == asked.worker:
+        return session
+    if not asked.take_over:
+        if session.leased(now):
+            raise Conflict(
+                f"session {session.name!r} is open in generation {session.generation} by worker"
+                f" {session.lease_worker!r}; wait until its lease lapses, or take it over"
+            )
+        if running:
+            raise Conflict(
+                f"a claim of session {session.name!r} is held by worker {running[0].worker!r}; wait until it is"
+                " settled or lapses, or take the session over",
+                job_id=running[0].id,
+            )
+    return session._replace(
+        generation=session.generation + 1,
+        lease_token=asked.lease_token,
+        lease_worker=asked.worker,
+        lease_incarnation=asked.incarnation,
+        lease_until_ms=now.lease_ms + asked.lease_ms,
+    )
+
+
+def renew_lease(session: Session | None, lease: SessionLease, lease_ms: int, now: Now) -> Session:
+    """Return *session* with its lease extended, never shortened, or raise `LeaseLost`."""
+    held = check_session_lease(session, lease, now)
+    return held._replace(lease_until_ms=max(held.lease_until_ms or 0, now.lease_ms + lease_ms))
+
+
+def close_lease(session: Session | None, lease: SessionLease, now: Now) -> Session:
+    """Return *session* without a runtime, or raise `LeaseLost` if somebody else has become that.
+
+    One that has lapsed or was closed already may be closed: a call whose answer was lost is sent again.
+    """
+    if session is None or session.generation != lease.generation:
+        return check_session_lease(session, lease, now)
+    return end_lease(session)
+
+
+def end_lease(session: Session) -> Session:
+    """Return *session* without a runtime; its generation stays, so that old ones stay out."""
+    return session._replace(lease_token=None, lease_worker=None, lease_incarnation=None, lease_until_ms=None)
+
+
+def shown(session: Session, lease_ms: int) -> SessionLease:
+    """Return the lease that *session* is under."""
+    return SessionLease(
+        session=session.name,
+        tenant=session.tenant,
+        generation=session.generation,
+        worker=session.lease_worker or "",
+        lease_token=session.lease_token or "",
+        lease_ms=lease_ms,
+        lease_until_ms=session.lease_until_ms or 0,
+    )

@@ -1,0 +1,191 @@
+"""Sessions: the words by which a batch joins one, their checks, and the session as the store holds it.
+
+A session is a serial key: its batches are handed out in enqueue order, to one holder at a time. A batch is a job with
+a few words more. Sessions belong to a tenant; two tenants may use the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
+
+from holdfast.domain import limits, strict_json, validation
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import InvalidInput
+from holdfast.domain.strict_json import Json
+
+WorkClass: TypeAlias = Literal["turn", "command"]
+Delivery: TypeAlias = Literal["earliest_safe_boundary", "after_current_turn_commit"]
+Slot: TypeAlias = Literal["exclusive", "join"]
+
+WORK_CLASSES: Final[tuple[WorkClass, ...]] = ("turn", "command")
+DELIVERIES: Final[tuple[Delivery, ...]] = ("earliest_safe_boundary", "after_current_turn_commit")
+SLOTS: Final[tuple[Slot, ...]] = ("exclusive", "join")
+KIND_MERGES: Final = "default"
+"""The merge key that stands for the kind of the batch."""
+
+
+class SessionWords(TypedDict, total=False):
+    """The words of `enqueue` that put a job into a session as a batch of it."""
+
+    session: str | None
+    """The session it belongs to: handed out in enqueue order, to one holder at a time, by session claims only."""
+    work_class: WorkClass
+    """`turn` (default), which may be joined with others, or `command`, which is always handed out alone."""
+    delivery: Delivery
+    """`earliest_safe_boundary` (default): also at a checkpoint; `after_current_turn_commit`: only between turns."""
+    slot: Slot
+    """`exclusive` (default): a claim by itself; `join`: together with the turns behind it that fit."""
+    merge_key: str
+    """Which turns fit together: `default` (those of the same kind), `never`, or a group of your own naming."""
+    source_key: str | None
+    """Unique within the session: enqueueing it again returns the first batch, whatever it carries."""
+    items: Sequence[Json]
+    """Several items in one batch, in place of the payload."""
+
+
+SESSION_WORDS: Final = frozenset(SessionWords.__annotations__)
+# A batch has a place in its session and nowhere else; what would move it about or merge it by other rules is refused.
+_FOREIGN_WORDS: Final = {
+    "priority": "means nothing in a session: batches go in enqueue order",
+    "affinity": "means nothing in a session: batches go in enqueue order",
+    "dedupe_key": "cannot be given together with session; give a source_key",
+    "dedupe_scope": "cannot be given together with session",
+    "on_duplicate": "cannot be given together with session",
+}
+
+
+class Batch(NamedTuple):
+    """What makes a job a batch of a session."""
+
+    session: str
+    work_class: WorkClass
+    delivery: Delivery
+    slot: Slot
+    merge_key: str
+    source_key: str | None
+    items: int | None
+    """How many items its payload is a list of, or none if the payload is one item."""
+
+    def to_json(self) -> str:
+        """Return the stored form."""
+        return strict_json.compact(list(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Batch:
+        """Return what `to_json` wrote."""
+        return cls(*strict_json.decode(text))
+
+
+def check_batch(options: Mapping[str, Any], payload: Json) -> tuple[Batch, Json]:
+    """Return the batch that these words of `enqueue` make, and its payload, or raise `InvalidInput`."""
+    session = _check_session(options)
+    work_class = validation.one_of(options.get("work_class", "turn"), "work_class", WORK_CLASSES)
+    slot = validation.one_of(options.get("slot", "exclusive"), "slot", SLOTS)
+    if work_class == "command" and slot == "join":
+        raise InvalidInput("slot", "must be 'exclusive' for a command, which is never joined")
+    items = options.get("items")
+    batch = Batch(
+        session=session,
+        work_class=work_class,
+        delivery=validation.one_of(options.get("delivery", DELIVERIES[0]), "delivery", DELIVERIES),
+        slot=slot,
+        merge_key=validation.name(options.get("merge_key", KIND_MERGES), "merge_key"),
+        source_key=validation.optional_name(options.get("source_key"), "source_key", limits.SOURCE_KEY_CHARS_MAX),
+        items=None if items is None else _check_items(items, payload),
+    )
+    return batch, payload if items is None else list(items)
+
+
+def _check_session(options: Mapping[str, Any]) -> str:
+    if options.get("session") is None:
+        word = min(SESSION_WORDS.intersection(options) - {"session"})
+        raise InvalidInput(word, "means nothing without a session")
+    session = validation.name(options["session"], "session")
+    for word, why in _FOREIGN_WORDS.items():
+        if options.get(word) is not None:
+            raise InvalidInput(word, why)
+    return session
+
+
+def _check_items(items: object, payload: Json) -> int:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
+        raise InvalidInput("items", f"must be a list, not {type(items).__name__}")
+    if payload is not None:
+        raise InvalidInput("items", "cannot be given together with a payload")
+    if not 1 <= len(items) <= limits.BATCH_ITEMS_MAX:
+        raise InvalidInput("items", f"has {len(items)} entries; it must have from 1 to {limits.BATCH_ITEMS_MAX}")
+    return len(items)
+
+
+def joins_session(options: Mapping[str, Any]) -> bool:
+    """Whether these words of `enqueue` speak of a session; a word that is None says nothing."""
+    return any(options.get(word) is not None for word in SESSION_WORDS.intersection(options))
+
+
+def batch_id(tenant: str, session: str, source_key: str | None, at_ms: int, nonce: str) -> str:
+    """Return the id of a batch whose caller chose none: the same for the same words.
+
+    A source key tells batches of a session apart by itself; without one the nonce does.
+    """
+    told = [tenant, session, source_key, at_ms, nonce if source_key is None else ""]
+    return f"batch-{digest(*told)}"
+
+
+def digest(*told: Json) -> str:
+    """Return a short digest of what was told, for names that must come out the same from the same words."""
+    return hashlib.blake2b(strict_json.canonical(list(told)), digest_size=16).hexdigest()
+
+
+# --- the session as the store holds it ------------------------------------------------------------------------------
+
+
+class Session(NamedTuple):
+    """One session: its counters, the lease of its runtime, the claim given last, and the head it offers."""
+
+    number: int
+    tenant: str
+    name: str
+    enqueue_seq: int
+    """The place of its newest batch."""
+    fence: int
+    """The fencing token of its newest claim; it only ever rises."""
+    generation: int
+    """Raised whenever somebody opens the session as its runtime."""
+    lease_token: str | None
+    lease_worker: str | None
+    lease_incarnation: str | None
+    lease_until_ms: int | None
+    claim_id: str | None
+    claim_worker: str | None
+    claim_nonce: str | None
+    claim_token: str | None
+    head_route: int | None
+    head_class: WorkClass | None
+    head_turn: str | None
+    head_seq: int | None
+    """The number of the batch that anybody could claim next, if there is one."""
+
+    @property
+    def head(self) -> Head | None:
+        """The head it offers to any claimer."""
+        if self.head_seq is None:
+            return None
+        return Head(self.head_route, self.head_class, self.head_turn, self.head_seq)
+
+    def leased(self, now: Now) -> bool:
+        """Whether somebody is its runtime now."""
+        return self.lease_until_ms is not None and self.lease_until_ms > now.lease_ms
+
+
+class Head(NamedTuple):
+    """Where a session stands among those that can be claimed: in which route, class and turn, and how far ahead."""
+
+    route: int | None
+    work_class: WorkClass | None
+    turn: str | None
+    seq: int | None
+
+
+NO_HEAD: Final = Head(None, None, None, None)

@@ -1,0 +1,447 @@
+"""What happens to a job, decided: total, pure functions from a job to the job that comes after.
+
+Every function takes the job as it stands under the store's lock and the store's own clock, and returns a `Step` or
+raises a `Refused`. Nothing here reads a clock, rolls dice or touches a store.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from holdfast.domain import limits
+from holdfast.domain.claims import ClaimRequest, Lease
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import Conflict, LeaseLost
+from holdfast.domain.events import EventName
+from holdfast.domain.failures import (
+    DEADLINE_PASSED,
+    DEFERRED_TOO_LONG,
+    LEASE_LAPSED,
+    RELEASED_TOO_OFTEN,
+    WORKER_CUT_OFF,
+    Failure,
+)
+from holdfast.domain.job import WAITING, Attempt, AttemptOutcome, Job
+from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Released
+
+
+class Step(NamedTuple):
+    """One transition: the job before, the job after, and the event that tells of it."""
+
+    before: Job
+    after: Job
+    event: EventName
+
+    @property
+    def finishes(self) -> bool:
+        """Whether the job ends with this step."""
+        return self.after.finished and not self.before.finished
+
+
+# --- the fence -----------------------------------------------------------------------------------------------------
+
+
+def holds(job: Job, held: Lease, now: Now) -> bool:
+    """Whether *held* is the live lease of *job*: epoch, token and time, in this one place."""
+    return (
+        job.state == "running"
+        and job.epoch == held.epoch
+        and job.lease_token == held.lease_token
+        and job.lease_until_ms is not None
+        and job.lease_until_ms > now.lease_ms
+    )
+
+
+def check_fence(job: Job, held: Lease, now: Now) -> None:
+    """Raise `LeaseLost` unless *held* is the live lease of *job*."""
+    if holds(job, held, now):
+        return
+    if job.epoch != held.epoch:
+        why = f"it was claimed again, now at epoch {job.epoch}"
+    elif job.state != "running":
+        why = f"the job is {job.state}"
+    elif job.lease_token != held.lease_token:
+        why = "the lease token is another"
+    else:
+        why = "it lapsed"
+    raise LeaseLost(job.id, held.epoch, why)
+
+
+# --- claim and lease -----------------------------------------------------------------------------------------------
+
+
+def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Step:
+    """Return *job* running under a new lease, at its *place* in the batch.
+
+    The attempt counts from here, so that a crash cannot hide it. Whether it is acknowledged from here too depends on
+    its place: what the claimer takes ahead is acknowledged when its handler starts.
+    """
+    after = job.attempted(
+        worker=request.worker,
+        incarnation=request.incarnation,
+        lease_token=request.lease_token,
+        lease_until_ms=now.lease_ms + request.lease_ms,
+        claim_place=place,
+        now_ms=now.wall_ms,
+        acknowledged=place < request.acknowledged,
+    )
+    return Step(job, after, "claimed")
+
+
+def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now, *, acknowledges: bool = False) -> Job:
+    """Return *job* with its lease extended, and acknowledged if asked for; a lease is never shortened."""
+    check_fence(job, held, now)
+    return job._replace(
+        lease_until_ms=max(job.lease_until_ms or 0, now.lease_ms + lease_ms),
+        unacknowledged=0 if acknowledges else job.unacknowledged,
+    )
+
+
+def progress(job: Job, held: Lease, phase: str | None, percent: float | None, now: Now) -> Job:
+    """Return *job* with what it says of itself; a word not given stays as it was."""
+    check_fence(job, held, now)
+    return job._replace(
+        phase=job.phase if phase is None else phase, percent=job.percent if percent is None else percent
+    )
+
+
+def withdraw(job: Job, held: Lease, now: Now) -> Step | None:
+    """Return *job* as it was before a claim whose caller was gone when it was granted; None if that has ended.
+
+    No attempt is spent and no release counted. The epoch stays raised, as after any claim.
+    """
+    if (job.state, job.epoch, job.lease_token) != ("running", held.epoch, held.lease_token):
+        return None
+    return _not_started(job, max(job.unacknowledged - 1, 0), now)
+
+
+# --- the end of an attempt -----------------------------------------------------------------------------------------
+
+
+def settled_before(
+    job: Job, past: tuple[str | None, str | None] | None, held: Lease, checked: CheckedOutcome
+) -> bool:
+    """Whether this very settlement was accepted already, so that sending it again is harmless.
+
+    *past* is the token and digest of the attempt *held* names, where that is history by now.
+    """
+    if checked.digest is None:
+        # A plain success: no attempt comes after it, so that the job's own row tells of it.
+        settled = (job.epoch, job.lease_token, job.outcome, job.settle_digest, job.result_json)
+        return settled == (held.epoch, held.lease_token, "done", None, checked.result_json)
+    token, digest = (job.lease_token, job.settle_digest) if job.epoch == held.epoch else (past or (None, None))
+    return digest == checked.digest and token == held.lease_token
+
+
+def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Step:
+    """Return *job* as the outcome leaves it, or raise `LeaseLost`."""
+    check_fence(job, held, now)
+    if type(checked.outcome) is Done:
+        return succeed(job, checked, now)
+    job_ended = job._replace(settle_digest=checked.digest, suspect=0, unacknowledged=0)
+    match checked.outcome:
+        case Failed():
+            step = _settle_failed(job_ended, checked, now, chance)
+        case Deferred():
+            step = _settle_deferred(job_ended, checked, now)
+        case Released():
+            step = _settle_released(job_ended, now, chance)
+    return step._replace(before=job)
+
+
+def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Step:
+    """Return *job* done, for one whose fence has been checked."""
+    after = job._replace(
+        state="done",
+        outcome="done",
+        result_json=checked.result_json,
+        settle_digest=checked.digest,
+        finished_at_ms=now.wall_ms,
+        lease_until_ms=None,
+        suspect=0,
+        unacknowledged=0,
+    )
+    # It keeps no failure of an earlier attempt, which would be counted among the failures.
+    return Step(job, after if job.failure_class is None else _with_failure(after, None), "done")
+
+
+def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -> Step:
+    assert isinstance(checked.outcome, Failed) and checked.failure is not None  # noqa: S101, PT018
+    failed = _with_failure(_new_row_of_others(job), checked.failure)
+    if checked.failure.failure_class == "permanent":
+        return _finish(failed, "failed", "failed", now)
+    backoff = checked.outcome.backoff or job.backoff
+    pause_ms = checked.pause_ms if checked.pause_ms is not None else backoff.pause_ms(job.attempt, chance)
+    return _retry(failed, now.wall_ms + pause_ms, "failed", now)
+
+
+def _retry(failed: Job, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Step:
+    """Return the failed job waiting for its next attempt, or ended if there is to be none."""
+    if failed.cancel_requested:
+        return _finish(failed, "cancelled", outcome, now)
+    if failed.attempt >= failed.max_attempts:
+        return _finish(failed, "failed", outcome, now)
+    if failed.deadline_at_ms is not None and failed.deadline_at_ms <= now.wall_ms:
+        return _finish(_with_failure(failed, _deadline_failure(failed)), "failed", outcome, now)
+    return _wait(failed, due_at_ms, outcome, "lapsed" if outcome == "lapsed" else "retrying", now)
+
+
+def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Step:
+    if job.cancel_requested:
+        return _finish(job, "cancelled", "deferred", now)
+    since_ms = job.deferred_since_ms if job.deferred_since_ms is not None else now.wall_ms
+    if now.wall_ms - since_ms > limits.DEFERRED_MS_MAX:
+        failure = Failure(
+            "transient", DEFERRED_TOO_LONG, f"deferred {job.deferrals} times in a row for more than 7 days"
+        )
+        return _finish(_with_failure(job, failure), "failed", "deferred", now)
+    # A deferral is not a failure, so it gives the attempt back.
+    deferred = job._replace(
+        attempt=job.attempt - 1, deferrals=job.deferrals + 1, deferred_since_ms=since_ms, releases=0
+    )
+    due_at_ms = checked.until_ms if checked.until_ms is not None else now.wall_ms + (checked.pause_ms or 0)
+    return _wait(deferred, due_at_ms, "deferred", "deferred", now)
+
+
+def _settle_released(job: Job, now: Now, chance: float, event: EventName = "released") -> Step:
+    if job.cancel_requested:
+        return _finish(job, "cancelled", "released", now)
+    if job.releases >= limits.RELEASES_MAX:
+        failure = Failure("transient", RELEASED_TOO_OFTEN, f"released {job.releases} times in a row, never settled")
+        failed = _with_failure(_new_row_of_others(job), failure)
+        return _retry(failed, now.wall_ms + job.backoff.pause_ms(job.attempt, chance), "released", now)
+    return _wait(_give_back(job), now.wall_ms, "released", event, now)
+
+
+def lapsed(job: Job, now: Now) -> bool:
+    """Whether *job* runs under a lease that has lapsed."""
+    return job.state == "running" and job.lease_until_ms is not None and job.lease_until_ms <= now.lease_ms
+
+
+def lapse(job: Job, now: Now, *, lived: bool = False) -> Step:
+    """Return *job* after the end of its lease: ready at once and suspect, or ended if attempts are used up.
+
+    A claim that was never acknowledged did not start: it is released without spending the attempt. The third time in
+    a row it counts as expired, so that a job which kills its worker at once still ends. With *lived* the holder is
+    known to have lived while it could not reach the store, so that the job is not suspect.
+    """
+    if 0 < job.unacknowledged < limits.UNACKNOWLEDGED_MAX:
+        return _not_started(job, job.unacknowledged, now)
+    if lived:
+        failure = _cut_off(job)
+    else:
+        silent = f"worker {job.worker} fell silent in attempt {job.attempt}"
+        again = f" without acknowledging it, as {job.unacknowledged} times in a row"
+        failure = Failure("transient", LEASE_LAPSED, silent + again if job.unacknowledged else silent)
+    lapsed = _with_failure(_new_row_of_others(job), failure)._replace(
+        suspect=job.suspect if lived else 1, unacknowledged=0
+    )
+    return _retry(lapsed, now.wall_ms, "lapsed", now)._replace(before=job)
+
+
+def clear_suspicion(job: Job, worker: str, incarnation: str) -> Job | None:
+    """Return *job* without the suspicion that its lapsed lease left, once its holder has said that it lived.
+
+    None if the job is not suspect, runs or has ended, or was held by another start of a worker at the time.
+    """
+    held_by = (job.worker, job.incarnation)
+    if not job.suspect or job.outcome != "lapsed" or job.state not in WAITING or held_by != (worker, incarnation):
+        return None
+    return _with_failure(job, _cut_off(job))._replace(suspect=0)
+
+
+def _cut_off(job: Job) -> Failure:
+    message = f"worker {job.worker} could not reach the store in attempt {job.attempt}"
+    return Failure("transient", WORKER_CUT_OFF, message)
+
+
+def hand_back(job: Job, now: Now, chance: float) -> Step:
+    """Return the running *job* released by somebody who may speak for its holder: the session's own runtime."""
+    return _settle_released(job._replace(unacknowledged=0), now, chance)._replace(before=job)
+
+
+def take_back(job: Job, now: Now, chance: float) -> Step:
+    """Return *job* taken from an earlier start of an exclusive worker, without spending the attempt.
+
+    That start ended without letting go of it, perhaps because of it: the job is suspect, and the bound on releases
+    in a row holds for it too. One that was not acknowledged did not start, as when its lease ends.
+    """
+    if 0 < job.unacknowledged < limits.UNACKNOWLEDGED_MAX:
+        return _not_started(job, job.unacknowledged, now, "taken_back")
+    suspect = job._replace(suspect=1, unacknowledged=0)
+    return _settle_released(suspect, now, chance, "taken_back")._replace(before=job)
+
+
+# --- while it waits ------------------------------------------------------------------------------------------------
+
+
+def promote(job: Job) -> Step:
+    """Return the scheduled *job*, whose moment has come, ready."""
+    return Step(job, job._replace(state="ready"), "promoted")
+
+
+def unblock(job: Job, now: Now) -> Step:
+    """Return the blocked *job*, whose predecessor has ended, ready, or scheduled if it is for later."""
+    freed = job._replace(predecessor=None)
+    return _wait(freed, max(job.due_at_ms, now.wall_ms), None, "unblocked", now)._replace(before=job)
+
+
+def overdue(job: Job, now: Now) -> bool:
+    """Whether *job* waits past its deadline, so that it must not be started any more."""
+    return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state in WAITING
+
+
+def expire(job: Job, now: Now) -> Step:
+    """Return the waiting *job* failed for not having been started in time."""
+    return _finish(_with_failure(job, _deadline_failure(job)), "failed", job.outcome, now)._replace(before=job)
+
+
+def retire(job: Job, now: Now) -> Step:
+    """Return the waiting *job* set aside because its kind was retired."""
+    return _finish(job, "retired", job.outcome, now)
+
+
+# --- what operators do ---------------------------------------------------------------------------------------------
+
+
+def cancel(job: Job, *, force: bool, now: Now) -> Step | None:
+    """Return *job* cancelled, or asked to stop if it runs; None if there is nothing left to do."""
+    if job.state == "cancelled":
+        return None
+    if job.finished:
+        raise Conflict(f"job {job.id!r} is already {job.state} and cannot be cancelled", job_id=job.id)
+    if job.state != "running":
+        return _finish(job, "cancelled", job.outcome, now)
+    if force:
+        return _finish(job, "cancelled", "cancelled", now)
+    if job.cancel_requested:
+        return None
+    return Step(job, job._replace(cancel_requested=1), "cancel_requested")
+
+
+def requeue(job: Job, now: Now) -> Step:
+    """Return the failed or cancelled *job* ready with all its attempts.
+
+    Its deadline is dropped: whoever requeues a job wants it run now. The epoch stays, so that old holders stay out.
+    """
+    if job.state not in {"failed", "cancelled"}:
+        raise Conflict(f"job {job.id!r} is {job.state}; only failed or cancelled jobs are requeued", job_id=job.id)
+    again = job._replace(
+        state="ready",
+        due_at_ms=now.wall_ms,
+        deadline_at_ms=None,
+        finished_at_ms=None,
+        attempt=0,
+        cancel_requested=0,
+        suspect=0,
+        unacknowledged=0,
+        deferrals=0,
+        deferred_since_ms=None,
+        releases=0,
+    )
+    return Step(job, again, "requeued")
+
+
+def reprioritize(job: Job, priority: int) -> Step | None:
+    """Return the unfinished *job* with another priority, which a running one takes to its next attempt.
+
+    None if it has that priority already.
+    """
+    if job.session_number is not None:
+        raise Conflict(f"job {job.id!r} is a batch of a session, where priority does not apply", job_id=job.id)
+    if job.finished:
+        raise Conflict(f"job {job.id!r} is already {job.state}; its priority matters no more", job_id=job.id)
+    return None if job.priority == priority else Step(job, job._replace(priority=priority), "reprioritized")
+
+
+# --- history -------------------------------------------------------------------------------------------------------
+
+
+def attempt_ended(step: Step, now: Now) -> Attempt | None:
+    """Return the attempt that *step* leaves behind, where the job goes on and its row will tell of another."""
+    before, after, event = step
+    if event == "requeued" and before.epoch > 0:
+        return newest_attempt(before)
+    if before.state != "running" or after.state == "running" or after.finished:
+        return None
+    # The number it ran under: a deferral or release has given it back since.
+    return newest_attempt(after)._replace(number=before.attempt, ended_at_ms=now.wall_ms)
+
+
+def newest_attempt(job: Job) -> Attempt:
+    """Return the attempt that *job*'s row tells of."""
+    failure = job.failure if job.outcome in {"failed", "lapsed"} else None
+    return Attempt(
+        epoch=job.epoch,
+        number=job.attempt,
+        worker=job.worker or "",
+        incarnation=job.incarnation or "",
+        started_at_ms=job.started_at_ms or 0,
+        ended_at_ms=job.finished_at_ms,
+        outcome=job.outcome,
+        failure_class=failure.failure_class if failure else None,
+        failure_reason=failure.reason if failure else None,
+        failure_message=failure.message if failure else None,
+        failure_traceback=failure.traceback if failure else None,
+    )
+
+
+# --- small moves the others are made of ----------------------------------------------------------------------------
+
+
+def _finish(
+    job: Job, state: Literal["failed", "cancelled", "retired"], outcome: AttemptOutcome | None, now: Now
+) -> Step:
+    after = job._replace(
+        state=state,
+        outcome=outcome,
+        finished_at_ms=now.wall_ms,
+        lease_until_ms=None,
+        predecessor=None,
+    )
+    return Step(job, after, state)
+
+
+def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Step:
+    after = job._replace(
+        state="scheduled" if due_at_ms > now.wall_ms else "ready",
+        due_at_ms=due_at_ms,
+        outcome=outcome if outcome is not None else job.outcome,
+        lease_until_ms=None,
+    )
+    return Step(job, after, event)
+
+
+def _not_started(job: Job, unacknowledged: int, now: Now, event: EventName = "released") -> Step:
+    """Return *job* as before its claim, at its place in the order, because no handler has started."""
+    if job.cancel_requested:
+        return _finish(job, "cancelled", "released", now)
+    waiting = job._replace(attempt=job.attempt - 1, unacknowledged=unacknowledged)
+    return _wait(waiting, job.due_at_ms, "released", event, now)._replace(before=job)
+
+
+def _give_back(job: Job) -> Job:
+    return job._replace(attempt=job.attempt - 1, releases=job.releases + 1, deferrals=0, deferred_since_ms=None)
+
+
+def _new_row_of_others(job: Job) -> Job:
+    """End the run of deferrals or releases: the next one starts a new count."""
+    return job._replace(deferrals=0, deferred_since_ms=None, releases=0)
+
+
+def _with_failure(job: Job, failure: Failure | None) -> Job:
+    if failure is None:
+        return job._replace(failure_class=None, failure_reason=None, failure_message=None, failure_traceback=None)
+    return job._replace(
+        failure_class=failure.failure_class,
+        failure_reason=failure.reason,
+        failure_message=failure.message,
+        failure_traceback=failure.traceback,
+    )
+
+
+def _deadline_failure(job: Job) -> Failure:
+    last = f"; the last failure was {job.failure_reason}: {job.failure_message}" if job.failure_class else ""
+    return Failure(
+        "permanent", DEADLINE_PASSED, f"not started by its deadline{last}"[: limits.FAILURE_MESSAGE_CHARS_MAX]
+    )

@@ -1,0 +1,183 @@
+"""Looking at jobs: one, many, their attempts and artifacts, and counts."""
+
+from __future__ import annotations
+
+from holdfast.domain import limits, serving, strict_json, transitions
+from holdfast.domain.errors import ArtifactNotFound, InvalidInput, JobNotFound
+from holdfast.domain.job import FINISHED, Attempt, Job
+from holdfast.domain.outcomes import Artifact
+from holdfast.domain.results import (
+    ArtifactInfo,
+    Backlog,
+    CountBy,
+    Finding,
+    JobFilter,
+    JobPage,
+    StoreReport,
+    Tally,
+    Waiting,
+)
+from holdfast.domain.routing import DEFAULT_NAME
+from holdfast.domain.serving import ReadyJobs, Unserved
+from holdfast.operations import workers as worker_scripts
+from holdfast.storage.contract import Transaction
+
+_BEYOND = 1 << 62
+
+
+async def get(tx: Transaction, job_id: str | int, tenant: str | None) -> Job:
+    """Return the job of this id or number, locked if the transaction writes; another tenant's is not found."""
+    job: Job | None
+    if isinstance(job_id, int):
+        job = next(iter(await tx.jobs_by_seq([job_id])), None)
+    else:
+        job = await tx.job_by_id(job_id)
+    if job is None or tenant not in {None, job.tenant}:
+        raise JobNotFound(str(job_id))
+    return job
+
+
+async def look(tx: Transaction, job_id: str, tenant: str | None) -> tuple[Job, bool]:
+    """Return the job and whether it waits past its deadline."""
+    job = await get(tx, job_id, tenant)
+    now = await tx.now()
+    return job, not job.finished and transitions.overdue(job, now)
+
+
+async def attempts(tx: Transaction, job_id: str, tenant: str | None) -> list[Attempt]:
+    """Return the attempts that are kept and the one the job's row tells of."""
+    job = await get(tx, job_id, tenant)
+    past = await tx.attempts(job.seq)
+    if job.epoch == 0 or (past and past[-1].epoch == job.epoch):
+        return past
+    return [*past, transitions.newest_attempt(job)]
+
+
+async def artifacts(tx: Transaction, job_id: str, tenant: str | None) -> list[ArtifactInfo]:
+    """Return what artifacts the job has."""
+    job = await get(tx, job_id, tenant)
+    return await tx.artifacts(job.seq)
+
+
+async def artifact(tx: Transaction, job_id: str, name: str, tenant: str | None) -> Artifact:
+    """Return one artifact of the job."""
+    job = await get(tx, job_id, tenant)
+    found = await tx.artifact(job.seq, name)
+    if found is None:
+        raise ArtifactNotFound(job_id, name)
+    return found
+
+
+async def counts(tx: Transaction, by: CountBy, tenant: str | None) -> dict[str, int]:
+    """Count jobs by one property."""
+    return await tx.count_jobs(by, tenant)
+
+
+async def tally(tx: Transaction, wanted: JobFilter) -> list[Tally]:
+    """Count the jobs that match by lane, kind and state."""
+    return await tx.tally_jobs(wanted, await tx.now())
+
+
+async def jobs(tx: Transaction, wanted: JobFilter, after: str | None, limit: int) -> JobPage:
+    """Return a page of jobs, newest first."""
+    by_finish = len(wanted.states) == 1 and wanted.states[0] in FINISHED and wanted.session is None
+    if wanted.session is not None:
+        wanted = wanted._replace(tenant=wanted.tenant or DEFAULT_NAME)
+    before = _position(after, by_finish=by_finish)
+    found = await tx.list_jobs(wanted, before, limit + 1, await tx.now(), by_finish=by_finish)
+    page = tuple(found[:limit])
+    return JobPage(page, _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None)
+
+
+def _cursor(job: Job, *, by_finish: bool) -> str:
+    return f"f1-{job.finished_at_ms}-{job.seq}" if by_finish else f"o1-{job.seq}"
+
+
+def _position(after: str | None, *, by_finish: bool) -> tuple[int, int]:
+    """Return where a page starts: the end and number of the last job of the page before."""
+    if after is None:
+        return _BEYOND, _BEYOND
+    scheme, *numbers = after.split("-")
+    usable = all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers)
+    if usable and by_finish and scheme == "f1" and len(numbers) == 2:
+        return int(numbers[0]), int(numbers[1])
+    if usable and not by_finish and scheme == "o1" and len(numbers) == 1:
+        return _BEYOND, int(numbers[0])
+    raise InvalidInput("after", f"{after!r} is not a cursor that this list gave")
+
+
+async def report(tx: Transaction) -> StoreReport:
+    """Return what the engine says of itself and what the jobs say of their workers."""
+    return StoreReport([*await tx.health(), *await troubles(tx)])
+
+
+async def troubles(tx: Transaction) -> list[Finding]:
+    """Return what the jobs say of their workers: leases not taken back, suspects, jobs that no worker takes."""
+    now = await tx.now()
+    lapsed, suspect, due = await tx.neglected_counts(now)
+    return [
+        _trouble(lapsed, "lapsed leases", "lapsed and not yet taken back", "is a worker claiming in their lane?"),
+        _trouble(
+            suspect,
+            "suspect jobs",
+            "lost their worker in the last attempt",
+            "run them isolated, or look at `holdfast jobs show`",
+        ),
+        _trouble(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
+        *serving.unserved_findings(await unserved(tx)),
+    ]
+
+
+def _trouble(count: int, name: str, says: str, remedy: str) -> Finding:
+    if not count:
+        return Finding(name, "ok", "none")
+    return Finding(name, "warning", f"{count} {says}", remedy)
+
+
+async def backlog(tx: Transaction) -> Backlog:
+    """Return ready jobs by lane and kind with the age of the oldest, and the other unfinished ones as a whole."""
+    now = await tx.now()
+    counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
+    heads = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, limits.BACKLOG_TURNS_MAX)
+    rest = await tx.unfinished_counts(now, limits.BACKLOG_COUNTED_MAX)
+    return Backlog(_waiting(counted, heads, now.wall_ms), *rest)
+
+
+async def unserved(tx: Transaction) -> list[Unserved]:
+    """Return the ready jobs that no live worker takes."""
+    waiting = [
+        ReadyJobs(lane, kind, frozenset(strict_json.decode(requires)), count)
+        for lane, kind, requires, count in await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
+        if count
+    ]
+    if not waiting:
+        return []
+    workers = await worker_scripts.newest(tx, limits.PAGE_MAX)
+    catalog = await tx.routing()
+    return serving.unserved(
+        waiting, workers, {lane.name for lane in catalog.lanes.values() if lane.state == "paused"}
+    )
+
+
+async def seconds_to_due(tx: Transaction) -> float | None:
+    """Return in how many seconds the next scheduled job falls due; none if there is no such job."""
+    due_at_ms = (await tx.next_moments()).due_at_ms
+    now = await tx.now()
+    return None if due_at_ms is None else max(0, due_at_ms - now.wall_ms) / 1000
+
+
+def _waiting(
+    counted: list[tuple[str, str, str, int]], heads: list[tuple[str, str, int]], now_ms: int
+) -> tuple[Waiting, ...]:
+    """Sum up routes, of which a lane and kind may have several."""
+    jobs: dict[tuple[str, str], int] = {}
+    for lane, kind, _, count in counted:
+        if count:
+            jobs[lane, kind] = jobs.get((lane, kind), 0) + count
+    oldest: dict[tuple[str, str], int] = {}
+    for lane, kind, due_at_ms in heads:
+        oldest[lane, kind] = min(due_at_ms, oldest.get((lane, kind), due_at_ms))
+    return tuple(
+        Waiting(lane, kind, count, max(0, now_ms - oldest.get((lane, kind), now_ms)) / 1000)
+        for (lane, kind), count in sorted(jobs.items())
+    )

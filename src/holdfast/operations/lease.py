@@ -1,0 +1,105 @@
+"""What a running attempt writes before it settles: heartbeats, progress, artifacts. All behind the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from holdfast.domain import limits, transitions
+from holdfast.domain.claims import Lease, Note, Renewal
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
+from holdfast.domain.job import Job
+from holdfast.domain.outcomes import Artifact
+from holdfast.domain.validation import datetime_of
+from holdfast.storage.contract import Transaction
+
+
+async def lock_held(tx: Transaction, leases: Sequence[Lease]) -> dict[int, Job]:
+    """Return the jobs of *leases* by number, locked; one that was deleted is missing."""
+    return {job.seq: job for job in await tx.jobs_by_seq([lease.seq for lease in leases])}
+
+
+def held_job(jobs: dict[int, Job], lease: Lease) -> Job:
+    """Return the job of *lease*, or raise `LeaseLost` if it is gone."""
+    job = jobs.get(lease.seq)
+    if job is None:
+        raise LeaseLost(lease.job_id, lease.epoch, "the job was deleted")
+    return job
+
+
+async def heartbeat(
+    tx: Transaction,
+    held: Sequence[tuple[Lease, int]],
+    notes: Mapping[int, Note] | None = None,
+    started: Collection[int] = (),
+) -> list[Renewal | HoldfastError]:
+    """Extend each lease by its length and write the note of its job, if there is one, or answer with its error.
+
+    The claims of jobs whose numbers are in *started* are acknowledged.
+    """
+    if not held:
+        return []
+    jobs = await lock_held(tx, [lease for lease, _ in held])
+    now = await tx.now()
+    answers = [_renew(jobs, lease, lease_ms, now, started) for lease, lease_ms in held]
+    renewed = {answer.seq: answer for answer in answers if isinstance(answer, Job)}
+    await tx.renew_leases(list(renewed.values()))
+    for lease, _ in held if notes else ():
+        if notes and lease.seq in notes and lease.seq in renewed:
+            await _write_note(tx, renewed[lease.seq], lease, notes[lease.seq], now)
+    return [answer if isinstance(answer, HoldfastError) else _renewal(answer) for answer in answers]
+
+
+async def acknowledge_held(tx: Transaction, leases: Sequence[Lease]) -> None:
+    """Acknowledge those of *leases* that are still held; the next heartbeat tells of the others."""
+    if leases:
+        now = await tx.now()
+        await tx.acknowledge(leases, now)
+
+
+def _renew(
+    jobs: dict[int, Job], lease: Lease, lease_ms: int, now: Now, started: Collection[int]
+) -> Job | HoldfastError:
+    try:
+        return transitions.heartbeat(held_job(jobs, lease), lease, lease_ms, now, acknowledges=lease.seq in started)
+    except LeaseLost as lost:
+        return lost
+
+
+def _renewal(job: Job) -> Renewal:
+    return Renewal(datetime_of(job.lease_until_ms or 0), bool(job.cancel_requested))
+
+
+async def progress(tx: Transaction, lease: Lease, phase: str | None, percent: float | None) -> Job:
+    """Write what the attempt says of itself."""
+    jobs = await lock_held(tx, [lease])
+    now = await tx.now()
+    return await _write_note(tx, held_job(jobs, lease), lease, Note(phase, percent), now)
+
+
+async def _write_note(tx: Transaction, job: Job, lease: Lease, note: Note, now: Now) -> Job:
+    noted = transitions.progress(job, lease, note.phase, note.percent, now)
+    await tx.update_progress(noted)
+    return noted
+
+
+async def attach(tx: Transaction, lease: Lease, artifacts: Sequence[Artifact]) -> None:
+    """Store artifacts of the attempt."""
+    jobs = await lock_held(tx, [lease])
+    now = await tx.now()
+    job = held_job(jobs, lease)
+    transitions.check_fence(job, lease, now)
+    await write_artifacts(tx, job, artifacts, now)
+
+
+async def write_artifacts(tx: Transaction, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
+    """Store *artifacts* beside those the job has, within its limit."""
+    if not artifacts:
+        return
+    stored = {artifact.name for artifact in await tx.artifacts(job.seq)}
+    together = stored | {artifact.name for artifact in artifacts}
+    if len(together) > limits.ARTIFACTS_MAX:
+        raise InvalidInput(
+            "artifacts", f"would make {len(together)} for this job; the limit is {limits.ARTIFACTS_MAX}"
+        )
+    await tx.write_artifacts(job, artifacts, now)

@@ -1,0 +1,43 @@
+"""Deleting what is finished and old, in bounded chunks."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from holdfast.domain import limits
+from holdfast.domain.job import State
+from holdfast.storage.contract import Transaction
+
+
+async def prune_jobs(tx: Transaction, state: State, age_ms: int) -> int:
+    """Delete a chunk of the jobs that ended in *state* longer ago than *age_ms*, with all that belongs to them."""
+    now = await tx.now()
+    return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.BITE)
+
+
+async def count_events(tx: Transaction, age_ms: int) -> int:
+    """Count the events that are older than *age_ms*."""
+    now = await tx.now()
+    return await tx.count_events(now.wall_ms - age_ms)
+
+
+async def prune_sources(tx: Transaction, age_ms: int) -> int:
+    """Forget a chunk of the source keys whose entries were deleted longer ago than *age_ms*."""
+    now = await tx.now()
+    return await tx.forget_source_keys(now.wall_ms - age_ms, limits.BITE)
+
+
+async def prune_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
+    """Delete a chunk of the log's oldest events, up to the first that is young enough.
+
+    Returns how many, and whether an open transaction holds back what comes next.
+    """
+    now = await tx.now()
+    before_ms = now.wall_ms - age_ms
+    head = await tx.oldest_events(limits.BITE)
+    old = list(takewhile(lambda event: event[1] < before_ms, head))
+    if old:
+        await tx.delete_events(old[-1][0])
+    if len(old) < len(head) or len(head) == limits.BITE:
+        return len(old), False
+    return len(old), await tx.events_held_back(head[-1][0] if head else (0, 0))

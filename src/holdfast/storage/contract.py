@@ -1,0 +1,578 @@
+"""The storage contract: what an operation asks of an open transaction, in terms of the domain.
+
+An operation is an ordinary `async def fn(tx, …)`. On a sync engine the methods of its transaction never suspend, so
+that `run_sync` runs the operation in the caller's thread; on an async engine the caller awaits it. The two engines
+may have different tables: nothing here speaks of statements. `sql_transaction` holds what they have in common.
+
+Unless a method says otherwise, rows that it returns in a write transaction are locked until the commit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, TypeAlias
+
+from holdfast.domain.claim_order import Preference
+from holdfast.domain.claims import Claim, ClaimRequest, Lease
+from holdfast.domain.clock import Now
+from holdfast.domain.events import Event, EventName
+from holdfast.domain.job import Attempt, Job, State
+from holdfast.domain.new_job import DedupeKey
+from holdfast.domain.outcomes import Artifact, CheckedOutcome
+from holdfast.domain.results import ArtifactInfo, CountBy, Finding, JobFilter, Tally, WorkerInfo
+from holdfast.domain.routing import Catalog, Lane, Route, RouteKey
+from holdfast.domain.sessions import Head, Session
+from holdfast.domain.transitions import Step
+from holdfast.storage.randomness import RANDOM
+
+SessionName: TypeAlias = tuple[str, str]
+"""Tenant and name."""
+EventPosition: TypeAlias = tuple[int, int]
+"""The transaction that wrote an event, 0 if the engine has one writer, and the event's number."""
+JobPosition: TypeAlias = tuple[int, int]
+"""When a job finished and its number; a page of jobs starts below it."""
+
+
+def cursor_of(position: EventPosition) -> str:
+    """Return the cursor that names a position in the event log."""
+    transaction, number = position
+    return f"e2-{transaction}-{number}" if transaction else f"e1-{number}"
+
+
+class Met(NamedTuple):
+    """By what a call may meet a job that another call locks too: its dedupe key, its id or its number."""
+
+    key: DedupeKey | None = None
+    job_id: str | None = None
+    seq: int | None = None
+
+
+class OvertakenError(RuntimeError):
+    """Fewer rows changed than were decided upon.
+
+    If many callers write at once, another one was faster: the operation runs again from its beginning. With a single
+    writer it can only be a defect.
+    """
+
+
+class Due(NamedTuple):
+    """Which kinds of maintenance have something to do."""
+
+    due: bool
+    """Scheduled jobs have become due."""
+    expired: bool
+    """Leases have expired."""
+    late: bool
+    """Waiting jobs have passed their deadline."""
+
+
+class ReadyRequest(NamedTuple):
+    """What one look for ready jobs is after."""
+
+    request: ClaimRequest
+    preference: Preference
+    routes: list[Route]
+    limit: int
+    place: int
+    """The place of the first job among those that the claim takes."""
+    loud: frozenset[str]
+    """The lanes in which a claim is recorded as an event."""
+
+
+class ReadyJobs(NamedTuple):
+    """Jobs chosen to be claimed, and the fairness position they move."""
+
+    jobs: list[Job]
+    fair_scope: str | None
+    """None if a single tenant was asked for, so that tenants do not take turns."""
+    last_fair_key: str | None
+    leased_at: Now | None = None
+    """When they were leased, by an engine that leases while it selects; else they are still ready."""
+
+
+class NextMoments(NamedTuple):
+    """When the next scheduled job becomes due and the next lease expires, if any."""
+
+    due_at_ms: int | None
+    lease_until_ms: int | None
+
+
+class SourceRow(NamedTuple):
+    """The entry that came with a source key, or what is left of it after it was deleted."""
+
+    key: str
+    seq: int
+    job_id: str
+    route: int
+    entry_json: str
+    enqueue_seq: int
+    enqueued_at_ms: int
+    state: State | None
+    deleted_at_ms: int | None
+
+
+class LineRow(NamedTuple):
+    """An entry in a session's line, as the selection needs it."""
+
+    seq: int
+    enqueue_seq: int
+    state: State
+    epoch: int
+    route: int
+    entry_json: str
+
+
+class SessionFront(NamedTuple):
+    """Whether an entry of a session runs, and the first entry in its line."""
+
+    running: bool
+    first: LineRow
+
+
+class Transaction(ABC):
+    """One open transaction. All methods belong to the same commit."""
+
+    __slots__ = ("topics",)
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        """The topics to notify once the transaction has committed."""
+
+    # --- clock, chance, notifications -------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def now(self) -> Now:
+        """Return the store's clock. Call it after the rows it judges are locked."""
+
+    def random(self) -> float:
+        """Return a random fraction from 0 to 1."""
+        return RANDOM.random()
+
+    def notify(self, topics: Iterable[str]) -> None:
+        """Wake listeners of *topics* after the commit, and only if it succeeds."""
+        self.topics.update(topics)
+
+    @abstractmethod
+    def savepoint(self) -> AbstractAsyncContextManager[None]:
+        """Undo what the block wrote if it raises a `HoldfastError`; the transaction goes on."""
+
+    # --- routing ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def routing(self) -> Catalog:
+        """Return lanes, routes and retired kinds as they are in this transaction."""
+
+    @abstractmethod
+    async def lock_routing(self) -> None:
+        """Keep other transactions from deciding by the routing until this one commits. Call it before reading it."""
+
+    @abstractmethod
+    async def add_routes(self, keys: Sequence[RouteKey]) -> Catalog:
+        """Give each of *keys* a number and return the routing with them."""
+
+    @abstractmethod
+    async def set_lane(self, lane: Lane) -> None:
+        """Store the settings of a lane."""
+
+    @abstractmethod
+    async def retire_kind(self, kind: str, now: Now) -> None:
+        """Mark *kind* as retired."""
+
+    @abstractmethod
+    async def restore_kind(self, kind: str) -> bool:
+        """Remove the mark; return whether there was one."""
+
+    # --- enqueue ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[Catalog, Sequence[int]]:
+        """Take *locks* as `lock_keys` does; return the routing and *count* fresh job numbers."""
+
+    @abstractmethod
+    async def lock_keys(self, locks: Sequence[int]) -> None:
+        """Keep other transactions from taking the same numbers, which stand for keys and ids, until the commit."""
+
+    @abstractmethod
+    async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
+        """Lock the jobs that a call may meet, in order of their numbers, and return them."""
+
+    @abstractmethod
+    async def insert_jobs(self, jobs: Sequence[tuple[Route, Job]]) -> None:
+        """Store new jobs, entries of sessions included. Raises `OvertakenError` if an id or key was just taken."""
+
+    @abstractmethod
+    async def job_by_key(self, key: DedupeKey) -> Job | None:
+        """Return the unfinished job that holds a dedupe key."""
+
+    @abstractmethod
+    async def successor_by_key(self, key: DedupeKey) -> Job | None:
+        """Return the blocked job that will hold a dedupe key next."""
+
+    @abstractmethod
+    async def update_content(self, job: Job) -> None:
+        """Write the payload, headers and tags of a job that a duplicate replaced."""
+
+    # --- claim ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def begin_claim(self, *, thorough: bool = False) -> tuple[Catalog, Due, Now]:
+        """Return what every claim starts with: the routing, what maintenance is due, and the clock.
+
+        An engine that remembers up to when nothing was due looks from there on, unless *thorough*.
+        """
+
+    @abstractmethod
+    async def select_ready(self, wanted: ReadyRequest) -> ReadyJobs | None:
+        """Lock ready jobs in claim order, and lease them if that is one with it; None if there are none."""
+
+    @abstractmethod
+    async def lock_claim_token(self, worker: str, lease_token: str) -> None:
+        """Wait until the same claim, if it was sent before and is still in flight, is decided."""
+
+    @abstractmethod
+    async def jobs_held(self, worker: str, lease_token: str) -> list[Job]:
+        """Return the running jobs of one claim, in the order they were claimed."""
+
+    @abstractmethod
+    async def last_fair_key(self, scope: str) -> str | None:
+        """Return the fairness key served last in a scope."""
+
+    @abstractmethod
+    async def set_last_fair_key(self, scope: str, fair_key: str, now: Now, *, first: bool) -> None:
+        """Remember the fairness key served last; *first* if the scope had none."""
+
+    @abstractmethod
+    async def is_superseded(self, worker: str, incarnation: str) -> bool | None:
+        """Return whether a later start of an exclusive worker took over; None if this start is not known."""
+
+    @abstractmethod
+    async def supersede(self, worker: str, incarnation: str, now: Now) -> None:
+        """Make this start the only one of an exclusive worker."""
+
+    @abstractmethod
+    async def jobs_held_by_others(self, worker: str, incarnation: str, limit: int) -> list[Job]:
+        """Return running jobs that other starts of a worker hold."""
+
+    # --- maintenance ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def due_jobs(self, now: Now, limit: int) -> list[Job]:
+        """Return scheduled jobs that have become due."""
+
+    @abstractmethod
+    async def expired_jobs(self, now: Now, limit: int) -> list[Job]:
+        """Return running jobs whose lease has expired."""
+
+    @abstractmethod
+    async def expired_jobs_of(self, worker: str, incarnation: str, now: Now, limit: int) -> list[Job]:
+        """Return running jobs of one start of a worker whose lease has expired."""
+
+    @abstractmethod
+    async def suspect_jobs_of(self, worker: str, incarnation: str, limit: int) -> list[Job]:
+        """Return waiting jobs that became suspect when one start of a worker held them."""
+
+    @abstractmethod
+    async def late_jobs(self, now: Now, limit: int) -> list[Job]:
+        """Return waiting jobs that have passed their deadline."""
+
+    @abstractmethod
+    async def next_moments(self) -> NextMoments:
+        """Return when maintenance has something to do next."""
+
+    @abstractmethod
+    async def successors(self, seqs: Sequence[int]) -> list[Job]:
+        """Return the blocked jobs that wait for these jobs to end."""
+
+    # --- transitions ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def apply(self, steps: Sequence[Step], now: Now) -> None:
+        """Write decided transitions, their history and their events; raise `OvertakenError` if one no longer holds.
+
+        A transition whose job counted an event has that event appended to the log.
+        """
+
+    @abstractmethod
+    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Step]:
+        """End jobs whose lease holds as done, in a plain form; return the transitions by job number.
+
+        Jobs that are missing in the result are settled by the full form. An engine that gains nothing ends none.
+        """
+
+    @abstractmethod
+    async def refresh(self, claims: Sequence[Claim]) -> dict[int, Job]:
+        """Return the jobs of *claims* by number as they are now; a deleted one is missing."""
+
+    @abstractmethod
+    async def settled_attempt(self, seq: int, epoch: int) -> tuple[str, str | None] | None:
+        """Return the lease token and the digest with which a kept attempt was settled."""
+
+    @abstractmethod
+    async def renew_leases(self, jobs: Sequence[Job]) -> None:
+        """Write the end of the lease of each job."""
+
+    @abstractmethod
+    async def acknowledge(self, leases: Sequence[Lease], now: Now) -> None:
+        """Mark the claims of *leases* that are still held as started."""
+
+    @abstractmethod
+    async def clear_suspicion(self, jobs: Sequence[Job]) -> None:
+        """Write that jobs are no longer suspect."""
+
+    @abstractmethod
+    async def update_progress(self, job: Job) -> None:
+        """Write phase and percentage."""
+
+    @abstractmethod
+    async def update_priority(self, job: Job) -> None:
+        """Write the priority."""
+
+    @abstractmethod
+    async def update_fair_keys(self, changes: Sequence[tuple[str, int]]) -> None:
+        """Write fairness keys, each with the number of its job."""
+
+    @abstractmethod
+    async def append_events(self, events: Mapping[int, EventName], now: Now) -> None:
+        """Append an event of each job, by number, in order. It records the job's row, which counted it already."""
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def job_by_id(self, job_id: str) -> Job | None:
+        """Return one job."""
+
+    @abstractmethod
+    async def jobs_by_id(self, job_ids: Sequence[str]) -> list[Job]:
+        """Return the jobs with these ids, in any order."""
+
+    @abstractmethod
+    async def jobs_by_seq(self, seqs: Sequence[int]) -> list[Job]:
+        """Return the jobs with these numbers, in any order."""
+
+    @abstractmethod
+    async def list_jobs(
+        self, wanted: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
+    ) -> list[Job]:
+        """Return jobs below a position, newest first, without locking them."""
+
+    @abstractmethod
+    async def waiting_seqs(self, routes: Sequence[int], after: int, limit: int) -> list[int]:
+        """Return the numbers of waiting jobs on these routes, in enqueue order, without locking them."""
+
+    @abstractmethod
+    async def count_jobs(self, by: CountBy, tenant: str | None) -> dict[str, int]:
+        """Return the number of jobs by one property."""
+
+    @abstractmethod
+    async def tally_jobs(self, wanted: JobFilter, now: Now) -> list[Tally]:
+        """Return the number of matching jobs by lane, kind and state, in order."""
+
+    @abstractmethod
+    async def attempts(self, seq: int) -> list[Attempt]:
+        """Return the kept attempts of a job, oldest first."""
+
+    @abstractmethod
+    async def artifacts(self, seq: int) -> list[ArtifactInfo]:
+        """Return the artifacts of a job without their bytes."""
+
+    @abstractmethod
+    async def artifact(self, seq: int, name: str) -> Artifact | None:
+        """Return one artifact."""
+
+    @abstractmethod
+    async def write_artifacts(self, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
+        """Store artifacts; one of the same name is replaced."""
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def event_horizon(self) -> EventPosition:
+        """Return the position up to which events were pruned."""
+
+    @abstractmethod
+    async def events_after(self, position: EventPosition, limit: int) -> list[tuple[EventPosition, Event]]:
+        """Return events after a position, in order, each with its own position."""
+
+    @abstractmethod
+    async def events_held_back(self, position: EventPosition) -> bool:
+        """Return whether an open transaction may still add an event after *position* and before those shown."""
+
+    # --- retention --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def delete_finished(self, state: State, before_ms: int, now: Now, limit: int) -> int:
+        """Delete jobs that ended in *state* before a moment, with all that belongs to them; return how many."""
+
+    @abstractmethod
+    async def count_events(self, before_ms: int) -> int:
+        """Return how many events are older than a moment."""
+
+    @abstractmethod
+    async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
+        """Return the positions and moments of the oldest events."""
+
+    @abstractmethod
+    async def delete_events(self, up_to: EventPosition) -> None:
+        """Delete events up to a position and move the horizon there."""
+
+    @abstractmethod
+    async def forget_source_keys(self, before_ms: int, limit: int) -> int:
+        """Forget source keys whose entries were deleted before a moment; return how many."""
+
+    # --- workers and health -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
+        """Store what one start of a worker says of itself."""
+
+    @abstractmethod
+    async def delete_worker(self, worker: str, incarnation: str) -> None:
+        """Delete the row of one start of a worker."""
+
+    @abstractmethod
+    async def forget_workers(self, before_ms: int, limit: int) -> None:
+        """Delete workers that have been silent since a moment."""
+
+    @abstractmethod
+    async def newest_workers(self, limit: int) -> list[WorkerInfo]:
+        """Return the workers that wrote last, with the number of jobs each holds."""
+
+    @abstractmethod
+    async def ready_counts(self, most: int) -> list[tuple[str, str, str, int]]:
+        """Return lane, kind, requirements and the number of ready jobs, counted up to *most*, of each route."""
+
+    @abstractmethod
+    async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
+        """Return lane, kind and the moment since which a job has been due, of the first jobs of each route."""
+
+    @abstractmethod
+    async def unfinished_counts(self, now: Now, most: int) -> tuple[int, int, int, int, int]:
+        """Return how many jobs are scheduled, blocked, running, expired and suspect, each counted up to *most*."""
+
+    @abstractmethod
+    async def neglected_counts(self, now: Now) -> tuple[int, int, int]:
+        """Return how many leases have expired, how many jobs are suspect, and how many are due but not ready."""
+
+    @abstractmethod
+    async def health(self) -> list[Finding]:
+        """Return what the engine says of its own health."""
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def session_number(self, tenant: str, name: str) -> int | None:
+        """Return the number of a session, without locking it."""
+
+    @abstractmethod
+    async def session_by_name(self, tenant: str, name: str) -> Session | None:
+        """Return one session."""
+
+    @abstractmethod
+    async def sessions_by_name(self, names: Collection[SessionName]) -> list[Session]:
+        """Return these sessions, locked in order of their numbers."""
+
+    @abstractmethod
+    async def sessions_by_number(self, numbers: Sequence[int]) -> list[Session]:
+        """Return these sessions, locked in order of their numbers."""
+
+    @abstractmethod
+    async def sessions_by_nonce(self, worker: str, nonce: str) -> list[Session]:
+        """Return the sessions whose newest claim a worker made with *nonce*."""
+
+    @abstractmethod
+    async def create_session(self, tenant: str, name: str) -> None:
+        """Store a session unless it exists."""
+
+    @abstractmethod
+    async def free_sessions(self, numbers: Sequence[int]) -> set[int]:
+        """Lock those of these sessions that no other transaction holds, and return their numbers."""
+
+    @abstractmethod
+    async def pick_session(self, numbers: Sequence[int]) -> Session | None:
+        """Lock and return the first of these sessions that no other transaction holds."""
+
+    @abstractmethod
+    async def session_line(self, session: int, after: int, limit: int) -> list[LineRow]:
+        """Return entries of a session's line in enqueue order, without locking them."""
+
+    @abstractmethod
+    async def session_fronts(self, sessions: Sequence[int]) -> dict[int, SessionFront]:
+        """Return the front of each session by number; one with an empty line is missing."""
+
+    @abstractmethod
+    async def session_running(self, session: int) -> list[Job]:
+        """Return the running entries of a session."""
+
+    @abstractmethod
+    async def session_running_seqs(self, session: int) -> set[int]:
+        """Return the numbers of the running entries of a session, without locking them."""
+
+    @abstractmethod
+    async def session_waiting(self, session: int, after: int, limit: int) -> list[int]:
+        """Return the numbers of the waiting entries of a session, without locking them."""
+
+    @abstractmethod
+    async def session_due(self, session: int, now: Now, limit: int) -> list[Job]:
+        """Return the scheduled entries of a session that have become due."""
+
+    @abstractmethod
+    async def session_expired(self, session: int, now: Now, limit: int) -> list[Job]:
+        """Return the running entries of a session whose lease has expired."""
+
+    @abstractmethod
+    async def take_entries(self, seqs: Sequence[int]) -> list[Job]:
+        """Lock those of these entries that no other transaction holds, and return them."""
+
+    @abstractmethod
+    async def expired_sessions(self, now: Now, limit: int) -> list[Session]:
+        """Return sessions whose runtime's lease has expired."""
+
+    @abstractmethod
+    async def next_session_expiry(self) -> int | None:
+        """Return when the next lease of a runtime expires."""
+
+    @abstractmethod
+    async def session_heads(
+        self, places: Sequence[tuple[int, str]], fair_key: str, limit: int
+    ) -> list[tuple[int, int]]:
+        """Return job and session number of the first heads of each (route, work class) of one fairness key."""
+
+    @abstractmethod
+    async def session_heads_of_tenant(
+        self, places: Sequence[tuple[int, str]], tenant: str, limit: int
+    ) -> list[tuple[int, int]]:
+        """Return the same for one tenant in lanes of strict order."""
+
+    @abstractmethod
+    async def next_session_fair_keys(self, places: Sequence[tuple[int, str]], last: str) -> set[str]:
+        """Return the fairness keys with heads that come next after *last*."""
+
+    @abstractmethod
+    async def write_session_lengths(self, lengths: Sequence[tuple[int, int]]) -> None:
+        """Write the place of the newest entry of each session."""
+
+    @abstractmethod
+    async def write_session_heads(self, heads: Sequence[tuple[Head, int]]) -> None:
+        """Write the head that each session offers."""
+
+    @abstractmethod
+    async def write_session_lease(self, session: Session) -> None:
+        """Write the lease of a session's runtime."""
+
+    @abstractmethod
+    async def write_session_claim(self, session: Session) -> None:
+        """Write the newest claim of a session."""
+
+    @abstractmethod
+    async def sources_seen(self, session: int, keys: Sequence[str]) -> list[SourceRow]:
+        """Return what a session knows of these source keys."""
+
+    @abstractmethod
+    async def jobs_seen(self, seqs: Sequence[int]) -> list[Job]:
+        """Return jobs without locking them."""
+
+    @abstractmethod
+    async def insert_sources(self, entries: Sequence[tuple[Job, int]]) -> None:
+        """Remember the source keys of new entries, each with the number of its route."""

@@ -1,0 +1,145 @@
+"""Opening connections, and making sure once that the server and its schema are what this code was written for."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from holdfast.domain.errors import InvalidInput, SchemaMismatch, UnsupportedStore
+from holdfast.storage.postgres import migrate as migrations
+from holdfast.storage.postgres.errors import translated, translated_opening
+from holdfast.storage.postgres.transaction import Terms
+
+_OLDEST_SERVER = 140000
+_STATEMENTS_KEPT = 500
+# A server that has vanished is noticed within a minute, even where nothing is being sent. The URL may say otherwise.
+_DEFAULTS = {
+    "application_name": "holdfast",
+    "connect_timeout": "10",
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+
+
+class Opener:
+    """Makes connections to one database, whose schema is current once `make_ready` has returned."""
+
+    def __init__(self, url: str, terms: Terms, *, migrates: bool) -> None:
+        self._conninfo = with_defaults(url)
+        self._terms = terms
+        self._migrates = migrates
+        self._ready = False
+        self._opening = threading.Lock()
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Return a connection that blocks."""
+        with translated_opening(self._terms.schema):
+            connection = psycopg.connect(self._conninfo, autocommit=True)
+        connection.add_notify_handler(_ignore)
+        connection.prepared_max = _STATEMENTS_KEPT
+        return connection
+
+    async def connect_async(self) -> psycopg.AsyncConnection[Any]:
+        """Return a connection that is awaited."""
+        with translated_opening(self._terms.schema):
+            connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        connection.add_notify_handler(_ignore)
+        connection.prepared_max = _STATEMENTS_KEPT
+        return connection
+
+    @property
+    def ready(self) -> bool:
+        """Whether server and schema have been looked at."""
+        return self._ready
+
+    def make_ready(self, *, again: bool = False) -> list[str]:
+        """Look at server and schema, unless that was done before; return the migrations applied."""
+        with self._opening:
+            if self._ready and not again:
+                return []
+            connection = self.connect()
+            try:
+                with translated(self._terms.schema):
+                    applied = self._examine(connection)
+            finally:
+                connection.close()
+            self._ready = True
+            return applied
+
+    def _examine(self, connection: psycopg.Connection[Any]) -> list[str]:
+        _check_server(connection)
+        schema = self._terms.schema
+        if not self._migrates and (missing := migrations.pending(connection, schema)):
+            raise SchemaMismatch(
+                f"this database lacks {missing[0].name} of the Holdfast schema {schema!r}; run `holdfast migrate`"
+            )
+        applied = migrations.migrate(connection, schema)
+        [[self._terms.identity]] = connection.execute(
+            self._terms.texts.reading["schema_identity"].encode(), prepare=False
+        ).fetchall()
+        return applied
+
+
+def _ignore(_notification: psycopg.Notify) -> None:
+    """Let go of a notification: through a pooler one may reach a connection that does not listen, and be kept."""
+
+
+def with_defaults(url: str) -> str:
+    """Return *url* with what it does not say of patience and names, or raise `InvalidInput`."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        # The driver quotes the part it cannot read, which may be the password: neither quote nor chain it.
+        raise InvalidInput("url", f"PostgreSQL cannot read it: {_without_quotes(str(error), url)}") from None
+    _refuse_misread_password(url, given)
+    defaults = {name: value for name, value in _DEFAULTS.items() if name not in given}
+    # The statements are sent as they stand in the files, which the environment must not reinterpret.
+    return make_conninfo(url, **defaults, client_encoding="UTF8")
+
+
+def described(url: str) -> str:
+    """Return the host, port and database that *url* and the environment name, as `db.example.org:5432/jobs`."""
+    named = {setting.keyword.decode(): setting.val for setting in psycopg.pq.Conninfo.get_defaults()}
+    settings = {name: value.decode() for name, value in named.items() if value}
+    settings |= {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
+    host = settings.get("host") or settings.get("hostaddr") or "localhost"
+    database = settings.get("dbname") or settings.get("user") or ""
+    return f"{host}:{settings.get('port', '5432')}/{database}"
+
+
+def _without_quotes(message: str, url: str) -> str:
+    """Return the driver's *message* without the parts of *url* that it quotes, option names excepted."""
+
+    def kept(found: re.Match[str]) -> str:
+        names_option = re.search(rf"[?&]{re.escape(found[1])}=", url)
+        return found[0] if names_option else '"***"'
+
+    return re.sub(r'"(.*)"', kept, message.strip(), flags=re.DOTALL)
+
+
+def _refuse_misread_password(url: str, given: dict[str, Any]) -> None:
+    """Raise if a special character of the password ends it early, so that the rest would be taken for a host."""
+    credentials, _, _ = url.partition("://")[2].partition("?")
+    in_path = "@" in credentials.partition("/")[2]
+    ports = str(given.get("port") or "").split(",")
+    if in_path or "@" in str(given.get("host") or "") or not all(port.isdecimal() for port in ports if port):
+        raise InvalidInput(
+            "url",
+            "its host, port or database cannot be read; percent-encode special characters in the user name and "
+            "the password: %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #",
+        )
+
+
+def _check_server(connection: psycopg.Connection[Any]) -> None:
+    version = connection.info.server_version
+    if version < _OLDEST_SERVER:
+        raise UnsupportedStore(f"this server is PostgreSQL {version // 10000}; 14 or later is needed")
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise UnsupportedStore(f"this database is encoded in {encoding}; create one with encoding UTF8")

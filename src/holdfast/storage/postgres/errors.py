@@ -1,0 +1,146 @@
+"""From what the server and the driver say to what the caller should do. Driver errors are translated here alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from holdfast.domain.errors import (
+    HoldfastError,
+    Misconfigured,
+    ReadOnlyStore,
+    SchemaMismatch,
+    StoreBusy,
+    StoreDamaged,
+    StoreFull,
+    StoreUnreachable,
+)
+from holdfast.storage.contract import OvertakenError
+
+# Looked up by the whole code first, then by its class, the first two characters.
+_BY_STATE: dict[str, tuple[type[HoldfastError], str]] = {
+    "08": (StoreUnreachable, "the connection to the server was lost"),
+    "22021": (Misconfigured, "the database cannot store this text; it must be encoded in UTF8"),
+    "25006": (ReadOnlyStore, "the server only reads, as a standby does; connect to one that writes"),
+    "25P03": (
+        StoreUnreachable,
+        "it was silent for so long that the server ended its transaction; nothing was stored",
+    ),
+    "28": (Misconfigured, "the server refuses this role; check the URL and the server's pg_hba.conf"),
+    "3D": (Misconfigured, "the server has no such database; create it, or check the URL"),
+    "40": (StoreBusy, "others changed the same jobs time and again; try again"),
+    "42501": (Misconfigured, "the role lacks rights on the schema; grant them"),
+    "23505": (StoreBusy, "others stored the same key time and again; try again"),
+    "53100": (StoreFull, "the server's disk is full; nothing was stored"),
+    "53": (StoreBusy, "the server has no room for another connection or query; try again"),
+    "54": (StoreBusy, "the server reached one of its limits; try again"),
+    "55P03": (StoreBusy, "others held what this needs for too long; try again"),
+    "57014": (StoreBusy, "the server cancelled this because it took too long; try again"),
+    "57": (StoreUnreachable, "the server is going down or coming up"),
+    "58": (StoreUnreachable, "the server cannot read or write its files"),
+    "XX001": (StoreDamaged, "the database is damaged; restore it from a backup"),
+    "XX002": (StoreDamaged, "an index of the database is damaged; rebuild it"),
+}
+_UNREACHABLE = "the server cannot be reached; check that it runs, and the host and port in the URL"
+_MISSING = {"3F000", "42P01", "42703", "42883"}
+# A connection that is refused tells no code, only words, in the server's language.
+_REFUSED = {
+    "authentication failed": "28",
+    "no pg_hba.conf entry": "28",
+    "no password supplied": "28",
+    "does not exist": "3D",
+    "too many": "53",
+    "remaining connection slots": "53",
+}
+# What is worth another run from the beginning: a key met, a deadlock, two writers on the same rows.
+_RUN_AGAIN = {"23505", "40001", "40P01"}
+_PREPARED_LOST = {"26000", "42P05"}
+
+
+def lost(error: psycopg.Error) -> bool:
+    """Whether the connection, or the server behind it, is gone."""
+    return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"} or fell_silent(error)
+
+
+def fell_silent(error: psycopg.Error) -> bool:
+    """Whether the server undid the transaction because nothing was asked of it for too long."""
+    return error.sqlstate == "25P03"
+
+
+@contextmanager
+def translated_opening(schema: str) -> Iterator[None]:
+    """Translate that no connection could be opened."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate is None and isinstance(error, psycopg.OperationalError) and _refusal(error) is None:
+            raise StoreUnreachable(f"{_UNREACHABLE} ({one_line(error)})") from error
+        with translated(schema):
+            raise
+
+
+@contextmanager
+def translated_loss(schema: str) -> Iterator[None]:
+    """Translate that the connection was lost; any other error of a statement of the caller's own is the caller's."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if lost(error):
+            raise translate(error, schema) from error
+        raise
+
+
+@contextmanager
+def translated(schema: str) -> Iterator[None]:
+    """Turn what the driver raises within the block into Holdfast's own errors."""
+    try:
+        yield
+    except (psycopg.Error, OvertakenError) as error:
+        said = translate(error, schema)
+        if said is error:
+            raise
+        raise said from error
+
+
+def translate(error: Exception, schema: str) -> Exception:
+    """Return the error to raise for *error*: itself if it is not the driver's, or is a defect of a program."""
+    if isinstance(error, OvertakenError):
+        return StoreBusy(f"others changed the same jobs time and again; try again ({error})")
+    if not isinstance(error, psycopg.Error):
+        return error
+    words = one_line(error)
+    state = error.sqlstate or ""
+    if state in _MISSING:
+        if f"{schema}." in words or f'"{schema}"' in words:
+            return SchemaMismatch(f"this database has no current Holdfast schema; call queue.migrate() ({words})")
+        return error
+    if not state and isinstance(error, psycopg.OperationalError):
+        state = _refusal(error) or "08"
+    found = _BY_STATE.get(state) or _BY_STATE.get(state[:2])
+    return error if found is None else found[0](f"{found[1]} ({words})")
+
+
+def one_line(error: BaseException | None) -> str:
+    """Return the message of *error* on one line.
+
+    Before a connection is open the server writes in an encoding that the driver does not know: what the driver could
+    not decode becomes a question mark.
+    """
+    return " ".join(str(error).replace("\ufffd", "?").split())
+
+
+def _refusal(error: psycopg.Error) -> str | None:
+    """Return the code that the text of a refused connection stands for, if it is known."""
+    return next((code for text, code in _REFUSED.items() if text in str(error)), None)
+
+
+def worth_another_run(error: BaseException) -> bool:
+    """Whether the same script, run again from its beginning, may well come through."""
+    return isinstance(error, OvertakenError) or getattr(error, "sqlstate", None) in _RUN_AGAIN
+
+
+def prepared_lost(error: BaseException) -> bool:
+    """Whether a pooler has handed our prepared statements to somebody else."""
+    return getattr(error, "sqlstate", None) in _PREPARED_LOST

@@ -1,0 +1,146 @@
+"""An open transaction that scripts join, each in a savepoint of its own, so that a refused one leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from holdfast.domain.errors import InvalidInput, Misconfigured
+from holdfast.storage.cancellation import to_its_end
+from holdfast.storage.notifications import Hub
+from holdfast.storage.postgres.errors import translated, translated_loss
+from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
+from holdfast.storage.postgres.transaction import PostgresState, Terms, check_joined, refuse_ended, run_joined
+from holdfast.storage.transaction import Operation, PlainForm, run_sync
+
+T = TypeVar("T")
+
+
+class _Joined:
+    """What both colours have in common: whose transaction it is, and what to tell once it has committed."""
+
+    def __init__(self, state: PostgresState, io: ServerIO, terms: Terms, hub: Hub, *, own: bool) -> None:
+        self.hub = hub
+        self.io = io
+        self.connection = io.connection
+        self._state = state
+        self.signals: set[str] = set()
+        self._terms = terms
+        self._own = own
+        self._checked = own
+        self._ended = False
+        self.ran_sql = False
+        """Whether the caller ran SQL of their own, which may have changed the session."""
+
+    def end(self) -> None:
+        """Refuse whatever comes after the transaction's end."""
+        self._ended = True
+
+    async def _run(self, operation: Operation[T]) -> T:
+        if self._checked or self.connection.autocommit:
+            # A connection that begins by itself may have nothing open yet, but only until it was first used.
+            refuse_ended(self.connection)
+        if not self._checked:
+            await check_joined(self._terms, self.io)
+            self._checked = True
+        result, signals = await run_joined(self._state, self._terms, operation, self.io, notifies=not self._own)
+        self.signals |= signals
+        return result
+
+    async def _execute(self, sql: str, values: Any) -> list[Any]:
+        self.ran_sql = True
+        # Without values a percent sign in the text is just that.
+        return await self.io.query(sql, values or None)
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise Misconfigured("the transaction that this would join has ended")
+
+
+class SyncJoined(_Joined):
+    """Joins a transaction on a `psycopg.Connection`; awaited, it blocks, so that only blocking queues use it."""
+
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return self.write(operation)
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint."""
+        self._refuse_ended()
+        with translated(self._terms.schema):
+            return run_sync(self._run(operation))
+
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Refuse: this connection is sync."""
+        raise TypeError("a sync connection needs a Queue")
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Refuse: this connection is sync."""
+        raise TypeError("a sync connection needs a Queue")
+
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL."""
+        self._refuse_ended()
+        with translated_loss(self._terms.schema):
+            return run_sync(self._execute(sql, values))
+
+    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
+        """Refuse: this connection is sync."""
+        raise TypeError("a sync connection needs a Queue")
+
+
+class AsyncJoined(_Joined):
+    """Joins a transaction on a `psycopg.AsyncConnection`, awaiting each statement."""
+
+    def read(self, operation: Operation[T]) -> T:
+        """Refuse: this connection is async."""
+        raise TypeError("an async connection needs an AsyncQueue")
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Refuse: this connection is async."""
+        raise TypeError("an async connection needs an AsyncQueue")
+
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return await self.write_async(operation)
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint; if the task is cancelled, the operation finishes first."""
+        self._refuse_ended()
+        with translated(self._terms.schema):
+            return await to_its_end(self._run(operation))
+
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
+        """Refuse: this connection is async."""
+        raise TypeError("an async connection needs an AsyncQueue")
+
+    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL."""
+        self._refuse_ended()
+        with translated_loss(self._terms.schema):
+            return await self._execute(sql, values)
+
+
+def join(state: PostgresState, connection: Any, terms: Terms, hub: Hub) -> SyncJoined | AsyncJoined:
+    """Return the transaction open on the caller's own *connection*, or raise `InvalidInput`."""
+    if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+        raise InvalidInput("connection", f"must be a psycopg connection, not {type(connection).__name__}")
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise InvalidInput("connection", "is in pipeline mode; leave it before you join the transaction")
+    # The driver has no public way to ask.
+    if getattr(connection, "_tpc", None) is not None:
+        raise InvalidInput(
+            "connection",
+            "is in a two-phase transaction, which cannot be joined: PostgreSQL does not prepare one that notifies;"
+            " use a plain transaction",
+        )
+    status = connection.pgconn.transaction_status
+    begins_by_itself = status == TransactionStatus.IDLE and not connection.autocommit
+    if status != TransactionStatus.INTRANS and not begins_by_itself:
+        raise InvalidInput("connection", "has no open transaction; begin one")
+    if isinstance(connection, psycopg.Connection):
+        return SyncJoined(state, SyncIO(connection), terms, hub, own=False)
+    return AsyncJoined(state, AsyncIO(connection), terms, hub, own=False)

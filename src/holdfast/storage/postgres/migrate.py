@@ -1,0 +1,79 @@
+"""Bringing a schema up to date: all that is missing in one transaction, under a lock of the server.
+
+A killed migration leaves nothing behind, and processes that start together wait for the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import psycopg
+
+from holdfast.domain.errors import InvalidInput
+from holdfast.storage.migrations import Migration, known_in, missing
+from holdfast.storage.postgres.errors import translated
+from holdfast.storage.postgres.queries import in_schema, texts
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return every migration this code knows, in order."""
+    return known_in(__package__)
+
+
+def migrate(connection: psycopg.Connection[Any], schema: str) -> list[str]:
+    """Apply what is missing and return the names; raise `SchemaMismatch` if the schema needs other code."""
+    if not pending(connection, schema):
+        return []
+    with connection.transaction():
+        _ask(connection, schema, "schema_lock", {"schema": schema})
+        # Another process may have been quicker while this one waited for the lock.
+        lacking = pending(connection, schema)
+        for migration in lacking:
+            _apply(connection, schema, migration)
+        return [migration.name for migration in lacking]
+
+
+def pending(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
+    """Return the migrations not yet applied, having checked that those applied fit this code."""
+    if not _ask(connection, schema, "schema_ledger_exists", {"schema": schema}):
+        return list(migrations())
+    applied = dict(_ask(connection, schema, "schema_ledger"))
+    return missing(migrations(), applied, lambda: _code_version_min(connection, schema))
+
+
+def _code_version_min(connection: psycopg.Connection[Any], schema: str) -> str:
+    [[lowest]] = _ask(connection, schema, "schema_code_version_min")
+    return str(lowest)
+
+
+def _apply(connection: psycopg.Connection[Any], schema: str, migration: Migration) -> None:
+    # Asked for first: creating what exists needs rights that a role need not have.
+    if not _ask(connection, schema, "schema_exists", {"schema": schema}):
+        _ask(connection, schema, "schema_create")
+    _ask(connection, schema, "schema_ledger_create")
+    connection.execute(in_schema(migration.text, schema).encode(), prepare=False)
+    done = {"number": migration.number, "name": migration.name, "checksum": migration.checksum}
+    _ask(connection, schema, "schema_ledger_insert", done)
+
+
+def _ask(
+    connection: psycopg.Connection[Any], schema: str, name: str, values: Mapping[str, Any] | None = None
+) -> list[Any]:
+    cursor = connection.execute(texts(schema).reading[name].encode(), values, prepare=False)
+    return cursor.fetchall() if cursor.description is not None else []
+
+
+TEST_PREFIX: Final = "holdfast_test_"
+_TEST_SCHEMA: Final = re.compile(rf"{TEST_PREFIX}[a-z0-9]{{8,32}}")
+
+
+def discard_schema(url: str, schema: str) -> None:
+    """Drop *schema*, which must be one that was made for a test."""
+    if not _TEST_SCHEMA.fullmatch(schema):
+        raise InvalidInput("schema", f"{schema!r} is not the schema of a test; nothing else is dropped")
+    with translated(schema), psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'drop schema if exists "{schema}" cascade'.encode())

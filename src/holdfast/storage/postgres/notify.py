@@ -1,0 +1,101 @@
+"""Waking across processes: one thread listens to the server while anybody in this process waits.
+
+A signal may be lost, never made up: the connection may be gone for a while. So everybody is woken whenever listening
+takes effect anew, and looks; and every wait polls slowly in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+import psycopg
+
+from holdfast.storage.notifications import Hub, Listener
+from holdfast.storage.postgres.connection import with_defaults
+from holdfast.storage.postgres.transaction import DIGEST_CHARS, digest
+
+_LINGER_SECONDS = 2.0
+_LOOK_SECONDS = 0.5
+_BACKOFF_SECONDS_FIRST = 0.1
+_BACKOFF_SECONDS_LAST = 5.0
+
+
+class ServerHub(Hub):
+    """Who listens to what, here and through the server."""
+
+    def __init__(self, url: str, channel: str) -> None:
+        super().__init__()
+        self._conninfo = with_defaults(url)
+        self._channel = channel
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, topic: str, listener: Listener) -> None:
+        """Let *listener* hear of *topic* from now on; it is woken once where that has yet to take effect."""
+        super().add(topic, listener)
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._listen, name="holdfast-listen", daemon=True)
+                self._thread.start()
+
+    def _listen(self) -> None:
+        pause = _BACKOFF_SECONDS_FIRST
+        while not self._left_alone():
+            try:
+                with psycopg.connect(self._conninfo, autocommit=True) as connection:
+                    connection.execute(f"listen {self._channel}".encode(), prepare=False)
+                    self.publish(self.topics())
+                    pause = _BACKOFF_SECONDS_FIRST
+                    self._heed(connection)
+            except psycopg.Error:
+                self.publish(self.topics())
+                time.sleep(pause)
+                pause = min(pause * 2, _BACKOFF_SECONDS_LAST)
+
+    def _heed(self, connection: psycopg.Connection[Any]) -> None:
+        """Wake whom notifications concern, until nobody has listened for a while."""
+        left_alone_since: float | None = None
+        while left_alone_since is None or time.monotonic() - left_alone_since < _LINGER_SECONDS:
+            for notification in connection.notifies(timeout=_LOOK_SECONDS):
+                self._hear(notification.payload)
+            left_alone_since = None if self.topics() else left_alone_since or time.monotonic()
+
+    def _hear(self, payload: str) -> None:
+        topics = self.topics()
+        if payload != "*":
+            told = {payload[at : at + DIGEST_CHARS] for at in range(0, len(payload), DIGEST_CHARS)}
+            topics = {topic for topic in topics if digest(topic) in told}
+        self.publish(topics)
+
+    def _left_alone(self) -> bool:
+        """Whether nobody listens, so that the thread has ended; whoever comes next starts another."""
+        with self._guard:
+            if self.topics():
+                return False
+            self._thread = None
+            return True
+
+
+# --- one hub for each schema of a server ---------------------------------------------------------------------------
+
+_hubs: weakref.WeakValueDictionary[tuple[str, str], ServerHub] = weakref.WeakValueDictionary()
+_hubs_lock = threading.Lock()
+
+
+def hub_of(url: str, channel: str) -> ServerHub:
+    """Return the hub of a schema, the same for all queues of this process that are open on it."""
+    with _hubs_lock:
+        return _hubs.setdefault((url, channel), ServerHub(url, channel))
+
+
+def _forget_hubs() -> None:
+    """Start anew in a forked child: the threads of the parent are not there."""
+    global _hubs, _hubs_lock
+    _hubs, _hubs_lock = weakref.WeakValueDictionary(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_hubs)

@@ -1,0 +1,141 @@
+"""Transactions of one statement: begun, run, committed and told of in a single message.
+
+What a caller mostly waits for is the way to the server and back. A plain job needs no answer before it is stored,
+so that its whole transaction goes in one message; the values stand in the text, as one message of several statements
+takes none beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg.pq import Escaping
+from psycopg.pq.abc import PGconn
+
+from holdfast.domain import new_job as admissions
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import OutcomeUnknown, StoreUnreachable
+from holdfast.domain.new_job import Admission
+from holdfast.domain.results import Enqueued
+from holdfast.domain.routing import Catalog
+from holdfast.storage.notifications import lane_topic
+from holdfast.storage.postgres.errors import lost, worth_another_run
+from holdfast.storage.postgres.io import AfterCommitError, ServerIO
+from holdfast.storage.postgres.transaction import LOCK_MS, Terms, notification, roll_back
+from holdfast.storage.sql_queries import Rows
+from holdfast.storage.transaction import Operation, PlainForm
+
+# The values travel as a part of the text, which the server reads whole before it does anything.
+_PAYLOAD_CHARS_MAX = 100_000
+
+
+class UnconfirmedError(Exception):
+    """The connection was lost on the way: whether the statement was committed is not known. *again* finds out."""
+
+    def __init__(self, again: Operation[Any]) -> None:
+        super().__init__("the commit was not confirmed")
+        self.again = again
+
+
+@contextmanager
+def still_unknown(doubt: UnconfirmedError) -> Iterator[None]:
+    """Raise `OutcomeUnknown` if the store cannot be asked either whether it has committed."""
+    try:
+        yield
+    except (StoreUnreachable, psycopg.Error) as error:
+        if isinstance(error, psycopg.Error) and not lost(error):
+            raise
+        raise OutcomeUnknown(f"{doubt}; send the same call again ({error})") from error
+
+
+def plain_enqueue(new: Admission, catalog: Catalog | None, again: Operation[Any]) -> PlainForm | None:
+    """Return the storing of one job as one statement, if it is due at once and nothing else has to be written."""
+    if catalog is None or new.digest is not None or new.dedupe_key is not None:
+        return None
+    terms, route = new.terms, new.terms.route
+    if (
+        route.session
+        or route not in catalog.routes
+        or catalog.lane(route.lane).state == "draining"
+        or route.kind in catalog.retired
+    ):
+        return None
+    waits = terms.delay_ms or terms.run_at_ms is not None
+    expires = terms.deadline_in_ms is not None or terms.deadline_at_ms is not None
+    told = terms.record_all or terms.route.lane in catalog.loud
+    if waits or expires or told or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
+        return None
+    turn = catalog.lane(terms.route.lane).turn_of(terms.tenant)
+    values = {
+        "route": catalog.routes[terms.route].number,
+        "id": new.id,
+        "tenant": terms.tenant,
+        "turn": turn,
+        "priority": terms.priority,
+        "affinity": terms.affinity,
+        "payload": new.payload_json,
+        "headers": terms.headers_json,
+        "tags": terms.tags_json,
+        "max_attempts": terms.max_attempts,
+        "backoff": terms.backoff_json,
+        "version": str(catalog.version),
+    }
+    return PlainForm(
+        "job_insert_brief",
+        values,
+        partial(_stored, new, turn),
+        again,
+        (lane_topic(terms.route.lane),),
+    )
+
+
+def _stored(new: Admission, turn: str, rows: Rows) -> Enqueued | None:
+    seq, now_ms = rows[0]
+    if seq is None:
+        return None
+    return Enqueued(admissions.new_job(new, seq, turn, Now(now_ms, now_ms)), created=True)
+
+
+async def run_plain(terms: Terms, plain: PlainForm, io: ServerIO) -> Any:
+    """Run a transaction of one statement; return None if it did nothing and the full operation has to run."""
+    text = _text(terms, plain, io.connection)
+    for name in ("begin", plain.name, "commit"):
+        terms.observe(name)
+    try:
+        rows = await io.commit(text, notification(terms, plain.topics))
+    except AfterCommitError as error:
+        terms.report_notification(error.__cause__)
+        rows = error.rows
+    except psycopg.Error as error:
+        if io.connection.closed or lost(error):
+            raise UnconfirmedError(plain.again) from error
+        await roll_back(io)
+        if worth_another_run(error):
+            return None
+        raise
+    return plain.finish(rows)
+
+
+def _text(terms: Terms, plain: PlainForm, connection: Any) -> str:
+    now_ms = None if terms.clock is None else terms.clock.now().wall_ms
+    values = {**plain.values, "now": now_ms}
+    literals = {word: literal(value, connection.pgconn) for word, value in values.items()}
+    statement = terms.texts.writing[plain.name] % literals
+    begin = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
+    return f"{begin}; {statement}; commit"
+
+
+def literal(value: str | int | None, connection: PGconn) -> str:
+    """Return *value* as it stands in the text of a statement."""
+    if value is None:
+        return "null"
+    if type(value) is int:
+        return str(value)
+    text = str(value)
+    if "'" not in text and "\\" not in text:
+        return f"'{text}'"
+    return bytes(Escaping(connection).escape_literal(text.encode())).decode()

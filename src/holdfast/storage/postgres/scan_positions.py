@@ -1,0 +1,131 @@
+"""Marks: from where on the ready jobs of a route stand, so that what was claimed before is not walked through again.
+
+A claimed job leaves its old entry in the index until a vacuum may take it away, and while any transaction of the
+server is older than the claim, none may. Without a mark every claim would walk along all of those entries first.
+
+The same goes for the turn served last where only one tenant waits: reading it each time would change nothing.
+
+A mark hides nothing for good. It holds for one priority and one turn; what stands before it is reached again after a
+second at the latest, and at once by a claim that does not get as much as it asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from holdfast.domain.clock import Now
+from holdfast.domain.routing import Route
+from holdfast.storage.select_ready import Place
+
+_LIFE_SECONDS: Final = 1.0
+_LOWEST: Final = (-1, -1)
+_TURNS_KEPT: Final = 1_000
+
+
+class Mark(NamedTuple):
+    """The first ready job of one route, priority and turn, as it was last seen."""
+
+    priority: int
+    turn: str
+    due_at_ms: int
+    seq: int
+
+
+class Marks:
+    """The marks that one store knows. Safe to share between threads: a lost one only costs a longer walk."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, tuple[Mark, float]] = {}
+        self._turns: dict[str, tuple[str, float]] = {}
+
+    def of(self, routes: Iterable[Route]) -> dict[int, Mark]:
+        """Return the marks of these routes that still hold."""
+        now = time.monotonic()
+        known = ((route.number, self._marks.get(route.number)) for route in routes)
+        return {number: held[0] for number, held in known if held is not None and held[1] > now}
+
+    def move(self, route: int, mark: Mark, *, seen_all: bool) -> None:
+        """Remember where a route begins; its life starts anew only if *seen_all*, that is, without a mark before."""
+        held = self._marks.get(route)
+        if seen_all:
+            self._marks[route] = (mark, time.monotonic() + _LIFE_SECONDS)
+        elif held is not None:
+            self._marks[route] = (mark, held[1])
+
+    def drop(self, routes: Iterable[Route]) -> None:
+        """Forget where these routes begin."""
+        for route in routes:
+            self._marks.pop(route.number, None)
+
+    def last_turn(self, scope: str) -> str | None:
+        """Return the turn served last in a round, if that was seen a moment ago."""
+        held = self._turns.get(scope)
+        return held[0] if held is not None and held[1] > time.monotonic() else None
+
+    def move_turn(self, scope: str, turn: str) -> None:
+        """Remember the turn served last, where it was the only one, so that it need not be read each time."""
+        held = self._turns.get(scope)
+        if held is None or held[0] != turn or held[1] <= time.monotonic():
+            if len(self._turns) >= _TURNS_KEPT:
+                self._turns.clear()
+            self._turns[scope] = (turn, time.monotonic() + _LIFE_SECONDS)
+
+
+class PastMoments:
+    """Until when nothing was due, lapsed or overdue. What was claimed, promoted or ended leaves entries there, too.
+
+    Whatever is committed after its own moment has passed is found within a second, and at once by a claim that does
+    not get as much as it asked for.
+    """
+
+    def __init__(self) -> None:
+        self._low = _LOWEST
+        self._until = 0.0
+
+    def lows(self, *, whole: bool) -> dict[str, int]:
+        """Return from where on to look."""
+        wall_low, lease_low = _LOWEST if whole or self._until <= time.monotonic() else self._low
+        return {"wall_low": wall_low, "lease_low": lease_low}
+
+    def looked(self, now: Now, *, whole: bool, found: bool) -> None:
+        """Remember that nothing was found up to *now*; for a second from when all of it was looked at."""
+        began = time.monotonic()
+        if found:
+            self._until = 0.0
+        elif whole or self._until <= began:
+            self._low, self._until = (now.wall_ms, now.lease_ms), began + _LIFE_SECONDS
+
+
+class Behind(NamedTuple):
+    """What a claim looks past: jobs that others have in hand, and what stands before the marks."""
+
+    taken: list[int]
+    marks: dict[int, Mark]
+
+    def at_top(self, routes: Sequence[Route]) -> dict[str, Any]:
+        """Return the values for seeking the first level."""
+        marks = [self.marks.get(route.number) for route in routes]
+        return {
+            "taken": self.taken,
+            "mark_priorities": [mark and mark.priority for mark in marks],
+            "mark_turns": [mark and mark.turn for mark in marks],
+            "mark_dues": [mark and mark.due_at_ms for mark in marks],
+            "mark_seqs": [mark and mark.seq for mark in marks],
+        }
+
+    def in_level(self) -> dict[str, Any]:
+        """Return the values for seeking within a level."""
+        return {"taken": self.taken}
+
+    def in_places(self, priority: int, places: Sequence[Place]) -> dict[str, Any]:
+        """Return the values for seeking the first jobs of each place."""
+        return {"lows": [list(self.low(priority, place[0], place[1])) for place in places]}
+
+    def low(self, priority: int, route: int, turn: str) -> tuple[int, int]:
+        """Return the moment and number from which the jobs of one place stand."""
+        mark = self.marks.get(route)
+        if mark is None or (mark.priority, mark.turn) != (priority, turn):
+            return _LOWEST
+        return mark.due_at_ms, mark.seq

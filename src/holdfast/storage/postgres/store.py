@@ -1,0 +1,399 @@
+"""The PostgreSQL store: one schema of one database, opened lazily, many writers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+
+from holdfast.domain.clock import Clock
+from holdfast.domain.errors import Misconfigured, StoreUnreachable
+from holdfast.domain.masking import mask_url
+from holdfast.domain.new_job import Admission
+from holdfast.storage.cancellation import to_its_end
+from holdfast.storage.notifications import Hub
+from holdfast.storage.postgres.connection import Opener, described
+from holdfast.storage.postgres.errors import translated
+from holdfast.storage.postgres.external_transaction import AsyncJoined, SyncJoined, join
+from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
+from holdfast.storage.postgres.notify import hub_of
+from holdfast.storage.postgres.plain_forms import UnconfirmedError, plain_enqueue, run_plain, still_unknown
+from holdfast.storage.postgres.pool import AwaitingPool, BlockingPool
+from holdfast.storage.postgres.transaction import (
+    Observer,
+    PostgresState,
+    StaleConnectionError,
+    Terms,
+    begin,
+    commit,
+    refuse_ended,
+    roll_back,
+    run_transaction,
+    unobserved,
+)
+from holdfast.storage.store import Joined
+from holdfast.storage.transaction import Operation, PlainForm, run_sync
+
+T = TypeVar("T")
+
+# How long calls that are to be interrupted may take to end by themselves, and after that.
+_INTERRUPT_SECONDS = 0.25
+# What came over a fork. The parent goes on using its connections, so that here they are kept and never touched.
+_orphans: list[object] = []
+
+
+class PostgresStore:
+    """One schema of a PostgreSQL database. Safe to share between threads and event loops; anew after a fork."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "holdfast",
+        listen_url: str | None = None,
+        migrates: bool = True,
+        clock: Clock | None = None,
+        observe: Observer = unobserved,
+    ) -> None:
+        self._state = PostgresState(judged_by_server=clock is None)
+        self._terms = Terms(schema, clock, observe)
+        self._url, self._listen_url, self._migrates = url, listen_url or url, migrates
+        self._start()
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore {mask_url(self._url)} schema={self._terms.schema}>"
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._hub: Hub = hub_of(self._listen_url, self._terms.channel)
+        self._opener = Opener(self._url, self._terms, migrates=self._migrates)
+        self._threads = BlockingPool(self._opener.connect)
+        self._loops: dict[asyncio.AbstractEventLoop, AwaitingPool] = {}
+        self._loops_lock = threading.Lock()
+        self._begun: set[asyncio.Future[Any]] = set()
+        self._holders: set[object] = set()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            _orphans.append((self._threads, self._loops, self._hub))
+            self._start()
+
+    @property
+    def hub(self) -> Hub:
+        """Where to listen for what is committed."""
+        self._check_process()
+        return self._hub
+
+    # --- single transactions ---------------------------------------------------------------------------------------
+
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* on one consistent view of the store."""
+        self._check_process()
+        self._make_ready()
+        with translated(self._terms.schema):
+            return self._run(operation, None, writes=False)[0]
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in one transaction and return its result once that has committed."""
+        self._check_process()
+        self._refuse_holder()
+        self._make_ready()
+        with translated(self._terms.schema):
+            result, topics = self._run(operation, plain, writes=True)
+        self._tell(topics)
+        return result
+
+    def _run(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool
+    ) -> tuple[T, set[str]]:
+        for fresh in (False, True):
+            connection = self._threads.take(fresh=fresh, beside=self._holds())
+            try:
+                return run_sync(self._attempt(operation, plain, SyncIO(connection), writes=writes))
+            except StaleConnectionError as error:
+                if fresh:
+                    raise _unreachable(error) from error
+            except UnconfirmedError as error:
+                with still_unknown(error):
+                    return self._run(error.again, None, writes=True)
+            finally:
+                self._threads.give_back(connection)
+        raise AssertionError("unreachable")
+
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* on one consistent view of the store."""
+        self._check_process()
+        await self._make_ready_async()
+        result, _ = await self._to_end(operation, None, writes=False)
+        return result
+
+    def write_async(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
+    ) -> Coroutine[Any, Any, T]:
+        """Run *operation* in one transaction; it runs to its end if the task is cancelled."""
+        self._check_process()
+        # Now, in the caller's own task: the coroutine may be run by another one.
+        self._refuse_holder()
+        return self._write_async(operation, plain)
+
+    async def _write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None) -> T:
+        await self._make_ready_async()
+        result, _ = await self._to_end(operation, plain, writes=True)
+        return result
+
+    async def _to_end(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool
+    ) -> tuple[T, set[str]]:
+        running = asyncio.ensure_future(self._run_async(operation, plain, writes=writes, beside=self._holds()))
+        self._begun.add(running)
+        running.add_done_callback(self._begun.discard)
+        return await asyncio.shield(running)
+
+    async def _run_async(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None, *, writes: bool, beside: bool
+    ) -> tuple[T, set[str]]:
+        pool = self._pool()
+        with translated(self._terms.schema):
+            for fresh in (False, True):
+                connection = await pool.take(fresh=fresh, beside=beside)
+                try:
+                    answer = await self._attempt(operation, plain, AsyncIO(connection), writes=writes)
+                except StaleConnectionError as error:
+                    if fresh:
+                        raise _unreachable(error) from error
+                except UnconfirmedError as error:
+                    with still_unknown(error):
+                        return await self._run_async(error.again, None, writes=True, beside=beside)
+                else:
+                    if writes:
+                        self._tell(answer[1])
+                    return answer
+                finally:
+                    pool.give_back(connection)
+        raise AssertionError("unreachable")
+
+    async def _attempt(
+        self,
+        operation: Operation[T],
+        plain: Callable[[], PlainForm | None] | None,
+        io: ServerIO,
+        *,
+        writes: bool,
+    ) -> tuple[T, set[str]]:
+        """Run one transaction, in its plain form if it has one; return its result and the topics to notify."""
+        form = plain() if plain is not None else None
+        if form is not None:
+            result = await run_plain(self._terms, form, io)
+            if result is not None:
+                return result, set(form.topics)
+        return await run_transaction(self._state, self._terms, operation, io, writes=writes)
+
+    def plain_enqueue(self, new: Admission, again: Operation[Any]) -> PlainForm | None:
+        """Return the storing of one job as one message, if it is plain."""
+        return plain_enqueue(new, self._state.newest, again)
+
+    def _make_ready(self) -> None:
+        if not self._opener.ready:
+            self._opener.make_ready()
+
+    async def _make_ready_async(self) -> None:
+        if not self._opener.ready:
+            await asyncio.to_thread(self._opener.make_ready)
+
+    def _tell(self, topics: set[str]) -> None:
+        """Wake listeners in this process at once; others hear it from the server."""
+        if topics:
+            self._hub.publish(topics)
+        self._terms.observe("committed")
+
+    def _pool(self) -> AwaitingPool:
+        loop = asyncio.get_running_loop()
+        pool = self._loops.get(loop)
+        if pool is None:
+            pool = AwaitingPool(self._opener.connect_async)
+            with self._loops_lock:
+                for ended in [known for known in self._loops if known.is_closed()]:
+                    self._loops.pop(ended).close()
+                self._loops[loop] = pool
+        return pool
+
+    # --- transactions of the caller --------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Joined]:
+        """Open a write transaction for the block."""
+        self._check_process()
+        self._refuse_holder()
+        self._make_ready()
+        connection = self._open()
+        joined = SyncJoined(self._state, SyncIO(connection), self._terms, self.hub, own=True)
+        try:
+            try:
+                with self._held(joined):
+                    yield joined
+                with translated(self._terms.schema):
+                    run_sync(self._finish(joined))
+            finally:
+                run_sync(roll_back(joined.io, resets=joined.ran_sql))
+        finally:
+            self._threads.give_back(connection)
+
+    def _open(self) -> psycopg.Connection[Any]:
+        for fresh in (False, True):
+            connection = self._threads.take(fresh=fresh)
+            try:
+                with translated(self._terms.schema):
+                    run_sync(begin(self._terms, SyncIO(connection), self._terms.begin_sharing))
+            except StaleConnectionError as error:
+                self._threads.give_back(connection)
+                if fresh:
+                    raise _unreachable(error) from error
+            except BaseException:
+                self._threads.give_back(connection)
+                raise
+            else:
+                return connection
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def transaction_async(self) -> AsyncIterator[Joined]:
+        """Open a write transaction for the block."""
+        self._check_process()
+        self._refuse_holder()
+        await self._make_ready_async()
+        pool = self._pool()
+        connection = await self._open_async(pool)
+        joined = AsyncJoined(self._state, AsyncIO(connection), self._terms, self.hub, own=True)
+        try:
+            try:
+                with self._held(joined):
+                    yield joined
+                with translated(self._terms.schema):
+                    await to_its_end(self._finish(joined))
+            finally:
+                await to_its_end(roll_back(joined.io, resets=joined.ran_sql))
+        finally:
+            pool.give_back(connection)
+
+    async def _open_async(self, pool: AwaitingPool) -> psycopg.AsyncConnection[Any]:
+        for fresh in (False, True):
+            connection = await pool.take(fresh=fresh)
+            try:
+                with translated(self._terms.schema):
+                    await begin(self._terms, AsyncIO(connection), self._terms.begin_sharing)
+            except StaleConnectionError as error:
+                pool.give_back(connection)
+                if fresh:
+                    raise _unreachable(error) from error
+            except BaseException:
+                pool.give_back(connection)
+                raise
+            else:
+                return connection
+        raise AssertionError("unreachable")
+
+    async def _finish(self, joined: SyncJoined | AsyncJoined) -> None:
+        refuse_ended(joined.connection)
+        await commit(self._terms, joined.io, joined.signals, resets=joined.ran_sql)
+        joined.ran_sql = False
+        self._hub.publish(joined.signals)
+        self._terms.observe("committed")
+
+    def within(self, connection: Any) -> Joined:
+        """Join the transaction that is open on the caller's own connection."""
+        self._check_process()
+        self._make_ready()
+        return join(self._state, connection, self._terms, self.hub)
+
+    @contextmanager
+    def _held(self, joined: SyncJoined | AsyncJoined) -> Iterator[None]:
+        holder = _whoever_runs()
+        self._holders.add(holder)
+        try:
+            yield
+        finally:
+            self._holders.discard(holder)
+            joined.end()
+
+    def _refuse_holder(self) -> None:
+        """Raise if the caller already holds a transaction of this queue."""
+        if self._holds():
+            raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
+
+    def _holds(self) -> bool:
+        """Whether the running task or thread has a transaction of this queue open."""
+        return bool(self._holders) and _whoever_runs() in self._holders
+
+    # --- opening and closing ---------------------------------------------------------------------------------------
+
+    def twin(self) -> PostgresStore:
+        """Return another store on the same schema with connections of its own."""
+        return PostgresStore(
+            self._url,
+            schema=self._terms.schema,
+            listen_url=self._listen_url,
+            migrates=self._migrates,
+            clock=self._terms.clock,
+            observe=self._terms.observe,
+        )
+
+    def description(self) -> str:
+        """Return host, port and database."""
+        return described(self._url)
+
+    def address(self) -> dict[str, Any] | None:
+        """Return what another process opens the same schema by; none for one with a clock of its own."""
+        if self._terms.clock is not None:
+            return None
+        return {
+            "url": self._url,
+            "schema": self._terms.schema,
+            "listen_url": self._listen_url,
+            "migrates": self._migrates,
+        }
+
+    def interrupt(self) -> None:
+        """Make calls of threads that wait for the server raise `Unavailable`."""
+        self._threads.interrupt()
+
+    async def interrupt_async(self) -> None:
+        """Make calls in this event loop that wait for the server raise `Unavailable`, unless they end soon."""
+        loop = asyncio.get_running_loop()
+        pool = self._loops.get(loop)
+        begun = [call for call in self._begun if call.get_loop() is loop]
+        if pool is not None and begun:
+            _, waiting = await asyncio.wait(begun, timeout=_INTERRUPT_SECONDS)
+            if waiting:
+                pool.interrupt()
+                await asyncio.wait(waiting, timeout=_INTERRUPT_SECONDS)
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date and return the migrations that were applied."""
+        self._check_process()
+        return self._opener.make_ready(again=True)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        if os.getpid() == self._process:
+            self._threads.close()
+            with self._loops_lock:
+                pools = list(self._loops.values())
+            for pool in pools:
+                pool.close()
+
+
+def _unreachable(error: StaleConnectionError) -> StoreUnreachable:
+    return StoreUnreachable(f"the connection to the server was lost ({error.__cause__})")
+
+
+def _whoever_runs() -> object:
+    """Return the task, or else the thread, that is running."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()

@@ -1,0 +1,290 @@
+"""Choosing ready jobs, the part that engines share: seek the heads of each route, let the domain's order choose.
+
+Nothing here scans. Per level (listed kind, priority) it seeks the turns that come next, then the first jobs of each;
+the number of seeks depends on routes, turns and the limit, never on how many jobs wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from holdfast.domain.claim_order import Candidate, Preference, choose, level_of, turn_key
+from holdfast.domain.claims import ClaimRequest
+from holdfast.domain.job import Job
+from holdfast.domain.routing import Route
+from holdfast.storage.contract import ReadyJobs
+from holdfast.storage.sql_queries import Row
+from holdfast.storage.sql_transaction import SqlTransaction
+
+# How many other affinities a claim looks at when its own has used up its time.
+_AFFINITIES_LOOKED_AT = 256
+
+Place: TypeAlias = tuple[Any, ...]
+"""Where jobs stand in a row: (route, turn) or (route, turn, affinity)."""
+
+
+class Past(Protocol):
+    """What an engine looks past when it seeks ready jobs: its statements take these values beside the others."""
+
+    def at_top(self, routes: Sequence[Route]) -> dict[str, Any]:
+        """Return the values for seeking the first level."""
+        ...
+
+    def in_level(self) -> dict[str, Any]:
+        """Return the values for seeking within a level."""
+        ...
+
+    def in_places(self, priority: int, places: Sequence[Place]) -> dict[str, Any]:
+        """Return the values for seeking the first jobs of each place."""
+        ...
+
+
+class Level(NamedTuple):
+    """The jobs that come first by listed kind and priority, and what is known of them."""
+
+    request: ClaimRequest
+    listed: int
+    priority: int
+    routes: list[int]
+    plain: list[int]
+    """Those of the routes whose jobs name no affinity."""
+    placed: list[int]
+    """Those whose jobs name one."""
+    only_turn: str | None
+    """The one turn there is, if there is but one."""
+    limit: int
+    past: Past | None
+    """What is to be looked past; None where nobody else can write."""
+
+
+class _Round(NamedTuple):
+    """Whose turn it is among the jobs of one affinity rank."""
+
+    scope: str | None
+    last_turn: str | None
+
+
+class Offer(NamedTuple):
+    """Jobs to choose from, and the streams that have more of them."""
+
+    heads: list[Candidate]
+    unfinished: set[Place]
+    round: _Round
+
+
+def is_one_stream(level: Level, preference: Preference) -> bool:
+    """Whether the level is a single run of jobs, so that there is nothing to choose: one queue, one tenant."""
+    return (
+        len(level.routes) == 1
+        and level.only_turn is not None
+        and level.request.tenant is None
+        and not (level.placed and (preference.affinities or preference.most is not None))
+    )
+
+
+async def select_stream(tx: SqlTransaction, level: Level, preference: Preference, limit: int) -> ReadyJobs:
+    """Choose the first jobs of a level that is a single run of jobs."""
+    [route] = level.routes
+    scope = scope_of(level, preference)
+    last_turn = await tx.last_fair_key(scope)
+    values = {"route": route, "priority": level.priority, "turn": level.only_turn, "limit": limit}
+    rows = await tx.query("ready_stream", values)
+    jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
+    return ReadyJobs(jobs, scope, last_turn)
+
+
+def scope_of(level: Level, preference: Preference) -> str:
+    """Name the round in which the tenants of a level take turns, as far as no affinity is favoured."""
+    rank = preference.rank(None) if level.plain else 1
+    return level.request.turn_scope(level.listed, level.priority, preference, rank)
+
+
+def choose_from(offer: Offer, limit: int, preference: Preference) -> list[Candidate]:
+    """Return up to *limit* jobs of the offer, in the order of claiming."""
+    last_turn = offer.round.last_turn
+    turns = {} if last_turn is None else {level_of(head, preference): last_turn for head in offer.heads}
+    return choose(offer.heads, limit, preference, turns, offer.unfinished)
+
+
+# --- the level -----------------------------------------------------------------------------------------------------
+
+
+async def first_level(
+    tx: SqlTransaction, request: ClaimRequest, routes: list[Route], limit: int, past: Past | None = None
+) -> Level | None:
+    """Return the first level that has any ready job on these routes, beyond what lies in the *past*."""
+    beyond = {} if past is None else past.at_top(routes)
+    tops = await _tops(tx, request, {"routes": [route.number for route in routes], **beyond})
+    if not tops:
+        return None
+    keys = {route.number: route.key for route in routes}
+    ranked = [((request.rank_of(keys[row[0]].kind), -row[1]), row) for row in tops]
+    first = min(rank for rank, _ in ranked)
+    there = [row for rank, row in ranked if rank == first]
+    numbers = list(dict.fromkeys(row[0] for row in there))
+    turns = {turn for row in there for turn in row[2:]}
+    return Level(
+        request=request,
+        listed=first[0],
+        priority=-first[1],
+        routes=numbers,
+        plain=[number for number in numbers if not keys[number].placed],
+        placed=[number for number in numbers if keys[number].placed],
+        only_turn=turns.pop() if len(turns) == 1 else None,
+        limit=limit,
+        past=past,
+    )
+
+
+async def _tops(tx: SqlTransaction, request: ClaimRequest, values: dict[str, Any]) -> list[Row]:
+    if request.tenant is None:
+        rows: list[Row] = await tx.query("ready_tops", values)
+        return rows
+    # A lane may be fair or strict, or on its way from one to the other, so both places are looked at.
+    values["tenant"] = request.tenant
+    fair = await tx.query("ready_tops_of_tenant", values)
+    strict = await tx.query("ready_tops_of_tenant_strict", values)
+    return [*fair, *strict]
+
+
+def _beyond(level: Level) -> dict[str, Any]:
+    """Return what tells a statement to look past jobs, for those engines whose statements can."""
+    return {} if level.past is None else level.past.in_level()
+
+
+# --- what to choose from -------------------------------------------------------------------------------------------
+
+
+async def offer_of(tx: SqlTransaction, level: Level, preference: Preference) -> Offer:
+    """Return enough of the level's jobs to choose from: those of the better affinity rank if there are any."""
+    if preference.affinities and level.placed:
+        favoured = await _round(tx, level, preference, 0)
+        if preference.expired:
+            offer = await _kept_waiting(tx, level, preference, favoured)
+        else:
+            offer = await _heads_beside(tx, level, sorted(preference.affinities), favoured)
+        if offer.heads:
+            return offer
+    rank = preference.rank(None) if level.plain else 1
+    ordinary = await _round(tx, level, preference, rank)
+    return await _heads(tx, level, level.routes, ordinary)
+
+
+async def _round(tx: SqlTransaction, level: Level, preference: Preference, rank: int) -> _Round:
+    if level.request.tenant is not None:
+        return _Round(None, None)
+    scope = level.request.turn_scope(level.listed, level.priority, preference, rank)
+    return _Round(scope, await tx.last_fair_key(scope))
+
+
+async def _kept_waiting(tx: SqlTransaction, level: Level, preference: Preference, turn: _Round) -> Offer:
+    """Return jobs with another affinity or none, for a worker that has favoured its own for long enough."""
+    first = await _heads(tx, level, level.routes, turn)
+    heads = choose_from(first, 1, Preference())
+    if not heads or (head := heads[0]).affinity not in preference.affinities:
+        return first
+    values = {
+        "routes": level.placed,
+        "priority": level.priority,
+        "after": head.affinity,
+        "limit": _AFFINITIES_LOOKED_AT,
+        **_beyond(level),
+    }
+    named = await tx.query("ready_affinities", values)
+    others = list(dict.fromkeys(affinity for (affinity,) in named if affinity not in preference.affinities))
+    beside = await _heads_beside(tx, level, others, turn)
+    plain = await _heads(tx, level, level.plain, turn)
+    return Offer([*beside.heads, *plain.heads], beside.unfinished | plain.unfinished, turn)
+
+
+async def _heads(tx: SqlTransaction, level: Level, routes: Sequence[int], turn: _Round) -> Offer:
+    tenant = level.request.tenant
+    if tenant is None:
+        places = await _turns(tx, level, routes, turn)
+        return await _fetch(tx, level, "ready_heads", places, turn)
+    places = [(route, turn_of) for route in routes for turn_of in (tenant, "")]
+    fair = await _fetch(tx, level, "ready_heads", places[::2], turn)
+    strict = await _fetch(tx, level, "ready_heads_of_tenant", places[1::2], turn)
+    return Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
+
+
+async def _heads_beside(tx: SqlTransaction, level: Level, affinities: list[str], turn: _Round) -> Offer:
+    tenant = level.request.tenant
+    if tenant is None:
+        places = await _turns_beside(tx, level, affinities, turn)
+        return await _fetch(tx, level, "ready_heads_beside", places, turn)
+    beside = [(route, affinity) for route in level.placed for affinity in affinities]
+    fair_places = [(route, tenant, affinity) for route, affinity in beside]
+    strict_places = [(route, "", affinity) for route, affinity in beside]
+    fair = await _fetch(tx, level, "ready_heads_beside", fair_places, turn)
+    strict = await _fetch(tx, level, "ready_heads_of_tenant_beside", strict_places, turn)
+    return Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
+
+
+async def _fetch(tx: SqlTransaction, level: Level, statement: str, places: Sequence[Place], turn: _Round) -> Offer:
+    """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
+    if not places:
+        return Offer([], set(), turn)
+    turns = len({place[1] for place in places})
+    of_each_turn = -(-level.limit // turns)
+    # One turn may be spread over many places; twice its even share of each is nearly always enough.
+    window = min(level.limit, of_each_turn, 1 + 2 * of_each_turn * turns // len(places))
+    values: dict[str, Any] = {
+        "places": [list(place) for place in places],
+        "priority": level.priority,
+        "limit": window,
+        **_beyond(level),
+    }
+    if statement == "ready_heads" and level.past is not None:
+        values |= level.past.in_places(level.priority, places)
+    if statement.startswith("ready_heads_of_tenant"):
+        values["tenant"] = level.request.tenant
+    rows = await tx.query(statement, values)
+    width = len(places[0])
+    heads = [_candidate(level, row, width) for row in rows]
+    counted = Counter(head.stream for head in heads)
+    return Offer(heads, {place for place in places if counted[place] >= window}, turn)
+
+
+def _candidate(level: Level, row: Row, width: int) -> Candidate:
+    seq, route, affinity, turn, due_at_ms = row
+    # A claim for one tenant takes no turns: what of its jobs stands in a strict lane must not go first for ever.
+    taken = turn if level.request.tenant is None else ""
+    return Candidate(level.listed, level.priority, affinity, taken, due_at_ms, seq, (route, turn, affinity)[:width])
+
+
+# --- the turns that come next --------------------------------------------------------------------------------------
+
+
+async def _turns(tx: SqlTransaction, level: Level, routes: Sequence[int], turn: _Round) -> list[Place]:
+    if level.only_turn is not None:
+        return [(route, level.only_turn) for route in routes]
+    rows = await tx.query("ready_turns", {"routes": list(routes), **_next(level, turn)})
+    return _within_reach(rows, level, turn)
+
+
+async def _turns_beside(tx: SqlTransaction, level: Level, affinities: list[str], turn: _Round) -> list[Place]:
+    if level.only_turn is not None:
+        return [(route, level.only_turn, affinity) for route in level.placed for affinity in affinities]
+    values = {"routes": level.placed, "affinities": affinities, **_next(level, turn)}
+    rows = await tx.query("ready_turns_beside", values)
+    return _within_reach(rows, level, turn)
+
+
+def _next(level: Level, turn: _Round) -> dict[str, object]:
+    return {
+        "priority": level.priority,
+        "last_turn": turn.last_turn or "",
+        "limit": level.limit,
+        **_beyond(level),
+    }
+
+
+def _within_reach(places: Iterable[Place], level: Level, turn: _Round) -> list[Place]:
+    """Keep the places of those turns that the limit can reach."""
+    found = list(dict.fromkeys(places))
+    turns = sorted({place[1] for place in found}, key=lambda name: turn_key(name, turn.last_turn))
+    reached = set(turns[: level.limit])
+    return [place for place in found if place[1] in reached]

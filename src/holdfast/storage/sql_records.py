@@ -1,0 +1,137 @@
+"""The part of the storage contract that concerns events, retention, workers and health, by named queries."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.domain import strict_json
+from holdfast.domain.clock import Now
+from holdfast.domain.events import Event
+from holdfast.domain.job import State
+from holdfast.domain.results import WorkerInfo
+from holdfast.storage.contract import EventPosition, cursor_of
+from holdfast.storage.sql_queries import Row, SqlQueries
+
+_EVENT_DETAILS: Final = ("state", "attempt", "epoch", "worker", "due_at_ms", "failure_class", "failure_reason")
+_WORKER_LISTS: Final = ("lanes", "kinds", "capabilities", "loaded")
+
+
+class SqlRecords(SqlQueries):
+    """What is kept beside jobs: the event log, the registry of workers, counts, and what retention deletes."""
+
+    __slots__ = ()
+
+    async def event_horizon(self) -> EventPosition:
+        """Return the position up to which events were pruned."""
+        [[transaction, number]] = await self.query("event_horizon")
+        return transaction, number
+
+    async def events_after(self, position: EventPosition, limit: int) -> list[tuple[EventPosition, Event]]:
+        """Return events after a position."""
+        rows = await self.query("events_after", {**_at(position), "limit": limit})
+        return [((row[0], row[1]), _event(row)) for row in rows]
+
+    async def events_held_back(self, position: EventPosition) -> bool:
+        """Return whether an open transaction holds events back."""
+        [[held_back]] = await self.query("events_held_back", _at(position))
+        return bool(held_back)
+
+    async def delete_finished(self, state: State, before_ms: int, now: Now, limit: int) -> int:
+        """Delete finished jobs with all that belongs to them."""
+        values = {"state": state, "before": before_ms, "limit": limit}
+        seqs = [seq for (seq,) in await self.query("jobs_prunable", values)]
+        if seqs:
+            await self.query("sources_bury", {"seqs": seqs, "state": state, "now": now.wall_ms})
+            await self.query("artifacts_delete", {"seqs": seqs})
+            await self.query("attempts_delete", {"seqs": seqs})
+            await self.query("jobs_delete", {"seqs": seqs})
+        return len(seqs)
+
+    async def count_events(self, before_ms: int) -> int:
+        """Return how many events are older than a moment."""
+        [[count]] = await self.query("events_aged", {"before": before_ms})
+        return int(count)
+
+    async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
+        """Return the positions and moments of the oldest events."""
+        rows = await self.query("events_head", {"limit": limit})
+        return [((transaction, number), at_ms) for transaction, number, at_ms in rows]
+
+    async def delete_events(self, up_to: EventPosition) -> None:
+        """Delete events up to a position."""
+        await self.query("events_delete", _at(up_to))
+        await self.query("event_horizon_write", _at(up_to))
+
+    async def forget_source_keys(self, before_ms: int, limit: int) -> int:
+        """Forget source keys of deleted entries."""
+        [[forgotten]] = await self.query("sources_forget", {"before": before_ms, "limit": limit})
+        return int(forgotten)
+
+    async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
+        """Store what one start of a worker says of itself."""
+        values = {
+            "worker": worker.worker,
+            "incarnation": worker.incarnation,
+            "host": worker.host,
+            "process": worker.process,
+            "version": worker.version,
+            "state": worker.state,
+            "concurrency": worker.concurrency,
+            "running": worker.running,
+            "switches": worker.switches,
+            **{name: strict_json.compact(list(getattr(worker, name))) for name in _WORKER_LISTS},
+            "now": now.wall_ms,
+        }
+        await self.query("worker_write", values)
+
+    async def delete_worker(self, worker: str, incarnation: str) -> None:
+        """Delete the row of one start of a worker."""
+        await self.query("worker_delete", {"worker": worker, "incarnation": incarnation})
+
+    async def forget_workers(self, before_ms: int, limit: int) -> None:
+        """Delete workers that have been silent since a moment."""
+        await self.query("workers_forget", {"before": before_ms, "limit": limit})
+
+    async def newest_workers(self, limit: int) -> list[WorkerInfo]:
+        """Return the workers that wrote last."""
+        return [_worker(row) for row in await self.query("workers_newest", {"limit": limit})]
+
+    async def ready_counts(self, most: int) -> list[tuple[str, str, str, int]]:
+        """Return lane, kind, requirements and the number of ready jobs of each route."""
+        rows = await self.query("backlog_ready", {"most": most})
+        return [(lane, kind, requires, count) for lane, kind, requires, count in rows]
+
+    async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
+        """Return since when the first jobs of each route have been due."""
+        rows = await self.query("backlog_oldest", {"priorities": priorities, "turns": fair_keys})
+        return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
+
+    async def unfinished_counts(self, now: Now, most: int) -> tuple[int, int, int, int, int]:
+        """Return how many jobs are scheduled, blocked, running, expired and suspect."""
+        [[scheduled, blocked, running, expired, suspect]] = await self.query(
+            "backlog_rest", {"lease_now": now.lease_ms, "most": most}
+        )
+        return scheduled, blocked, running, expired, suspect
+
+    async def neglected_counts(self, now: Now) -> tuple[int, int, int]:
+        """Return how many leases have expired, jobs are suspect, and are due but not ready."""
+        values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms}
+        [[expired, suspect, due]] = await self.query("report_troubles", values)
+        return expired, suspect, due
+
+
+def _at(position: EventPosition) -> dict[str, int]:
+    return {"transaction": position[0], "event": position[1]}
+
+
+def _event(row: Row) -> Event:
+    known = row[2 : -len(_EVENT_DETAILS)]
+    given = zip(_EVENT_DETAILS, row[-len(_EVENT_DETAILS) :], strict=True)
+    details = {name: value for name, value in given if value is not None}
+    return Event._make((cursor_of((row[0], row[1])), *known, strict_json.compact(details)))
+
+
+def _worker(row: Row) -> WorkerInfo:
+    said = WorkerInfo._make(row)
+    lists: dict[str, Any] = {name: tuple(strict_json.decode(getattr(said, name))) for name in _WORKER_LISTS}
+    return said._replace(**lists)

@@ -1,0 +1,548 @@
+"""The storage contract by named queries: what the SQL engines have in common.
+
+An engine says how a query is sent, and overrides what it does in its own way. The columns of `Job` that a query
+writes stand here beside it, in its order.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from holdfast.domain import limits, strict_json, transitions
+from holdfast.domain.claims import Claim, Lease
+from holdfast.domain.clock import Now
+from holdfast.domain.events import EventName
+from holdfast.domain.job import Attempt, Job
+from holdfast.domain.new_job import DedupeKey
+from holdfast.domain.outcomes import Artifact, CheckedOutcome
+from holdfast.domain.results import ArtifactInfo, CountBy, JobFilter, Tally
+from holdfast.domain.routing import Catalog, Lane, Route, RouteKey
+from holdfast.domain.transitions import Step
+from holdfast.storage.contract import Due, JobPosition, Met, NextMoments
+from holdfast.storage.sql_records import SqlRecords
+from holdfast.storage.sql_sessions import SqlSessions
+
+_FAIR_SCOPES_KEPT: Final = 1_000
+_INCARNATIONS_KEPT: Final = 100
+_FREQUENT: Final = frozenset[EventName](("claimed", "done"))
+
+# The columns of `job_insert`, in its order, after the route. Counters of a new job are zero and not among them.
+_NEW: Final = attrgetter(
+    "seq",
+    "id",
+    "state",
+    "tenant",
+    "turn",
+    "priority",
+    "affinity",
+    "payload_json",
+    "headers_json",
+    "tags_json",
+    "enqueued_at_ms",
+    "due_at_ms",
+    "deadline_at_ms",
+    "max_attempts",
+    "backoff_json",
+    "dedupe_key",
+    "dedupe_kind",
+    "predecessor",
+    "digest",
+    "record_all",
+    "event_count",
+)
+# What an entry of a session has before them.
+_ENTRY: Final = attrgetter("session_number", "enqueue_seq", "batch_json")
+# The columns of `job_move`, in its order; the number and the epoch the transition was decided for follow.
+_MOVED: Final = attrgetter(
+    "state",
+    "turn",
+    "due_at_ms",
+    "deadline_at_ms",
+    "finished_at_ms",
+    "attempt",
+    "epoch",
+    "worker",
+    "incarnation",
+    "lease_token",
+    "lease_until_ms",
+    "claim_place",
+    "started_at_ms",
+    "outcome",
+    "settle_digest",
+    "phase",
+    "percent",
+    "cancel_requested",
+    "suspect",
+    "deferrals",
+    "deferred_since_ms",
+    "releases",
+    "failure_class",
+    "failure_reason",
+    "failure_message",
+    "failure_traceback",
+    "predecessor",
+    "event_count",
+    "result_json",
+    "unacknowledged",
+)
+# The columns of `jobs_standing` after number, epoch and state: what can change while an attempt runs.
+_CHANGING: Final = (
+    "lease_token",
+    "lease_until_ms",
+    "priority",
+    "phase",
+    "percent",
+    "cancel_requested",
+    "event_count",
+)
+_changing: Final = attrgetter(*_CHANGING)
+
+
+class RoutingCache:
+    """The newest routing that a store has read. Its version is unique, even if its transaction is rolled back."""
+
+    def __init__(self) -> None:
+        self.newest: Catalog | None = None
+
+
+class SqlTransaction(SqlSessions, SqlRecords):
+    """The storage contract by named queries."""
+
+    __slots__ = ("_cache",)
+
+    def __init__(self, cache: RoutingCache) -> None:
+        super().__init__()
+        self._cache = cache
+
+    # --- routing ----------------------------------------------------------------------------------------------------
+
+    async def routing(self) -> Catalog:
+        """Return the routing, from the cache if its version is current."""
+        [[version]] = await self.query("catalog_version")
+        return await self._routing_at(int(version))
+
+    async def _routing_at(self, version: int) -> Catalog:
+        known = self._cache.newest
+        if known is None or known.version != version:
+            lanes = await self.query("catalog_lanes")
+            routes = await self.query("catalog_routes")
+            retired = await self.query("catalog_retired")
+            # Other threads may read another version at the same time: only the local variable is certain.
+            self._cache.newest = known = Catalog(
+                version,
+                (Lane(*row) for row in lanes),
+                (_route(*row) for row in routes),
+                (kind for (kind,) in retired),
+            )
+        return known
+
+    async def lock_routing(self) -> None:
+        """Keep other transactions from deciding by the routing until this one commits."""
+        await self.query("catalog_hold")
+
+    async def _new_routing_version(self) -> None:
+        # Random: a version that was rolled back is never met again.
+        await self.query("catalog_touch", {"version": str(secrets.randbits(62) + 1)})
+
+    async def add_routes(self, keys: Sequence[RouteKey]) -> Catalog:
+        """Give each of *keys* a number."""
+        for key in keys:
+            values = {
+                "lane": key.lane,
+                "kind": key.kind,
+                "requires": key.requires_json,
+                "placed": int(key.placed),
+                "session": int(key.session),
+            }
+            await self.query("route_insert", values)
+        await self._new_routing_version()
+        return await self.routing()
+
+    async def set_lane(self, lane: Lane) -> None:
+        """Store the settings of a lane."""
+        values = {
+            "lane": lane.name,
+            "state": lane.state,
+            "lane_order": lane.order,
+            "events": lane.events,
+            "backoff": lane.backoff,
+        }
+        await self.query("lane_write", values)
+        await self._new_routing_version()
+
+    async def retire_kind(self, kind: str, now: Now) -> None:
+        """Mark *kind* as retired."""
+        await self.query("kind_retire", {"kind": kind, "now": now.wall_ms})
+        await self._new_routing_version()
+
+    async def restore_kind(self, kind: str) -> bool:
+        """Remove the mark."""
+        rows = await self.query("kind_restore", {"kind": kind})
+        await self._new_routing_version()
+        return bool(rows)
+
+    # --- enqueue ----------------------------------------------------------------------------------------------------
+
+    async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[Catalog, Sequence[int]]:
+        """Take locks; return the routing and fresh job numbers."""
+        [[version, numbers]] = await self.query("enqueue_opening", {"count": count, "keys": list(locks)})
+        # Either the first number of a run, or one for each.
+        seqs = range(numbers, numbers + count) if type(numbers) is int else numbers
+        return await self._routing_at(int(version)), seqs
+
+    async def insert_jobs(self, jobs: Sequence[tuple[Route, Job]]) -> None:
+        """Store new jobs."""
+        plain = [(route.number, *_NEW(job)) for route, job in jobs if job.session_number is None]
+        await self._change_rows("job_insert", plain)
+        if len(plain) < len(jobs):
+            entries = [
+                (*_ENTRY(job), route.number, *_NEW(job)) for route, job in jobs if job.session_number is not None
+            ]
+            await self._change_rows("batch_insert", entries)
+
+    async def lock_keys(self, locks: Sequence[int]) -> None:
+        """Lock keys and ids by number."""
+        await self.query("keys_hold", {"keys": list(locks)})
+
+    async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
+        """Lock the jobs that a call may meet."""
+        rows = [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in met]
+        return await self._jobs("jobs_met", {"met": rows})
+
+    async def job_by_key(self, key: DedupeKey) -> Job | None:
+        """Return the unfinished job that holds a dedupe key."""
+        return await self._by_key("job_dedupe_holder", key)
+
+    async def successor_by_key(self, key: DedupeKey) -> Job | None:
+        """Return the blocked job that will hold a dedupe key next."""
+        return await self._by_key("job_dedupe_successor", key)
+
+    async def _by_key(self, name: str, key: DedupeKey) -> Job | None:
+        tenant, dedupe_kind, dedupe_key = key
+        rows = await self.query(name, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key})
+        return Job._make(rows[0]) if rows else None
+
+    async def update_content(self, job: Job) -> None:
+        """Write what a duplicate replaced."""
+        values = {
+            "seq": job.seq,
+            "payload": job.payload_json,
+            "headers": job.headers_json,
+            "tags": job.tags_json,
+            "event_count": job.event_count,
+        }
+        await self.query("job_content", values)
+
+    # --- claim ------------------------------------------------------------------------------------------------------
+
+    async def begin_claim(self, *, thorough: bool = False) -> tuple[Catalog, Due, Now]:
+        """Return what every claim starts with, by one query."""
+        now = await self.now()
+        values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms, **self._seen_from(thorough=thorough)}
+        [[version, *found]] = await self.query("claim_opening", values)
+        due = Due(*map(bool, found))
+        self._seen(now, due, thorough=thorough)
+        return await self._routing_at(int(version)), due, now
+
+    def _seen_from(self, *, thorough: bool) -> dict[str, int]:
+        """Return from which moments on to look for due maintenance, as values of the query."""
+        return {}
+
+    def _seen(self, now: Now, due: Due, *, thorough: bool) -> None:
+        """Remember what a look for due maintenance has found."""
+
+    async def lock_claim_token(self, worker: str, lease_token: str) -> None:
+        """Wait until the same claim is decided."""
+        await self.query("claim_hold", {"worker": worker, "token": lease_token})
+
+    async def jobs_held(self, worker: str, lease_token: str) -> list[Job]:
+        """Return the running jobs of one claim."""
+        jobs = await self._jobs("jobs_held", {"worker": worker, "lease_token": lease_token})
+        return sorted(jobs, key=lambda job: job.claim_place or 0)
+
+    async def last_fair_key(self, scope: str) -> str | None:
+        """Return the fairness key served last in a scope."""
+        rows = await self.query("turn_read", {"scope": scope})
+        return rows[0][0] if rows else None
+
+    async def set_last_fair_key(self, scope: str, fair_key: str, now: Now, *, first: bool) -> None:
+        """Remember the fairness key served last."""
+        await self.query("turn_write", {"scope": scope, "turn": fair_key, "now": now.wall_ms})
+        if first:
+            await self.query("turn_trim", {"keep": _FAIR_SCOPES_KEPT})
+
+    async def is_superseded(self, worker: str, incarnation: str) -> bool | None:
+        """Return whether a later start took over."""
+        rows = await self.query("incarnation_read", {"worker": worker, "incarnation": incarnation})
+        return bool(rows[0][0]) if rows else None
+
+    async def supersede(self, worker: str, incarnation: str, now: Now) -> None:
+        """Make this start the only one of an exclusive worker."""
+        await self.query("incarnation_supersede", {"worker": worker})
+        values = {"worker": worker, "incarnation": incarnation, "now": now.wall_ms}
+        await self.query("incarnation_insert", values)
+        await self.query("incarnation_forget", {"worker": worker, "keep": _INCARNATIONS_KEPT})
+
+    async def jobs_held_by_others(self, worker: str, incarnation: str, limit: int) -> list[Job]:
+        """Return running jobs that other starts of a worker hold."""
+        values = {"worker": worker, "incarnation": incarnation, "limit": limit}
+        return await self._jobs("jobs_held_by_others", values)
+
+    # --- maintenance ------------------------------------------------------------------------------------------------
+
+    async def due_jobs(self, now: Now, limit: int) -> list[Job]:
+        """Return scheduled jobs that have become due."""
+        return await self._jobs("jobs_due", {"now": now.wall_ms, "limit": limit})
+
+    async def expired_jobs(self, now: Now, limit: int) -> list[Job]:
+        """Return running jobs whose lease has expired."""
+        return await self._jobs("jobs_lapsed", {"now": now.lease_ms, "limit": limit})
+
+    async def expired_jobs_of(self, worker: str, incarnation: str, now: Now, limit: int) -> list[Job]:
+        """Return running jobs of one start of a worker whose lease has expired."""
+        values = {"worker": worker, "incarnation": incarnation, "now": now.lease_ms, "limit": limit}
+        return await self._jobs("jobs_lapsed_of_worker", values)
+
+    async def suspect_jobs_of(self, worker: str, incarnation: str, limit: int) -> list[Job]:
+        """Return waiting jobs that became suspect when one start of a worker held them."""
+        values = {"worker": worker, "incarnation": incarnation, "limit": limit}
+        return await self._jobs("jobs_suspect_of_worker", values)
+
+    async def late_jobs(self, now: Now, limit: int) -> list[Job]:
+        """Return waiting jobs that have passed their deadline."""
+        return await self._jobs("jobs_overdue", {"now": now.wall_ms, "limit": limit})
+
+    async def next_moments(self) -> NextMoments:
+        """Return when maintenance has something to do next."""
+        [row] = await self.query("claim_next_moments")
+        return NextMoments(*row)
+
+    async def successors(self, seqs: Sequence[int]) -> list[Job]:
+        """Return the blocked jobs that wait for these jobs to end."""
+        return await self._jobs("jobs_succeeding", {"seqs": list(seqs)})
+
+    # --- transitions ------------------------------------------------------------------------------------------------
+
+    async def apply(self, steps: Sequence[Step], now: Now) -> None:
+        """Write decided transitions, their history and their events."""
+        others = [step for step in steps if step.event not in _FREQUENT]
+        if len(others) < len(steps):
+            await self._write_frequent(steps)
+        if others:
+            rows = [(*_MOVED(step.after), step.after.seq, step.before.epoch) for step in others]
+            await self._change_rows("job_move", rows)
+            await self._write_attempts(others, now)
+        events = {step.after.seq: step.event for step in steps if step.after.event_count != step.before.event_count}
+        await self.append_events(events, now)
+
+    async def _write_frequent(self, steps: Sequence[Step]) -> None:
+        """Write the two transitions that every job goes through, by narrower queries.
+
+        The place in a claim and the result of a success differ by job; all else is the same for the whole call or,
+        as the epoch, rises by one.
+        """
+        claimed: dict[int, dict[int, Job]] = {}
+        done: dict[int, dict[int, Job]] = {}
+        for before, after, event in steps:
+            if event in _FREQUENT:
+                kept = claimed if event == "claimed" else done
+                kept.setdefault(after.event_count - before.event_count, {})[after.seq] = after
+        for counted, jobs in claimed.items():
+            places = {seq: job.claim_place for seq, job in jobs.items()}
+            await self._change("job_claim", {"places": places, "counted": counted, **_lease(jobs)}, len(jobs))
+        for counted, jobs in done.items():
+            digests = {seq: job.settle_digest for seq, job in jobs.items() if job.settle_digest is not None}
+            values = {
+                "results": {seq: job.result_json for seq, job in jobs.items()},
+                "counted": counted,
+                "finished_at_ms": next(iter(jobs.values())).finished_at_ms,
+            }
+            await self._change("job_done", values, len(jobs))
+            if digests:
+                await self._change("job_digest", {"digests": digests}, len(digests))
+
+    async def _write_attempts(self, steps: Sequence[Step], now: Now) -> None:
+        kept, trimmed = [], []
+        for step in steps:
+            if attempt := transitions.attempt_ended(step, now):
+                kept.append((step.after.seq, step.after.lease_token, step.after.settle_digest, *attempt))
+                if attempt.epoch > limits.ATTEMPTS_KEPT:
+                    trimmed.append((step.after.seq, attempt.epoch - limits.ATTEMPTS_KEPT))
+        if kept:
+            await self.query("attempt_insert", many=kept)
+        if trimmed:
+            await self.query("attempt_trim", many=trimmed)
+
+    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Step]:
+        """End none in a plain form."""
+        return {}
+
+    async def refresh(self, claims: Sequence[Claim]) -> dict[int, Job]:
+        """Return the jobs of *claims* as they are now.
+
+        A job that still runs under its claim is what it was when claimed except for a few columns, so that only these
+        are read; any other is read whole.
+        """
+        rows = await self.query("jobs_standing", {"seqs": [claim.job.seq for claim in claims]})
+        changed = {row[0]: row for row in rows}
+        jobs: dict[int, Job] = {}
+        moved: list[int] = []
+        for claim in claims:
+            job = claim.job
+            row = changed.get(job.seq)
+            if row is None:
+                continue
+            if row[1] == job.epoch and row[2] == job.state == "running":
+                same = row[3:] == _changing(job)
+                jobs[job.seq] = job if same else job._replace(**dict(zip(_CHANGING, row[3:], strict=True)))
+            else:
+                moved.append(job.seq)
+        if moved:
+            jobs.update((job.seq, job) for job in await self.jobs_by_seq(moved))
+        return jobs
+
+    async def settled_attempt(self, seq: int, epoch: int) -> tuple[str, str | None] | None:
+        """Return with what a kept attempt was settled."""
+        rows = await self.query("attempt_proof", {"seq": seq, "epoch": epoch})
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    async def renew_leases(self, jobs: Sequence[Job]) -> None:
+        """Write the end of the lease of each job."""
+        rows = [(job.lease_until_ms, job.unacknowledged, job.seq, job.epoch) for job in jobs]
+        await self._change_rows("job_lease", rows)
+
+    async def acknowledge(self, leases: Sequence[Lease], now: Now) -> None:
+        """Mark claims as started."""
+        rows = [(lease.seq, lease.epoch, lease.lease_token, now.lease_ms) for lease in leases]
+        await self.query("job_acknowledge", many=sorted(rows))
+
+    async def clear_suspicion(self, jobs: Sequence[Job]) -> None:
+        """Write that jobs are no longer suspect."""
+        rows = [(job.suspect, job.failure_reason, job.failure_message, job.seq, job.epoch) for job in jobs]
+        await self._change_rows("job_clear", rows)
+
+    async def update_progress(self, job: Job) -> None:
+        """Write phase and percentage."""
+        values = {"phase": job.phase, "percent": job.percent, "seq": job.seq, "epoch": job.epoch}
+        await self.query("job_progress", values)
+
+    async def update_priority(self, job: Job) -> None:
+        """Write the priority."""
+        values = {"seq": job.seq, "priority": job.priority, "event_count": job.event_count}
+        await self.query("job_priority", values)
+
+    async def update_fair_keys(self, changes: Sequence[tuple[str, int]]) -> None:
+        """Write fairness keys."""
+        await self._change_rows("job_turn", changes)
+
+    async def append_events(self, events: Mapping[int, EventName], now: Now) -> None:
+        """Append an event of each job."""
+        if events:
+            await self._change("events_append", {"told": dict(events), "at_ms": now.wall_ms}, len(events))
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    async def job_by_id(self, job_id: str) -> Job | None:
+        """Return one job."""
+        jobs = await self._jobs("job_by_id", {"id": job_id})
+        return jobs[0] if jobs else None
+
+    async def jobs_by_id(self, job_ids: Sequence[str]) -> list[Job]:
+        """Return the jobs with these ids."""
+        return await self._jobs("jobs_by_id", {"ids": list(job_ids)})
+
+    async def jobs_by_seq(self, seqs: Sequence[int]) -> list[Job]:
+        """Return the jobs with these numbers."""
+        return await self._jobs("jobs_by_seq", {"seqs": list(seqs)})
+
+    async def list_jobs(
+        self, wanted: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
+    ) -> list[Job]:
+        """Return jobs below a position."""
+        finished_before, seq_before = before
+        values = {**_conditions(wanted, now), "before": seq_before, "limit": limit}
+        if wanted.session is not None:
+            return await self._jobs("jobs_by_session", {**values, "session": wanted.session})
+        if by_finish:
+            del values["states"]
+            state = {"state": wanted.states[0], "finished_before": finished_before}
+            return await self._jobs("jobs_by_finish", {**values, **state})
+        return await self._jobs("jobs_by_order", values)
+
+    async def tally_jobs(self, wanted: JobFilter, now: Now) -> list[Tally]:
+        """Return the number of matching jobs by lane, kind and state."""
+        return [Tally(*row) for row in sorted(await self.query("jobs_tally", _conditions(wanted, now)))]
+
+    async def waiting_seqs(self, routes: Sequence[int], after: int, limit: int) -> list[int]:
+        """Return the numbers of waiting jobs on these routes."""
+        values = {"routes": list(routes), "after": after, "limit": limit}
+        return [seq for (seq,) in await self.query("jobs_waiting_on_routes", values)]
+
+    async def count_jobs(self, by: CountBy, tenant: str | None) -> dict[str, int]:
+        """Return the number of jobs by one property."""
+        return dict(sorted(await self.query(_COUNTS[by], {"tenant": tenant})))
+
+    async def attempts(self, seq: int) -> list[Attempt]:
+        """Return the kept attempts of a job."""
+        return [Attempt(*row) for row in await self.query("attempts_of_job", {"seq": seq})]
+
+    async def artifacts(self, seq: int) -> list[ArtifactInfo]:
+        """Return the artifacts of a job."""
+        return [ArtifactInfo(*row) for row in await self.query("artifacts_of_job", {"seq": seq})]
+
+    async def artifact(self, seq: int, name: str) -> Artifact | None:
+        """Return one artifact."""
+        rows = await self.query("artifact_read", {"seq": seq, "name": name})
+        return Artifact(*rows[0]) if rows else None
+
+    async def write_artifacts(self, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
+        """Store artifacts."""
+        rows = [
+            (job.seq, artifact.name, artifact.media_type, len(artifact.data), job.epoch, now.wall_ms, artifact.data)
+            for artifact in artifacts
+        ]
+        await self._change_rows("artifact_write", rows)
+
+
+_COUNTS: Final[Mapping[CountBy, str]] = {
+    "state": "counts_by_state",
+    "kind": "counts_by_kind",
+    "lane": "counts_by_lane",
+    "tenant": "counts_by_tenant",
+    "failure_class": "counts_by_failure_class",
+}
+
+
+def _route(number: int, lane: str, kind: str, requires_json: str, *flags: int) -> Route:
+    placed, session = map(bool, flags)
+    key = RouteKey(lane, kind, requires_json, placed, session)
+    return Route(number, key, frozenset(strict_json.decode(requires_json)))
+
+
+def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:
+    """Return what all jobs of one claim have in common."""
+    one = next(iter(jobs.values()))
+    acknowledged = [job.claim_place or 0 for job in jobs.values() if not job.unacknowledged]
+    return {
+        "acknowledged": max(acknowledged, default=-1) + 1,
+        "worker": one.worker,
+        "incarnation": one.incarnation,
+        "lease_token": one.lease_token,
+        "lease_until_ms": one.lease_until_ms,
+        "started_at_ms": one.started_at_ms,
+    }
+
+
+def _conditions(wanted: JobFilter, now: Now) -> dict[str, Any]:
+    """Return what the queries that list and count jobs bind for *wanted*."""
+    return {
+        "states": list(wanted.states) or None,
+        "kind": wanted.kind,
+        "lane": wanted.lane,
+        "tenant": wanted.tenant,
+        "failure_class": wanted.failure_class,
+        "aged_before": None if wanted.age_ms is None else now.wall_ms - wanted.age_ms,
+    }

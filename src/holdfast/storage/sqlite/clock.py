@@ -1,0 +1,62 @@
+"""Telling the time: the wall clock for due moments, and for leases a clock that does not jump.
+
+Leases count on the kernel's boot-time clock, which nobody can set and which goes on while the machine sleeps. It
+starts anew with each boot, so that the file remembers, for the boot it was last used in, how much to add. In a later
+boot the sum starts beyond every lease ever given: whatever ran when the machine went down has lapsed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from holdfast.domain.clock import Now
+from holdfast.storage.sqlite.queries import statements
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def _boot() -> str | None:
+    """Return what tells this boot from all others, or None where the system does not say."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+class SystemClock:
+    """The clock of one database file on this machine. Where a boot cannot be told, leases go by the wall clock."""
+
+    def __init__(self, lease_offset_ms: int | None) -> None:
+        self._lease_offset_ms = lease_offset_ms
+
+    def now(self) -> Now:
+        """Read both clocks."""
+        wall_ms = time.time_ns() // 1_000_000
+        if self._lease_offset_ms is None:
+            return Now(wall_ms, wall_ms)
+        return Now(wall_ms, boot_time_ms() + self._lease_offset_ms)
+
+
+def boot_time_ms() -> int:
+    """Return the milliseconds since this boot, sleep included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def known_clock(connection: sqlite3.Connection) -> SystemClock | None:
+    """Return the clock that the file remembers for this boot, if it does."""
+    boot = _boot()
+    if boot is None or not hasattr(time, "CLOCK_BOOTTIME"):
+        return SystemClock(None)
+    known = connection.execute(statements()["clock_read"]).fetchone()
+    remembered, _, offset = known[0].partition(" ") if known else ("", "", "")
+    return SystemClock(int(offset)) if remembered == boot else None
+
+
+def set_clock(connection: sqlite3.Connection) -> None:
+    """Start the lease clock for this boot, unless another process has; a write transaction is open."""
+    if known_clock(connection) is None:
+        [latest] = connection.execute(statements()["clock_latest_lease"]).fetchone()
+        offset_ms = max(time.time_ns() // 1_000_000, latest + 1) - boot_time_ms()
+        connection.execute(statements()["clock_write"], {"value": f"{_boot()} {offset_ms}"})

@@ -1,0 +1,279 @@
+"""Opening the file: who may, with which settings, migrated or not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from holdfast.domain.clock import Clock
+from holdfast.domain.errors import (
+    Misconfigured,
+    ReadOnlyStore,
+    SchemaMismatch,
+    StoreFull,
+    StoreUnreachable,
+    UnsupportedStore,
+)
+from holdfast.storage.sqlite import migrate as migrations
+from holdfast.storage.sqlite.clock import known_clock, set_clock
+from holdfast.storage.sqlite.file_systems import network_file_system
+from holdfast.storage.sqlite.fork_safety import refuse_unusable
+from holdfast.storage.sqlite.lock_file import SideFile
+from holdfast.storage.sqlite.paths import MEMORY, Identity, check_path, identity_of
+
+BUSY_SECONDS = 10.0
+_OLDEST_SQLITE = (3, 37, 0)  # strict tables
+_STATEMENTS_KEPT = 256
+
+
+class Opener:
+    """Makes connections to the database at *path*, a real path, and knows its clock once one is open."""
+
+    def __init__(self, path: str, *, relaxed: bool, migrates: bool, network_files: bool, clock: Clock | None) -> None:
+        self.path = path
+        self.in_memory = path == MEMORY
+        self.applied: list[str] = []
+        """The migrations that the newest opening applied."""
+        self._relaxed = relaxed
+        self._migrates = migrates
+        self._network_files = network_files
+        self._clock = clock
+        self._given_clock = clock
+        self._identity: Identity | None = None
+        """Which file was opened first; all later connections must be to the same one."""
+
+    @property
+    def clock(self) -> Clock:
+        """The store's clock; a connection has been opened before."""
+        assert self._clock is not None  # noqa: S101  # opening sets it
+        return self._clock
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    def writing_connection(self) -> sqlite3.Connection:
+        """Return a connection that may write, to a database whose schema is current."""
+        self._check_place()
+        if not self._writable():
+            raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
+        connection = self._connect(self.path)
+        try:
+            self._refuse_foreign(connection)
+            _use_wal(connection)
+            connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"pragma journal_size_limit = {LOG_BYTES_LONG}")
+            self.applied = migrations.migrate(connection)
+            self._clock = self._given_clock or _file_clock(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def reading_connection(self) -> sqlite3.Connection | None:
+        """Return a connection that only reads, or None if somebody has to write to the file before that can be."""
+        self._check_place()
+        if not self._exists() and self._writable():
+            return None
+        connection = self._connect(self.path) if self._writable() else self._connect(_read_only(self.path), uri=True)
+        try:
+            if migrations.pending(connection) or not self._know_clock(connection):
+                self._refuse_foreign(connection)
+                connection.close()
+                return None
+            connection.execute("pragma query_only = 1")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def know_clock(self) -> Clock:
+        """Return the clock without writing: the caller's own transaction may hold up every other writer."""
+        if self._clock is None:
+            self._check_place()
+            if not self._exists():
+                raise SchemaMismatch(f"there is no file {self.path!r}; call queue.migrate() before you begin")
+            connection = self._connect(self.path)
+            try:
+                if migrations.pending(connection):
+                    raise SchemaMismatch("this database has no current schema; call queue.migrate() before you begin")
+                if not self._know_clock(connection):
+                    raise Misconfigured(
+                        "the file was not used since this machine started; call queue.migrate() before you begin"
+                    )
+            finally:
+                connection.close()
+        return self.clock
+
+    def side_file(self) -> SideFile:
+        """Open the file beside the database; it is made only if the database is one that this store can use."""
+        self._check_place()
+        if not self._writable():
+            raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
+        try:
+            try:
+                return SideFile(self.path, create=False)
+            except FileNotFoundError:
+                self._make_database()
+                return SideFile(self.path)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise StoreFull(f"the disk is full; nothing was stored ({error})") from error
+            raise StoreUnreachable(
+                f"the lock file cannot be opened ({error}); all who write the database must be able to write its lock"
+                " file: check the permissions of both, or delete the lock file while no process uses the queue"
+            ) from error
+
+    def _make_database(self) -> None:
+        """Make an empty database if there is no file, and raise if there is one that cannot be used."""
+        connection = self._connect(self.path)
+        try:
+            self._refuse_foreign(connection)
+        finally:
+            connection.close()
+
+    # --- one file --------------------------------------------------------------------------------------------------
+
+    def check_unmoved(self) -> None:
+        """Raise if the file that was opened is no longer the one at its path: what is written would be lost."""
+        if self._identity is not None and identity_of(self.path) != self._identity:
+            raise StoreUnreachable(
+                f"{self.path!r} was deleted, moved or replaced while this queue was open, and nothing was stored. Put"
+                " the file back; or stop all processes that use it, delete the -wal and -shm files of the old"
+                " database if you have replaced it, and start them again"
+            )
+
+    def forget_file(self) -> None:
+        """Let the next opening take whatever file is at the path."""
+        self._identity = None
+
+    def _connect(self, path: str, *, uri: bool = False) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS_KEPT,
+            uri=uri,
+        )
+        try:
+            connection.execute(f"pragma synchronous = {'normal' if self._relaxed else 'full'}")
+            self._refuse_encoding(connection)
+            if not self.in_memory:
+                self._identity = self._identity or identity_of(self.path)
+                self.check_unmoved()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _know_clock(self, connection: sqlite3.Connection) -> bool:
+        self._clock = self._clock or known_clock(connection)
+        return self._clock is not None
+
+    # --- what is refused -------------------------------------------------------------------------------------------
+
+    def _check_place(self) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            needed = ".".join(map(str, _OLDEST_SQLITE))
+            raise UnsupportedStore(f"this Python links SQLite {sqlite3.sqlite_version}; {needed} or later is needed")
+        if self.in_memory:
+            return
+        refuse_unusable(self.path)
+        self.check_unmoved()
+        if not check_path(self.path) and not self._migrates:
+            raise StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
+        if not self._network_files and (kind := network_file_system(self.path)):
+            raise UnsupportedStore(
+                f"{self.path!r} lies on a network file system ({kind}), where file locks cannot be trusted;"
+                " move it to a local disk, or connect with network_files=True at your own risk"
+            )
+
+    def _exists(self) -> bool:
+        return Path(self.path).exists()
+
+    def _writable(self) -> bool:
+        if self.in_memory:
+            return True
+        writable = os.access(Path(self.path).parent, os.W_OK)
+        return writable and (not self._exists() or os.access(self.path, os.W_OK))
+
+    def _refuse_encoding(self, connection: sqlite3.Connection) -> None:
+        """Refuse UTF-16, in which SQLite orders text differently, so that the order of claiming would differ too."""
+        [encoding] = connection.execute("pragma encoding").fetchone()
+        if encoding != "UTF-8":
+            raise UnsupportedStore(
+                f"{self.path!r} is encoded in {encoding}, and Holdfast needs UTF-8; use another file, or convert this"
+                " one with `sqlite3 OLD .dump | sqlite3 NEW`"
+            )
+
+    def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
+        if not self._migrates and (missing := migrations.pending(connection)):
+            raise SchemaMismatch(
+                f"this database lacks {missing[0].name} of the Holdfast schema; run `holdfast migrate`"
+            )
+
+
+def _read_only(path: str) -> str:
+    """Return the URI under which a file is read that cannot be written.
+
+    Without a log beside it nobody is writing, and it can be read without making the files that a log needs.
+    """
+    quiet = not Path(f"{path}-wal").exists()
+    return f"file:{quote(os.fsencode(path))}?mode=ro{'&immutable=1' if quiet else ''}"
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log. SQLite does not wait for a lock here by itself, so this does."""
+    patience = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
+def _file_clock(connection: sqlite3.Connection) -> Clock:
+    clock = known_clock(connection)
+    if clock is None:
+        connection.execute("begin immediate")
+        set_clock(connection)
+        connection.execute("commit")
+        clock = known_clock(connection)
+    assert clock is not None  # noqa: S101  # it was set above
+    return clock
+
+
+CHECKPOINT_PAGES = 1_000
+
+
+LOG_BYTES_LONG = 16 << 20
+"""From this length on, readers are waited for so that the log can start anew."""
+
+
+_PATIENCE_MS = 50
+
+
+def trim_log(connection: sqlite3.Connection, path: str) -> None:
+    """Start the log anew if it has grown long and readers let it; the gate is held and no transaction is open."""
+    try:
+        size = os.stat(f"{path}-wal").st_size  # noqa: PTH116  # a path object costs more than the call
+    except OSError:
+        return
+    if size < LOG_BYTES_LONG:
+        return
+    [patience_ms] = connection.execute("pragma busy_timeout").fetchone()
+    try:
+        connection.execute(f"pragma busy_timeout = {_PATIENCE_MS}")
+        connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+    except sqlite3.OperationalError:
+        # A reader holds it back. The next commit tries again.
+        pass
+    finally:
+        connection.execute(f"pragma busy_timeout = {patience_ms}")

@@ -1,0 +1,217 @@
+"""An open transaction that scripts join, each in a savepoint of its own, so that a refused one leaves nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.domain.clock import Clock
+from holdfast.domain.errors import InvalidInput, Misconfigured
+from holdfast.storage.cancellation import in_thread
+from holdfast.storage.notifications import Hub
+from holdfast.storage.sqlite.errors import translated
+from holdfast.storage.sqlite.paths import MEMORY
+from holdfast.storage.sqlite.queries import statements
+from holdfast.storage.sqlite.transaction import (
+    AioSqliteTransaction,
+    Observer,
+    SqliteState,
+    SqliteTransaction,
+    plain_cursor,
+)
+from holdfast.storage.transaction import Operation, PlainForm, run_sync
+
+T = TypeVar("T")
+
+_OPEN = "savepoint holdfast_join"
+_KEEP = "release holdfast_join"
+_UNDO = "rollback to holdfast_join"
+
+
+class SyncJoined:
+    """Joins a transaction on a `sqlite3.Connection`; awaited, it runs in another thread."""
+
+    def __init__(
+        self,
+        state: SqliteState,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        observe: Observer,
+        hub: Hub,
+        mutex: threading.RLock,
+    ) -> None:
+        self.hub = hub
+        self._state = state
+        self._mutex = mutex
+        """Held by the thread that runs something, because savepoints of several threads must not overlap."""
+        self.connection = connection
+        self.signals: set[str] = set()
+        """What to tell the others once the transaction has committed."""
+        self._clock = clock
+        self._observe = observe
+        self._ended = False
+
+    def check(self, path: str) -> None:
+        """Refuse a connection that is not open on the queue's own file, or that changes what statements return."""
+        with translated():
+            cursor = plain_cursor(self.connection)
+            for statement, refuse in _checks(path):
+                refuse(cursor.execute(statement).fetchall())
+
+    def end(self) -> None:
+        """Refuse whatever comes after the transaction's end."""
+        self._ended = True
+
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return self.write(operation)
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint."""
+        with self._mutex:
+            _refuse_ended(ended=self._ended or not self.connection.in_transaction)
+            with translated():
+                return self._run(operation)
+
+    def _run(self, operation: Operation[T]) -> T:
+        cursor = plain_cursor(self.connection)
+        tx = SqliteTransaction(self._state, cursor, self._clock, self._observe)
+        cursor.execute(_OPEN)
+        try:
+            result = run_sync(operation(tx))
+        except BaseException:
+            # An error such as a full disk may have ended the whole transaction already.
+            if self.connection.in_transaction:
+                cursor.execute(_UNDO)
+                cursor.execute(_KEEP)
+            raise
+        cursor.execute(_KEEP)
+        self.signals |= tx.topics
+        return result
+
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint, in another thread."""
+        return await in_thread(partial(self.write, operation))
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint, in another thread."""
+        return await in_thread(partial(self.write, operation))
+
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL."""
+        with self._mutex:
+            _refuse_ended(ended=self._ended)
+            with translated():
+                return self.connection.execute(sql, values).fetchall()
+
+    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL in another thread."""
+        return await in_thread(lambda: self.execute(sql, values))
+
+
+class AsyncJoined:
+    """Joins a transaction on an `aiosqlite.Connection`, awaiting each statement."""
+
+    def __init__(
+        self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, hub: Hub
+    ) -> None:
+        self.hub = hub
+        self._state = state
+        self._unchecked_path: str | None = path
+        self.connection = connection
+        self._clock = clock
+        self._observe = observe
+
+    def read(self, operation: Operation[T]) -> T:
+        """Refuse: this connection can only be awaited."""
+        raise TypeError("an async connection needs an AsyncQueue")
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Refuse: this connection can only be awaited."""
+        raise TypeError("an async connection needs an AsyncQueue")
+
+    async def read_async(self, operation: Operation[T]) -> T:
+        """Run *operation* in a savepoint."""
+        return await self._run(operation)
+
+    async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in a savepoint."""
+        return await self._run(operation)
+
+    async def _run(self, operation: Operation[T]) -> T:
+        _refuse_ended(ended=not self.connection.in_transaction)
+        with translated():
+            cursor = await self.connection.cursor()
+            cursor.row_factory = None
+            await self._check(cursor)
+            await cursor.execute(_OPEN)
+            try:
+                tx = AioSqliteTransaction(self._state, cursor, self._clock, self._observe)
+                result = await operation(tx)
+            except BaseException:
+                if self.connection.in_transaction:
+                    await cursor.execute(_UNDO)
+                    await cursor.execute(_KEEP)
+                raise
+            await cursor.execute(_KEEP)
+            return result
+
+    async def _check(self, cursor: Any) -> None:
+        if self._unchecked_path is not None:
+            for statement, refuse in _checks(self._unchecked_path):
+                await cursor.execute(statement)
+                refuse(list(await cursor.fetchall()))
+            self._unchecked_path = None
+
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
+        """Refuse: this connection can only be awaited."""
+        raise TypeError("an awaited connection needs an AsyncQueue")
+
+    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL."""
+        with translated():
+            return list(await self.connection.execute_fetchall(sql, values))
+
+
+def _refuse_ended(*, ended: bool) -> None:
+    if ended:
+        raise Misconfigured("the transaction that this would join has ended")
+
+
+# --- what is refused of the caller's own connection ----------------------------------------------------------------
+
+
+def _checks(path: str) -> list[tuple[str, Callable[[list[Any]], None]]]:
+    """Return statements to run on the caller's connection, each with what refuses the rows it must not return."""
+    return [
+        ("pragma database_list", partial(_refuse_other_file, path)),
+        (statements()["schema_ledger"], _refuse_converted),
+        ("pragma count_changes", _refuse_counting),
+    ]
+
+
+def _refuse_converted(rows: list[Any]) -> None:
+    """Refuse a connection whose `text_factory` or converters change integers or text, with which all rows begin."""
+    for row in rows:
+        if [type(value) for value in row[:2]] != [int, str]:
+            raise InvalidInput(
+                "connection",
+                "does not return integers as int and text as str; set its text_factory to str, and open it without"
+                " detect_types or without converters for INTEGER and TEXT",
+            )
+
+
+def _refuse_counting(setting: list[Any]) -> None:
+    if setting and setting[0][0]:
+        raise InvalidInput("connection", "has `pragma count_changes` on; run `pragma count_changes = 0` before")
+
+
+def _refuse_other_file(path: str, databases: list[Any]) -> None:
+    _refuse_converted(databases)
+    opened = next((row[2] for row in databases if row[1] == "main"), "")
+    if not opened or path == MEMORY or not Path(opened).samefile(path):
+        raise InvalidInput("connection", f"is open on {opened or ':memory:'!r}, not on this queue's {path!r}")

@@ -1,0 +1,101 @@
+"""What the doctor finds of the SQLite library, the file and its modes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from holdfast.domain.results import Finding
+from holdfast.storage.sql_transaction import SqlTransaction
+from holdfast.storage.sqlite.connection import LOG_BYTES_LONG
+from holdfast.storage.sqlite.file_systems import file_system, network_file_system
+from holdfast.storage.sqlite.paths import MEMORY
+
+# Releases that carry the fix for a write-ahead log reset racing a checkpoint, beside all from 3.51.3 on.
+_WAL_RESET_FIXED = {(3, 50, 7), (3, 44, 6)}
+_SPACE_LOW = 256 << 20
+_SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+
+
+async def examine(tx: SqlTransaction, path: str) -> list[Finding]:
+    """Return what is found of library, journal, syncing, schema, file and the disk it lies on."""
+    [[version]] = await tx.query("doctor_version")
+    [[journal]] = await tx.query("doctor_journal_mode")
+    [[synchronous]] = await tx.query("doctor_synchronous")
+    [[schema]] = await tx.query("doctor_schema")
+    [[soundness]] = await tx.query("doctor_integrity")
+    return [
+        _version(version),
+        _journal(journal),
+        _synchronous(synchronous),
+        Finding("schema", "ok", f"at {schema}"),
+        _soundness(soundness),
+        *([] if path == MEMORY else [_log_size(path), _file_system(path), _space(path)]),
+    ]
+
+
+def _version(version: str) -> Finding:
+    parts = tuple(int(part) for part in version.split("."))
+    if parts >= (3, 51, 3) or parts in _WAL_RESET_FIXED:
+        return Finding("SQLite", "ok", version)
+    return Finding(
+        "SQLite",
+        "warning",
+        f"{version} has a rare bug: a checkpoint that races a reset of the write-ahead log can lose commits",
+        "use a Python that links SQLite 3.51.3 or later",
+    )
+
+
+def _journal(mode: str) -> Finding:
+    if mode == "wal":
+        return Finding("journal", "ok", "write-ahead log")
+    if mode == "memory":
+        return Finding("journal", "warning", "in memory: nothing outlives the process", "use a file")
+    return Finding("journal", "problem", f"journal mode is {mode}", "set it with `pragma journal_mode = wal`")
+
+
+def _synchronous(level: int) -> Finding:
+    name = _SYNCHRONOUS.get(level, str(level))
+    if level >= 2:
+        return Finding("durability", "ok", f"synchronous = {name}: what is acknowledged survives a power cut")
+    return Finding(
+        "durability",
+        "warning",
+        f"synchronous = {name}: a power cut may lose the last acknowledged jobs",
+        'connect without durability="relaxed"',
+    )
+
+
+def _soundness(answer: str) -> Finding:
+    if answer == "ok":
+        return Finding("file", "ok", "sound")
+    return Finding("file", "problem", f"damaged: {answer}", "stop all workers and restore the file from a backup")
+
+
+def _log_size(path: str) -> Finding:
+    log = Path(f"{path}-wal")
+    size = log.stat().st_size if log.exists() else 0
+    if size <= 2 * LOG_BYTES_LONG:
+        return Finding("log size", "ok", f"{size / 2**20:.1f} MiB")
+    return Finding(
+        "log size",
+        "warning",
+        f"the write-ahead log has grown to {size / 2**20:.0f} MiB: a reader keeps it from starting anew",
+        "look for a connection of your own that has left a transaction open",
+    )
+
+
+def _file_system(path: str) -> Finding:
+    kind = network_file_system(path)
+    if kind is None:
+        return Finding("file system", "ok", file_system(path) or "unknown")
+    return Finding(
+        "file system", "problem", f"{kind}: locks over a network cannot be trusted", "move the file to a local disk"
+    )
+
+
+def _space(path: str) -> Finding:
+    free = shutil.disk_usage(Path(path).parent).free
+    if free >= _SPACE_LOW:
+        return Finding("free space", "ok", f"{free / 2**30:.1f} GiB")
+    return Finding("free space", "warning", f"only {free / 2**20:.0f} MiB left", "free some, or `holdfast prune`")

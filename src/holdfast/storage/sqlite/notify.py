@@ -1,0 +1,155 @@
+"""Waking across processes: a thread watches the side file while anybody listens, and wakes those it concerns."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from holdfast.storage.notifications import Hub, Listener
+from holdfast.storage.sqlite.lock_file import SideFile
+
+_IN_MODIFY = 0x00000002
+# Where there is no inotify, how often the counters are looked at.
+_LOOK_SECONDS = 0.005
+# How long the watcher stays after the last listener has gone.
+_LINGER_SECONDS = 2.0
+
+Wait: TypeAlias = Callable[[float], None]
+"""Wait for the bell, so many seconds at most."""
+
+
+class FileHub(Hub):
+    """The hub of one database file in this process: it hears of commits here and in every other process."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__()
+        self._database = database
+        self._watching = threading.Lock()
+        self._seen: dict[str, int] = {}
+        self._side: SideFile | None = None
+
+    def add(self, topic: str, listener: Listener) -> None:
+        """Let *listener* hear of *topic* from now on, wherever the signal comes from."""
+        super().add(topic, listener)
+        with self._watching:
+            side = self._side or self._start()
+            if side is not None:
+                self._seen.setdefault(topic, side.count(topic))
+
+    def refresh(self) -> None:
+        """Start to watch the side file for the listeners that came before there was one."""
+        if self._side is None:
+            for topic in self.topics():
+                self._renew(topic)
+
+    def _start(self) -> SideFile | None:
+        """Open the side file and start to watch it. If there is none yet, or on a read-only disk, waiters poll."""
+        try:
+            self._side = SideFile(self._database, create=False)
+        except OSError:
+            return None
+        threading.Thread(target=self._watch, args=(self._side,), name="holdfast-wake", daemon=True).start()
+        return self._side
+
+    def _watch(self, side: SideFile) -> None:
+        with _bell(side.path) as wait:
+            left_alone_since: float | None = None
+            while left_alone_since is None or time.monotonic() - left_alone_since < _LINGER_SECONDS:
+                wait(_LINGER_SECONDS / 2)
+                listened = self._heed(side)
+                left_alone_since = None if listened else left_alone_since or time.monotonic()
+        with self._watching:
+            # Whoever came meanwhile needs another watcher.
+            self._side = None
+            self._seen.clear()
+            side.close()
+        for topic in self.topics():
+            self._renew(topic)
+
+    def _renew(self, topic: str) -> None:
+        with self._watching:
+            side = self._side or self._start()
+            if side is not None:
+                self._seen.setdefault(topic, side.count(topic))
+        self.publish([topic])
+
+    def _heed(self, side: SideFile) -> bool:
+        """Wake whom the moved counters concern; tell whether anybody listens."""
+        topics = self.topics()
+        moved = []
+        with self._watching:
+            for topic in topics:
+                count = side.count(topic)
+                if self._seen.get(topic) != count:
+                    self._seen[topic] = count
+                    moved.append(topic)
+            for topic in self._seen.keys() - topics:
+                del self._seen[topic]
+        self.publish(moved)
+        return bool(topics)
+
+
+# --- one hub for each file -----------------------------------------------------------------------------------------
+
+_hubs: weakref.WeakValueDictionary[str, FileHub] = weakref.WeakValueDictionary()
+_hubs_lock = threading.Lock()
+
+
+def hub_of(database: str) -> FileHub:
+    """Return the hub of a file, the same for all queues of this process that are open on it."""
+    with _hubs_lock:
+        return _hubs.setdefault(database, FileHub(database))
+
+
+def _forget_hubs() -> None:
+    """Start anew in a forked child: the threads of the parent are not there."""
+    global _hubs, _hubs_lock
+    _hubs, _hubs_lock = weakref.WeakValueDictionary(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_hubs)
+
+
+# --- the bell ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _bell(path: str) -> Iterator[Wait]:
+    """Give a way to wait for the next write to *path*."""
+    descriptor = _watch_file(path)
+    if descriptor is None:
+        yield lambda _seconds: time.sleep(_LOOK_SECONDS)
+        return
+    try:
+        yield lambda seconds: _wait(descriptor, seconds)
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, seconds: float) -> None:
+    # Not `select`, which knows no descriptor beyond 1023.
+    bell = select.poll()
+    bell.register(descriptor, select.POLLIN)
+    if bell.poll(seconds * 1000):
+        os.read(descriptor, 4096)
+
+
+def _watch_file(path: str) -> int | None:
+    """Return an inotify descriptor that tells of writes to *path*, or None where there is no such thing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "inotify_init1"):
+        return None
+    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        return None
+    if libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_MODIFY) < 0:
+        os.close(descriptor)
+        return None
+    return descriptor

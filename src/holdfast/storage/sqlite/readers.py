@@ -1,0 +1,154 @@
+"""Reading: each on one consistent view, beside the writer and beside each other.
+
+As in `turns`, a step that an interrupt cuts short can be begun again, and no `Condition` is waited on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from holdfast.storage.sqlite.connection import Opener
+from holdfast.storage.sqlite.errors import translated
+from holdfast.storage.sqlite.transaction import (
+    Observer,
+    SqliteState,
+    SqliteTransaction,
+    close_connection,
+    plain_cursor,
+)
+from holdfast.storage.transaction import Operation, run_sync
+
+T = TypeVar("T")
+
+_KEPT = 4
+# How often it is looked whether a rest has come, or is over.
+_LOOK_SECONDS = 0.001
+
+
+class _Loan:
+    """What one script reads through: the cursor that runs all its statements, once there is one."""
+
+    __slots__ = ("broken", "cursor")
+
+    def __init__(self) -> None:
+        self.cursor: sqlite3.Cursor | None = None
+        self.broken = False
+
+
+class Readers:
+    """Connections that only read. One is lent to each script; a few are kept for the next."""
+
+    def __init__(
+        self, state: SqliteState, opener: Opener, observe: Observer, make_ready: Callable[[], object]
+    ) -> None:
+        self._state = state
+        self._opener = opener
+        self._observe = observe
+        self._make_ready = make_ready
+        self._mutex = threading.Lock()
+        self._idle: list[sqlite3.Cursor] = []
+        self._loans: set[_Loan] = set()
+        self._resting = False
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run *operation* on one view of the store and return its result."""
+        loan = _Loan()
+        try:
+            with translated():
+                return self._read(loan, operation)
+        finally:
+            try:
+                self._take_back(loan)
+            finally:
+                # Once more, for an interrupt that struck within the first.
+                self._take_back(loan)
+
+    def _read(self, loan: _Loan, operation: Operation[T]) -> T:
+        self._lend(loan)
+        if loan.cursor is None:
+            loan.cursor = plain_cursor(self._open())
+        else:
+            self._opener.check_unmoved()
+        cursor = loan.cursor
+        try:
+            self._observe("begin")
+            cursor.execute("begin")
+            tx = SqliteTransaction(self._state, cursor, self._opener.clock, self._observe)
+            return run_sync(operation(tx))
+        except sqlite3.Error:
+            # Its view is not to be trusted any more.
+            loan.broken = True
+            raise
+
+    def _lend(self, loan: _Loan) -> None:
+        while True:
+            with self._mutex:
+                if not self._resting:
+                    self._loans.add(loan)
+                    if self._idle:
+                        loan.cursor = self._idle[-1]
+                        del self._idle[-1]
+                    return
+            time.sleep(_LOOK_SECONDS)
+
+    def _take_back(self, loan: _Loan) -> None:
+        """End the loan, whatever state it is in; harmless if that was done."""
+        if loan not in self._loans:
+            return
+        cursor = loan.cursor
+        kept = cursor is not None and not loan.broken and _rolled_back(cursor)
+        with self._mutex:
+            if cursor is not None and cursor not in self._idle:
+                if kept and len(self._idle) < _KEPT and not self._resting:
+                    self._idle.append(cursor)
+                else:
+                    close_connection(cursor)
+            loan.cursor = None
+            self._loans.discard(loan)
+
+    def rest(self, seconds: float) -> bool:
+        """Lend nothing more, wait until all is back and close it; tell whether it came back in time."""
+        with self._mutex:
+            self._resting = True
+        patience = time.monotonic() + seconds
+        while self._loans:
+            if time.monotonic() > patience:
+                self._resting = False
+                return False
+            time.sleep(_LOOK_SECONDS)
+        self.close()
+        return True
+
+    def resume(self) -> None:
+        """Lend again."""
+        self._resting = False
+
+    def _open(self) -> sqlite3.Connection:
+        connection = self._opener.reading_connection()
+        if connection is None:
+            # Somebody has to create or migrate the file first; whoever comes to read brings it about.
+            self._make_ready()
+            connection = self._opener.reading_connection()
+        assert connection is not None  # noqa: S101  # the file is there now
+        return connection
+
+    def close(self) -> None:
+        """Close what is not lent; what is will be kept or closed when it comes back."""
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        for cursor in idle:
+            close_connection(cursor)
+
+
+def _rolled_back(cursor: sqlite3.Cursor) -> bool:
+    """End the transaction, if one is open; tell whether the connection can still be used."""
+    try:
+        if cursor.connection.in_transaction:
+            cursor.execute("rollback")
+    except sqlite3.Error:
+        return False
+    return True

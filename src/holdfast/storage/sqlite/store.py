@@ -1,0 +1,228 @@
+"""The SQLite store: one file, opened lazily, one writer at a time, readers beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+from holdfast.domain.clock import Clock
+from holdfast.domain.errors import InvalidInput, Misconfigured
+from holdfast.domain.masking import mask_url
+from holdfast.domain.new_job import Admission
+from holdfast.storage.contract import Transaction
+from holdfast.storage.notifications import Hub
+from holdfast.storage.sqlite.connection import Opener
+from holdfast.storage.sqlite.external_transaction import AsyncJoined, SyncJoined
+from holdfast.storage.sqlite.fork_safety import rest_at_fork
+from holdfast.storage.sqlite.notify import hub_of
+from holdfast.storage.sqlite.paths import MEMORY
+from holdfast.storage.sqlite.readers import Readers
+from holdfast.storage.sqlite.transaction import Observer, SqliteState, unobserved
+from holdfast.storage.sqlite.writer import Writer
+from holdfast.storage.store import Joined
+from holdfast.storage.transaction import Operation, PlainForm
+
+T = TypeVar("T")
+
+# What came over a fork with a transaction open. Closing it could harm the parent's, so it is kept and never touched.
+_orphans: list[object] = []
+# How long a fork waits for what is under way.
+_REST_SECONDS = 5.0
+
+
+class SqliteStore:
+    """One SQLite database. Safe to share between threads and tasks; opened again in a forked child.
+
+    *path* is as `resolve_path` returns it; every connection, fork and child process opens the file by it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        relaxed: bool = False,
+        migrates: bool = True,
+        network_files: bool = False,
+        clock: Clock | None = None,
+        observe: Observer = unobserved,
+    ) -> None:
+        self._state = SqliteState(path)
+        self._settings: dict[str, Any] = {
+            "relaxed": relaxed,
+            "migrates": migrates,
+            "network_files": network_files,
+            "clock": clock,
+            "observe": observe,
+        }
+        self._opener = Opener(path, relaxed=relaxed, migrates=migrates, network_files=network_files, clock=clock)
+        self._observe = observe
+        self._closed_in_memory = False
+        self._start()
+        if not self._opener.in_memory:
+            rest_at_fork(self)
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {mask_url(self._opener.path)}>"
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._hub: Hub = Hub() if self._opener.in_memory else hub_of(self._opener.path)
+        self._writer = Writer(self._state, self._opener, self._hub, self._observe)
+        self._readers = Readers(self._state, self._opener, self._observe, self.migrate)
+
+    @property
+    def hub(self) -> Hub:
+        """Where to listen for what is committed."""
+        self._check_process()
+        return self._hub
+
+    def _check_process(self) -> None:
+        if self._closed_in_memory:
+            raise Misconfigured(
+                "this queue was in memory and has been closed, so that its jobs are gone; connect again for an empty"
+                " one, or use a file"
+            )
+        if os.getpid() != self._process:
+            if self._opener.in_memory:
+                raise Misconfigured("this queue is in memory and belongs to the process that made it; use a file")
+            _orphans.append((self._writer, self._readers))
+            self._start()
+
+    # --- single transactions ---------------------------------------------------------------------------------------
+
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* on one consistent view of the store."""
+        self._check_process()
+        # In memory there is only one connection, so that readers queue with the writers.
+        return (self._writer if self._opener.in_memory else self._readers).run(operation)
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in one transaction and return its result once that has committed."""
+        self._check_process()
+        return self._writer.run(operation)
+
+    def read_async(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+        """Run *operation* in another thread."""
+        self._check_process()
+        if self._opener.in_memory:
+            return self.write_async(operation)
+        return asyncio.to_thread(self._readers.run, operation)
+
+    def write_async(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
+    ) -> Coroutine[Any, Any, T]:
+        """Run *operation* in another thread; it runs to its end if the task is cancelled."""
+        self._check_process()
+        # Now, in the caller's own task: the coroutine may be run by another one.
+        self._writer.refuse_holder()
+        return self._writer.run_async(operation)
+
+    def plain_enqueue(self, new: Admission, again: Operation[Any]) -> PlainForm | None:
+        """Return None: SQLite gains nothing by it."""
+        return None
+
+    # --- transactions of the caller --------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Joined]:
+        """Open a write transaction for the block."""
+        self._check_process()
+        with self._writer.transaction() as joined:
+            yield joined
+
+    @asynccontextmanager
+    async def transaction_async(self) -> AsyncIterator[Joined]:
+        """Open a write transaction for the block, running each of its calls in another thread."""
+        self._check_process()
+        async with self._writer.transaction_async() as joined:
+            yield joined
+
+    def within(self, connection: Any) -> Joined:
+        """Join the write transaction that is open on the caller's own connection."""
+        self._check_process()
+        if not getattr(connection, "in_transaction", False):
+            raise InvalidInput("connection", "has no open transaction; begin one, preferably with BEGIN IMMEDIATE")
+        self._opener.check_unmoved()
+        path = self._opener.path
+        if isinstance(connection, sqlite3.Connection):
+            if path == MEMORY:
+                raise InvalidInput("connection", "cannot be open on a queue in memory, which belongs to itself alone")
+            clock = self._opener.know_clock()
+            joined = SyncJoined(self._state, connection, clock, self._observe, self.hub, threading.RLock())
+            joined.check(path)
+            return joined
+        if hasattr(connection, "execute_fetchall"):
+            return AsyncJoined(self._state, connection, path, self._opener.know_clock(), self._observe, self.hub)
+        raise InvalidInput(
+            "connection", f"must be a sqlite3 or aiosqlite connection, not {type(connection).__name__}"
+        )
+
+    # --- forks -----------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Where the database is."""
+        return self._opener.path
+
+    def rest(self) -> bool:
+        """Close everything once nothing is under way, until `resume`; tell whether that was possible."""
+        if os.getpid() != self._process:
+            # Not used in this process yet, so that there is nothing open.
+            self._start()
+        if not self._writer.rest(_REST_SECONDS):
+            return False
+        if not self._readers.rest(_REST_SECONDS):
+            self._writer.resume()
+            return False
+        return True
+
+    def resume(self) -> None:
+        """Go on after a rest."""
+        self._readers.resume()
+        self._writer.resume()
+
+    # --- opening and closing ---------------------------------------------------------------------------------------
+
+    def twin(self) -> SqliteStore:
+        """Return another store on the same file with connections of its own; one in memory has no other."""
+        return self if self._opener.in_memory else SqliteStore(self.path, **self._settings)
+
+    def description(self) -> str:
+        """Return the path of the file, or that it is in memory."""
+        return "memory" if self._opener.in_memory else self._opener.path
+
+    def address(self) -> dict[str, Any] | None:
+        """Return what another process opens the same file by; none for one in memory, or with a clock of its own."""
+        if self._opener.in_memory or self._settings["clock"] is not None:
+            return None
+        words = {word: self._settings[word] for word in ("relaxed", "migrates", "network_files")}
+        return {"path": self.path, **words}
+
+    def interrupt(self) -> None:
+        """Do nothing: a call waits for no server, and its wait for other writers is bounded."""
+
+    async def interrupt_async(self) -> None:
+        """Do nothing: a call waits for no server, and its wait for other writers is bounded."""
+
+    def migrate(self) -> list[str]:
+        """Open the file, bring its schema up to date and return the migrations that this opening applied."""
+        self._opener.applied = []
+        self.write(_nothing)
+        return self._opener.applied
+
+    def close(self) -> None:
+        """Close the connections once nobody uses them. What was in memory is gone."""
+        if os.getpid() == self._process:
+            self._readers.close()
+            self._writer.close()
+            self._opener.forget_file()
+            self._closed_in_memory = self._opener.in_memory
+
+
+async def _nothing(tx: Transaction) -> None:
+    """Do nothing in a transaction."""

@@ -1,0 +1,479 @@
+"""Writing: one transaction at a time, many scripts in each.
+
+A caller that finds nobody writing leads: it passes the gate, runs its script, then those that others have queued
+meanwhile, each in a savepoint of its own, commits once and answers all. Whoever came too late for that leads next. No
+answer, a refusal included, leaves before the commit it rests on.
+
+An interrupt may strike the leader after any call. What is open and whom it concerns stands in fields, so that
+`_finish`, with which every lead ends, can put it right from wherever it was left, and be begun again itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown, StoreBusy
+from holdfast.storage.cancellation import in_thread
+from holdfast.storage.notifications import Hub
+from holdfast.storage.sqlite.connection import BUSY_SECONDS, Opener, trim_log
+from holdfast.storage.sqlite.errors import translate, translated
+from holdfast.storage.sqlite.event_loops import abandon_when_closed
+from holdfast.storage.sqlite.external_transaction import SyncJoined
+from holdfast.storage.sqlite.lock_file import SideFile
+from holdfast.storage.sqlite.transaction import (
+    Observer,
+    SqliteState,
+    SqliteTransaction,
+    close_connection,
+    plain_cursor,
+)
+from holdfast.storage.sqlite.writer_queue import TaskTicket, Ticket, Turns
+from holdfast.storage.transaction import Operation, run_sync
+
+T = TypeVar("T")
+
+# How many scripts, and for how long, one commit gathers at most.
+_GROUP_MAX = 256
+_GROUP_SECONDS = 0.02
+
+# How often the length of the log is looked at.
+_COMMITS_BETWEEN_LOOKS = 32
+
+# How many interrupts the end of a lead withstands.
+_INTERRUPTS_MAX = 100
+
+_PART_OPEN = "savepoint holdfast_group"
+_PART_KEEP = "release holdfast_group"
+_PART_UNDO = "rollback to holdfast_group"
+
+# The newest transaction of each writer, by its id, that this task or thread, or one that started it, has opened.
+_transactions: ContextVar[dict[int, Ticket]] = ContextVar("holdfast_transactions")
+
+
+class Writer:
+    """The only way to write to one database in this process: for threads, tasks and explicit transactions."""
+
+    def __init__(self, state: SqliteState, opener: Opener, hub: Hub, observe: Observer) -> None:
+        self._state = state
+        self._opener = opener
+        self._hub = hub
+        self._observe = observe
+        self._turns = Turns()
+        self._cursor: sqlite3.Cursor | None = None
+        """Runs every statement of the writing connection; see `SqliteTransaction`."""
+        self._dropped: sqlite3.Cursor | None = None
+        """What is not used any more, and not surely closed yet."""
+        self._side: SideFile | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._commits = 0
+        # Of the lead under way:
+        self._group: list[Ticket] = []
+        self._commit_sent = False
+        self._all_told = False
+        """Whether each of the group has what to tell its caller without a commit."""
+        self._holder: object = None
+        self._joined: SyncJoined | None = None
+        self._rest: Ticket | None = None
+
+    # --- scripts ---------------------------------------------------------------------------------------------------
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run *operation* in a transaction and return its result once that has committed."""
+        self.refuse_holder()
+        ticket = Ticket(operation)
+        try:
+            if self._turns.join(ticket) or self._wait_for_lead(ticket):
+                self._lead(ticket)
+        except BaseException:
+            try:
+                self._abandon(ticket)
+            finally:
+                self._abandon(ticket)  # again, for an interrupt that comes right behind the first
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        result: T = ticket.result
+        return result
+
+    async def run_async(self, operation: Operation[T]) -> T:
+        """Run *operation* as `run` does, in another thread. It is run to its end also if the task is cancelled."""
+        self.refuse_holder()
+        ticket = TaskTicket(operation, self._lead_elsewhere)
+        if self._turns.join(ticket):
+            try:
+                self._lead_elsewhere(ticket)
+            except BaseException:
+                self._abandon(ticket)
+                raise
+        await self._wait_async(ticket, lambda: ticket.answered)
+        if ticket.error is not None:
+            raise ticket.error
+        result: T = ticket.result
+        return result
+
+    # --- waiting for the lead --------------------------------------------------------------------------------------
+
+    def _wait_for_lead(self, ticket: Ticket) -> bool:
+        """Wait in this thread; return whether *ticket* leads, else it has its answer. Raise after too long."""
+        while not self._turns.wait(ticket, BUSY_SECONDS):
+            if ticket.answered:
+                return False
+            self._give_up(ticket)
+        return True
+
+    async def _wait_async(self, ticket: TaskTicket, done: Callable[[], bool]) -> None:
+        """Wait in this task until *done*. Raise if *ticket* has to queue for too long."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while not done():
+            await ticket.rung(BUSY_SECONDS)
+            if not done() and time.monotonic() >= deadline:
+                self._give_up(ticket)
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """Take *ticket* out of the queue and raise, unless it leads or its script is being run."""
+        leader = self._turns.leader
+        if not self._turns.withdraw(ticket):
+            return
+        if leader is _transactions.get({}).get(id(self)):
+            raise Misconfigured(
+                "a transaction of this queue is open in the task that started this one, and was still open after"
+                f" {BUSY_SECONDS:g} s; inside a transaction, call the methods of the transaction"
+            )
+        raise StoreBusy(
+            f"another caller of this queue held its writer for more than {BUSY_SECONDS:g} s; try again, and keep"
+            " transactions short"
+        )
+
+    def _lead_elsewhere(self, ticket: Ticket) -> None:
+        self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-writer")
+        self._threads.submit(self._lead_in_thread, ticket)
+
+    def _lead_in_thread(self, ticket: Ticket) -> None:
+        if not self._turns.leads(ticket):
+            return  # summoned twice
+        try:
+            self._lead(ticket)
+        except BaseException as error:
+            ticket.error = error
+            self._abandon(ticket)
+
+    # --- one group -------------------------------------------------------------------------------------------------
+
+    def _lead(self, ticket: Ticket) -> None:
+        """Run *ticket* and whatever is queued in one transaction, answer all, and pass the lead on."""
+        self._group, self._commit_sent, self._all_told = [ticket], False, False
+        try:
+            self._write_group()
+        except Exception as error:
+            self._tell_failure(ticket, error)
+        self._finish(ticket)
+
+    def _write_group(self) -> None:
+        cursor, group, signals = self._pass_gate(), self._group, set[str]()
+        self._run_part(cursor, group[0], signals)
+        if self._turns.queue:
+            patience = time.monotonic() + _GROUP_SECONDS
+            while len(group) < _GROUP_MAX and (member := self._turns.take_next(group)) is not None:
+                self._run_part(cursor, member, signals)
+                if time.monotonic() > patience:
+                    break
+        if cursor.connection.in_transaction:
+            self._commit(cursor)
+            self._tell(signals)
+            self._observe("committed")
+        else:
+            self._all_told = True
+
+    def _run_part(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str]) -> None:
+        """Run one script. If it fails it leaves nothing behind; the others of its group are not concerned."""
+        assert member.operation is not None  # noqa: S101  # only operations are taken into a group
+        # One that was put back from a group that came to nothing has seen what never was.
+        member.result = member.error = None
+        first = not cursor.connection.in_transaction
+        if first:
+            self._begin(cursor)
+        else:
+            cursor.execute(_PART_OPEN)
+        tx = SqliteTransaction(self._state, cursor, self._opener.clock, self._observe)
+        try:
+            member.result = run_sync(member.operation(tx))
+        except Exception as error:
+            if not cursor.connection.in_transaction:
+                # The engine gave up the whole transaction, and with it what the others had done.
+                raise
+            member.error = translate(error)
+            cursor.execute("rollback" if first else _PART_UNDO)
+        else:
+            signals |= tx.topics
+        if not first:
+            cursor.execute(_PART_KEEP)
+
+    def _tell_failure(self, leader: Ticket, error: Exception) -> None:
+        """Tell all of the group why the store refuses; what else goes wrong concerns the leader alone."""
+        translated_error = translate(error)
+        if isinstance(translated_error, HoldfastError | sqlite3.Error) and not self._committed():
+            for member in self._group:
+                member.error = translated_error
+            self._all_told = True
+        leader.error = translated_error
+
+    # --- the end of a lead -----------------------------------------------------------------------------------------
+
+    def _finish(self, ticket: Ticket) -> None:
+        """Put right whatever the lead of *ticket* has left open, answer its group and pass the lead on."""
+        if self._turns.leader is not ticket:
+            return
+        answerable = self._all_told or self._committed()
+        if not answerable:
+            # Else what is rolled back here would be taken for committed if this is begun again.
+            self._commit_sent = False
+        self._roll_back()
+        if self._dropped is not None:
+            self._drop()
+        self._holder = None
+        if self._joined is not None:
+            self._joined.end()
+            self._joined = None
+        if self._side is not None:
+            self._side.unlock()
+        if len(self._group) > 1 or ticket.threadless:
+            self._dismiss(ticket, answerable=answerable)
+        self._group = []
+        self._turns.pass_on(ticket)
+
+    def _dismiss(self, leader: Ticket, *, answerable: bool) -> None:
+        """Answer the group if it has answers; else only the leader is to stop, and the others are tried again."""
+        others = [member for member in self._group if member is not leader]
+        if not answerable:
+            self._turns.put_back(others)
+            others = []
+        for member in [*others, leader]:
+            member.answered = True
+            member.ring()
+
+    def _committed(self) -> bool:
+        """Tell whether the commit has happened, though an interrupt may have struck as it returned."""
+        return self._commit_sent and self._cursor is not None and not self._cursor.connection.in_transaction
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """Leave the queue, or finish the lead, however many interrupts strike meanwhile."""
+        for _ in range(_INTERRUPTS_MAX):
+            try:
+                self._turns.withdraw(ticket)
+                self._finish(ticket)
+            except BaseException:  # noqa: S112  # the first interrupt is on its way to the caller
+                continue
+            return
+
+    # --- explicit transactions -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[SyncJoined]:
+        """Hold the writer for the block: commit at its end, or roll back if it raises."""
+        self.refuse_holder()
+        ticket = Ticket(None)
+        try:
+            if not self._turns.join(ticket):
+                self._wait_for_lead(ticket)
+            joined = self._open_joined(threading.RLock())
+            self._hold(ticket)
+            yield joined
+            self._finish_joined(joined)
+            self._finish(ticket)
+        except BaseException:
+            try:
+                self._abandon(ticket)
+            finally:
+                self._abandon(ticket)
+            raise
+
+    @asynccontextmanager
+    async def transaction_async(self) -> AsyncIterator[SyncJoined]:
+        """Hold the writer for the block as `transaction` does, running each call in another thread."""
+        self.refuse_holder()
+        ticket = TaskTicket(None)
+        try:
+            with abandon_when_closed(ticket, self._abandon):
+                if not self._turns.join(ticket):
+                    await self._wait_async(ticket, lambda: self._turns.leads(ticket))
+                # Opened and committed in threads, because both may have to wait for other processes.
+                joined = await in_thread(partial(self._work_for, ticket, self._open_joined, ticket.working))
+                self._hold(ticket)
+                yield joined
+                await in_thread(partial(self._work_for, ticket, self._finish_joined, joined))
+        finally:
+            self._abandon(ticket)
+
+    def _work_for(self, ticket: TaskTicket, work: Callable[..., T], *arguments: Any) -> T:
+        """Do *work* in this thread, unless *ticket* lost the lead because its event loop was closed."""
+        with ticket.working:
+            if not self._turns.leads(ticket):
+                raise Misconfigured("the event loop of this transaction was closed; nothing was stored")
+            return work(*arguments)
+
+    def _hold(self, ticket: Ticket) -> None:
+        self._holder = _whoever_runs()
+        _transactions.set({**_transactions.get({}), id(self): ticket})
+
+    def refuse_holder(self) -> None:
+        """Raise if the caller already holds this queue's transaction: it would wait for itself."""
+        if self._holder is not None and self._holder == _whoever_runs():
+            raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
+
+    def _open_joined(self, mutex: threading.RLock) -> SyncJoined:
+        with translated():
+            cursor = self._pass_gate()
+            self._begin(cursor)
+        clock = self._opener.clock
+        self._joined = SyncJoined(self._state, cursor.connection, clock, self._observe, self._hub, mutex)
+        return self._joined
+
+    def _finish_joined(self, joined: SyncJoined) -> None:
+        joined.end()
+        if not joined.connection.in_transaction:
+            raise Misconfigured("the transaction was ended by SQL run in it; leave commit and rollback to the block")
+        assert self._cursor is not None  # noqa: S101  # it was opened with the transaction
+        self._commit(self._cursor)
+        self._tell(joined.signals)
+        self._observe("committed")
+
+    # --- gate, begin, commit, roll back ----------------------------------------------------------------------------
+
+    def _pass_gate(self) -> sqlite3.Cursor:
+        """Pass the gate that all writers of all processes pass, and return the cursor of the open connection."""
+        if self._side is None and not self._opener.in_memory:
+            self._side = self._opener.side_file()
+            self._hub.refresh()
+        if self._side is not None:
+            self._side.lock(BUSY_SECONDS)
+            self._opener.check_unmoved()
+        # Nothing is open, unless the last lead was interrupted beyond measure.
+        self._roll_back()
+        if self._cursor is None:
+            self._cursor = plain_cursor(self._opener.writing_connection())
+        return self._cursor
+
+    def _begin(self, cursor: sqlite3.Cursor) -> None:
+        self._observe("begin")
+        cursor.execute("begin immediate")
+
+    def _commit(self, cursor: sqlite3.Cursor) -> None:
+        # Checked once more, because a transaction of the caller may have been open for long.
+        self._opener.check_unmoved()
+        self._observe("commit")
+        self._commit_sent = True
+        try:
+            cursor.execute("commit")
+        except sqlite3.Error as error:
+            # The first thing done here, as the engine may have rolled back by itself, which is no commit.
+            self._commit_sent = False
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
+                # The disk may or may not have it. The connection's view is not to be trusted any more.
+                self._drop()
+                raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
+            raise translate(error) from error
+
+    def _roll_back(self) -> None:
+        try:
+            if self._cursor is not None and self._cursor.connection.in_transaction:
+                self._cursor.execute("rollback")
+        except sqlite3.Error:
+            self._drop()
+
+    def _tell(self, signals: set[str]) -> None:
+        """Wake whoever waits, here and in other processes, and keep the log short; the gate is held.
+
+        What goes wrong here does no harm: waiters poll, and the next commit looks at the log again.
+        """
+        if self._opener.in_memory:
+            self._hub.publish(signals)
+            return
+        with contextlib.suppress(Exception):
+            if signals:
+                self._hub.publish(signals)
+                if self._side is not None:
+                    self._side.ring(signals)
+            if self._commits % _COMMITS_BETWEEN_LOOKS == 0 and self._cursor is not None:
+                trim_log(self._cursor.connection, self._opener.path)
+            self._commits += 1
+
+    # --- closing and resting ---------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the connection behind the gate, because the last one to close also checkpoints."""
+        self.refuse_holder()
+        ticket = Ticket(None)
+        try:
+            if not self._turns.join(ticket):
+                self._wait_for_lead(ticket)
+            self._close_all()
+        finally:
+            try:
+                self._abandon(ticket)
+            finally:
+                self._abandon(ticket)
+
+    def rest(self, seconds: float) -> bool:
+        """Take the lead and close everything, until `resume`; tell whether the lead could be had in time."""
+        if self._holder is not None:
+            return False
+        ticket = Ticket(None)
+        self._rest = ticket
+        try:
+            if self._turns.join(ticket) or self._turns.wait(ticket, seconds):
+                self._close_all()
+                return True
+        except Exception:
+            self._abandon(ticket)
+        except BaseException:
+            try:
+                self._abandon(ticket)
+            finally:
+                self._abandon(ticket)
+            raise
+        self._abandon(ticket)
+        return False
+
+    def resume(self) -> None:
+        """Go on after a rest."""
+        if self._rest is not None:
+            self._abandon(self._rest)
+
+    def _close_all(self) -> None:
+        if self._cursor is not None:
+            if self._side is not None:
+                self._side.lock(BUSY_SECONDS)
+            self._drop()
+        side = self._side
+        if side is not None:
+            side.unlock()
+            self._side = None
+            side.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+    def _drop(self) -> None:
+        if self._cursor is not None:
+            self._dropped, self._cursor = self._cursor, None
+        if self._dropped is not None:
+            close_connection(self._dropped)
+            self._dropped = None
+
+
+def _whoever_runs() -> object:
+    """Return the task, or else the thread, that is running."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()

@@ -1,0 +1,115 @@
+"""What the client needs of a store: running operations, opening transactions, joining the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from holdfast.domain.new_job import Admission
+from holdfast.storage.notifications import Hub
+from holdfast.storage.transaction import Operation, PlainForm
+
+T = TypeVar("T")
+
+
+class SyncTarget(Protocol):
+    """Runs operations in the caller's thread."""
+
+    @property
+    def hub(self) -> Hub:
+        """Where to listen for what is committed."""
+        ...
+
+    def read(self, operation: Operation[T]) -> T:
+        """Run *operation* on one consistent view of the store, without the right to write."""
+        ...
+
+    def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
+        """Run *operation* in one write transaction and return its result once that has committed.
+
+        With *plain*, the engine may run that instead of the operation.
+        """
+        ...
+
+
+class AsyncTarget(Protocol):
+    """Runs operations without blocking the event loop."""
+
+    @property
+    def hub(self) -> Hub:
+        """Where to listen for what is committed."""
+        ...
+
+    def read_async(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+        """Do what `read` does."""
+        ...
+
+    def write_async(
+        self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
+    ) -> Coroutine[Any, Any, T]:
+        """Do what `write` does; the call itself raises if the caller's task holds a transaction of the store."""
+        ...
+
+
+class Joined(SyncTarget, AsyncTarget, Protocol):
+    """A transaction that is already open: operations join it, each in a savepoint of its own."""
+
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL in the transaction and return the rows."""
+        ...
+
+    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run the caller's own SQL in the transaction and return the rows."""
+        ...
+
+
+class Store(SyncTarget, AsyncTarget, Protocol):
+    """One database, opened lazily, safe to share between threads and tasks."""
+
+    def plain_enqueue(self, new: Admission, again: Operation[Any]) -> PlainForm | None:
+        """Return the storing of one job as one statement, if the engine has such a form and the job is plain.
+
+        *again* finds out whether the job was stored, if the statement was not confirmed.
+        """
+        ...
+
+    def transaction(self) -> AbstractContextManager[Joined]:
+        """Open a write transaction that commits at the end of the block, or rolls back if it raises."""
+        ...
+
+    def transaction_async(self) -> AbstractAsyncContextManager[Joined]:
+        """Open a write transaction that commits at the end of the block, or rolls back if it raises."""
+        ...
+
+    def within(self, connection: Any) -> Joined:
+        """Join the write transaction open on the caller's own connection."""
+        ...
+
+    def twin(self) -> Store:
+        """Return another store on the same database with connections of its own; one in memory has no other."""
+        ...
+
+    def address(self) -> dict[str, Any] | None:
+        """Return, as JSON, what another process opens the same database by; none if no other can."""
+        ...
+
+    def description(self) -> str:
+        """Return where the database is, for people: a file's path, or host and database; never a password."""
+        ...
+
+    def interrupt(self) -> None:
+        """Make calls of threads that wait for a server raise `Unavailable`; other calls go on."""
+        ...
+
+    async def interrupt_async(self) -> None:
+        """Make calls in this event loop that wait for a server raise `Unavailable`, unless they end soon."""
+        ...
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date and return the migrations applied."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the database. A store that is used again opens again."""
+        ...

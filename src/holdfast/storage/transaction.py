@@ -1,0 +1,39 @@
+"""Running operations: what a store is handed, and how sync callers run coroutines that never suspend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from holdfast.storage.contract import Transaction
+from holdfast.storage.sql_queries import Rows
+
+T = TypeVar("T")
+
+Operation: TypeAlias = Callable[[Transaction], Coroutine[Any, Any, T]]
+"""A store operation with its arguments bound; it can be started again from its beginning."""
+
+
+class PlainForm(NamedTuple):
+    """A whole write transaction as one statement, for an engine to which each question costs a round trip."""
+
+    name: str
+    values: Mapping[str, Any]
+    finish: Callable[[Rows], Any]
+    """Return the result by what the statement returned; None if it did nothing and the operation has to run."""
+    again: Operation[Any]
+    """What to run instead if it is not known whether the statement was committed."""
+    topics: Sequence[str]
+    """The topics to notify."""
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        coroutine.close()
+    raise RuntimeError("an operation suspended in a sync transaction")

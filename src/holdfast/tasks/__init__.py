@@ -1,0 +1,1 @@
+"""Tasks: functions as jobs, their arguments, options and outcomes."""

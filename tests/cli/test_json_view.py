@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import holdfast
+from holdfast.cli import json_view
+from tests.cli.conftest import Cli
+
+# What stays inside: secrets, digests, places in the order, and the lease clock, which is no wall time.
+INTERNAL = {
+    "seq",
+    "claim_place",
+    "turn",
+    "lease_token",
+    "lease_until_ms",
+    "settle_digest",
+    "unacknowledged",
+    "digest",
+    "predecessor",
+    "deferred_since_ms",
+    "event_count",
+    "session_number",
+}
+# Stored under one name, shown under another.
+RENAMED = {"dedupe_kind", "record_all", "enqueue_seq"}
+
+
+def test_every_field_of_a_job_is_shown_or_known_to_stay_inside(cli: Cli) -> None:
+    shown = set(json_view.job(cli.queue.enqueue("a").job))
+
+    stored = {field.removesuffix("_json") for field in holdfast.Job._fields}
+    failures = {field for field in stored if field.startswith("failure_")}
+    assert stored - INTERNAL - RENAMED - failures <= shown
+    assert not shown & INTERNAL
+
+
+def test_a_jobs_moments_are_milliseconds_and_its_bodies_decoded(cli: Cli) -> None:
+    job = cli.queue.enqueue("a", {"n": 2**70}, headers={"h": "1"}, tags={"t": "2"}, delay=60).job
+    shown = json_view.job(job)
+
+    assert shown["due_at_ms"] - shown["enqueued_at_ms"] == 60_000
+    assert (shown["payload"], shown["headers"], shown["tags"]) == ({"n": 2**70}, {"h": "1"}, {"t": "2"})
+    assert shown["backoff"] == {"base_ms": 60_000, "factor": 2.0, "cap_ms": 3_600_000, "jitter": 0.2}
+
+
+def test_what_makes_a_job_a_batch_of_a_session_is_shown(cli: Cli) -> None:
+    job = cli.queue.enqueue("a", session="chat-42", slot="join", source_key="m1", items=[1, 2]).job
+
+    assert json_view.job(job)["batch"] == {
+        "session": "chat-42",
+        "work_class": "turn",
+        "delivery": "earliest_safe_boundary",
+        "slot": "join",
+        "merge_key": "default",
+        "source_key": "m1",
+        "items": 2,
+        "enqueue_seq": 1,
+    }
+    assert json_view.job(cli.queue.enqueue("a").job)["batch"] is None
+
+
+def test_every_field_of_an_attempt_is_shown(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+    cli.queue.claim(worker="w1")
+    [attempt] = cli.queue.attempts("one")
+
+    shown = set(json_view.attempt(attempt))
+
+    assert {field for field in attempt._fields if not field.startswith("failure_")} <= shown
+    assert json_view.attempt(attempt)["outcome"] is None
+
+
+def test_every_field_of_an_event_is_shown(cli: Cli) -> None:
+    cli.queue.enqueue("a", job_id="one")
+    cli.queue.cancel("one")
+    [event] = cli.queue.events()
+
+    assert set(json_view.event(event)) == {field.removesuffix("_json") for field in event._fields}
+
+
+def test_large_numbers_survive_the_command_line(cli: Cli) -> None:
+    assert cli.json("enqueue", "a", str(2**70))["job"]["payload"] == 2**70

@@ -1,0 +1,182 @@
+"""What holds for every command: where options may stand, help, errors, and a queue that does not exist."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import holdfast
+from holdfast.cli import errors
+from holdfast.cli.root import root
+from tests.cli.conftest import Cli
+
+ON_EXISTING = [
+    ["jobs", "list"],
+    ["jobs", "show", "x"],
+    ["jobs", "cancel", "x"],
+    ["jobs", "requeue", "x"],
+    ["jobs", "requeue", "--failed", "--yes"],
+    ["jobs", "cancel", "--kind", "x", "--yes"],
+    ["jobs", "priority", "x", "1"],
+    ["jobs", "wait", "x"],
+    ["jobs", "artifact", "x", "y"],
+    ["lanes", "list"],
+    ["lanes", "set", "x", "--state", "paused"],
+    ["kinds", "list"],
+    ["kinds", "retire", "x", "--yes"],
+    ["kinds", "restore", "x"],
+    ["events"],
+    ["stats"],
+    ["prune", "--older-than", "1d", "--yes"],
+    ["doctor"],
+]
+
+
+@pytest.mark.parametrize("words", ON_EXISTING, ids=" ".join)
+def test_a_queue_that_does_not_exist_is_named_and_not_created(cli: Cli, words: list[str]) -> None:
+    said = cli.refusal(*words, code=2)
+
+    assert f"there is no queue at {str(cli.path)!r}" in said
+    assert "hint: name another with --url or HOLDFAST_URL" in said
+    assert not cli.path.exists()
+
+
+def test_a_missing_queue_in_json_has_a_code(cli: Cli) -> None:
+    result = cli.run("stats", "--json")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert json.loads(result.stderr)["error"]["code"] == "store_missing"
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
+def test_the_url_may_stand_before_or_after_the_subcommand(cli: Cli, tmp_path: Path, form: str) -> None:
+    other = form.format(tmp_path / "other.db")
+    cli.text("enqueue", "a", "--url", other)
+
+    assert cli.json("--url", other, "stats")["total"] == 1
+    assert cli.json("jobs", "--url", other, "list")["jobs"][0]["kind"] == "a"
+    assert cli.json("jobs", "list", "--url", other)["jobs"][0]["kind"] == "a"
+    assert not cli.path.exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["--json", "lanes", "list"], ["lanes", "--json", "list"], ["lanes", "list", "--json"]]
+)
+def test_json_may_stand_before_or_after_the_subcommand(cli: Cli, words: list[str]) -> None:
+    cli.queue.migrate()
+
+    assert "lanes" in json.loads(cli.text(*words))
+
+
+def test_a_url_of_an_unknown_scheme_is_refused(cli: Cli) -> None:
+    assert "names no store that Holdfast knows" in cli.refusal("stats", "--url", "redis://x", code=2)
+
+
+def test_an_empty_url_is_refused_rather_than_taken_for_the_default(cli: Cli) -> None:
+    assert "error: url: must " in cli.refusal("stats", "--url", "", code=2)
+
+
+def test_a_folder_is_no_queue(cli: Cli, tmp_path: Path) -> None:
+    assert "is a directory; give the path of a SQLite file" in cli.refusal("stats", "--url", str(tmp_path), code=2)
+
+
+def test_wrong_usage_points_to_the_help_of_that_command(cli: Cli) -> None:
+    assert "hint: see 'root jobs list --help'" in cli.refusal("jobs", "list", "--colour", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["job", "list"], "'root jobs'"),
+        (["Stats"], "'root stats'"),
+        (["jobs", "cancle", "x"], "'root jobs cancel'"),
+        (["requeue", "x"], "'root jobs requeue'"),
+        (["list"], "'root jobs list' or 'root lanes list' or 'root kinds list'"),
+    ],
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(cli: Cli, words: list[str], meant: str) -> None:
+    assert f"did you mean {meant}?" in cli.refusal(*words, code=2)
+
+
+def test_a_command_that_resembles_none_is_refused_without_a_guess(cli: Cli) -> None:
+    assert cli.refusal("xyzzy", code=2).startswith("error: there is no command 'xyzzy'\n")
+
+
+def test_wrong_usage_in_json_is_one_object(cli: Cli) -> None:
+    result = cli.run("jobs", "list", "--colour", "--json")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert json.loads(result.stderr)["error"]["code"] == "invalid_input"
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands(root)), ids=" ".join)
+def test_every_command_has_help_with_examples(cli: Cli, path: tuple[str, ...]) -> None:
+    short, long = cli.text(*path, "-h"), cli.text(*path, "--help")
+
+    assert short == long
+    assert "Examples:\n" in short
+    assert "\n  holdfast " in short
+
+
+@pytest.mark.parametrize("path", [path for path in commands(root) if path[:1] != ("demo",)], ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns(cli: Cli, path: tuple[str, ...]) -> None:
+    assert max(map(len, cli.text(*path, "-h", columns=80).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("path", [path for path in commands(root) if path[:1] != ("demo",)], ids=" ".join)
+def test_every_command_takes_url_and_json(cli: Cli, path: tuple[str, ...]) -> None:
+    said = cli.text(*path, "-h")
+
+    assert "--url" in said
+    assert "--json" in said
+
+
+def test_help_documents_the_exit_codes(cli: Cli) -> None:
+    said = cli.text()
+
+    for code in (errors.OK, errors.REFUSED, errors.MISUSED, errors.UNAVAILABLE, errors.TIMED_OUT):
+        assert f"\n  {code}    " in said
+    for code in (errors.INTERRUPTED, errors.CUT_OFF):
+        assert f"\n  {code}  " in said
+
+
+def test_the_version_is_told(cli: Cli) -> None:
+    assert cli.text("--version") == f"holdfast {holdfast.__version__}\n"
+
+
+def leaves(branch: type[holdfast.HoldfastError]) -> Iterator[type[holdfast.HoldfastError]]:
+    yield branch
+    for child in branch.__subclasses__():
+        yield from leaves(child)
+
+
+@pytest.mark.parametrize(
+    ("branch", "code"), [(holdfast.Refused, 1), (holdfast.Misconfigured, 2), (holdfast.Unavailable, 3)]
+)
+def test_every_error_has_the_exit_code_of_its_branch(branch: type[holdfast.HoldfastError], code: int) -> None:
+    for error in leaves(branch):
+        expected = 4 if error is holdfast.WaitTimeout else code
+        assert errors.exit_code_of(error.__new__(error)) == expected
+
+
+def test_an_error_is_one_line_whatever_it_carries(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    said = cli.refusal("jobs", "show", "x\n\x1b[2Jerror: y", code=2)
+
+    assert "\x1b" not in said
+    assert said.count("\n") == 1

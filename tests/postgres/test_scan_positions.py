@@ -1,0 +1,204 @@
+"""Marks spare claims a walk through what was claimed before, and hide nothing that is ready."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Done
+from holdfast.storage.postgres.scan_positions import Marks, PastMoments
+from tests.chaos.processes import PATIENCE_SECONDS
+from tests.support.clock import ManualClock
+from tests.support.job_states import claimed
+
+BATCH = 10
+
+
+@pytest.fixture
+def marked(queue: holdfast.Queue) -> holdfast.Queue:
+    """A queue whose client has marked where its work begins: some was claimed, and enough is left."""
+    queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(5 * BATCH)])
+    assert len(queue.claim_many(limit=BATCH)) == BATCH
+    return queue
+
+
+@pytest.fixture
+def pinned(url: str, schema: str) -> Iterator[None]:
+    """A transaction that keeps the server from clearing away whatever is changed from here on."""
+    with psycopg.connect(url) as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select pg_current_xact_id()")
+        yield
+
+
+READY = ("job_ready",)
+RUNNING = ("job_lease", "job_holder")
+
+
+def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
+    """Return how many entries of these indexes were looked at so far."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        [[read]] = connection.execute(
+            "select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = %s and indexrelname = any (%s)",
+            [schema, list(indexes)],
+        ).fetchall()
+    return int(read)
+
+
+def read_by_second(url: str, schema: str, indexes: Sequence[str] = READY, clock: ManualClock | None = None) -> int:
+    """Return how many entries a claim looks at that follows another of its client."""
+    counts = []
+    for claims in (1, 2):
+        before = _settled(lambda: entries_read(url, schema, READY))
+        of_interest = entries_read(url, schema, indexes)
+        # A client tells the server what it did when it ends, and a new one has no marks.
+        with holdfast.connect(url, schema=schema, clock=clock) as client:
+            for _ in range(claims):
+                client.claim_many(limit=BATCH)
+        _settled(lambda: entries_read(url, schema, READY), but_not=before)
+        counts.append(entries_read(url, schema, indexes) - of_interest)
+    return counts[1] - counts[0]
+
+
+def _settled(count: object, but_not: int | None = None) -> int:
+    """Return a count that stands still, because the server adds up what its clients did a moment later."""
+    patience = threading.Event()
+    seen = -1
+    for _ in range(int(PATIENCE_SECONDS / 0.05)):
+        now = count()  # type: ignore[operator]
+        if now == seen != but_not:
+            return int(now)
+        seen = now
+        patience.wait(0.05)
+    raise AssertionError("the count never stood still")
+
+
+def test_a_claim_does_not_walk_through_what_was_claimed_under_a_pinned_snapshot(
+    pinned: None, url: str, schema: str, queue: holdfast.Queue
+) -> None:
+    queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3_000)])
+    for _ in range(20):
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
+    queue.close()
+    # The first claim after a while looks at everything; the one after it starts where that has ended.
+    assert read_by_second(url, schema) < 200
+
+
+def test_without_marks_a_claim_would_walk_through_all_of_it(
+    pinned: None, url: str, schema: str, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Marks, "of", lambda _marks, _routes: {})
+    queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3_000)])
+    for _ in range(20):
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
+    queue.close()
+    assert read_by_second(url, schema) > 2_000
+
+
+@pytest.fixture
+def lapsed(pinned: None, url: str, schema: str) -> ManualClock:
+    """Leases of jobs that were settled long ago, of which the server must keep the entries; tells the time."""
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3_000)])
+        for _ in range(20):
+            queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
+    with psycopg.connect(url, autocommit=True) as connection:
+        # It knows then that hardly anything runs, and must not think that all which runs is quickly looked at.
+        connection.execute(f"analyze {schema}.job".encode())
+    clock.advance(3600)
+    return clock
+
+
+def test_a_claim_does_not_walk_through_the_leases_of_settled_jobs(lapsed: ManualClock, url: str, schema: str) -> None:
+    assert read_by_second(url, schema, RUNNING, lapsed) < 200
+
+
+def test_without_a_memory_of_moments_a_claim_would_walk_through_all_of_them(
+    lapsed: ManualClock, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PastMoments, "lows", lambda _moments, whole: {"wall_low": -1, "lease_low": -1})
+    assert read_by_second(url, schema, RUNNING, lapsed) > 1_000
+
+
+def test_a_lease_that_lapsed_before_it_was_seen_is_taken_back_by_a_claim_that_comes_up_short(
+    url: str, schema: str
+) -> None:
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3)])
+        lost = claimed(queue, worker="slow", lease=600).job
+        assert len(queue.claim_many(limit=1)) == 1
+        with psycopg.connect(url, autocommit=True) as connection:
+            # As if it had been committed long after it was written.
+            past = clock.now().lease_ms - 1000
+            connection.execute(f"update {schema}.job set lease_until_ms = {past} where id = %s".encode(), [lost.id])
+        found = queue.claim_many(limit=BATCH)
+        assert lost.id in [claim.job.id for claim in found]
+        assert len(found) == 2
+
+
+def test_what_commits_late_before_the_mark_is_found_by_a_claim_that_comes_up_short(
+    url: str, schema: str, queue: holdfast.Queue
+) -> None:
+    queue.cancel(queue.enqueue("mail").id)
+    with holdfast.connect(url, schema=schema) as other, other.transaction() as late:
+        first = late.enqueue("mail", "late")
+        queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(BATCH + 3)])
+        assert len(queue.claim_many(limit=BATCH)) == BATCH
+    found = [claim.job.id for claim in queue.claim_many(limit=BATCH)]
+    assert found[0] == first.id
+    assert len(found) == 4
+
+
+def test_what_was_given_back_before_the_mark_is_found_by_a_claim_that_comes_up_short(
+    url: str, schema: str, queue: holdfast.Queue
+) -> None:
+    queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3 * BATCH)])
+    with holdfast.connect(url, schema=schema) as other, psycopg.connect(url) as hand:
+        # Somebody has the first jobs in hand, and in the end does not take them.
+        hand.execute(f"select seq from {schema}.job order by seq limit {BATCH} for update".encode())
+        assert len(queue.claim_many(limit=BATCH)) == BATCH
+        hand.rollback()
+        assert len(queue.claim_many(limit=3 * BATCH)) == 2 * BATCH
+        assert other.claim() is None
+
+
+def test_a_more_urgent_job_is_never_behind_the_mark(marked: holdfast.Queue) -> None:
+    urgent = marked.enqueue("mail", "urgent", priority=1)
+    assert claimed(marked).job.id == urgent.id
+
+
+def test_a_less_urgent_job_comes_after_all_behind_the_mark(marked: holdfast.Queue) -> None:
+    later = marked.enqueue("mail", "later", priority=-1)
+    claims = marked.claim_many(limit=5 * BATCH)
+    assert [claim.job.id for claim in claims][-1:] == [later.id]
+    assert len(claims) == 4 * BATCH + 1
+
+
+def test_what_becomes_ready_again_is_claimed_though_the_mark_has_passed_it(queue: holdfast.Queue) -> None:
+    made = queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3 * BATCH)])
+    first = queue.claim_many(limit=BATCH)
+    queue.claim_many(limit=BATCH)
+    queue.settle_many([(claim, holdfast.Released()) for claim in first])
+    rest = queue.claim_many(limit=5 * BATCH)
+    assert {claim.job.id for claim in first} <= {claim.job.id for claim in rest}
+    assert len(rest) == len(made) - BATCH
+
+
+def test_another_tenant_of_a_fair_lane_is_reached_by_a_claim_that_comes_up_short(marked: holdfast.Queue) -> None:
+    other = marked.enqueue("mail", "of another", tenant="a")
+    found = [claim.job.id for claim in marked.claim_many(limit=5 * BATCH)]
+    assert other.id in found
+
+
+def test_several_routes_are_each_marked(queue: holdfast.Queue) -> None:
+    kinds = [f"kind{number}" for number in range(4)]
+    queue.enqueue_many([{"kind": kinds[number % 4], "payload": number} for number in range(80)])
+    taken = [claim.job.payload for _ in range(8) for claim in queue.claim_many(limit=BATCH)]
+    assert taken == list(range(80))
+    assert queue.claim() is None

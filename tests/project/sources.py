@@ -1,0 +1,92 @@
+"""What the project tests examine: modules as syntax trees, pages as text and tables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "holdfast"
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+
+
+class Module(NamedTuple):
+    """One of our modules, parsed."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def layer(self) -> str:
+        """The package below `holdfast` it belongs to; empty for the few modules at the top."""
+        parts = self.name.split(".")
+        return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ""
+
+
+def modules() -> list[Module]:
+    """Return every module of the package."""
+    return [_parsed(path) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+def _parsed(path: Path) -> Module:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    name = ".".join(part for part in parts if part != "__init__")
+    return Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+
+
+def imports(module: Module) -> Iterator[str]:
+    """Yield the dotted names that *module* imports when it runs, anywhere in it."""
+    for node in _executed(module.tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                assert node.level == 0, f"{module.name}: imports are written in full, not relative"
+                assert node.module is not None
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _executed(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes of *tree*, except those that only type checkers read."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        typing_only = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        waiting += node.orelse if typing_only and isinstance(node, ast.If) else ast.iter_child_nodes(node)
+
+
+def texts(module: Module) -> Iterator[tuple[int, str]]:
+    """Yield the strings of *module* with their lines, docstrings left out."""
+    prose = {id(docstring) for docstring in _docstrings(module.tree)}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.lineno, node.value
+
+
+def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
+    # A string that stands as a statement explains what is above it; it is never run.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+
+
+def table_rows(page: Path) -> dict[str, list[str]]:
+    """Return the tables of *page*: the code word in each row's first cell, and the cells after it."""
+    rows = {}
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and (word := re.fullmatch(r"`([^`]+)`", cells[0])):
+            rows[word[1]] = cells[1:]
+    return rows
+
+
+def assert_none(offenders: Iterable[object]) -> None:
+    """Fail with every one of *offenders* on a line of its own."""
+    listed = [str(offender) for offender in offenders]
+    assert not listed, "\n" + "\n".join(listed)

@@ -1,0 +1,115 @@
+"""Every Python block and every `holdfast` command in README and docs runs, and prints what the page shows.
+
+The blocks of one page run in order, in one namespace and one empty folder. In Python blocks a comment `#> text` shows
+one line of output; in console blocks the lines after a command do, where `...` stands for anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import holdfast
+from tests.project.sources import DOCS, PAGES, ROOT
+
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^\s*#> ?(.*)$", re.MULTILINE)
+COMMAND = re.compile(r"^\$ (?P<words>.+)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """One fenced block and the line of its page on which its text begins."""
+
+    language: str
+    text: str
+    line: int
+
+
+def _blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found["language"], found["text"], text.count("\n", 0, found.start("text")) + 1)
+        for found in FENCE.finditer(text)
+    ]
+
+
+def _runs(page: Path) -> bool:
+    return any(block.language in {"python", "console"} for block in _blocks(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.name)
+def test_the_examples_of_a_page_run_and_print_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        for block in _blocks(page):
+            match block.language:
+                case "python":
+                    _run_python(page, block, namespace)
+                case "console":
+                    _run_commands(page, block)
+                case _:
+                    pass
+    finally:
+        for value in namespace.values():
+            if isinstance(value, holdfast.Queue):
+                value.close()
+
+
+def _run_python(page: Path, block: Block, namespace: dict[str, Any]) -> None:
+    # Blank lines in front let a traceback name the line of the page.
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec", dont_inherit=True)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, namespace)
+    assert printed.getvalue().splitlines() == SHOWN.findall(block.text), f"{page.name}, line {block.line}"
+
+
+def _run_commands(page: Path, block: Block) -> None:
+    for found in COMMAND.finditer(block.text):
+        words = shlex.split(found["words"])
+        assert words[0] == "holdfast", f"{page.name}, line {block.line}: only holdfast is run here"
+        command = [sys.executable, "-m", "holdfast.cli", *words[1:]]
+        settings = {**os.environ, "COLUMNS": "118", "PYTHONUTF8": "1"}
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=settings)
+        assert (ran.returncode, ran.stderr) == (0, ""), found["words"]
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        assert doctest.OutputChecker().check_output(found["shown"], ran.stdout, flags), ran.stdout
+
+
+def test_a_block_says_its_language_or_is_a_picture() -> None:
+    for page in PAGES:
+        for block in _blocks(page):
+            assert block.language in {"python", "console", "text", ""}
+            if not block.language:
+                assert "import holdfast" not in block.text, f"{page.name}, line {block.line} is not run"
+
+
+def test_a_page_links_only_to_what_is_there() -> None:
+    for page in [*PAGES, *DOCS.rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_no_page_installs_the_package_from_an_index_that_does_not_have_it() -> None:
+    for page in PAGES:
+        for line in re.findall(r"pip install [^`\n]*", page.read_text(encoding="utf-8")):
+            assert not re.search(r"[\s'\"]holdfast\b", line), f"{page.name}: {line}"

@@ -1,0 +1,77 @@
+"""`Queue` and `AsyncQueue` are the same queue in two colours, and so are their transactions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import holdfast
+from holdfast.client.operations import Operations
+from tests.project.sources import assert_none
+
+OWN_TO_QUEUES = {"transaction", "within", "migrate", "close"}
+# What only the runtime of a worker calls.
+OWN_TO_WORKERS = {"keep_many", "troubles", "worker_beat", "worker_leave"}
+# How operations are given a runner and the tasks of their queue.
+BINDING = {"on", "sync_on", "async_on", "for_tasks"}
+OWN_TO_TRANSACTIONS = {"execute"}
+# Not awaited: one is entered with `async with`, the other only prepares.
+NOT_AWAITED = {"transaction", "within"}
+
+
+def _public(face: type) -> dict[str, Callable[..., Any]]:
+    return {name: value for name, value in vars(face).items() if callable(value) and not name.startswith("_")}
+
+
+QUEUE, ASYNC_QUEUE = _public(holdfast.Queue), _public(holdfast.AsyncQueue)
+TRANSACTION, ASYNC_TRANSACTION = _public(holdfast.Transaction), _public(holdfast.AsyncTransaction)
+# Written in several files, each the base of the next.
+OPERATIONS = {name for part in Operations.__mro__[:-1] for name in _public(part)}
+
+
+def test_both_queues_offer_the_same_methods() -> None:
+    assert QUEUE.keys() == ASYNC_QUEUE.keys()
+
+
+def test_both_transactions_offer_the_same_methods() -> None:
+    assert TRANSACTION.keys() == ASYNC_TRANSACTION.keys()
+
+
+def test_a_queue_offers_every_operation() -> None:
+    assert QUEUE.keys() - OWN_TO_QUEUES == OPERATIONS - OWN_TO_WORKERS - BINDING
+
+
+def test_what_a_transaction_offers_the_queue_offers_too() -> None:
+    assert TRANSACTION.keys() - OWN_TO_TRANSACTIONS <= QUEUE.keys()
+
+
+def test_a_method_has_the_same_signature_and_docstring_on_both_queues() -> None:
+    assert_none(_unlike(QUEUE, ASYNC_QUEUE, QUEUE))
+
+
+def test_a_method_has_the_same_signature_and_docstring_on_both_transactions() -> None:
+    assert_none(_unlike(TRANSACTION, ASYNC_TRANSACTION, TRANSACTION))
+
+
+def test_a_method_has_the_same_signature_and_docstring_on_a_queue_and_its_transaction() -> None:
+    assert_none(_unlike(QUEUE, TRANSACTION, TRANSACTION.keys() - OWN_TO_TRANSACTIONS))
+
+
+def test_no_method_of_the_sync_classes_is_awaited_and_those_of_the_async_classes_are() -> None:
+    coroutines = inspect.iscoroutinefunction
+    assert_none(name for name, method in (QUEUE | TRANSACTION).items() if coroutines(method))
+    assert {name for name, method in ASYNC_QUEUE.items() if not coroutines(method)} == NOT_AWAITED
+    assert_none(name for name, method in ASYNC_TRANSACTION.items() if not coroutines(method))
+
+
+Methods: TypeAlias = Mapping[str, Callable[..., Any]]
+
+
+def _unlike(one: Methods, other: Methods, names: Iterable[str]) -> list[str]:
+    """Return the names of methods that differ in parameters or docstring, or have none."""
+
+    def told(method: Callable[..., Any]) -> object:
+        return inspect.signature(method).parameters, method.__doc__
+
+    return [name for name in sorted(names) if not one[name].__doc__ or told(one[name]) != told(other[name])]

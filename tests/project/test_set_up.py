@@ -1,0 +1,116 @@
+"""The set-up: versions pinned by name only, one command for everything, an interpreter that really starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.project.sources import ROOT
+
+TARGETS = ["help", "demo", "test", "test-long", "check", "test-pythons", "bench", "bench-quick", "clean"]
+PINNED = re.compile(r"([A-Za-z0-9._-]+)==[0-9][A-Za-z0-9.!+]*")
+
+
+def _constraints() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_constraints_are_names_and_versions_only() -> None:
+    assert [line for line in _constraints() if not PINNED.fullmatch(line)] == []
+
+
+def test_everything_the_project_asks_for_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].values()
+    asked = [*project["build-system"]["requires"], *(wanted for extra in extras for wanted in extra)]
+    names = {_normal(re.split(r"[<>=\[ ]", wanted)[0]) for wanted in asked} - {"holdfast"}
+    pinned = {_normal(line.split("==")[0]) for line in _constraints()}
+
+    assert names - pinned == set()
+
+
+def test_installing_the_library_brings_nothing_else() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert project["project"]["dependencies"] == []
+
+
+def test_make_without_a_target_lists_them_all() -> None:
+    shown = _run("make", PATH=os.environ["PATH"])
+
+    assert shown.returncode == 0
+    assert re.findall(r"^  make ([a-z-]+)", shown.stdout, re.MULTILINE) == TARGETS
+
+
+def test_the_gate_runs_the_tests_and_then_the_checks() -> None:
+    gate = ROOT / ".ci" / "run"
+    lines = gate.read_text(encoding="utf-8").splitlines()
+
+    assert gate.stat().st_mode & 0o111
+    assert "set -euo pipefail" in lines
+    assert [line for line in lines if line.startswith("make ")] == ["make test", "make check"]
+
+
+@pytest.fixture
+def shims(tmp_path: Path) -> Path:
+    """A folder of interpreters that only complain, as version managers leave them on PATH."""
+    for name in ("python3", "python3.11", "python3.12", "python3.13"):
+        shim = tmp_path / "shims" / name
+        shim.parent.mkdir(exist_ok=True)
+        shim.write_text("#!/bin/sh\necho 'not installed' >&2\nexit 127\n")
+        shim.chmod(0o755)
+    return tmp_path / "shims"
+
+
+def test_an_interpreter_that_does_not_start_is_not_found(shims: Path, tmp_path: Path) -> None:
+    _link_tools(tmp_path / "tools")
+
+    found = _run("scripts/find-pythons", PATH=f"{shims}:{tmp_path / 'tools'}", HOME=str(tmp_path))
+
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_an_interpreter_in_a_version_managers_folder_is_found_behind_its_shims(shims: Path, tmp_path: Path) -> None:
+    _link_tools(tmp_path / "tools")
+    kept = tmp_path / ".pyenv" / "versions" / "one" / "bin" / "python3"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("#!/bin/sh\necho '3.11 /somewhere/python3'\n")
+    kept.chmod(0o755)
+
+    found = _run("scripts/find-pythons", PATH=f"{shims}:{tmp_path / 'tools'}", HOME=str(tmp_path))
+
+    assert found.stdout == "3.11 /somewhere/python3\n"
+
+
+def test_a_chosen_interpreter_that_does_not_start_is_named(shims: Path, tmp_path: Path) -> None:
+    chosen = str(shims / "python3")
+
+    refused = _run("scripts/prepare", str(tmp_path / "venv"), "test", PATH=os.environ["PATH"], PYTHON=chosen)
+
+    assert refused.returncode == 1
+    assert refused.stderr == f"PYTHON={chosen} does not start.\n"
+    assert not (tmp_path / "venv").exists()
+
+
+def _link_tools(folder: Path) -> None:
+    # Only what the script itself uses, so that no real interpreter is on PATH.
+    folder.mkdir()
+    for tool in ("sh", "awk", "env"):
+        found = shutil.which(tool)
+        assert found is not None
+        (folder / tool).symlink_to(found)

@@ -1,0 +1,416 @@
+"""The file beside the database, as a gate between processes: exclusive, fair, and never kept by the dead."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import StoreBusy
+from holdfast.storage.sqlite import writer
+from holdfast.storage.sqlite.lock_file import SideFile
+from tests.chaos.processes import PATIENCE_SECONDS, Child, gate_is_free, say
+from tests.chaos.threads import in_background, interruptible, wait_until
+from tests.support.filesystems import open_folder
+
+SOON = 0.05
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "jobs.db")
+
+
+@pytest.fixture
+def side(path: str) -> Iterator[SideFile]:
+    side = SideFile(path)
+    yield side
+    side.close()
+
+
+# --- what the other processes do -----------------------------------------------------------------------------------
+
+
+def hold_gate(pipe: Connection, path: str) -> None:
+    side = SideFile(path)
+    side.lock(PATIENCE_SECONDS)
+    say(pipe, "held")
+    side.unlock()
+    say(pipe, "free")
+
+
+def hold_gate_and_fork(pipe: Connection, path: str) -> None:
+    side = SideFile(path)
+    side.lock(PATIENCE_SECONDS)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    say(pipe, child)
+
+
+def hold_transaction(pipe: Connection, path: str) -> None:
+    with holdfast.connect(path) as queue, queue.transaction() as transaction:
+        transaction.enqueue("mail", job_id="theirs")
+        say(pipe, "held")
+
+
+def add_behind_gate(pipe: Connection, path: str, tally: str, rounds: int) -> None:
+    """Add to a number in a file in a way that loses additions if two do it at once."""
+    side, number = SideFile(path), Path(tally)
+    say(pipe)
+    for _ in range(rounds):
+        side.lock(PATIENCE_SECONDS)
+        number.write_text(str(int(number.read_text()) + 1))
+        side.unlock()
+    pipe.send("done")
+
+
+def pass_until_told(pipe: Connection, path: str) -> None:
+    """Pass the gate again and again until told to end, then say how often it did."""
+    side, passed = SideFile(path), 0
+    say(pipe)
+    while not pipe.poll():
+        side.lock(PATIENCE_SECONDS)
+        passed += 1
+        side.unlock()
+    pipe.send(passed)
+
+
+@contextmanager
+def held_elsewhere(path: str) -> Iterator[Child]:
+    with Child(hold_gate, path) as holder:
+        assert holder.hear() == "held"
+        yield holder
+
+
+def comes_free(path: str) -> bool:
+    """Whether the gate can be passed and goes on to be, once late threads have taken and left it."""
+    in_a_row = 0
+    for _ in range(300):
+        in_a_row = in_a_row + 1 if gate_is_free(path) else 0
+        if in_a_row == 20:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+# --- exclusive -----------------------------------------------------------------------------------------------------
+
+
+class TestExclusive:
+    def test_one_process_at_a_time_is_behind_the_gate(self, path: str, tmp_path: Path) -> None:
+        tally = tmp_path / "tally"
+        tally.write_text("0")
+        children = [Child(add_behind_gate, path, str(tally), 300) for _ in range(4)]
+        for child in children:
+            child.hear()
+        for child in children:
+            child.tell()
+        for child in children:
+            assert child.hear() == "done"
+            child.kill()
+        assert tally.read_text() == "1200"
+
+    def test_two_openings_in_one_process_exclude_each_other(self, path: str, side: SideFile) -> None:
+        side.lock(SOON)
+        assert not gate_is_free(path)
+        side.unlock()
+        assert gate_is_free(path)
+
+    def test_who_waits_gets_it_when_it_is_let_go(self, path: str, side: SideFile) -> None:
+        with held_elsewhere(path) as holder:
+            waiting = in_background(side.lock, PATIENCE_SECONDS)
+            holder.tell("let go")
+            assert holder.hear() == "free"
+            waiting.result(PATIENCE_SECONDS)
+            assert not gate_is_free(path)
+
+    def test_nobody_who_keeps_asking_is_left_out(self, path: str) -> None:
+        children = [Child(pass_until_told, path) for _ in range(4)]
+        for child in children:
+            child.hear()
+        for child in children:
+            child.tell()
+        time.sleep(1.5)  # a time in which they compete, not a time they are measured by
+        for child in children:
+            child.tell("end")
+        passed = [child.hear() for child in children]
+        for child in children:
+            child.kill()
+        assert min(passed) * 20 > max(passed), passed
+
+
+# --- patience ------------------------------------------------------------------------------------------------------
+
+
+class TestPatience:
+    def test_a_gate_held_for_too_long_is_told_and_can_be_asked_for_again(self, path: str, side: SideFile) -> None:
+        with held_elsewhere(path) as holder:
+            for _ in range(3):
+                with pytest.raises(StoreBusy, match="try again"):
+                    side.lock(SOON)
+            holder.tell("let go")
+            assert holder.hear() == "free"
+            side.lock(PATIENCE_SECONDS)
+            assert not gate_is_free(path)
+            side.unlock()
+            assert gate_is_free(path)
+
+    def test_a_request_that_was_given_up_does_not_keep_the_gate(self, path: str, side: SideFile) -> None:
+        with held_elsewhere(path) as holder:
+            with pytest.raises(StoreBusy):
+                side.lock(SOON)
+            holder.tell("let go")
+            assert holder.hear() == "free"
+            assert comes_free(path)
+
+    def test_a_request_that_was_given_up_serves_the_next_one(self, path: str, side: SideFile) -> None:
+        with held_elsewhere(path) as holder:
+            with pytest.raises(StoreBusy):
+                side.lock(SOON)
+            waiting = in_background(side.lock, PATIENCE_SECONDS)
+            holder.tell("let go")
+            assert holder.hear() == "free"
+            waiting.result(PATIENCE_SECONDS)
+
+    def test_locking_and_giving_up_again_and_again_never_leaves_it_locked(self, path: str, side: SideFile) -> None:
+        other = SideFile(path)
+        for round_ in range(200):
+            other.lock(PATIENCE_SECONDS)
+            releasing = in_background(other.unlock)
+            try:
+                # Lengths around the moment of release, so that grant and giving up meet.
+                side.lock(0.0001 * (round_ % 5))
+            except StoreBusy:
+                pass
+            else:
+                side.unlock()
+            releasing.result(PATIENCE_SECONDS)
+        other.lock(PATIENCE_SECONDS)
+        other.close()
+
+    def test_an_interrupted_wait_does_not_keep_the_gate(self, path: str, side: SideFile) -> None:
+        with held_elsewhere(path) as holder:
+            with pytest.raises(KeyboardInterrupt), interrupted_once_waiting():
+                side.lock(PATIENCE_SECONDS)
+            holder.tell("let go")
+            assert holder.hear() == "free"
+            assert comes_free(path)
+
+    def test_closing_after_giving_up_leaves_other_openings_alone(
+        self, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        late_holds, reached = threading.Event(), threading.Event()
+        flock = fcntl.flock
+
+        def unlock_late(descriptor: int, operation: int) -> None:
+            if operation == fcntl.LOCK_UN and threading.current_thread() is keeper:
+                reached.set()
+                late_holds.wait(1)  # in vain if what is about to be unlocked is the keeper's own
+            flock(descriptor, operation)
+
+        with held_elsewhere(path) as holder:
+            early = SideFile(path)
+            with pytest.raises(StoreBusy):
+                early.lock(SOON)
+            [keeper] = [thread for thread in threading.enumerate() if thread.name == "holdfast-gate"]
+            monkeypatch.setattr(fcntl, "flock", unlock_late)
+            early.close()
+            late = SideFile(path)  # under the number that has just become free
+            holder.tell("let go")
+            assert holder.hear() == "free"
+            late.lock(PATIENCE_SECONDS)
+            while keeper.is_alive() and not reached.is_set():
+                late.unlock()
+                late.lock(PATIENCE_SECONDS)
+            late_holds.set()
+            keeper.join(PATIENCE_SECONDS)
+            assert not gate_is_free(path)
+            late.close()
+
+
+@contextmanager
+def interrupted_once_waiting() -> Iterator[None]:
+    """Let a signal interrupt the main thread while it waits in the block."""
+
+    def interrupt_waiter() -> None:
+        wait_until(lambda: any(thread.name == "holdfast-gate" for thread in threading.enumerate()))
+        time.sleep(SOON)  # the thread was started; its owner now waits
+        interrupt()
+
+    with interruptible() as interrupt:
+        interrupting = in_background(interrupt_waiter)
+        try:
+            yield
+        finally:
+            interrupting.result(PATIENCE_SECONDS)
+
+
+# --- the dead and the stopped --------------------------------------------------------------------------------------
+
+
+class TestHoldersThatFallSilent:
+    def test_a_killed_holder_frees_the_gate(self, path: str, side: SideFile) -> None:
+        with held_elsewhere(path) as holder:
+            assert not gate_is_free(path)
+            holder.kill()
+            side.lock(PATIENCE_SECONDS)
+
+    def test_a_killed_holder_frees_the_gate_though_its_forked_child_lives(self, path: str, side: SideFile) -> None:
+        with Child(hold_gate_and_fork, path) as holder:
+            orphan = holder.hear()
+            try:
+                holder.kill()
+                side.lock(1)
+            finally:
+                os.kill(orphan, signal.SIGKILL)
+
+    def test_a_killed_transaction_leaves_nothing_and_holds_nobody_up(self, path: str) -> None:
+        with holdfast.connect(path) as queue, Child(hold_transaction, path) as holder:
+            assert holder.hear() == "held"
+            holder.kill()
+            assert queue.enqueue("mail", job_id="ours").created
+            assert [job.id for job in queue.jobs()] == ["ours"]
+
+    def test_a_stopped_holder_is_told_to_others_until_it_goes_on(
+        self, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writer, "BUSY_SECONDS", SOON)
+        with holdfast.connect(path) as queue, Child(hold_transaction, path) as holder:
+            assert holder.hear() == "held"
+            holder.stop()
+            for _ in range(2):
+                with pytest.raises(StoreBusy):
+                    queue.enqueue("mail", job_id="ours")
+            assert queue.counts() == {}
+            monkeypatch.setattr(writer, "BUSY_SECONDS", PATIENCE_SECONDS)
+            holder.resume()
+            holder.tell()
+            assert queue.enqueue("mail", job_id="ours").created
+            assert {job.id for job in queue.jobs()} == {"ours", "theirs"}
+
+
+# --- permissions ---------------------------------------------------------------------------------------------------
+
+
+def _mode(path: str) -> int:
+    return stat.S_IMODE(Path(path).stat().st_mode)
+
+
+class TestPermissions:
+    @pytest.mark.parametrize(
+        ("database", "lock_file"), [(0o600, 0o600), (0o640, 0o600), (0o644, 0o600), (0o660, 0o660), (0o666, 0o666)]
+    )
+    def test_those_who_may_write_the_database_may_use_it_and_no_others(
+        self, path: str, database: int, lock_file: int
+    ) -> None:
+        Path(path).touch()
+        Path(path).chmod(database)
+        for _ in range(2):  # as it is made, and as it is opened after the mode was changed
+            SideFile(path).close()
+            assert _mode(f"{path}-holdfast") == lock_file
+            Path(f"{path}-holdfast").chmod(0o604)
+
+    def test_its_mode_follows_the_database_whatever_the_umask(self, path: str) -> None:
+        before = os.umask(0)
+        try:
+            with holdfast.connect(path) as queue:
+                queue.migrate()
+        finally:
+            os.umask(before)
+        assert _mode(f"{path}-holdfast") == 0o600
+        Path(path).chmod(0o664)
+        with holdfast.connect(path) as queue:
+            queue.migrate()
+        assert _mode(f"{path}-holdfast") == 0o660
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT CAN GIVE FILES TO OTHER USERS")
+    def test_another_user_of_the_group_can_write_and_a_stranger_can_neither_write_nor_lock(self) -> None:
+        with open_folder() as folder:
+            folder.chmod(0o777)
+            path = str(folder / "jobs.db")
+            Path(path).touch()
+            os.chown(path, _OWNER, _GROUP)
+            Path(path).chmod(0o660)
+            with holdfast.connect(path) as queue:
+                queue.migrate()
+            for user, group, ending in ((_OWNER, _GROUP, 0), (_MEMBER, _GROUP, 0), (_STRANGER, _STRANGER, 13)):
+                assert _visit_as(user, group, path) == ending
+
+    def test_a_lock_file_that_may_not_be_opened_is_named(self, path: str) -> None:
+        with holdfast.connect(path) as queue:
+            queue.migrate()
+        Path(f"{path}-holdfast").unlink()
+        Path(f"{path}-holdfast").symlink_to("elsewhere")
+        with pytest.raises(holdfast.StoreUnreachable, match=r"the lock file cannot be opened .*jobs\.db-holdfast"):
+            holdfast.connect(path).enqueue("mail")
+
+
+_OWNER, _MEMBER, _STRANGER, _GROUP = 60001, 60002, 60003, 60010
+
+
+def _visit_as(user: int, group: int, path: str) -> int:
+    """As another user: enqueue a job, then try to lock the lock file; return 0, or the number of the error."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([group])
+            os.setgid(group)
+            os.setuid(user)
+            try:
+                descriptor = os.open(f"{path}-holdfast", os.O_RDONLY)
+            except OSError as error:
+                with pytest.raises((holdfast.ReadOnlyStore, holdfast.StoreUnreachable)):
+                    holdfast.connect(path).enqueue("mail")
+                os._exit(error.errno or 1)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.close(descriptor)
+            with holdfast.connect(path) as queue:
+                os._exit(0 if queue.enqueue("mail").created else 1)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# --- counters ------------------------------------------------------------------------------------------------------
+
+
+def ring_when_told(pipe: Connection, path: str, topic: str) -> None:
+    side = SideFile(path)
+    say(pipe)
+    side.ring([topic])
+    say(pipe)
+
+
+class TestCounters:
+    def test_a_ring_in_another_process_raises_the_counter_here(self, path: str, side: SideFile) -> None:
+        with Child(ring_when_told, path, "job:a") as ringer:
+            ringer.hear()
+            before = side.count("job:a")
+            ringer.tell()
+            ringer.hear()
+            assert side.count("job:a") == before + 1
+            assert side.count("job:b") == 0
+
+    def test_a_counter_at_its_end_starts_anew(self, side: SideFile) -> None:
+        side._slots[:] = memoryview(b"\xff" * 4096 * 8).cast("Q")
+        side.ring(["job:a"])
+        assert side.count("job:a") == 0
+
+    def test_a_deleted_file_still_counts_for_those_who_have_it_open(self, path: str, side: SideFile) -> None:
+        Path(side.path).unlink()
+        side.ring(["job:a"])
+        assert side.count("job:a") == 1
+        fresh = SideFile(path)
+        assert fresh.count("job:a") == 0
+        fresh.close()

@@ -1,0 +1,355 @@
+"""Waking across processes: whoever waits is woken by the bell and need not look; without a bell, waiters poll."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Done
+from holdfast.client import operations
+from holdfast.client.connect import async_queue_on, queue_on
+from holdfast.storage.notifications import SyncListener
+from holdfast.storage.sqlite import notify
+from holdfast.storage.sqlite.lock_file import SideFile
+from holdfast.storage.sqlite.notify import FileHub, hub_of
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.transaction import run_sync
+from tests.chaos.processes import PATIENCE_SECONDS, Child, say
+from tests.chaos.threads import in_background, wait_until
+
+LOOK = "job_by_id"
+_of_others: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "jobs.db")
+
+
+@pytest.fixture(autouse=True)
+def short_linger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let watchers end soon, and each test see only its own."""
+    _of_others.update(watchers())
+    monkeypatch.setattr(notify, "_LINGER_SECONDS", 0.1)
+    yield
+    wait_until(lambda: not watchers())
+
+
+@pytest.fixture
+def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody look by himself: only the bell can wake."""
+    monkeypatch.setattr(operations, "_POLL_SECONDS_FIRST", PATIENCE_SECONDS)
+    monkeypatch.setattr(operations, "_POLL_SECONDS_LAST", PATIENCE_SECONDS)
+
+
+class Looks:
+    """Counts how often waiters look at their job."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, name: str) -> None:
+        self.count += name == LOOK
+
+    def beyond(self, count: int) -> bool:
+        return self.count > count
+
+
+def open_counted(path: str) -> tuple[holdfast.Queue, Looks]:
+    looks = Looks()
+    return queue_on(SqliteStore(path, observe=looks)), looks
+
+
+def watchers() -> list[threading.Thread]:
+    running = threading.enumerate()
+    return [thread for thread in running if thread.name == "holdfast-wake" and thread not in _of_others]
+
+
+def wait_for(queue: holdfast.Queue, job_id: str) -> holdfast.Job:
+    return queue.wait(job_id, timeout=PATIENCE_SECONDS)
+
+
+# --- what the other processes do -----------------------------------------------------------------------------------
+
+
+def settle_when_told(pipe: Connection, path: str) -> None:
+    """Claim everything, and settle as done whatever is named, until told to end."""
+    queue = holdfast.connect(path)
+    claims = {claim.job.id: claim for claim in queue.claim_many(lease=600, limit=1000)}
+    word = say(pipe)
+    while word != "end":
+        queue.settle(claims[word], Done())
+        word = say(pipe)
+
+
+class TestAcrossProcesses:
+    @pytest.mark.usefixtures("no_poll")
+    def test_a_settle_elsewhere_wakes_a_waiter_that_never_polls(self, path: str) -> None:
+        queue, looks = open_counted(path)
+        jobs = [queue.enqueue("mail").id for _ in range(20)]
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            for job_id in jobs:
+                looks.count = 0
+                waiting = in_background(wait_for, queue, job_id)
+                wait_until(lambda: looks.count >= 1)
+                worker.tell(job_id)
+                assert waiting.result(PATIENCE_SECONDS).state == "done"
+                # Once before it slept and once when it was woken; a colliding topic may wake it in vain.
+                assert looks.count <= 3
+                worker.hear()
+        queue.close()
+
+    @pytest.mark.usefixtures("no_poll")
+    def test_every_one_of_many_waiters_is_woken(self, path: str) -> None:
+        queue, looks = open_counted(path)
+        jobs = [queue.enqueue("mail").id for _ in range(10)]
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            waiting = [in_background(wait_for, queue, job_id) for job_id in jobs for _ in range(5)]
+            wait_until(lambda: looks.count >= 50)
+            for job_id in jobs:
+                worker.tell(job_id)
+                worker.hear()
+            assert [answer.result(PATIENCE_SECONDS).state for answer in waiting] == ["done"] * 50
+        queue.close()
+
+    @pytest.mark.usefixtures("no_poll")
+    def test_a_task_is_woken_too(self, path: str) -> None:
+        looks = Looks()
+        store = SqliteStore(path, observe=looks)
+        job_id = queue_on(store).enqueue("mail").id
+
+        async def wait(worker: Child) -> holdfast.Job:
+            waiting = asyncio.create_task(async_queue_on(store).wait(job_id, timeout=PATIENCE_SECONDS))
+            await asyncio.to_thread(wait_until, lambda: looks.count >= 1)
+            worker.tell(job_id)
+            return await waiting
+
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            assert asyncio.run(wait(worker)).state == "done"
+        store.close()
+
+    @pytest.mark.usefixtures("no_poll")
+    def test_what_concerns_others_does_not_make_a_waiter_look(self, path: str) -> None:
+        queue, looks = open_counted(path)
+        jobs = [queue.enqueue("mail", job_id=f"job-{number}").id for number in range(20)]
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            waiting = in_background(wait_for, queue, jobs[0])
+            wait_until(lambda: looks.count >= 1)
+            wait_until(lambda: bool(watchers()))
+            for job_id in [*jobs[1:], jobs[0]]:
+                worker.tell(job_id)
+                worker.hear()
+            assert waiting.result(PATIENCE_SECONDS).state == "done"
+            assert looks.count <= 3
+        queue.close()
+
+    @pytest.mark.usefixtures("no_poll")
+    def test_more_than_a_thousand_open_files_are_no_hindrance(self, path: str) -> None:
+        queue, looks = open_counted(path)
+        job_id = queue.enqueue("mail").id
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+            try:
+                waiting = in_background(wait_for, queue, job_id)
+                wait_until(lambda: looks.count >= 1)
+                worker.tell(job_id)
+                assert waiting.result(PATIENCE_SECONDS).state == "done"
+            finally:
+                for descriptor in opened:
+                    os.close(descriptor)
+        queue.close()
+
+
+# --- the watcher ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(path: str) -> Iterator[FileHub]:
+    SideFile(path).close()
+    hub = hub_of(path)
+    yield hub
+    hub._listeners.clear()
+
+
+class TestTheWatcher:
+    def test_it_ends_after_the_last_listener_and_lets_go_of_its_files(self, hub: FileHub, path: str) -> None:
+        first, second = SyncListener(), SyncListener()
+        hub.add("a", first)
+        hub.add("b", second)
+        assert len(watchers()) == 1
+        hub.remove("a", first)
+        hub.remove("b", second)
+        wait_until(lambda: not watchers())
+        opened = [str(number.readlink()) for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
+        assert [name for name in opened if name.startswith(path)] == []
+
+    def test_it_stays_while_anybody_listens(self, hub: FileHub, path: str) -> None:
+        listener = SyncListener()
+        hub.add("a", listener)
+        [watcher] = watchers()
+        side = SideFile(path)
+        watcher.join(0.5)  # much longer than it lingers
+        side.ring(["a"])
+        assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
+        hub.remove("a", listener)
+        side.close()
+
+    def test_who_comes_while_it_is_ending_is_not_missed(
+        self, hub: FileHub, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(notify, "_LINGER_SECONDS", 0.002)
+        side = SideFile(path)
+        for round_ in range(300):
+            listener = SyncListener()
+            hub.add(f"topic-{round_ % 3}", listener)
+            side.ring([f"topic-{round_ % 3}"])
+            assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
+            hub.remove(f"topic-{round_ % 3}", listener)
+            time.sleep(0.0005 * (round_ % 10))  # around the moment in which the watcher ends
+        side.close()
+
+    def test_listeners_that_come_and_go_in_many_threads_are_all_woken(self, hub: FileHub, path: str) -> None:
+        side, gate = SideFile(path), threading.Lock()
+
+        def live(topic: str) -> int:
+            for _ in range(30):
+                listener = SyncListener()
+                hub.add(topic, listener)
+                with gate:
+                    side.ring([topic])
+                assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
+                hub.remove(topic, listener)
+            return 30
+
+        lives = [in_background(live, f"topic-{n}") for n in range(16)]
+        assert [answer.result(PATIENCE_SECONDS) for answer in lives] == [30] * 16
+        side.close()
+
+
+def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(path: str) -> None:
+    hub, listener = hub_of(path), SyncListener()
+    hub.add("a", listener)
+    assert watchers() == []
+    assert not Path(f"{path}-holdfast").exists()
+    with holdfast.connect(path) as queue:
+        queue.migrate()
+    assert len(watchers()) == 1
+    side = SideFile(path)
+    run_sync(listener.wait(0))  # it may have been woken when the watcher started
+    side.ring(["a"])
+    assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
+    hub.remove("a", listener)
+    side.close()
+
+
+# --- without a bell ------------------------------------------------------------------------------------------------
+
+
+class TestWithoutABell:
+    def test_waiters_poll_where_no_side_file_can_be_opened(self, path: str) -> None:
+        queue, looks = open_counted(path)
+        job_id = queue.enqueue("mail").id
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            # The worker has its own open; nobody else can open one from here on, not even root.
+            Path(f"{path}-holdfast").unlink()
+            Path(f"{path}-holdfast").mkdir()
+            waiting = in_background(wait_for, queue, job_id)
+            wait_until(lambda: looks.count >= 2)
+            assert watchers() == []
+            worker.tell(job_id)
+            assert waiting.result(PATIENCE_SECONDS).state == "done"
+
+    def test_waiters_look_at_the_counters_where_there_is_no_inotify(
+        self, path: str, monkeypatch: pytest.MonkeyPatch, no_poll: None
+    ) -> None:
+        monkeypatch.setattr(notify, "_watch_file", lambda _path: None)
+        queue, looks = open_counted(path)
+        job_id = queue.enqueue("mail").id
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            waiting = in_background(wait_for, queue, job_id)
+            wait_until(lambda: looks.count >= 1)
+            worker.tell(job_id)
+            assert waiting.result(PATIENCE_SECONDS).state == "done"
+            assert looks.count <= 3
+        queue.close()
+
+    def test_a_side_file_deleted_in_use_breaks_nothing(self, path: str) -> None:
+        queue, looks = open_counted(path)
+        jobs = [queue.enqueue("mail").id for _ in range(4)]
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            for job_id in jobs:
+                seen = looks.count
+                waiting = in_background(wait_for, queue, job_id)
+                wait_until(partial(looks.beyond, seen))
+                Path(f"{path}-holdfast").unlink(missing_ok=True)
+                with holdfast.connect(path) as fresh:  # makes a new one, which the others do not know
+                    fresh.enqueue("mail")
+                worker.tell(job_id)
+                assert waiting.result(PATIENCE_SECONDS).state == "done"
+                worker.hear()
+        assert queue.counts() == {"done": 4, "ready": 4}
+        queue.close()
+
+
+# --- fork ----------------------------------------------------------------------------------------------------------
+
+
+class TestFork:
+    # Later Pythons warn of what this test is about: a fork beside running threads.
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    @pytest.mark.usefixtures("no_poll")
+    def test_a_forked_child_is_woken_as_well_and_so_is_its_parent(self, path: str) -> None:
+        queue, looks = open_counted(path)
+        jobs = [queue.enqueue("mail").id for _ in range(2)]
+        with Child(settle_when_told, path) as worker:
+            worker.hear()
+            waiting = in_background(wait_for, queue, jobs[0])
+            wait_until(lambda: looks.count >= 1 and bool(watchers()))
+            told, tells = os.pipe()
+            child = os.fork()
+            if child == 0:
+                wait_in_child(queue, looks, jobs[1], tells)
+            os.read(told, 1)
+            for job_id in reversed(jobs):
+                worker.tell(job_id)
+                worker.hear()
+            assert waiting.result(PATIENCE_SECONDS).state == "done"
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+            os.close(told)
+            os.close(tells)
+        queue.close()
+
+
+def wait_in_child(queue: holdfast.Queue, looks: Looks, job_id: str, tells: int) -> None:
+    """In a forked child: wait, tell that it does, and end with 0 if the bell woke it."""
+    looks.count = 0
+
+    def tell() -> None:
+        wait_until(lambda: looks.count >= 1)
+        os.write(tells, b"1")
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        job = queue.wait(job_id, timeout=PATIENCE_SECONDS / 3)
+        os._exit(0 if job.state == "done" and looks.count <= 3 else 2)
+    except BaseException:
+        os._exit(1)

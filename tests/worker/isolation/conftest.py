@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import pytest
+
+from holdfast import Queue
+from tests.support.postgres_schemas import migrated_schema
+from tests.support.postgres_server import database_url
+from tests.support.stores import DURABLE_ENGINES, Harness
+from tests.worker.isolation.handlers import tasks
+from tests.worker.isolation.workers import opened
+
+
+@pytest.fixture
+def queue(durable_harness: Harness) -> Queue:
+    queue = durable_harness.open()
+    queue.include(tasks, again=True)
+    return queue
+
+
+class Shared(NamedTuple):
+    """A queue that other processes can open as well: it has the clock of its store."""
+
+    queue: Queue
+    words: dict[str, str]
+    """What they open it by."""
+
+
+@pytest.fixture(params=DURABLE_ENGINES)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
+    with ExitStack() as stack:
+        words = {"url": str(tmp_path / "shared.db")}
+        if request.param == "postgres":
+            schema = stack.enter_context(migrated_schema())
+            words = {"url": f"{database_url()}?options={quote(f'-csearch_path={schema}')}", "schema": schema}
+        queue = opened(words)
+        queue.migrate()
+        yield Shared(queue, words)
+        queue.close()
+
+
+@pytest.fixture
+def shared_queue(shared: Shared) -> Queue:
+    return shared.queue

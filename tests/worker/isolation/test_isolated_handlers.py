@@ -1,0 +1,221 @@
+"""An isolated handler cannot be told from any other by what it sees and by what becomes of its job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Attempt, Backoff, Queue
+from tests.chaos.threads import wait_until
+from tests.worker.isolation import handlers
+from tests.worker.isolation.workers import LEASE_SECONDS
+from tests.worker.workers import at_work, ended, without_tasks
+
+
+def _ended_alike(queue: Queue, job_id: str) -> tuple[Any, ...]:
+    """Return all that tells how a job's first attempt ended, but for the frames that the two ways do not share."""
+    wait_until(lambda: any(attempt.ended_at_ms is not None for attempt in queue.attempts(job_id)))
+    job = queue.get(job_id)
+    attempt = queue.attempts(job_id)[0]
+    pause = job.due_at_ms - (attempt.ended_at_ms or 0) if job.state == "scheduled" else None
+    return (job.state, job.result, attempt.outcome, *_failure(attempt), pause, job.attempt)
+
+
+def _failure(attempt: Attempt) -> tuple[Any, ...]:
+    failure = attempt.failure
+    if failure is None:
+        return (None,)
+    return (failure.failure_class, failure.reason, failure.message, (failure.traceback or "")[-40:])
+
+
+class TestWhereItRuns:
+    def test_it_runs_in_a_process_that_is_used_again(self, queue: Queue) -> None:
+        with at_work(queue, concurrency=1):
+            found = [ended(queue, queue.enqueue(kind, {}).id).result for kind in ("which", "which.later", "which")]
+
+        assert len(set(found)) == 1
+        assert found[0] != os.getpid()
+
+    def test_another_process_takes_the_place_of_one_that_has_run_enough(self, queue: Queue) -> None:
+        with at_work(queue, concurrency=1, recycle_after=2):
+            found = [ended(queue, queue.enqueue("which", {}).id).result for _ in range(5)]
+
+        assert [found.index(process) for process in found] == [0, 0, 2, 2, 4]
+
+    def test_a_worker_may_isolate_every_task(self, queue: Queue) -> None:
+        made = queue.enqueue("which.plain", {})
+        with at_work(queue, kinds=["which.plain"], isolate="process"):
+            assert ended(queue, made.id).result != os.getpid()
+
+    def test_it_may_start_processes_and_tell_them_to_end(self, queue: Queue) -> None:
+        with at_work(queue):
+            assert ended(queue, handlers.start_and_terminate.enqueue().id).result == -signal.SIGTERM
+
+    def test_other_tasks_stay_in_the_worker(self, queue: Queue) -> None:
+        made = queue.enqueue("which.plain", {})
+        with at_work(queue):
+            assert ended(queue, made.id).result == os.getpid()
+
+
+class TestTheContext:
+    def test_it_tells_of_the_job_as_it_was_claimed(self, queue: Queue) -> None:
+        made = queue.enqueue("about", {}, tags={"colour": "blue"})
+        with at_work(queue, worker="the worker"):
+            job = ended(queue, made.id)
+
+        assert job.result == [made.id, 1, 1, "the worker", job.lease_token, {"colour": "blue"}]
+
+    def test_what_it_logs_is_handled_by_the_workers_loggers(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        made = queue.enqueue("about", {})
+        with caplog.at_level(logging.INFO), at_work(queue):
+            ended(queue, made.id)
+
+        (record,) = [record for record in caplog.records if record.name == "holdfast.task.about"]
+        assert record.getMessage() == "seen by the worker"
+        assert (record.levelno, record.funcName) == (logging.WARNING, "about")
+        assert vars(record).items() >= {"job_id": made.id, "attempt": 1, "colour": "red"}.items()
+        assert record.process != os.getpid()
+
+    def test_artifacts_and_follow_ups_are_stored_with_the_result(self, queue: Queue) -> None:
+        made = queue.enqueue("collect", {})
+        with at_work(queue, kinds=["collect"]):
+            ended(queue, made.id)
+
+        assert queue.artifact(made.id, "big.bin").data == bytes(range(256)) * 4096
+        assert queue.artifact(made.id, "empty.bin").data == b""
+        later, again = (job for job in reversed(queue.jobs(kind="echo").jobs))
+        assert (later.payload, later.priority, later.tags) == ({"value": "later"}, 3, {"from": "collect"})
+        assert later.backoff == handlers.AT_ONCE
+        assert later.due_at_ms - later.enqueued_at_ms == 60_500
+        assert again.payload == {"value": "again"}
+
+    def test_progress_arrives_while_the_handler_runs(self, queue: Queue, tmp_path: Path) -> None:
+        go_on = tmp_path / "go_on"
+        made = queue.enqueue("report", {"go_on": str(go_on)})
+        with at_work(queue, lease=LEASE_SECONDS):
+            wait_until(lambda: queue.get(made.id).percent == 20.5)
+            assert queue.get(made.id).phase == "reading"
+            go_on.touch()
+            assert ended(queue, made.id).state == "done"
+
+
+class TestEnds:
+    @pytest.mark.parametrize("kind", ["end.isolated", "end.later"])
+    def test_what_it_raises_means_what_it_means_in_the_worker(self, queue: Queue, kind: str) -> None:
+        with at_work(queue, kinds=["end.inside", kind]):
+            for how in handlers.ENDS:
+                if how == "released":
+                    continue
+                inside = queue.enqueue("end.inside", {"how": how}, backoff=Backoff(jitter=0))
+                isolated = queue.enqueue(kind, {"how": how}, backoff=Backoff(jitter=0))
+                assert _ended_alike(queue, isolated.id) == _ended_alike(queue, inside.id), how
+
+    def test_one_that_cancels_its_own_task_fails_and_its_process_goes_on(self, queue: Queue) -> None:
+        with at_work(queue, concurrency=1):
+            process = ended(queue, queue.enqueue("which.later", {}).id).result
+            failure = ended(queue, handlers.cancel_itself.enqueue().id).failure
+            assert ended(queue, queue.enqueue("which.later", {}).id).result == process
+
+        assert failure is not None
+        assert failure.reason == "cancelled_error"
+
+    def test_the_traceback_names_the_line_that_raised(self, queue: Queue) -> None:
+        made = queue.enqueue("end.isolated", {"how": "odd"}, max_attempts=1)
+        with at_work(queue):
+            failure = ended(queue, made.id).failure
+
+        assert failure is not None
+        assert (failure.reason, failure.message) == ("one_of_a_kind", "one of a kind")
+        assert 'raise OneOfAKind("one of a kind"' in (failure.traceback or "")
+
+    def test_a_result_that_cannot_be_stored_fails_as_in_the_worker(self, queue: Queue) -> None:
+        with at_work(queue, kinds=["end.inside", "end.isolated", "echo"]):
+            for how in handlers.UNFIT:
+                inside = queue.enqueue("end.inside", {"how": how}, max_attempts=1)
+                isolated = queue.enqueue("end.isolated", {"how": how}, max_attempts=1)
+                assert _ended_alike(queue, isolated.id) == _ended_alike(queue, inside.id), how
+            # And the next is none the worse for it.
+            assert ended(queue, queue.enqueue("echo", {"value": 1}).id).result == 1
+
+    @pytest.mark.parametrize(
+        "value",
+        ["x" * 1_000_000, 10**900, [[[{"a": None}]]], "\N{PILE OF POO}\u2028"],
+        ids=["long", "large", "deep", "odd"],
+    )
+    def test_results_come_back_exactly(self, queue: Queue, value: Any) -> None:
+        made = queue.enqueue("echo", {"value": value})
+        with at_work(queue):
+            assert ended(queue, made.id).result == value
+
+    def test_a_payload_that_is_no_call_fails_for_good(self, queue: Queue) -> None:
+        made = without_tasks(queue).enqueue("echo", {"nothing": 1})
+        with at_work(queue):
+            failure = ended(queue, made.id).failure
+
+        assert failure is not None
+        assert (failure.failure_class, failure.reason) == ("permanent", "payload_invalid")
+
+    def test_what_it_prints_is_printed_and_disturbs_nothing(
+        self, queue: Queue, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        made = queue.enqueue("print", {"words": "straight from the handler"})
+        with at_work(queue):
+            assert ended(queue, made.id).state == "done"
+
+        printed = capfd.readouterr()
+        assert "straight from the handler\n" in printed.out
+        assert "straight from the handler\n" in printed.err
+
+
+class TestTransactions:
+    def test_its_writes_and_the_settlement_are_one_commit(self, shared_queue: Queue) -> None:
+        queue = shared_queue
+        _make_effects(queue)
+        with at_work(queue):
+            first = ended(queue, queue.enqueue("effect", {"number": 1}, max_attempts=1).id)
+            second = ended(queue, queue.enqueue("effect.later", {"number": 2}, max_attempts=1).id)
+
+        assert (first.state, first.result) == (second.state, second.result) == ("done", "written")
+        assert _effects(queue) == [1, 2]
+        assert len(queue.jobs(kind="echo").jobs) == 1
+
+    def test_one_that_dies_leaves_nothing_written(self, shared_queue: Queue) -> None:
+        queue = shared_queue
+        _make_effects(queue)
+        with at_work(queue):
+            job = ended(queue, queue.enqueue("effect", {"number": 1, "then": "segfault"}, max_attempts=1).id)
+            after = ended(queue, queue.enqueue("effect", {"number": 2}, max_attempts=1).id)
+
+        assert job.failure is not None
+        assert job.failure.reason == "process_died"
+        assert after.state == "done"
+        assert _effects(queue) == [2]
+        assert len(queue.jobs(kind="echo").jobs) == 1
+
+    def test_a_store_that_no_other_process_can_open_is_refused_by_name(self, queue: Queue) -> None:
+        # The store of this queue has a clock of its own.
+        made = queue.enqueue("effect", {"number": 1}, max_attempts=1)
+        with at_work(queue):
+            failure = ended(queue, made.id).failure
+
+        assert failure is not None
+        assert failure.reason == "misconfigured"
+        assert "no other process can open it" in failure.message
+
+
+def _make_effects(queue: Queue) -> None:
+    queue.migrate()
+    with queue.transaction() as transaction:
+        transaction.execute("create table effects (number integer primary key)")
+
+
+def _effects(queue: Queue) -> list[int]:
+    with queue.transaction() as transaction:
+        return [row[0] for row in transaction.execute("select number from effects order by number")]

@@ -1,0 +1,144 @@
+"""An isolated handler is told to stop as any other is; if it does not, its process is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import Queue
+from tests.chaos.threads import wait_until
+from tests.support.stores import Harness
+from tests.worker.isolation import handlers
+from tests.worker.isolation.processes import is_gone, marked
+from tests.worker.isolation.workers import LEASE_SECONDS
+from tests.worker.workers import at_work, ended, in_state, live
+
+HEEDING = pytest.mark.parametrize("kind", ["heed", "heed.later"])
+IGNORING = pytest.mark.parametrize("kind", ["ignore", "ignore.later"])
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Path:
+    return tmp_path / "started"
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    return tmp_path / "told"
+
+
+class TestTheGilHeldInC:
+    def test_for_three_leases_it_keeps_its_lease(self, durable_harness: Harness, started: Path) -> None:
+        queue = live(durable_harness)
+        queue.include(handlers.tasks, again=True)
+        made = handlers.hold.enqueue(str(started), 3 * LEASE_SECONDS)
+        with at_work(queue, lease=LEASE_SECONDS):
+            job = ended(queue, made.id)
+
+        assert (job.state, job.result, job.attempt, job.epoch) == ("done", "held", 1, 1)
+
+    def test_past_its_timeout_its_process_is_killed(self, queue: Queue, started: Path) -> None:
+        made = handlers.hold_short.enqueue(str(started))
+        with at_work(queue, kill_after=0.05):
+            failure = ended(queue, made.id).failure
+            wait_until(lambda: is_gone(marked(started)))
+
+        assert failure is not None
+        assert (failure.failure_class, failure.reason) == ("transient", "timeout")
+
+
+class TestCancel:
+    @HEEDING
+    def test_one_that_heeds_is_told_and_keeps_its_process(
+        self, queue: Queue, started: Path, told: Path, kind: str
+    ) -> None:
+        made = queue.enqueue(kind, {"started": str(started), "told": str(told)})
+        with at_work(queue, lease=LEASE_SECONDS, concurrency=1):
+            process = marked(started)
+            queue.cancel(made.id)
+            assert ended(queue, made.id).state == "cancelled"
+            assert told.read_text(encoding="utf-8") == "cancel"
+            assert ended(queue, handlers.which.enqueue().id).result == process
+
+    @IGNORING
+    def test_one_that_ignores_it_is_killed_after_a_grace(self, queue: Queue, started: Path, kind: str) -> None:
+        made = queue.enqueue(kind, {"started": str(started)})
+        with at_work(queue, lease=LEASE_SECONDS, concurrency=1, kill_after=0.05):
+            process = marked(started)
+            queue.cancel(made.id)
+            job = ended(queue, made.id)
+            wait_until(lambda: is_gone(process))
+            # And its slot is free again.
+            assert ended(queue, handlers.echo.enqueue(1).id).result == 1
+
+        assert (job.state, job.failure) == ("cancelled", None)
+
+
+class TestTimeout:
+    @pytest.mark.parametrize("kind", ["heed.short", "heed.short.later"])
+    def test_one_that_heeds_keeps_its_process(self, queue: Queue, started: Path, told: Path, kind: str) -> None:
+        made = queue.enqueue(kind, {"started": str(started), "told": str(told)}, max_attempts=1)
+        with at_work(queue, concurrency=1):
+            process = marked(started)
+            failure = ended(queue, made.id).failure
+            assert ended(queue, handlers.which.enqueue().id).result == process
+
+        assert failure is not None
+        assert (failure.failure_class, failure.reason) == ("transient", "timeout")
+        assert told.read_text(encoding="utf-8") == "timeout"
+
+
+class TestShutdown:
+    def test_running_ones_may_end_within_the_grace(self, queue: Queue, started: Path, tmp_path: Path) -> None:
+        go_on = tmp_path / "go_on"
+        made = queue.enqueue("linger", {"started": str(started), "go_on": str(go_on)})
+        with at_work(queue, grace=30) as working:
+            process = marked(started)
+            working.worker.stop()
+            wait_until(lambda: working.worker.status().stopping)
+            go_on.touch()
+            working.end()
+
+        assert queue.get(made.id).result == "at last"
+        wait_until(lambda: is_gone(process))
+
+    @HEEDING
+    def test_one_that_heeds_is_given_back_without_spending_its_attempt(
+        self, queue: Queue, started: Path, told: Path, kind: str
+    ) -> None:
+        made = queue.enqueue(kind, {"started": str(started), "told": str(told)})
+        with at_work(queue, grace=0) as working:
+            process = marked(started)
+            working.worker.stop()
+            working.end()
+
+        job = queue.get(made.id)
+        assert (job.state, job.attempt, job.releases) == ("ready", 0, 1)
+        assert told.read_text(encoding="utf-8") == "shutdown"
+        wait_until(lambda: is_gone(process))
+
+    @pytest.mark.parametrize("kind", ["ignore", "ignore.later", "hold"])
+    def test_one_that_does_not_is_given_back_and_killed(self, queue: Queue, started: Path, kind: str) -> None:
+        words = {"seconds": 600} if kind == "hold" else {}
+        made = queue.enqueue(kind, {"started": str(started), **words})
+        with at_work(queue, grace=0) as working:
+            process = marked(started)
+            working.worker.stop()
+            working.end()
+
+        job = queue.get(made.id)
+        assert (job.state, job.attempt, job.releases) == ("ready", 0, 1)
+        wait_until(lambda: is_gone(process))
+
+
+def test_a_lost_lease_stops_it(durable_harness: Harness, started: Path, told: Path) -> None:
+    queue = durable_harness.open()
+    queue.include(handlers.tasks, again=True)
+    made = queue.enqueue("heed", {"started": str(started), "told": str(told)})
+    with at_work(queue, lease=LEASE_SECONDS):
+        marked(started)
+        queue.cancel(made.id, force=True)
+        in_state(queue, made.id, "cancelled")
+        wait_until(told.exists)
+        wait_until(lambda: told.read_text(encoding="utf-8") == "lost")

@@ -1,0 +1,196 @@
+"""Upkeep: the registry of workers, retention, and telling of troubles."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import NewJob, Queue, StoreUnreachable
+from holdfast.domain.results import WorkerInfo
+from holdfast.storage.transaction import run_sync
+from holdfast.worker import maintenance as upkeep_module
+from holdfast.worker.maintenance import Upkeep
+from holdfast.worker.timers import REAL_TIMER
+from tests.chaos.threads import registered, wait_until
+from tests.support.clock import ManualClock
+from tests.support.stores import Harness
+from tests.worker.workers import Outage, arrived, at_work, ended
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let upkeep come round every few milliseconds instead of seconds."""
+    monkeypatch.setattr(upkeep_module, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(upkeep_module, "_LOOK_SECONDS", 0.02)
+
+
+def test_a_worker_is_in_the_registry_while_it_runs(queue: Queue) -> None:
+    queue.task("note", lane="side")(lambda: None)
+    with at_work(queue, worker="w1", concurrency=3, capabilities=["gpu"], affinity="llama"):
+        wait_until(lambda: len(queue.workers()) == 1)
+        [row] = queue.workers()
+
+    assert (row.worker, row.state, row.concurrency, row.process) == ("w1", "active", 3, os.getpid())
+    assert (row.lanes, row.kinds, row.capabilities, row.loaded) == (("side",), ("note",), ("gpu",), ("llama",))
+    assert queue.workers() == []
+
+
+@pytest.mark.usefixtures("often")
+def test_it_says_again_and_again_that_it_is_there_and_what_it_runs(queue: Queue, clock: ManualClock) -> None:
+    go_on = threading.Event()
+    queue.task("long")(lambda: arrived(go_on))
+    queue.enqueue_many([NewJob("long", {}), NewJob("long", {})])
+    with at_work(queue):
+        wait_until(lambda: [row.running for row in queue.workers()] == [2])
+        [first] = queue.workers()
+        clock.advance(300)
+        wait_until(lambda: queue.workers()[0].beat_at_ms > first.beat_at_ms)
+        [second] = queue.workers()
+        go_on.set()
+
+    assert second.started_at_ms == first.started_at_ms
+    assert second.state == "active"
+
+
+@pytest.mark.usefixtures("often")
+def test_a_worker_that_goes_down_says_so(queue: Queue) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    @queue.task("long")
+    def long() -> None:
+        started.set()
+        arrived(go_on)
+
+    long.enqueue()
+    with at_work(queue) as working:
+        arrived(started)
+        working.worker.stop()
+        wait_until(lambda: [row.state for row in queue.workers()] == ["stopping"])
+        go_on.set()
+        working.end()
+
+    assert queue.workers() == []
+
+
+def test_one_that_vanished_is_silent_after_a_minute(queue: Queue, clock: ManualClock) -> None:
+    upkeep = _upkeep(queue)
+    asyncio.run(upkeep.beat())
+    clock.advance(61)
+
+    assert [row.state for row in queue.workers()] == ["silent"]
+
+
+def test_a_thousand_workers_in_the_registry(queue: Queue, clock: ManualClock) -> None:
+    for number in range(1000):
+        row = WorkerInfo(f"w{number}", "i", "host", number, "1", "active", 8, 0, ("default",), ("note",), (), ())
+        run_sync(queue.operations.worker_beat(row))
+        clock.advance(0.001)
+    queue.task("note")(lambda: None)
+    with at_work(queue, worker="newest"):
+        wait_until(lambda: queue.workers(limit=1)[0].worker == "newest")
+        assert ended(queue, queue.enqueue("note", {}).id).state == "done"
+        assert len(queue.workers(limit=1000)) == 1000
+
+    assert [row.worker for row in queue.workers(limit=2)] == ["w999", "w998"]
+
+
+@pytest.mark.usefixtures("often")
+def test_retention_prunes_what_has_ended_long_ago(queue: Queue, clock: ManualClock) -> None:
+    queue.task("note")(lambda: None)
+    old = queue.enqueue("note", {})
+    with at_work(queue, retention=3600):
+        ended(queue, old.id)
+        clock.advance(3000)
+        young = queue.enqueue("note", {})
+        ended(queue, young.id)
+        clock.advance(1000)
+        wait_until(lambda: len(queue.jobs().jobs) == 1)
+
+    assert [job.id for job in queue.jobs().jobs] == [young.id]
+
+
+@pytest.mark.usefixtures("often")
+def test_without_retention_everything_is_kept(queue: Queue, clock: ManualClock) -> None:
+    queue.task("note")(lambda: None)
+    made = queue.enqueue("note", {})
+    with at_work(queue):
+        ended(queue, made.id)
+        clock.advance(10 * 365 * 86400)
+        row = registered(queue)
+        wait_until(lambda: queue.workers()[0].beat_at_ms > row.beat_at_ms)
+
+    assert queue.get(made.id).state == "done"
+
+
+def _upkeep(queue: Queue, **words: Any) -> Upkeep:
+    return Upkeep(
+        queue.operations,
+        queue.store,
+        lambda: {"worker": "w1", "incarnation": "i1"},
+        concurrency=1,
+        running=lambda: 0,
+        retention_seconds=words.get("retention_seconds"),
+        timer=REAL_TIMER,
+    )
+
+
+def _warnings(caplog: pytest.LogCaptureFixture, called: str) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno == logging.WARNING and called in record.getMessage()
+    ]
+
+
+@pytest.mark.usefixtures("often")
+def test_a_trouble_is_told_once_until_it_has_gone(
+    queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.task("note")(lambda: None)
+    _lose_one(queue, clock, "first")
+    with caplog.at_level(logging.WARNING, logger="holdfast.worker"), at_work(queue):
+        wait_until(lambda: bool(_warnings(caplog, "suspect jobs")))
+        _lose_one(queue, clock, "second")
+        wait_until(lambda: [(job.state, job.suspect) for job in queue.jobs().jobs] == [("ready", 1)] * 2)
+        for _ in range(3):
+            last = registered(queue).beat_at_ms
+            clock.advance(1)
+            wait_until(_later_than(queue, last))
+
+    assert len(_warnings(caplog, "suspect jobs")) == 1
+
+
+def _lose_one(queue: Queue, clock: ManualClock, kind: str) -> None:
+    """Let a worker vanish with a job in its hands."""
+    queue.enqueue(kind, {})
+    assert queue.claim(kinds=[kind], worker="gone", lease=1)
+    clock.advance(10)
+
+
+def _later_than(queue: Queue, moment_ms: int) -> Callable[[], bool]:
+    return lambda: queue.workers()[0].beat_at_ms > moment_ms
+
+
+@pytest.mark.usefixtures("often")
+def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage(harness)
+    queue = harness.open()
+    queue.task("note")(lambda: None)
+    with at_work(queue):
+        wait_until(lambda: len(queue.workers()) == 1)
+        with outage:
+            outage.struck(5)
+            with pytest.raises(StoreUnreachable):
+                queue.enqueue("note", {})
+        harness.clock.advance(10)
+        before = harness.clock.now().wall_ms
+        wait_until(_later_than(queue, before - 1))
+        assert ended(queue, queue.enqueue("note", {}).id).state == "done"
+
+    assert _warnings(caplog, "upkeep calls fail")

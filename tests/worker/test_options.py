@@ -1,0 +1,235 @@
+"""Which jobs a worker takes: lanes, kinds, tenant, capabilities, drain order, affinity, exclusive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import Conflict, Context, InvalidInput, NewJob, Queue
+from holdfast.worker.worker import Worker
+from tests.chaos.processes import PATIENCE_SECONDS
+from tests.chaos.threads import in_background, wait_until
+from tests.support.claims import claim_one
+from tests.worker.timers import MovableTimer
+from tests.worker.workers import arrived, at_work, ended
+
+
+class Notes:
+    """Two tasks that note which jobs they ran, in order."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.ran: list[str] = []
+        self.queue = queue
+        for kind in ("first", "second"):
+            queue.task(kind)(self._note)
+
+    def _note(self, context: Context) -> None:
+        self.ran.append(context.job.id)
+
+    def enqueue(self, job_id: str, kind: str = "first", **options: Any) -> None:
+        self.queue.enqueue(kind, {}, job_id=job_id, **options)
+
+    def ran_with(self, last: str, **words: Any) -> list[str]:
+        """Let a worker run until *last* has ended."""
+        with at_work(self.queue, concurrency=1, **words):
+            ended(self.queue, last)
+        return self.ran
+
+
+def test_only_its_lanes(queue: Queue) -> None:
+    notes = Notes(queue)
+    notes.enqueue("there", lane="other")
+    notes.enqueue("here")
+
+    assert notes.ran_with("here", lanes=["default"]) == ["here"]
+
+
+def test_by_default_the_lanes_that_its_tasks_name(queue: Queue) -> None:
+    queue.task("quiet", lane="backstage")(lambda: None)
+    made = queue.enqueue("quiet", {}, lane="backstage")
+    with at_work(queue):
+        assert ended(queue, made.id).state == "done"
+
+
+def test_only_its_kinds(queue: Queue) -> None:
+    notes = Notes(queue)
+    notes.enqueue("other", "second")
+    notes.enqueue("mine", "first")
+
+    assert notes.ran_with("mine", kinds=["first"]) == ["mine"]
+
+
+def test_only_its_tenant(queue: Queue) -> None:
+    notes = Notes(queue)
+    notes.enqueue("theirs", tenant="b")
+    notes.enqueue("ours", tenant="a")
+
+    assert notes.ran_with("ours", tenant="a") == ["ours"]
+
+
+def test_only_what_it_is_capable_of(queue: Queue) -> None:
+    notes = Notes(queue)
+    notes.enqueue("hard", requires=["gpu"])
+    notes.enqueue("easy")
+
+    assert notes.ran_with("easy") == ["easy"]
+    assert notes.ran_with("hard", capabilities=["gpu"]) == ["easy", "hard"]
+
+
+def test_listed_drains_the_kinds_in_their_order(queue: Queue) -> None:
+    notes = Notes(queue)
+    for number in range(3):
+        notes.enqueue(f"up {number}", "first")
+        notes.enqueue(f"down {number}", "second")
+
+    ran = notes.ran_with("up 2", kinds=["second", "first"], drain="listed")
+
+    assert ran == ["down 0", "down 1", "down 2", "up 0", "up 1", "up 2"]
+
+
+def test_what_it_has_loaded_comes_first(queue: Queue) -> None:
+    notes = Notes(queue)
+    notes.enqueue("cold", affinity="llama")
+    notes.enqueue("warm", affinity="mistral")
+
+    assert notes.ran_with("cold", affinity="mistral") == ["warm", "cold"]
+
+
+def test_a_task_declared_while_the_worker_runs_is_served(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    notes = Notes(queue)
+    with caplog.at_level(logging.INFO, logger="holdfast.worker"), at_work(queue):
+        notes.enqueue("before")
+        ended(queue, "before")
+        queue.task("late", lane="late")(lambda: "served")
+        made = queue.enqueue("late", {}, lane="late")
+        assert ended(queue, made.id).result == "served"
+
+    assert "takes jobs of kind late as well" in caplog.text
+
+
+def test_a_task_declared_later_for_another_lane_is_told_of(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    notes = Notes(queue)
+    with at_work(queue, lanes=["default"]):
+        notes.enqueue("before")
+        ended(queue, "before")
+        queue.task("late", lane="late")(lambda: None)
+        notes.enqueue("after")
+        ended(queue, "after")
+        wait_until(lambda: "kind late was declared for lane late" in caplog.text)
+
+
+def test_a_worker_for_named_kinds_takes_no_others_that_are_declared_later(queue: Queue) -> None:
+    notes = Notes(queue)
+    with at_work(queue, kinds=["first"]):
+        notes.enqueue("before")
+        ended(queue, "before")
+        queue.task("late")(lambda: None)
+        late = queue.enqueue("late", {})
+        notes.enqueue("after")
+        ended(queue, "after")
+
+    assert queue.get(late.id).state == "ready"
+
+
+def test_an_exclusive_worker_takes_back_its_predecessors_jobs_at_once(queue: Queue) -> None:
+    notes = Notes(queue)
+    notes.enqueue("left behind")
+    claim_one(queue, worker="only", incarnation="before", lease=3600, exclusive=True)
+
+    assert notes.ran_with("left behind", worker="only", exclusive=True) == ["left behind"]
+    assert queue.get("left behind").attempt == 1
+    assert queue.get("left behind").epoch == 2
+
+
+def test_the_predecessor_of_an_exclusive_worker_is_told_and_ends(queue: Queue) -> None:
+    started, told = threading.Event(), threading.Event()
+    attempts: list[int] = []
+
+    @queue.task("long")
+    def long(context: Context) -> None:
+        attempts.append(context.epoch)
+        started.set()
+        if context.epoch == 1 and context.wait_cancelled(30):
+            told.set()
+
+    made = long.enqueue()
+    words: dict[str, Any] = {"worker": "only", "exclusive": True, "lease": 600, "concurrency": 1}
+    timer = MovableTimer()
+    before = in_background(Worker(queue, timer=timer, **words).run)
+    arrived(started)
+    with at_work(queue, **words):
+        wait_until(lambda: queue.get(made.id).epoch == 2)
+        timer.advance(300)
+        arrived(told)
+        assert ended(queue, made.id).epoch == 2
+        with pytest.raises(Conflict):
+            before.result(PATIENCE_SECONDS)
+
+    assert attempts == [1, 2]
+
+
+@pytest.mark.parametrize("word", ["wait", "lease_token", "residence_left"])
+def test_words_that_are_the_workers_own_are_refused(queue: Queue, word: str) -> None:
+    words: dict[str, Any] = {word: 1}
+    with pytest.raises(InvalidInput) as caught:
+        Worker(queue, **words)
+    assert caught.value.field == word
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("concurrency", 0), ("concurrency", 1001), ("grace", -1), ("retention", "day"), ("lease", 0), ("worker", "")],
+)
+def test_a_worker_checks_its_words(queue: Queue, word: str, value: object) -> None:
+    words: dict[str, Any] = {word: value}
+    with pytest.raises(InvalidInput) as caught:
+        Worker(queue, **words)
+    assert caught.value.field == word
+
+
+def test_an_idle_worker_wakes_at_once(queue: Queue) -> None:
+    notes = Notes(queue)
+    with at_work(queue):
+        wait_until(lambda: len(queue.workers()) == 1)
+        for number in range(30):
+            # Each would take up to a second if nobody told the worker, and all together longer than is waited for.
+            notes.enqueue(f"{number}")
+            ended(queue, f"{number}")
+
+    assert len(notes.ran) == 30
+
+
+def test_status_tells_what_runs_and_how_attempts_ended(queue: Queue) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    @queue.task("long")
+    def long(wrong: bool) -> None:
+        started.set()
+        arrived(go_on)
+        if wrong:
+            raise ValueError
+
+    made = [long.enqueue(wrong=False), long.enqueue(wrong=True)]
+    with at_work(queue, worker="w1") as working:
+        arrived(started)
+        wait_until(lambda: len(working.worker.status().running) == 2)
+        status = working.worker.status()
+        assert {job.job_id for job in status.running} == {one.id for one in made}
+        assert {(job.kind, job.attempt) for job in status.running} == {("long", 1)}
+        assert (status.worker, status.stopping) == ("w1", False)
+        go_on.set()
+        wait_until(lambda: working.worker.status().ended == {"done": 1, "retried": 1})
+        assert working.worker.status().running == ()
+
+
+def test_tenants_take_turns_in_a_busy_worker(queue: Queue) -> None:
+    notes = Notes(queue)
+    queue.enqueue_many([NewJob("first", {}, job_id=f"a{number}", tenant="a") for number in range(20)])
+    queue.enqueue_many([NewJob("first", {}, job_id=f"b{number}", tenant="b") for number in range(2)])
+
+    ran = notes.ran_with("a19")
+
+    assert max(ran.index("b0"), ran.index("b1")) < 6

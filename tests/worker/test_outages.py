@@ -1,0 +1,174 @@
+"""A store out of reach: the worker ends in time all the same, says so once, and goes on as soon as it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Context, StoreUnreachable
+from holdfast.worker.retry import Retrying
+from holdfast.worker.timers import REAL_TIMER, Timer
+from tests.chaos.threads import wait_until
+from tests.support.postgres_server import Server
+from tests.support.stores import Harness
+from tests.worker.timers import MovableTimer
+from tests.worker.workers import Outage, arrived, at_work, ended
+
+
+def _messages(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+
+class TestRetrying:
+    def test_each_change_of_state_is_logged_once_with_a_summary(self, caplog: pytest.LogCaptureFixture) -> None:
+        timer = MovableTimer()
+        retrying = Retrying("claims", timer)
+        for _ in range(50):
+            retrying.failed(StoreUnreachable("no answer"))
+        timer.advance(60)
+        assert retrying.succeeded()
+        assert not retrying.succeeded()
+
+        [failing, succeeding] = _messages(caplog, "claims")
+        assert "no answer" in failing
+        assert "after 60.0 s and 50 failed calls" in succeeding
+
+    def test_waits_grow_up_to_a_bound_and_are_spread(self) -> None:
+        retrying = Retrying("claims", REAL_TIMER, first=0.1, last=5.0)
+        waits = [retrying.failed(StoreUnreachable("no answer")) for _ in range(2_000)]
+
+        assert 0.05 <= waits[0] <= 0.1
+        assert all(2.5 <= wait <= 5.0 for wait in waits[10:])
+        assert len(set(waits)) == len(waits)
+
+
+def test_an_outage_is_logged_once_by_each_part_and_its_end_too(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage = Outage(harness)
+    queue = harness.open()
+    started, go_on = threading.Event(), threading.Event()
+
+    @queue.task("long")
+    def long() -> None:
+        started.set()
+        arrived(go_on)
+
+    made = long.enqueue()
+    timer = MovableTimer()
+    with at_work(queue, lease=30, concurrency=1, timer=timer):
+        arrived(started)
+        with outage:
+            # A third of a lease: renewals are due.
+            timer.advance(10)
+            wait_until(lambda: bool(_messages(caplog, "lease renewals fail")))
+            go_on.set()
+            wait_until(lambda: bool(_messages(caplog, "claims and settlements fail")))
+            outage.struck(5)
+        assert ended(queue, made.id).state == "done"
+        wait_until(lambda: bool(_messages(caplog, "claims and settlements succeed again")))
+
+    assert len(_messages(caplog, "claims and settlements")) == 2
+    assert len(_messages(caplog, "lease renewals fail")) == 1
+
+
+class NeverDue(Timer):
+    """Waits in the event loop end by what they wait for, and never by time."""
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        return asyncio.timeout(None)
+
+
+def test_the_first_renewal_after_an_outage_wakes_the_claim_loop(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage = Outage(harness)
+    queue = harness.open()
+    holding, go_on, settling = threading.Event(), threading.Event(), threading.Event()
+
+    @queue.task("hold")
+    def hold(context: Context) -> None:
+        holding.set()
+        context.wait_cancelled()
+
+    @queue.task("short")
+    def short() -> None:
+        settling.set()
+        arrived(go_on)
+
+    hold.enqueue()
+    made = short.enqueue()
+    with at_work(queue, lease=3, concurrency=2, grace=0, timer=NeverDue()):
+        arrived(holding)
+        arrived(settling)
+        with outage:
+            go_on.set()
+            # Both the claim loop and the lease keeper have to notice; the registry's messages fail as well.
+            wait_until(lambda: bool(_messages(caplog, "claims and settlements fail")))
+            wait_until(lambda: bool(_messages(caplog, "lease renewals fail")))
+        # The claim loop waits without end; only the lease keeper can tell it that the store answers.
+        assert ended(queue, made.id).state == "done"
+
+
+# --- a server that is down or frozen -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@contextmanager
+def _down(server: Server) -> Iterator[None]:
+    server.stop(immediate=True)
+    yield
+    server.start()
+
+
+@contextmanager
+def _frozen(server: Server) -> Iterator[None]:
+    leader = int((server.folder / "data" / "postmaster.pid").read_text().split()[0])
+    os.kill(leader, signal.SIGSTOP)
+    children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
+    processes = [leader, *map(int, children)]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("away", [_down, _frozen], ids=["down", "frozen"])
+def test_a_worker_ends_though_its_server_does_not_answer(
+    server: Server, away: Callable[[Server], AbstractContextManager[None]]
+) -> None:
+    with holdfast.connect(server.url) as queue:
+        started = threading.Event()
+
+        @queue.task("hold")
+        def hold(context: Context) -> None:
+            started.set()
+            context.wait_cancelled()
+
+        hold.enqueue()
+        # A heartbeat is due in a thousand seconds and a wait for a thread must not be as long.
+        with at_work(queue, lease=3000, concurrency=1, grace=0) as working:
+            arrived(started)
+            with away(server):
+                working.worker.stop()
+                working.end()

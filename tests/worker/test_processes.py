@@ -1,0 +1,222 @@
+"""Workers in real processes: killed, stopped for longer than their leases, and cut off from their store."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import NewJob, Queue
+from tests.chaos.processes import Child
+from tests.chaos.threads import wait_until
+from tests.worker.children import EFFECTS, open_queue, work, work_by_hand
+from tests.worker.places import PLACES, Vanishing, fresh_place, vanishing_place
+from tests.worker.workers import KEPT_LEASE_SECONDS, at_work, ended
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with fresh_place(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def queue(place: str) -> Iterator[Queue]:
+    with _opened(place) as queue:
+        yield queue
+
+
+@pytest.fixture(params=PLACES)
+def vanishing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vanishing]:
+    with vanishing_place(request.param, tmp_path) as place:
+        yield place
+
+
+def _opened(url: str) -> Queue:
+    queue = open_queue(url)
+    queue.migrate()
+
+    @queue.task("hold")
+    def hold() -> str:
+        return "by another"
+
+    return queue
+
+
+def test_a_job_whose_worker_is_killed_is_finished_by_another(queue: Queue, place: str) -> None:
+    made = queue.enqueue("hold", {})
+    with Child(work_by_hand, place, {"lease": 0.5, "worker": "victim", "kinds": ["hold"]}) as victim:
+        assert victim.hear() == "started"
+        victim.kill()
+        assert queue.get(made.id).worker == "victim"
+        with at_work(queue, worker="heir"):
+            job = ended(queue, made.id)
+
+    assert (job.result, job.worker, job.epoch) == ("by another", "heir", 2)
+    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["lapsed", "done"]
+
+
+def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue: Queue, place: str) -> None:
+    made = queue.enqueue("hold", {})
+    with Child(work_by_hand, place, {"lease": 0.5, "worker": "sleeper", "kinds": ["hold"]}) as sleeper:
+        assert sleeper.hear() == "started"
+        sleeper.stop_between_writes(place)
+        with at_work(queue, worker="heir"):
+            job = ended(queue, made.id)
+        sleeper.resume()
+        assert sleeper.hear() == "lost"
+        sleeper.tell("stop")
+        assert sleeper.hear() == {"lost": 1}
+        sleeper.end()
+
+    assert queue.get(made.id) == job
+    assert (job.result, job.epoch) == ("by another", 2)
+
+
+def test_a_worker_whose_loop_is_blocked_for_three_leases_keeps_its_job(queue: Queue, place: str) -> None:
+    made = queue.enqueue("block", {"number": 3, "seconds": 3 * KEPT_LEASE_SECONDS})
+    with Child(work, place, {"lease": KEPT_LEASE_SECONDS, "worker": "rude", "kinds": ["block"]}):
+        wait_until(lambda: queue.get(made.id).worker == "rude")
+        with at_work(queue, worker="envious"):
+            job = ended(queue, made.id)
+
+    assert (job.state, job.result, job.epoch, job.attempt) == ("done", 3, 1, 1)
+    assert job.worker == "rude"
+
+
+def test_a_worker_cut_off_for_longer_than_a_lease_stops_its_handlers_and_then_goes_on(vanishing: Vanishing) -> None:
+    with _opened(vanishing.url) as queue:
+        made = queue.enqueue("hold", {})
+        words = {"lease": 0.5, "kinds": ["hold", "count"], "concurrency": 1}
+        with Child(work_by_hand, vanishing.url, words) as worker:
+            assert worker.hear() == "started"
+            with vanishing.away():
+                assert worker.hear() == "lost"
+            # The job lapses and comes back, and this time nothing stops it but the cancel.
+            assert worker.hear() == "started"
+            queue.cancel(made.id)
+            assert worker.hear() == "cancel"
+            # Its handler returned all the same, so the job is done and not cancelled.
+            assert ended(queue, made.id).state == "done"
+            other = queue.enqueue("count", {"number": 7})
+            assert ended(queue, other.id).result == 7
+
+
+def test_a_signal_tells_handlers_to_stop_and_settles_what_they_return(queue: Queue, place: str) -> None:
+    made = queue.enqueue("hold", {})
+    with Child(work_by_hand, place, {"grace": 0.1, "kinds": ["hold"]}) as worker:
+        assert worker.hear() == "started"
+        worker.process.terminate()
+        assert worker.hear() == "shutdown"
+        # It returned, being told, before it was given back.
+        assert worker.hear() == {"done": 1}
+        worker.end()
+
+    assert queue.get(made.id).state == "done"
+
+
+def _jobs(queue: Queue, count: int) -> list[str]:
+    jobs = [NewJob("count", {"number": number, "seconds": 0.002}) for number in range(count)]
+    return [made.id for made in queue.enqueue_many(jobs)]
+
+
+def _all_done(queue: Queue, count: int) -> bool:
+    return queue.counts() == {"done": count}
+
+
+def test_workers_go_on_after_the_store_was_away_under_load(vanishing: Vanishing) -> None:
+    count = 1_500
+    with _opened(vanishing.url) as queue:
+        jobs = _jobs(queue, count)
+        words = {"lease": 30}
+        with Child(work, vanishing.url, words) as first, Child(work, vanishing.url, words) as second:
+            for _ in range(3):
+                before = queue.counts().get("done", 0)
+                wait_until(_more_done(queue, min(before + 50, count)))
+                with vanishing.away():
+                    pass
+            wait_until(lambda: _all_done(queue, count))
+            for worker in (first, second):
+                worker.tell("stop")
+            told = [first.hear(), second.hear()]
+
+        # A store that crashed may have settled what it did not answer for; it is never settled twice.
+        assert sum(one.get("done", 0) for one in told) == count
+        assert {queue.get(job_id).attempt for job_id in jobs} == {1}
+
+
+def _more_done(queue: Queue, count: int) -> Callable[[], bool]:
+    return lambda: queue.counts().get("done", 0) >= count
+
+
+@pytest.mark.long
+def test_workers_go_on_after_the_store_was_away_for_longer_than_a_writer_waits(vanishing: Vanishing) -> None:
+    count = 4_000
+    with _opened(vanishing.url) as queue:
+        jobs = _jobs(queue, count)
+        with Child(work, vanishing.url, {"lease": 2}) as first, Child(work, vanishing.url, {"lease": 2}):
+            wait_until(_more_done(queue, 50))
+            with vanishing.away():
+                # A writer gives up after ten seconds: for so long it has to be away to be missed.
+                away_until = time.monotonic() + 12
+                wait_until(lambda: time.monotonic() > away_until)
+            wait_until(lambda: _all_done(queue, count))
+            first.tell("stop")
+            first.hear()
+
+        assert [queue.get(job_id).result for job_id in jobs] == list(range(count))
+
+
+@pytest.mark.long
+def test_ten_rolling_restarts_under_load_lose_nothing_and_spend_no_attempt(queue: Queue, place: str) -> None:
+    count = 8_000
+    jobs = _jobs(queue, count)
+    words = {"lease": 30, "grace": 0}
+    with Child(work, place, words) as steady:
+        for number in range(10):
+            with Child(work, place, {**words, "worker": f"restarted {number}"}) as restarted:
+                wait_until(_is_there(queue, f"restarted {number}"))
+                before = queue.counts().get("done", 0)
+                wait_until(_more_done(queue, min(before + 100, count)))
+                restarted.process.terminate()
+                restarted.hear()
+                restarted.end()
+        wait_until(lambda: _all_done(queue, count))
+        steady.tell("stop")
+        steady.hear()
+
+    assert {queue.get(job_id).attempt for job_id in jobs} == {1}
+    outcomes = {attempt.outcome for job_id in jobs for attempt in queue.attempts(job_id)}
+    assert outcomes == {"done", "released"}
+
+
+def _is_there(queue: Queue, worker: str) -> Callable[[], bool]:
+    return lambda: any(row.worker == worker for row in queue.workers())
+
+
+@pytest.mark.long
+def test_workers_killed_again_and_again_lose_nothing_and_repeat_no_effect(queue: Queue, place: str) -> None:
+    count = 3_000
+    with queue.transaction() as transaction:
+        transaction.execute(EFFECTS)
+    options = {"max_attempts": 1000}
+    jobs = [NewJob("effect", {"number": number}, **options) for number in range(count)]  # type: ignore[arg-type]
+    queue.enqueue_many(jobs)
+    chance = random.Random(7)
+    for _ in range(15):
+        with Child(work, place, {"lease": 0.5, "concurrency": 8}) as victim:
+            before = queue.counts().get("done", 0)
+            more = chance.randrange(1, 100)
+            wait_until(_more_done(queue, min(before + more, count)))
+            victim.kill()
+    with Child(work, place, {"lease": 30, "concurrency": 8}):
+        wait_until(lambda: _all_done(queue, count))
+
+    with queue.transaction() as transaction:
+        [[effects]] = transaction.execute("select count(*) from effects")
+    assert effects == count
+    # An effect that was written twice would have failed its attempt by the key of the table.
+    assert queue.counts() == {"done": count}

@@ -1,0 +1,105 @@
+"""Workers in real processes serve sessions: one holder at a time, also when one is killed or silent mid-turn."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Queue
+from tests.chaos.processes import Child
+from tests.chaos.threads import wait_until
+from tests.worker.children import LINES, answer_by_hand, answer_until_killed
+from tests.worker.places import PLACES, fresh_place
+from tests.worker.workers import ended
+
+SESSION = "chat-42"
+OFTEN = 1_000
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with fresh_place(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def queue(place: str) -> Iterator[Queue]:
+    with holdfast.connect(place) as queue:
+        queue.migrate()
+        yield queue
+
+
+def say(queue: Queue, text: object, session: str = SESSION) -> str:
+    return queue.enqueue("chat.message", text, session=session, slot="join", max_attempts=OFTEN).id
+
+
+def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue: Queue, place: str) -> None:
+    ids = [say(queue, "one"), say(queue, "two")]
+    with (
+        Child(answer_by_hand, place, {"lease": 1, "worker": "one"}) as one,
+        Child(answer_by_hand, place, {"lease": 1, "worker": "other"}) as other,
+    ):
+        wait_until(lambda: queue.get(ids[0]).worker is not None)
+        victim, heir = (one, other) if queue.get(ids[0]).worker == "one" else (other, one)
+        assert victim.hear() == (["one", "two"], 1)
+        victim.kill()
+        assert heir.hear() == (["one", "two"], 2)
+        heir.tell()
+        jobs = [ended(queue, job_id) for job_id in ids]
+
+    assert len({job.result for job in jobs}) == 1
+    assert [attempt.outcome for attempt in queue.attempts(ids[0])] == ["lapsed", "done"]
+
+
+def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place: str) -> None:
+    ids = [say(queue, "one"), say(queue, "two")]
+    with Child(answer_by_hand, place, {"lease": 0.5, "worker": "sleeper"}) as sleeper:
+        assert sleeper.hear() == (["one", "two"], 1)
+        sleeper.stop_between_writes(place)
+        with Child(answer_by_hand, place, {"lease": 30, "worker": "heir"}) as heir:
+            assert heir.hear() == (["one", "two"], 2)
+            sleeper.tell()
+            sleeper.resume()
+            ids.append(say(queue, "three"))
+            heir.tell()
+            jobs = [ended(queue, job_id) for job_id in ids[:2]]
+            # Both are free now; the next turn tells that the sleeper has come back and has been refused.
+            wait_until(lambda: queue.get(ids[2]).worker is not None)
+            (heir if queue.get(ids[2]).worker == "heir" else sleeper).tell()
+            ended(queue, ids[2])
+
+    assert [(job.result, job.epoch) for job in jobs] == [("by heir", 2)] * 2
+    assert [queue.get(job_id) for job_id in ids[:2]] == jobs
+
+
+def test_killed_workers_leave_every_session_in_order_and_once(queue: Queue, place: str) -> None:
+    with queue.transaction() as transaction:
+        transaction.execute(LINES)
+    chance = random.Random(7)
+    words = {"lease": 0.4, "concurrency": 2}
+    crew = [Child(answer_until_killed, place, {**words, "worker": f"w{number}"}) for number in range(2)]
+    made: list[str] = []
+    try:
+        for number in range(60):
+            made.append(say(queue, number, f"s{number % 6}"))
+            if number % 20 == 10:
+                # In the middle of whatever it does.
+                time.sleep(chance.uniform(0.05, 0.3))
+                crew[0].kill()
+                crew = [crew[1], Child(answer_until_killed, place, {**words, "worker": f"x{number}"})]
+        assert {ended(queue, job_id).state for job_id in made} == {"done"}
+    finally:
+        for child in crew:
+            child.kill()
+
+    with queue.transaction() as transaction:
+        rows = transaction.execute("select session, number, token from lines")
+    for session in range(6):
+        lines = sorted((token, number) for name, number, token in rows if name == f"s{session}")
+        assert [number for _, number in lines] == list(range(session, 60, 6))
+    assert len(rows) == 60

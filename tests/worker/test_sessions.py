@@ -1,0 +1,630 @@
+"""Workers answer sessions: one call for each turn, in order, renewed, settled and given back as a whole."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    Cancelled,
+    Context,
+    Defer,
+    Fail,
+    Job,
+    Misconfigured,
+    OutcomeUnknown,
+    Queue,
+    Retry,
+    SessionContext,
+)
+from holdfast.worker import session_loop
+from holdfast.worker.session_turn import Turn, offer_checkpoints
+from tests.chaos.threads import registered, wait_until
+from tests.support.stores import Harness
+from tests.worker.chats import SESSION, Chat, Message
+from tests.worker.timers import MovableTimer
+from tests.worker.workers import Outage, Time, arrived, at_work, ended, in_state, live, without_tasks
+
+COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+SOON = Backoff(base=0.05, factor=1.0)
+
+
+def all_ended(queue: Queue, ids: list[str]) -> list[Job]:
+    return [ended(queue, job_id) for job_id in ids]
+
+
+# --- turns ---------------------------------------------------------------------------------------------------------
+
+
+@COLOURS
+def test_joined_batches_are_one_call_and_end_with_its_result(queue: Queue, awaited: bool) -> None:
+    chat = Chat(queue, awaited=awaited)
+    ids = chat.say("one", "two")
+    ids.append(chat.answer.enqueue(Message("three"), Message("four"), session=SESSION).id)
+    with at_work(queue) as working:
+        jobs = all_ended(queue, ids)
+        wait_until(lambda: working.worker.status().ended == {"done": 1})
+
+    assert chat.calls == [["one", "two", "three", "four"]]
+    assert [job.result for job in jobs] == [["one", "two", "three", "four"]] * 3
+    assert chat.tokens == [1]
+
+
+@COLOURS
+def test_what_is_said_during_a_turn_joins_at_its_checkpoint(queue: Queue, awaited: bool) -> None:
+    chat = Chat(queue, awaited=awaited)
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(queue):
+        chat.halts()
+        ids += chat.say("two", "three")
+        chat.go_on.set()
+        jobs = all_ended(queue, ids)
+
+    assert chat.calls == [["one"], ["two", "three"]]
+    # The same turn: one fence, one result.
+    assert chat.tokens == [1, 1]
+    assert [job.result for job in jobs] == [["one", "two", "three"]] * 3
+
+
+def test_without_a_checkpoint_it_waits_for_the_next_turn(queue: Queue) -> None:
+    chat = Chat(queue, checkpoints=0)
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(queue):
+        chat.halts()
+        ids += chat.say("two")
+        chat.go_on.set()
+        all_ended(queue, ids)
+
+    assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2)]
+
+
+def test_what_is_for_after_the_turn_does_not_join_at_a_checkpoint(queue: Queue) -> None:
+    chat = Chat(queue)
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(queue):
+        chat.halts()
+        ids += chat.say("two", delivery="after_current_turn_commit")
+        chat.go_on.set()
+        all_ended(queue, ids)
+
+    assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2)]
+
+
+def test_a_command_is_handled_alone_and_in_order(queue: Queue) -> None:
+    chat = Chat(queue, checkpoints=2)
+    chat.halt()
+    ids = chat.say("one", "two")
+    with at_work(queue):
+        chat.halts()
+        ids.append(chat.reset.enqueue(session=SESSION).id)
+        ids += chat.say("three", "four")
+        chat.go_on.set()
+        jobs = all_ended(queue, ids)
+
+    assert chat.calls == [["one", "two"], "reset", ["three", "four"]]
+    assert chat.tokens == [1, 2, 3]
+    assert jobs[2].result == "reset"
+
+
+def test_a_command_of_the_same_kind_does_not_join_at_a_checkpoint(queue: Queue) -> None:
+    chat = Chat(queue)
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(queue):
+        chat.halts()
+        ids += chat.say("two", work_class="command", slot="exclusive")
+        ids += chat.say("three")
+        chat.go_on.set()
+        all_ended(queue, ids)
+
+    assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2), (["three"], 3)]
+
+
+def test_a_command_takes_in_nothing_at_a_checkpoint(queue: Queue) -> None:
+    chat = Chat(queue)
+    chat.halt()
+    ids = chat.say("one", work_class="command", slot="exclusive")
+    with at_work(queue):
+        chat.halts()
+        ids += chat.say("two")
+        chat.go_on.set()
+        all_ended(queue, ids)
+
+    assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2)]
+
+
+def test_a_turn_has_no_more_batches_than_its_task_says(queue: Queue) -> None:
+    chat = Chat(queue, limit=3)
+    chat.halt()
+    ids = chat.say("one", "two")
+    with at_work(queue):
+        chat.halts()
+        ids += chat.say("three", "four", "five", "six", "seven")
+        chat.go_on.set()
+        all_ended(queue, ids)
+
+    # With those that joined at its checkpoint, the first has three.
+    assert chat.calls == [["one", "two"], ["three"], ["four", "five", "six"], ["seven"]]
+
+
+def test_a_checkpoint_takes_in_no_other_kind(queue: Queue) -> None:
+    chat = Chat(queue)
+
+    @queue.session_task("chat.note", slot="join")
+    def note(context: SessionContext[str], messages: list[str]) -> str:
+        return f"noted {messages}"
+
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(queue):
+        chat.halts()
+        other = note.enqueue("milk", session=SESSION)
+        chat.go_on.set()
+        all_ended(queue, ids)
+        assert ended(queue, other.id).result == "noted ['milk']"
+
+    assert chat.calls == [["one"]]
+
+
+def test_kinds_that_merge_go_to_the_handler_of_the_first_and_are_read_each_as_its_own(queue: Queue) -> None:
+    seen: list[Any] = []
+
+    @queue.session_task("chat.text", slot="join", merge_key="input")
+    def text(context: SessionContext[Message], messages: list[Message]) -> None:
+        seen.append(messages)
+
+    @queue.session_task("chat.number", slot="join", merge_key="input")
+    def number(context: SessionContext[int], messages: list[int]) -> None:
+        seen.append("number")
+
+    first = text.enqueue(Message("one"), session=SESSION)
+    second = number.enqueue(2, session=SESSION)
+    with at_work(queue):
+        all_ended(queue, [first.id, second.id])
+
+    assert seen == [[Message("one"), 2]]
+
+
+def test_a_batch_that_cannot_be_read_fails_alone(queue: Queue) -> None:
+    chat = Chat(queue)
+    bad = without_tasks(queue).enqueue("chat.message", {"text": 7}, session=SESSION, slot="join")
+    good = chat.say("one", "two")
+    with at_work(queue):
+        failed, *done = all_ended(queue, [bad.id, *good])
+
+    assert failed.failure is not None
+    assert (failed.failure.reason, failed.failure.failure_class) == ("payload_invalid", "permanent")
+    assert failed.failure.message == "messages[0].text: must be a string, not an integer"
+    assert [job.result for job in done] == [["one", "two"]] * 2
+
+
+def test_plain_jobs_and_other_sessions_run_beside_a_turn_that_halts(queue: Queue) -> None:
+    chat = Chat(queue, checkpoints=0)
+
+    @queue.task("plain")
+    def plain() -> str:
+        return "done beside it"
+
+    chat.halt()
+    held = chat.say("one")
+    with at_work(queue, concurrency=2):
+        chat.halts()
+        assert ended(queue, plain.enqueue().id).result == "done beside it"
+        others = [chat.reset.enqueue(session=f"other-{number}").id for number in range(5)]
+        assert [job.result for job in all_ended(queue, others)] == ["reset"] * 5
+        chat.go_on.set()
+        all_ended(queue, held)
+
+
+def test_while_both_wait_one_slot_goes_to_jobs_and_sessions_in_turn(queue: Queue) -> None:
+    order: list[str] = []
+
+    @queue.task("plain")
+    def plain() -> None:
+        order.append("job")
+        time.sleep(0.03)  # longer than what jobs are taken ahead for
+
+    @queue.session_task("chat.message")
+    def answer(context: SessionContext[int], messages: list[int]) -> None:
+        order.append("turn")
+        time.sleep(0.03)
+
+    ids = [plain.enqueue().id for _ in range(8)]
+    ids += [answer.enqueue(number, session=f"s{number}").id for number in range(8)]
+    with at_work(queue, concurrency=1):
+        all_ended(queue, ids)
+
+    assert sorted(order) == ["job"] * 8 + ["turn"] * 8
+    # Whichever goes first, neither is served twice while the other waits.
+    assert order in (["job", "turn"] * 8, ["turn", "job"] * 8)
+
+
+def test_many_sessions_in_few_slots_are_all_served_in_order(queue: Queue) -> None:
+    said: dict[str, list[int]] = {}
+    inside: set[str] = set()
+    tokens: dict[str, list[int]] = {}
+
+    @queue.session_task("count", slot="join", limit=2)
+    async def count(context: Any, messages: list[int]) -> None:
+        assert context.session not in inside
+        inside.add(context.session)
+        said.setdefault(context.session, []).extend(messages)
+        tokens.setdefault(context.session, []).append(context.fencing_token)
+        inside.discard(context.session)
+
+    sessions = [f"s{number}" for number in range(64)]
+    made = queue.enqueue_many([count.new(number, session=name) for number in range(5) for name in sessions])
+    with at_work(queue, concurrency=8):
+        all_ended(queue, [one.id for one in made])
+
+    assert said == {name: list(range(5)) for name in sessions}
+    assert tokens == {name: [1, 2, 3] for name in sessions}
+
+
+def test_an_idle_worker_is_woken_by_a_session(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_loop, "LOOK_SECONDS", 3_600.0)
+    chat = Chat(queue)
+    with at_work(queue):
+        for text in ("one", "two", "three"):
+            # Each but the first finds a worker that would look again by itself in half an hour.
+            assert ended(queue, chat.say(text)[0]).result == [text]
+
+
+def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue) -> None:
+    chat = Chat(queue)
+    [first] = chat.say("one")
+    claim = queue.claim_any_session(limit=1)
+    assert claim is not None
+    turn = Turn(claim, queue.tasks, time.monotonic())
+
+    class Late:
+        """Runs what it is given, and lets the turn run out of time before it answers."""
+
+        hub = queue.store.hub
+
+        def write(self, operation: Any, plain: Any = None) -> Any:
+            answer = queue.store.write(operation, plain)
+            turn.time_out()
+            return answer
+
+    late: Any = Late()
+    offer_checkpoints(turn, queue.operations, late, ())
+    [second] = chat.say("two")
+    with pytest.raises(Cancelled):
+        chat.answer(turn.session_context, [Message("one")])
+
+    assert [job.id for job in turn.whole.batches] == [first]
+    assert (queue.get(second).state, queue.get(second).attempt) == ("ready", 0)
+
+
+# --- how a turn ends -----------------------------------------------------------------------------------------------
+
+
+@COLOURS
+def test_a_turn_that_fails_comes_again_as_a_whole_and_in_order(harness: Harness, awaited: bool) -> None:
+    chat = Chat(live(harness), awaited=awaited, backoff=SOON)
+    chat.error = ValueError("not today")
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(chat.queue):
+        chat.halts()
+        ids += chat.say("two")
+        chat.go_on.set()
+        jobs = all_ended(chat.queue, ids)
+
+    assert chat.calls == [["one"], ["two"], ["one", "two"]]
+    assert chat.tokens == [1, 1, 2]
+    assert [(job.result, job.attempt) for job in jobs] == [(["one", "two"], 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (Retry("busy", after=0.05), [("done", 2)] * 2),
+        (Defer(after=0.05), [("done", 1)] * 2),
+        (Fail("never"), [("failed", 1)] * 2),
+    ],
+    ids=["retry", "defer", "fail"],
+)
+def test_what_a_handler_asks_for_settles_the_whole_turn(
+    harness: Harness, asked: BaseException, told: list[tuple[str, int]]
+) -> None:
+    chat = Chat(live(harness))
+    chat.error = asked
+    ids = chat.say("one", "two")
+    with at_work(chat.queue):
+        jobs = all_ended(chat.queue, ids)
+
+    assert [(job.state, job.attempt) for job in jobs] == told
+    assert len(chat.calls) == (1 if told[0][0] == "failed" else 2)
+
+
+def test_what_is_collected_comes_once(queue: Queue) -> None:
+    @queue.session_task("chat.message", slot="join")
+    def answer(context: SessionContext[str], messages: list[str]) -> None:
+        context.attach("said.txt", " ".join(messages).encode())
+        context.follow_up("index", {"count": len(messages)})
+
+    ids = [answer.enqueue(text, session=SESSION).id for text in ("one", "two")]
+    with at_work(queue):
+        all_ended(queue, ids)
+
+    assert [[one.name for one in queue.artifacts(job_id)] for job_id in ids] == [["said.txt"], []]
+    assert [job.payload for job in queue.jobs(kind="index")] == [{"count": 2}]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["done", "fails"])
+def test_writes_of_a_turn_and_its_settlement_are_one_commit(harness: Harness, fails: bool) -> None:
+    queue = harness.open()
+    with queue.transaction() as tx:
+        tx.execute("create table said (line text)")
+
+    @queue.session_task("chat.message", slot="join", max_attempts=1)
+    def answer(context: SessionContext[str], messages: list[str]) -> str:
+        with context.transaction() as tx:
+            tx.execute("insert into said values ('both')")
+        if fails:
+            raise ValueError("after all")
+        with pytest.raises(Misconfigured, match="checkpoint"):
+            context.checkpoint()
+        return "written"
+
+    ids = [answer.enqueue(text, session=SESSION).id for text in ("one", "two")]
+    with at_work(queue) as working:
+        jobs = all_ended(queue, ids)
+        wait_until(lambda: sum(working.worker.status().ended.values()) == 1)
+
+    with queue.transaction() as tx:
+        rows = tx.execute("select line from said")
+    assert len(rows) == (0 if fails else 1)
+    assert [job.state for job in jobs] == ["failed" if fails else "done"] * 2
+
+
+@COLOURS
+def test_a_turn_past_its_timeout_is_stopped_and_fails_as_a_whole(harness: Harness, awaited: bool) -> None:
+    moving = Time(harness)
+    chat = Chat(harness.open(), awaited=awaited, timeout=30, max_attempts=1)
+    chat.halt()
+    ids = chat.say("one", "two")
+    with at_work(chat.queue, lease=600, timer=moving.timer):
+        chat.halts()
+        moving.advance(30)
+        jobs = all_ended(chat.queue, ids)
+        arrived(chat.stopped)
+
+    assert [job.failure.reason for job in jobs if job.failure is not None] == ["timeout", "timeout"]
+
+
+# --- leases --------------------------------------------------------------------------------------------------------
+
+
+@COLOURS
+def test_a_long_turn_keeps_all_of_its_batches(harness: Harness, awaited: bool) -> None:
+    moving = Time(harness)
+    chat = Chat(harness.open(), awaited=awaited, checkpoints=2)
+    chat.halt()
+    ids = chat.say("one", "two")
+    with at_work(chat.queue, lease=600, timer=moving.timer):
+        chat.halts()
+        ids += chat.say("three")
+        moving.pass_leases(chat.queue, ids[1], 600, 3)
+        # Whoever else asks finds the session in hand.
+        assert chat.queue.claim_any_session() is None
+        chat.go_on.set()
+        jobs = all_ended(chat.queue, ids)
+
+    assert [(job.result, job.attempt, job.epoch) for job in jobs] == [(["one", "two", "three"], 1, 1)] * 3
+
+
+@COLOURS
+def test_a_turn_that_is_lost_stops_its_handler(harness: Harness, awaited: bool) -> None:
+    queue, timer = harness.open(), MovableTimer()
+    chat = Chat(queue, awaited=awaited)
+    chat.halt()
+    [job_id] = chat.say("one")
+    with at_work(queue, lease=600, timer=timer) as working:
+        chat.halts()
+        harness.clock.advance(600)
+        timer.advance(300)
+        arrived(chat.stopped)
+        chat.go_on.set()
+        assert ended(queue, job_id).attempt == 2
+        wait_until(lambda: working.worker.status().ended == {"lost": 1, "done": 1})
+
+    assert chat.tokens == [1, 2]
+
+
+@COLOURS
+def test_a_batch_cancelled_in_a_turn_stops_it_and_the_others_come_again(queue: Queue, awaited: bool) -> None:
+    chat = Chat(queue, awaited=awaited)
+    chat.halt()
+    first, second, third = chat.say("one", "two", "three")
+    with at_work(queue):
+        chat.halts()
+        queue.cancel(second)
+        arrived(chat.stopped)
+        assert in_state(queue, second, "cancelled")
+        chat.go_on.set()
+        jobs = all_ended(queue, [first, third])
+
+    assert [(job.result, job.attempt) for job in jobs] == [(["one", "three"], 1)] * 2
+
+
+def test_a_batch_taken_away_by_force_gives_the_others_back_at_once(queue: Queue) -> None:
+    chat = Chat(queue)
+    chat.halt()
+    first, second = chat.say("one", "two")
+    with at_work(queue):
+        chat.halts()
+        queue.cancel(first, force=True)
+        arrived(chat.stopped)
+        chat.go_on.set()
+        # Its lease would have lapsed after half a minute of a clock that stands still.
+        job = ended(queue, second)
+
+    assert (job.result, job.attempt) == (["two"], 1)
+
+
+# --- stopping ------------------------------------------------------------------------------------------------------
+
+
+@COLOURS
+def test_a_worker_that_stops_gives_the_whole_turn_back_without_spending_attempts(queue: Queue, awaited: bool) -> None:
+    chat = Chat(queue, awaited=awaited)
+    chat.halt()
+    ids = chat.say("one", "two")
+    with at_work(queue, grace=0) as working:
+        chat.halts()
+        working.worker.stop()
+        working.end()
+    arrived(chat.stopped)
+
+    assert [(queue.get(job_id).state, queue.get(job_id).attempt) for job_id in ids] == [("ready", 0)] * 2
+    assert working.worker.status().ended == {"released": 1}
+
+
+def test_a_worker_that_stops_lets_a_turn_end_within_its_grace(queue: Queue) -> None:
+    chat = Chat(queue)
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(queue) as working:
+        chat.halts()
+        ids += chat.say("two")
+        working.worker.stop()
+        chat.go_on.set()
+        working.end()
+
+    assert [queue.get(job_id).result for job_id in ids] == [["one", "two"]] * 2
+
+
+# --- a store that fails --------------------------------------------------------------------------------------------
+
+
+@COLOURS
+def test_a_checkpoint_whose_answer_is_lost_is_asked_for_again(harness: Harness, awaited: bool) -> None:
+    outage = Outage(harness)
+    chat = Chat(harness.open(), awaited=awaited)
+    chat.halt()
+    ids = chat.say("one")
+    with at_work(chat.queue):
+        chat.halts()
+        ids += chat.say("two", "three")
+        outage.lose_answers(2)
+        chat.go_on.set()
+        wait_until(lambda: outage.answers_lost)
+        jobs = all_ended(chat.queue, ids)
+
+    assert chat.calls == [["one"], ["two", "three"]]
+    assert {job.attempt for job in jobs} == {1}
+
+
+def test_a_claim_whose_answer_is_lost_is_asked_for_again(harness: Harness) -> None:
+    outage = Outage(harness)
+    chat = Chat(harness.open())
+    ids = chat.say("one", "two")
+    chat.queue.set_lane("default", state="paused")
+    with at_work(chat.queue):
+        wait_until(lambda: bool(chat.queue.workers()))
+        # That of who lets the lane go on is lost first.
+        outage.lose_answers(3)
+        with suppress(OutcomeUnknown):
+            chat.queue.set_lane("default", state="active")
+        wait_until(lambda: outage.answers_lost)
+        jobs = all_ended(chat.queue, ids)
+
+    assert [(job.attempt, job.epoch) for job in jobs] == [(1, 1)] * 2
+
+
+def test_a_settlement_survives_a_store_that_is_away_for_a_while(harness: Harness) -> None:
+    outage = Outage(harness)
+    chat = Chat(harness.open(), checkpoints=0)
+    chat.halt()
+    ids = chat.say("one", "two")
+    with at_work(chat.queue):
+        chat.halts()
+        with outage:
+            chat.go_on.set()
+            outage.struck(2)
+        jobs = all_ended(chat.queue, ids)
+
+    assert [(job.result, job.attempt) for job in jobs] == [(["one", "two"], 1)] * 2
+
+
+# --- what others see -----------------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_one_of_the_things_a_worker_runs(queue: Queue) -> None:
+    chat = Chat(queue)
+    chat.halt()
+    first, *_ = chat.say("one", "two")
+    with at_work(queue, worker="w1", concurrency=3) as working:
+        chat.halts()
+        [running] = working.worker.status().running
+        assert (running.job_id, running.kind, running.batches) == (first, "chat.message", 2)
+        assert set(registered(queue).kinds) == {"chat.message", "chat.reset"}
+        chat.go_on.set()
+        ended(queue, first)
+
+
+def test_a_context_tells_of_the_turn(queue: Queue) -> None:
+    seen: list[Any] = []
+
+    @queue.session_task("chat.message", slot="join")
+    def answer(context: SessionContext[str], messages: list[str]) -> None:
+        seen.append((context.session, context.tenant, context.work_class, context.attempt, context.worker))
+        seen.append([batch.payload for batch in context.batches])
+        assert isinstance(context, Context)
+        context.logger.info("hello")
+
+    ids = [answer.enqueue(text, session=SESSION, tenant="ada").id for text in ("one", "two")]
+    with at_work(queue, worker="w1"):
+        all_ended(queue, ids)
+
+    assert seen == [(SESSION, "ada", "turn", 1, "w1"), ["one", "two"]]
+
+
+def test_a_suspect_turn_runs_alone(harness: Harness) -> None:
+    queue = harness.open()
+    chat = Chat(queue, checkpoints=0)
+    beside = threading.Event()
+
+    @queue.task("plain")
+    def plain() -> None:
+        beside.set()
+
+    [job_id] = chat.say("one")
+    assert queue.claim_any_session(lease=1) is not None
+    harness.clock.advance(60)
+    chat.halt()
+    with at_work(queue, concurrency=4):
+        chat.halts()
+        other = plain.enqueue()
+        assert not beside.wait(0.2)
+        chat.go_on.set()
+        all_ended(queue, [job_id, other.id])
+
+
+def test_turns_run_in_the_worker_also_where_all_else_is_isolated(queue: Queue) -> None:
+    """Nothing of the chat is in a module that another process could import."""
+    chat = Chat(queue)
+    [job_id] = chat.say("one")
+    with at_work(queue, isolate="process"):
+        assert ended(queue, job_id).state == "done"
+
+
+def test_an_exclusive_worker_of_sessions_takes_back_what_its_start_before_held(queue: Queue) -> None:
+    chat = Chat(queue)
+    [job_id] = chat.say("one")
+    assert queue.claim_any_session(worker="only", incarnation="before", lease=3600) is not None
+    with at_work(queue, worker="only", exclusive=True):
+        job = ended(queue, job_id)
+
+    assert (job.result, job.attempt) == (["one"], 1)

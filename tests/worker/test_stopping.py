@@ -1,0 +1,347 @@
+"""Cancelling, timeouts and lost leases: a handler is told, and what it does afterwards changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import Backoff, Context, Queue
+from tests.chaos.threads import wait_until
+from tests.support.claims import claim_one, known
+from tests.support.stores import Harness
+from tests.worker.timers import MovableTimer
+from tests.worker.workers import Outage, Time, arrived, at_work, comes, ended, in_state
+
+LEASE_SECONDS = 600.0
+"""Long: time passes only when a test moves it."""
+COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+
+
+class Waiting:
+    """A task that runs until it is told to stop, and notes what it was told."""
+
+    def __init__(self, queue: Queue, *, awaited: bool, **options: Any) -> None:
+        self.started = threading.Event()
+        self.told = threading.Event()
+        self.returned = threading.Event()
+        self.go_on = threading.Event()
+        self.reason: str | None = None
+        self.calls = 0
+        queue.task("wait", **options)(self._awaited() if awaited else self._blocking())
+
+    def _blocking(self) -> Any:
+        def wait(context: Context) -> str:
+            self.calls += 1
+            self.started.set()
+            while not context.wait_cancelled(0.01):
+                if self.go_on.is_set():
+                    self.returned.set()
+                    return "in time"
+            self._note(context)
+            arrived(self.go_on)
+            return "too late"
+
+        return wait
+
+    def _awaited(self) -> Any:
+        async def wait(context: Context) -> str:
+            self.calls += 1
+            self.started.set()
+            try:
+                await comes(self.go_on)
+            except asyncio.CancelledError:
+                self._note(context)
+                await comes(self.go_on)
+                return "too late"
+            self.returned.set()
+            return "in time"
+
+        return wait
+
+    def _note(self, context: Context) -> None:
+        self.reason = context.stop_reason
+        self.told.set()
+
+
+@COLOURS
+class TestCancel:
+    def test_an_awaited_handler_is_cancelled_and_a_blocking_one_sees_it(self, queue: Queue, awaited: bool) -> None:
+        seen: list[str | None] = []
+        started = threading.Event()
+
+        async def later(context: Context) -> None:
+            started.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                seen.append(context.stop_reason)
+                raise
+
+        def at_once(context: Context) -> None:
+            started.set()
+            assert context.wait_cancelled(30)
+            seen.append(context.stop_reason)
+            context.raise_if_cancelled()
+
+        queue.task("long")(later if awaited else at_once)
+        made = queue.enqueue("long", {})
+        with at_work(queue):
+            arrived(started)
+            queue.cancel(made.id)
+            job = ended(queue, made.id)
+
+        assert seen == ["cancel"]
+        assert job.state == "cancelled"
+
+    def test_a_handler_that_is_done_before_it_is_told_has_done_its_job(self, queue: Queue, awaited: bool) -> None:
+        waiting = Waiting(queue, awaited=awaited)
+        made = queue.enqueue("wait", {})
+        with at_work(queue):
+            arrived(waiting.started)
+            with queue.transaction() as transaction:
+                transaction.cancel(made.id)
+                # Until this commits, nobody is told of the cancel.
+                waiting.go_on.set()
+                arrived(waiting.returned)
+            job = ended(queue, made.id)
+
+        assert (job.state, job.result) == ("done", "in time")
+
+    def test_it_is_told_at_once_and_not_by_the_next_heartbeat(self, durable_harness: Harness, awaited: bool) -> None:
+        queue, another = durable_harness.open(), durable_harness.open()
+        waiting = Waiting(queue, awaited=awaited)
+        # A heartbeat would come after twenty minutes, far beyond the patience of this test.
+        with at_work(queue, lease=3600):
+            for force, reason in ((False, "cancel"), (True, "lost")):
+                waiting.told.clear()
+                waiting.started.clear()
+                waiting.go_on.clear()
+                made = another.enqueue("wait", {})
+                arrived(waiting.started)
+                another.cancel(made.id, force=force)
+                arrived(waiting.told)
+                assert waiting.reason == reason
+                waiting.go_on.set()
+
+
+@COLOURS
+class TestTimeout:
+    def test_it_fails_at_once_and_a_late_return_is_dropped(self, queue: Queue, awaited: bool) -> None:
+        timer = MovableTimer()
+        waiting = Waiting(queue, awaited=awaited, timeout=30)
+        made = queue.enqueue("wait", {}, backoff=Backoff(base=60))
+        with at_work(queue, lease=LEASE_SECONDS, timer=timer) as working:
+            arrived(waiting.started)
+            timer.advance(30)
+            job = in_state(queue, made.id, "scheduled")
+            arrived(waiting.told)
+            before = known(queue, made.id)
+            waiting.go_on.set()
+            wait_until(lambda: not working.worker.status().running)
+            other = queue.enqueue("wait", {})
+            assert ended(queue, other.id).result == "in time"
+
+        assert job.failure is not None
+        assert (job.failure.failure_class, job.failure.reason) == ("transient", "timeout")
+        assert waiting.reason == "timeout"
+        assert known(queue, made.id)[:3] == before[:3]
+        assert before.job.attempt == 1
+
+    def test_it_is_enforced_while_the_store_does_not_answer(self, harness: Harness, awaited: bool) -> None:
+        queue, timer = harness.open(), MovableTimer()
+        waiting = Waiting(queue, awaited=awaited, timeout=30)
+        queue.enqueue("wait", {})
+        with at_work(queue, lease=LEASE_SECONDS, timer=timer):
+            arrived(waiting.started)
+            with queue.transaction():
+                # No other call can write now, neither a heartbeat nor a settlement.
+                timer.advance(30)
+                arrived(waiting.told)
+            waiting.go_on.set()
+
+        assert waiting.reason == "timeout"
+
+
+@COLOURS
+class TestLostLease:
+    def test_a_forced_cancel_tells_the_handler_and_its_result_changes_nothing(
+        self, queue: Queue, awaited: bool
+    ) -> None:
+        waiting = Waiting(queue, awaited=awaited)
+        made = queue.enqueue("wait", {})
+        with at_work(queue) as working:
+            arrived(waiting.started)
+            queue.cancel(made.id, force=True)
+            arrived(waiting.told)
+            before = known(queue, made.id)
+            waiting.go_on.set()
+            wait_until(lambda: working.worker.status().ended.get("lost") == 1)
+            other = queue.enqueue("wait", {})
+            ended(queue, other.id)
+
+        assert waiting.reason == "lost"
+        assert before.job.state == "cancelled"
+        assert known(queue, made.id)[:3] == before[:3]
+
+    def test_a_job_that_another_has_taken_over_is_let_go(self, harness: Harness, awaited: bool) -> None:
+        queue, timer = harness.open(), MovableTimer()
+        waiting = Waiting(queue, awaited=awaited)
+        made = queue.enqueue("wait", {})
+        with at_work(queue, lease=LEASE_SECONDS, worker="slow", concurrency=1, timer=timer):
+            arrived(waiting.started)
+            harness.clock.advance(LEASE_SECONDS)
+            claim = claim_one(queue, worker="quick", lease=2 * LEASE_SECONDS)
+            timer.advance(LEASE_SECONDS / 2)
+            arrived(waiting.told)
+            waiting.go_on.set()
+
+        assert claim.epoch == 2
+        assert queue.get(made.id) == claim.job
+
+    def test_a_result_sent_after_the_lease_lapsed_is_refused(self, harness: Harness, awaited: bool) -> None:
+        queue = harness.open()
+        waiting = Waiting(queue, awaited=awaited)
+        made = queue.enqueue("wait", {})
+        with at_work(queue, worker="slow", concurrency=1) as working:
+            arrived(waiting.started)
+            harness.clock.advance(60)
+            claim = claim_one(queue, worker="quick", lease=3600)
+            waiting.go_on.set()
+            wait_until(lambda: working.worker.status().ended.get("lost") == 1)
+
+        assert queue.get(made.id) == claim.job
+
+
+@COLOURS
+def test_a_handler_outlives_many_leases(harness: Harness, awaited: bool) -> None:
+    queue, time = harness.open(), Time(harness)
+    waiting = Waiting(queue, awaited=awaited)
+    made = queue.enqueue("wait", {})
+    with at_work(queue, lease=LEASE_SECONDS, timer=time.timer):
+        arrived(waiting.started)
+        time.pass_leases(queue, made.id, LEASE_SECONDS, 3)
+        waiting.go_on.set()
+        job = ended(queue, made.id)
+
+    assert (job.state, job.epoch, job.result) == ("done", 1, "in time")
+
+
+def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(harness: Harness) -> None:
+    queue, time = harness.open(), Time(harness)
+    started, go_on = threading.Event(), threading.Event()
+
+    @queue.task("rude")
+    async def rude() -> str:
+        started.set()
+        arrived(go_on)  # blocks the loop on purpose
+        return "kept"
+
+    made = rude.enqueue()
+    with at_work(queue, lease=LEASE_SECONDS, timer=time.timer):
+        arrived(started)
+        time.pass_leases(queue, made.id, LEASE_SECONDS, 3)
+        assert queue.claim(worker="other") is None
+        go_on.set()
+        job = ended(queue, made.id)
+
+    assert (job.state, job.epoch, job.result) == ("done", 1, "kept")
+
+
+@COLOURS
+def test_handlers_stop_by_themselves_when_the_store_is_away_for_a_lease(harness: Harness, awaited: bool) -> None:
+    outage = Outage(harness)
+    queue, time = harness.open(), Time(harness)
+    waiting = Waiting(queue, awaited=awaited)
+    made = queue.enqueue("wait", {})
+    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
+        arrived(waiting.started)
+        with outage:
+            time.advance(LEASE_SECONDS)
+            arrived(waiting.told)
+        assert waiting.reason == "lost"
+        waiting.go_on.set()
+        # It goes on by itself: the lease has expired, the job is claimed again and done.
+        time.timer.advance(LEASE_SECONDS)
+        job = ended(queue, made.id)
+
+    assert (job.state, job.result) == ("done", "in time")
+    assert job.epoch > 1
+
+
+def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage(harness)
+    queue, time = harness.open(), Time(harness)
+    waiting = Waiting(queue, awaited=False)
+    made = queue.enqueue("wait", {})
+    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
+        arrived(waiting.started)
+        with outage:
+            time.advance(LEASE_SECONDS / 2)
+            wait_until(lambda: "lease renewals fail" in caplog.text)
+            time.advance(LEASE_SECONDS / 2)
+            arrived(waiting.told)
+        waiting.go_on.set()
+        time.timer.advance(LEASE_SECONDS)
+        assert ended(queue, made.id).state == "done"
+
+    lost, *_ = queue.attempts(made.id)
+    assert (lost.outcome, lost.failure_reason) == ("lapsed", "worker_cut_off")
+
+
+def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -> None:
+    outage, timer = Outage(harness), MovableTimer()
+    queue = harness.open()
+    started, go_on = threading.Event(), threading.Event()
+
+    @queue.task("long")
+    def long(context: Context) -> None:
+        arrived(started)
+        context.progress("loading", 30)
+        arrived(go_on)
+
+    made = queue.enqueue("long", {})
+    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=timer):
+        in_state(queue, made.id, "running")
+        with outage:
+            started.set()
+            timer.advance(LEASE_SECONDS / 3)
+            outage.struck(2)
+        wait_until(lambda: queue.get(made.id).phase == "loading")
+        go_on.set()
+        ended(queue, made.id)
+
+
+def test_a_handler_that_cleans_up_is_cancelled_only_once(queue: Queue) -> None:
+    cancels = []
+    started, cleaned = threading.Event(), threading.Event()
+    timer = MovableTimer()
+
+    @queue.task("tidy", timeout=30)
+    async def tidy() -> None:
+        started.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cancels.append("told")
+            try:
+                for _ in range(10):
+                    await asyncio.sleep(0.005)
+                    timer.advance(30)
+            except asyncio.CancelledError:
+                cancels.append("told again")
+                raise
+            finally:
+                cleaned.set()
+
+    tidy.enqueue()
+    with at_work(queue, lease=LEASE_SECONDS, timer=timer):
+        arrived(started)
+        with queue.transaction():
+            timer.advance(30)
+            # Its settlement has to wait, so that its time is up for long.
+            arrived(cleaned)
+
+    assert cancels == ["told"]

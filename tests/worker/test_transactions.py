@@ -1,0 +1,222 @@
+"""`context.transaction`: what a handler writes and the settlement of its job are one commit, or neither is."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Misconfigured, Queue
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.executors import run_blocking
+from holdfast.worker.transactions import offer_transaction
+from tests.chaos.threads import wait_until
+from tests.support.claims import claim_one
+from tests.support.faults import Crashed
+from tests.support.stores import Harness
+from tests.worker.workers import arrived, at_work, comes, ended
+
+COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+INSERT = "insert into sums (value) values (1)"
+
+
+class Sums:
+    """A task that writes to a table of its own within its transaction."""
+
+    def __init__(self, harness: Harness, *, awaited: bool, seconds: float = 5, **options: Any) -> None:
+        self.queue = harness.open()
+        with self.queue.transaction() as transaction:
+            transaction.execute("create table sums (value integer primary key)")
+        self.written, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+        self.error: Exception | None = None
+        self.seconds = seconds
+        self.queue.task("sum", **options)(self._awaited() if awaited else self._blocking())
+
+    def _blocking(self) -> Any:
+        def add(context: Context) -> str:
+            with context.transaction(timeout=self.seconds) as transaction:
+                transaction.execute(INSERT)
+                transaction.enqueue("next", {})
+                self.written.set()
+                arrived(self.go_on)
+                if self.error is not None:
+                    raise self.error
+            return "added"
+
+        return add
+
+    def _awaited(self) -> Any:
+        async def add(context: Context) -> str:
+            async with context.transaction(timeout=self.seconds) as transaction:
+                await transaction.execute(INSERT)
+                await transaction.enqueue("next", {})
+                self.written.set()
+                await comes(self.go_on)
+                if self.error is not None:
+                    raise self.error
+            return "added"
+
+        return add
+
+    @property
+    def rows(self) -> int:
+        """How many rows of its own there are, and as many follow-ups."""
+        with self.queue.transaction() as transaction:
+            [[count]] = transaction.execute("select count(*) from sums")
+        assert len(self.queue.jobs(kind="next").jobs) == count
+        return int(count)
+
+
+@COLOURS
+def test_writes_and_settlement_arrive_together(harness: Harness, awaited: bool) -> None:
+    sums = Sums(harness, awaited=awaited)
+    made = sums.queue.enqueue("sum", {})
+    with at_work(sums.queue) as working:
+        job = ended(sums.queue, made.id)
+        wait_until(lambda: working.worker.status().ended == {"done": 1})
+
+    assert (job.state, job.result) == ("done", "added")
+    assert sums.rows == 1
+
+
+@COLOURS
+def test_an_error_undoes_the_writes(harness: Harness, awaited: bool) -> None:
+    sums = Sums(harness, awaited=awaited)
+    sums.error = ValueError("not today")
+    made = sums.queue.enqueue("sum", {}, max_attempts=1)
+    with at_work(sums.queue):
+        job = ended(sums.queue, made.id)
+
+    assert job.failure is not None
+    assert job.failure.reason == "value_error"
+    assert sums.rows == 0
+
+
+@COLOURS
+def test_a_transaction_that_is_open_for_too_long_is_undone_while_its_handler_hangs(
+    harness: Harness, awaited: bool
+) -> None:
+    sums = Sums(harness, awaited=awaited, seconds=0.1)
+    sums.go_on.clear()
+    made = sums.queue.enqueue("sum", {}, max_attempts=1)
+    with at_work(sums.queue):
+        arrived(sums.written)
+        # Were it still open, nobody else could write on SQLite until its handler returns.
+        sums.queue.enqueue("other", {})
+        sums.go_on.set()
+        job = ended(sums.queue, made.id)
+
+    assert job.failure is not None
+    assert (job.failure.failure_class, job.failure.reason) == ("transient", "transaction_timeout")
+    assert sums.rows == 0
+
+
+@COLOURS
+def test_a_lease_lost_meanwhile_refuses_all(harness: Harness, awaited: bool) -> None:
+    sums = Sums(harness, awaited=awaited)
+    sums.go_on.clear()
+    made = sums.queue.enqueue("sum", {})
+    with at_work(sums.queue, concurrency=1) as working:
+        arrived(sums.written)
+        harness.clock.advance(60)
+        sums.go_on.set()
+        wait_until(lambda: working.worker.status().ended == {"lost": 1, "done": 1})
+
+    # Had the first commit not been refused, the second would have violated the table's key.
+    assert [attempt.outcome for attempt in sums.queue.attempts(made.id)] == ["lapsed", "done"]
+    assert sums.rows == 1
+
+
+@COLOURS
+def test_a_commit_that_the_callers_own_table_refuses_is_a_failure(harness: Harness, awaited: bool) -> None:
+    sums = Sums(harness, awaited=awaited)
+    made = [sums.queue.enqueue("sum", {}, max_attempts=1) for _ in range(2)]
+    with at_work(sums.queue, concurrency=1):
+        states = sorted(ended(sums.queue, one.id).state for one in made)
+
+    # The second violates the key of the first, and its settlement as done is undone with it.
+    assert states == ["done", "failed"]
+    assert sums.rows == 1
+
+
+@COLOURS
+def test_there_is_one_transaction_for_each_attempt(harness: Harness, awaited: bool) -> None:
+    queue = harness.open()
+    refusals: list[Exception] = []
+
+    def twice(context: Context) -> None:
+        with context.transaction():
+            pass
+        try:
+            with context.transaction():
+                pass
+        except Misconfigured as error:
+            refusals.append(error)
+
+    async def twice_awaited(context: Context) -> None:
+        async with context.transaction():
+            pass
+        try:
+            async with context.transaction():
+                pass
+        except Misconfigured as error:
+            refusals.append(error)
+
+    queue.task("twice")(twice_awaited if awaited else twice)
+    made = queue.enqueue("twice", {})
+    with at_work(queue):
+        assert ended(queue, made.id).state == "done"
+
+    assert len(refusals) == 1
+
+
+@COLOURS
+def test_after_its_end_a_transaction_takes_no_more(harness: Harness, awaited: bool) -> None:
+    sums = Sums(harness, awaited=awaited)
+    kept: list[Any] = []
+
+    def keep(context: Context) -> None:
+        with context.transaction() as transaction:
+            kept.append(transaction)
+
+    sums.queue.task("keep")(keep)
+    made = sums.queue.enqueue("keep", {})
+    with at_work(sums.queue):
+        ended(sums.queue, made.id)
+
+    with pytest.raises(Misconfigured):
+        kept[0].execute(INSERT)
+    assert sums.rows == 0
+
+
+def _attempt(queue: Queue) -> Attempt:
+    """Claim a job as a worker would, to be run by hand."""
+    claim = claim_one(queue, lease=30)
+    attempt = Attempt(claim, queue.tasks.get(claim.job.kind), 0.0)
+    offer_transaction(attempt, queue.operations, queue.store)
+    return attempt
+
+
+def test_no_crash_parts_the_writes_from_the_settlement(durable_harness: Harness) -> None:
+    harness = durable_harness
+    sums = Sums(harness, awaited=False)
+    states: list[str] = []
+    while "done" not in states:
+        made = sums.queue.enqueue("sum", {})
+        attempt = _attempt(sums.queue)
+        harness.faults.crash_before(len(states) + 1)
+        with suppress(Crashed):
+            run_blocking(attempt)
+        del attempt
+        queue = harness.reopen()
+        queue.tasks.add(*sums.queue.tasks)
+        sums.queue = queue
+        states.append(queue.get(made.id).state)
+        assert sums.rows == (states[-1] == "done")
+
+    # Every statement from the beginning of the block to the commit was the last one once.
+    assert len(states) > 5
+    assert set(states[:-1]) == {"running"}

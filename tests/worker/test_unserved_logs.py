@@ -1,0 +1,44 @@
+"""A worker logs ready jobs that no live worker takes: when it starts, and when that changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Queue
+from holdfast.worker import maintenance
+from tests.chaos.threads import wait_until
+from tests.worker.workers import at_work
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    monkeypatch.setattr(maintenance, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(maintenance, "_LOOK_SECONDS", 0.02)
+    with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
+        queue.task("doc.embed")(lambda: None)
+        yield queue
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "unserved jobs" in record.getMessage()]
+
+
+def test_a_worker_warns_once_of_each_lane_and_kind_that_no_live_worker_takes(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.enqueue("doc.chunk")
+    with caplog.at_level(logging.WARNING, logger="holdfast.worker"), at_work(queue):
+        wait_until(lambda: len(warned(caplog)) == 1)
+        # More of them are no news; another lane is.
+        queue.enqueue("doc.chunk")
+        queue.enqueue("doc.chunk", lane="night")
+        wait_until(lambda: len(warned(caplog)) == 2)
+
+    first, second = warned(caplog)
+    assert "1 job of doc.chunk in lane default: no live worker takes it; start a worker" in first
+    assert "1 job of doc.chunk in lane night: no live worker takes it" in second

@@ -1,0 +1,390 @@
+"""Affinity in a worker: what jobs need is loaded before they run, what was used longest ago makes room."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import Backoff, Context, HandlersStuck, InvalidInput, NewJob, Queue
+from holdfast.worker.worker import Worker
+from tests.chaos.processes import PATIENCE_SECONDS
+from tests.chaos.threads import in_background, wait_until
+from tests.support.clock import ManualClock
+from tests.worker.timers import MovableTimer
+from tests.worker.workers import arrived, at_work, comes, ended, in_state
+
+COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+
+
+class Models:
+    """A task whose jobs need a model each, hooks that load and unload these, and a note of all that happened."""
+
+    def __init__(self, queue: Queue, *, room: int = 1, awaited: bool = True) -> None:
+        self.story: list[str] = []
+        self.ran: list[str] = []
+        self.loaded: set[str] = set()
+        self._room = room
+        self._queue = queue
+        self._lock = threading.Lock()
+        self.hooks: dict[str, Any] = {
+            "load": self._load_later if awaited else self._load,
+            "unload": self._unload_later if awaited else self._unload,
+        }
+        queue.task("run")(self._run)
+
+    def enqueue(self, models: str, **options: Any) -> list[str]:
+        """Enqueue one job for each letter: the letter is its model, a dash means none."""
+        jobs = [NewJob("run", {}, affinity=None if letter == "-" else letter, **options) for letter in models]
+        return [made.id for made in self._queue.enqueue_many(jobs)]
+
+    def _run(self, context: Context) -> None:
+        with self._lock:
+            model = context.job.affinity or "-"
+            assert model in self.loaded or model == "-", f"{model} is not loaded"
+            self.ran.append(model)
+
+    def _load(self, model: str) -> None:
+        with self._lock:
+            assert len(self.loaded) < self._room, f"{model} has no room beside {self.loaded}"
+            self.loaded.add(model)
+            self.story.append(f"+{model}")
+
+    def _unload(self, model: str) -> None:
+        with self._lock:
+            self.loaded.remove(model)
+            self.story.append(f"-{model}")
+
+    async def _load_later(self, model: str) -> None:
+        await asyncio.sleep(0)
+        self._load(model)
+
+    async def _unload_later(self, model: str) -> None:
+        await asyncio.sleep(0)
+        self._unload(model)
+
+
+@COLOURS
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_mixed_backlog_of_two_models_costs_one_switch(queue: Queue, awaited: bool, concurrency: int) -> None:
+    models = Models(queue, awaited=awaited)
+    models.enqueue("AB" * 20)
+    with at_work(queue, concurrency=concurrency, **models.hooks) as working:
+        wait_until(lambda: queue.counts() == {"done": 40})
+        wait_until(lambda: working.worker.status().loaded == ("B",))
+        assert working.worker.status().switches == 1
+
+    assert models.story == ["+A", "-A", "+B"]
+    assert models.ran == ["A"] * 20 + ["B"] * 20
+    assert {job.attempt for job in queue.jobs(limit=100).jobs} == {1}
+    assert not any(job.releases for job in queue.jobs(limit=100).jobs)
+
+
+@pytest.mark.parametrize(("room", "switches"), [(1, 4), (2, 3), (5, 0)])
+def test_a_backlog_of_five_models_costs_a_switch_for_each_that_has_no_room(
+    queue: Queue, room: int, switches: int
+) -> None:
+    models = Models(queue, room=room)
+    models.enqueue("ABCDE" * 8)
+    with at_work(queue, concurrency=4, residents=room, **models.hooks) as working:
+        wait_until(lambda: queue.counts() == {"done": 40})
+        assert working.worker.status().switches == switches
+        assert len(working.worker.status().loaded) == room
+
+    assert sorted(entry for entry in models.story if entry.startswith("+")) == ["+A", "+B", "+C", "+D", "+E"]
+    assert sorted(models.ran) == sorted("ABCDE" * 8)
+
+
+def test_what_was_used_longest_ago_makes_room(queue: Queue) -> None:
+    models = Models(queue, room=2)
+    with at_work(queue, concurrency=1, residents=2, **models.hooks):
+        for model in "ABACAB":
+            [job_id] = models.enqueue(model)
+            ended(queue, job_id)
+
+    assert models.story == ["+A", "+B", "-B", "+C", "-C", "+B"]
+
+
+def test_what_is_there_from_the_start_is_not_loaded_again(queue: Queue) -> None:
+    models = Models(queue)
+    models.loaded.add("B")
+    models.enqueue("AABB")
+    with at_work(queue, concurrency=1, affinity="B", **models.hooks):
+        wait_until(lambda: queue.counts() == {"done": 4})
+
+    assert models.ran == list("BBAA")
+    assert models.story == ["-B", "+A"]
+
+
+def test_jobs_without_affinity_run_while_another_is_loaded(queue: Queue) -> None:
+    models = Models(queue)
+    loading, go_on = threading.Event(), threading.Event()
+
+    async def load(model: str) -> None:
+        loading.set()
+        await comes(go_on)
+        models.loaded.add(model)
+
+    [slow] = models.enqueue("A")
+    with at_work(queue, concurrency=2, load=load):
+        arrived(loading)
+        [plain] = models.enqueue("-")
+        assert ended(queue, plain).state == "done"
+        assert queue.get(slow).state == "running"
+        go_on.set()
+        ended(queue, slow)
+
+    assert models.ran == ["-", "A"]
+
+
+class TestTheBound:
+    """Past its residence a model gives way as soon as another has jobs that wait."""
+
+    def test_a_starving_model_gets_its_turn(self, queue: Queue) -> None:
+        models, timer = Models(queue), MovableTimer()
+        more = threading.Event()
+
+        @queue.task("feed")
+        def feed(context: Context) -> None:
+            # Each job of A brings another, so that without a bound B would wait for ever.
+            if not more.is_set():
+                context.follow_up("feed", {}, affinity="A")
+
+        queue.enqueue("feed", {}, affinity="A")
+        with at_work(queue, concurrency=1, residence=20, lease=600, timer=timer, **models.hooks):
+            wait_until(lambda: "+A" in models.story)
+            [starving] = models.enqueue("B")
+            timer.advance(20)
+            assert ended(queue, starving).state == "done"
+            more.set()
+
+        assert models.story[:3] == ["+A", "-A", "+B"]
+
+    def test_without_one_it_starves(self, queue: Queue) -> None:
+        models = Models(queue)
+        rounds = []
+
+        @queue.task("feed")
+        def feed(context: Context) -> None:
+            rounds.append(1)
+            if len(rounds) < 30:
+                context.follow_up("feed", {}, affinity="A")
+
+        queue.enqueue("feed", {}, affinity="A")
+        with at_work(queue, concurrency=1, **models.hooks):
+            wait_until(lambda: "+A" in models.story)
+            [starving] = models.enqueue("B")
+            wait_until(lambda: len(rounds) == 30)
+            assert ended(queue, starving).state == "done"
+
+        assert models.story == ["+A", "-A", "+B"]
+
+    def test_it_bounds_how_often_two_models_take_turns(self, queue: Queue) -> None:
+        models = Models(queue)
+        models.enqueue("AB" * 50)
+        with at_work(queue, concurrency=1, residence=3600, **models.hooks) as working:
+            wait_until(lambda: queue.counts() == {"done": 100})
+            assert working.worker.status().switches == 1
+
+    def test_at_zero_it_switches_at_once_and_still_does_every_job(self, queue: Queue) -> None:
+        models = Models(queue)
+        models.enqueue("AB" * 5)
+        with at_work(queue, concurrency=1, residence=0, **models.hooks) as working:
+            wait_until(lambda: queue.counts() == {"done": 10})
+            assert working.worker.status().switches == 9
+
+        assert models.ran == list("AB" * 5)
+
+
+class TestAFailedLoad:
+    @COLOURS
+    def test_the_job_is_tried_again_and_the_model_is_not_taken_for_loaded(
+        self, queue: Queue, clock: ManualClock, awaited: bool
+    ) -> None:
+        models = Models(queue, awaited=awaited)
+        calls: list[str] = []
+
+        def load(model: str) -> None:
+            calls.append(model)
+            if len(calls) == 1:
+                raise RuntimeError("out of memory")
+            models.loaded.add(model)
+
+        async def load_later(model: str) -> None:
+            load(model)
+
+        [job_id] = models.enqueue("A", backoff=Backoff(base=5))
+        with at_work(queue, load=load_later if awaited else load) as working:
+            job = in_state(queue, job_id, "scheduled")
+            wait_until(lambda: working.worker.status().ended == {"retried": 1})
+            assert working.worker.status().loaded == ()
+            clock.advance(5)
+            assert ended(queue, job_id).state == "done"
+
+        assert job.failure is not None
+        assert (job.failure.failure_class, job.failure.reason) == ("transient", "load_failed")
+        assert "could not load 'A': out of memory" in job.failure.message
+        assert calls == ["A", "A"]
+
+    def test_an_unload_that_fails_stops_nothing(self, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+        models = Models(queue, room=2)
+
+        def unload(_model: str) -> None:
+            raise ValueError("busy")
+
+        models.enqueue("AB")
+        with at_work(queue, concurrency=1, load=models.hooks["load"], unload=unload):
+            wait_until(lambda: queue.counts() == {"done": 2})
+
+        assert "could not unload A: busy" in caplog.text
+
+
+@COLOURS
+def test_a_worker_stopped_while_loading_gives_the_job_back_unspent(queue: Queue, awaited: bool) -> None:
+    models = Models(queue)
+    loading, go_on = threading.Event(), threading.Event()
+
+    async def load_later(model: str) -> None:
+        loading.set()
+        await comes(go_on)
+
+    def load(model: str) -> None:
+        loading.set()
+        arrived(go_on)
+
+    made = models.enqueue("AA")
+    with at_work(queue, concurrency=2, grace=3600, load=load_later if awaited else load) as working:
+        arrived(loading)
+        working.worker.stop()
+        working.end()
+    go_on.set()
+
+    jobs = [queue.get(job_id) for job_id in made]
+    assert [(job.state, job.attempt) for job in jobs] == [("ready", 0)] * 2
+    assert models.ran == []
+
+
+def test_a_job_says_that_it_loads_and_then_that_it_works(queue: Queue) -> None:
+    loading, go_on, working_on = threading.Event(), threading.Event(), threading.Event()
+
+    async def load(model: str) -> None:
+        loading.set()
+        await comes(go_on)
+
+    @queue.task("long")
+    def long() -> None:
+        arrived(working_on)
+
+    made = queue.enqueue("long", {}, affinity="A")
+    # A heartbeat would come after twenty minutes.
+    with at_work(queue, lease=3600, load=load) as working:
+        arrived(loading)
+        assert queue.get(made.id).phase == "loading"
+        assert (working.worker.status().loading, working.worker.status().loaded) == (("A",), ())
+        go_on.set()
+        wait_until(lambda: queue.get(made.id).phase == "working")
+        working_on.set()
+        ended(queue, made.id)
+
+
+def test_a_cancelled_job_does_not_run_after_its_load(queue: Queue) -> None:
+    models = Models(queue)
+    loading, go_on = threading.Event(), threading.Event()
+
+    async def load(model: str) -> None:
+        loading.set()
+        await comes(go_on)
+        models.loaded.add(model)
+
+    [job_id] = models.enqueue("A")
+    with at_work(queue, load=load, concurrency=1):
+        arrived(loading)
+        queue.cancel(job_id, force=True)
+        go_on.set()
+        [other] = models.enqueue("A")
+        ended(queue, other)
+
+    assert models.ran == ["A"]
+    assert queue.get(job_id).state == "cancelled"
+
+
+class TestALoadThatDoesNotEnd:
+    """The time of a job counts while it loads, too."""
+
+    def test_an_awaited_one_is_stopped_and_the_worker_goes_on(self, queue: Queue) -> None:
+        loading, stopped, timer = threading.Event(), threading.Event(), MovableTimer()
+
+        async def load(model: str) -> None:
+            loading.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                stopped.set()
+
+        @queue.task("run", timeout=30, max_attempts=1)
+        def run() -> None: ...
+
+        made = queue.enqueue("run", {}, affinity="A", max_attempts=1)
+        with at_work(queue, concurrency=1, load=load, lease=600, timer=timer):
+            arrived(loading)
+            timer.advance(30)
+            job = ended(queue, made.id)
+            arrived(stopped)
+            plain = queue.enqueue("run", {})
+            assert ended(queue, plain.id).state == "done"
+
+        assert job.failure is not None
+        assert job.failure.reason == "timeout"
+
+    def test_a_blocking_one_ends_the_worker(self, queue: Queue) -> None:
+        go_on = threading.Event()
+
+        @queue.task("run", timeout=0.05)
+        def run() -> None: ...
+
+        queue.enqueue("run", {}, affinity="A", max_attempts=1)
+        worker = Worker(queue, concurrency=1, load=lambda _model: arrived(go_on))
+        running = in_background(worker.run)
+        with pytest.raises(HandlersStuck):
+            running.result(PATIENCE_SECONDS)
+        go_on.set()
+
+
+def test_the_registry_tells_what_is_loaded_and_how_often_that_changed(queue: Queue) -> None:
+    models = Models(queue)
+    models.enqueue("ABC")
+    with at_work(queue, concurrency=1, worker="w1", **models.hooks):
+        wait_until(lambda: queue.counts() == {"done": 3})
+        wait_until(lambda: [(row.loaded, row.switches) for row in queue.workers()] == [(("C",), 2)])
+
+
+def test_without_hooks_the_last_affinity_is_favoured(queue: Queue) -> None:
+    models = Models(queue)
+    models.loaded = {"A", "B"}
+    models.enqueue("ABABAB")
+    with at_work(queue, concurrency=1, residents=1) as working:
+        wait_until(lambda: queue.counts() == {"done": 6})
+        assert working.worker.status().switches == 1
+
+    assert models.ran == list("AAABBB")
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("load", {"load": "app:load"}),
+        ("unload", {"unload": 3}),
+        ("residents", {"residents": 0}),
+        ("residents", {"residents": 65}),
+        ("residence", {"residence": -1}),
+        ("affinity", {"residents": 1, "affinity": ["A", "B"]}),
+        ("affinities_max", {"affinities_max": 1}),
+        ("affinities_held", {"affinities_held": ["A"]}),
+    ],
+)
+def test_wrong_words_are_refused(queue: Queue, word: str, words: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Worker(queue, **words)
+    assert caught.value.field == word

@@ -1,0 +1,84 @@
+"""A worker's timer that a test moves ahead, in place of waiting for leases, timeouts and grace periods."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+
+from holdfast.worker.timers import Scheduled, Timer
+
+# A waiting thread looks this often whether time was moved.
+_LOOK_SECONDS = 0.005
+
+
+class MovableTimer(Timer):
+    """Real time, which `advance` moves ahead: a wait whose end is reached by that ends at once.
+
+    One that *stands_still* moves by `advance` only, so that handlers take no time, however busy the machine is.
+    """
+
+    def __init__(self, *, stands_still: bool = False) -> None:
+        self._stands_at = time.monotonic() if stands_still else None
+        self._ahead = 0.0
+        self._lock = threading.Lock()
+        self._timeouts: dict[asyncio.Timeout, tuple[asyncio.AbstractEventLoop, float]] = {}
+
+    def monotonic(self) -> float:
+        """Read the clock."""
+        return (time.monotonic() if self._stands_at is None else self._stands_at) + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        """Let *seconds* pass at once; from any thread."""
+        with self._lock:
+            self._ahead += seconds
+            for timeout, (loop, ends_at) in self._timeouts.items():
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._reschedule, loop, timeout, ends_at)
+
+    def _reschedule(self, loop: asyncio.AbstractEventLoop, timeout: asyncio.Timeout, ends_at: float) -> None:
+        left = ends_at - self.monotonic()
+        if timeout in self._timeouts and not timeout.expired() and (self._stands_at is None or left <= 0):
+            timeout.reschedule(loop.time() + max(left, 0))
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        """Return a block that is cancelled once *seconds* have passed."""
+        return asyncio.timeout(None) if seconds is None else self._movable(seconds)
+
+    @asynccontextmanager
+    async def _movable(self, seconds: float) -> AsyncIterator[None]:
+        async with asyncio.timeout(seconds if self._stands_at is None or seconds <= 0 else None) as timeout:
+            with self._lock:
+                self._timeouts[timeout] = (asyncio.get_running_loop(), self.monotonic() + seconds)
+            try:
+                yield
+            finally:
+                with self._lock:
+                    del self._timeouts[timeout]
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Block until *event* is set or *seconds* have passed."""
+        ends_at = self.monotonic() + seconds
+        while not event.is_set() and (left := ends_at - self.monotonic()) > 0:
+            event.wait(min(left, _LOOK_SECONDS))
+        return event.is_set()
+
+    def call_later(self, seconds: float, function: Callable[[], object]) -> Scheduled:
+        """Call *function* in a thread of its own once *seconds* have passed."""
+        call = _Call()
+        threading.Thread(target=self._call, args=(call, seconds, function), daemon=True).start()
+        return call
+
+    def _call(self, call: _Call, seconds: float, function: Callable[[], object]) -> None:
+        if not self.wait(call.cancelled, seconds):
+            function()
+
+
+class _Call:
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
