@@ -1,4 +1,4 @@
-"""One process of the chaos: `python -m tests.chaos.actor URL FOLDER NAME SEED`.
+"""One process of the chaos.
 
 It does one random thing after another and writes each down, until the folder holds a file named `stop`. It expects to
 be stopped and killed at any moment.
@@ -7,10 +7,10 @@ be stopped and killed at any moment.
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from holdfast import (
@@ -29,6 +29,7 @@ from holdfast import (
 )
 from tests.chaos.engines import Engine, Own, open_engine
 from tests.chaos.history import Act, Recorder
+from tests.chaos.processes import keep_errors
 
 KEYS = [f"key-{number}" for number in range(6)]
 LEASES = (0.2, 0.35, 0.5)
@@ -301,13 +302,10 @@ def settled(claim: Claim, outcome: Outcome, job: Job, *, again: bool = False, le
     return acts
 
 
-def main() -> None:
-    url, folder, name, seed = sys.argv[1:]
-    stop = Path(folder) / "stop"
-    actor = Actor(open_engine(url), Recorder(Path(folder) / f"{name}.log", name), name, seed)
+def act_until_stopped(_pipe: Connection, url: str, folder: Path, name: str, seed: str) -> None:
+    """Be an actor. What it writes to standard error goes to a file in *folder*."""
+    keep_errors(folder / f"{name}.errors")
+    stop = folder / "stop"
+    actor = Actor(open_engine(url), Recorder(folder / f"{name}.log", name), name, seed)
     while not stop.exists():
         actor.act()
-
-
-if __name__ == "__main__":
-    main()

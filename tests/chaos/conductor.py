@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import Done, Event, Job
-from tests.chaos.actor import claimed, settled
+from tests.chaos.actor import act_until_stopped, claimed, settled
 from tests.chaos.checker import History
 from tests.chaos.engines import Engine, open_engine
 from tests.chaos.history import Act, Recorder, acts_in, codes_in
-from tests.chaos.processes import PATIENCE_SECONDS
-from tests.chaos.reader import pages
+from tests.chaos.processes import PATIENCE_SECONDS, Child
+from tests.chaos.reader import pages, read_until_drained
 
 # Longer than every lease, so that whoever was stopped comes back as a zombie.
 STOPPED_SECONDS = (0.6, 1.0)
@@ -35,23 +32,17 @@ class Conductor:
         self._chance = random.Random(seed)
         self._started = 0
         self.engine.prepare()
-        self._reader = self._start("tests.chaos.reader", "reader")
+        self._reader = self._start(read_until_drained, "reader")
         self._actors = [self._start_actor() for _ in range(count)]
 
     # --- processes -------------------------------------------------------------------------------------------------
 
-    def _start_actor(self) -> subprocess.Popen[bytes]:
+    def _start_actor(self) -> Child:
         self._started += 1
-        return self._start("tests.chaos.actor", f"actor{self._started}")
+        return self._start(act_until_stopped, f"actor{self._started}")
 
-    def _start(self, module: str, name: str) -> subprocess.Popen[bytes]:
-        with (self._folder / f"{name}.errors").open("ab") as errors:
-            return subprocess.Popen(
-                [sys.executable, "-m", module, self._url, str(self._folder), name, f"{self._seed} {name}"],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                stderr=errors,
-                cwd=Path(__file__).parents[2],
-            )
+    def _start(self, body: Callable[..., None], name: str) -> Child:
+        return Child(body, self._url, self._folder, name, f"{self._seed} {name}")
 
     def conduct(self, seconds: float) -> None:
         """Kill and stop processes for so many seconds."""
@@ -67,21 +58,20 @@ class Conductor:
 
     def _kill_reader(self) -> None:
         self._end(self._reader)
-        self._reader = self._start("tests.chaos.reader", "reader")
+        self._reader = self._start(read_until_drained, "reader")
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.poll() is None, "a process ended by itself: " + self.errors()
+    def _end(self, process: Child) -> None:
+        assert not process.has_ended, "a process ended by itself: " + self.errors()
         process.kill()
-        process.wait()
         self.kills += 1
 
     def _stop_actor(self) -> None:
         """Stop one past its lease while the others go on, then let it go on too."""
         stopped = self._chance.choice(self._actors)
-        assert stopped.poll() is None, "a process ended by itself: " + self.errors()
-        stopped.send_signal(signal.SIGSTOP)
+        assert not stopped.has_ended, "a process ended by itself: " + self.errors()
+        stopped.stop()
         time.sleep(self._chance.uniform(*STOPPED_SECONDS))
-        stopped.send_signal(signal.SIGCONT)
+        stopped.resume()
         self.stops += 1
 
     def errors(self) -> str:
@@ -94,10 +84,17 @@ class Conductor:
         """Let all processes come to their end, and every job to its own."""
         (self._folder / "stop").touch()
         for actor in self._actors:
-            assert actor.wait(PATIENCE_SECONDS) == 0, self.errors()
+            self._join(actor)
         self._drain()
         (self._folder / "drained").touch()
-        assert self._reader.wait(PATIENCE_SECONDS) == 0, self.errors()
+        self._join(self._reader)
+
+    def _join(self, process: Child) -> None:
+        try:
+            process.end()
+        except AssertionError as error:
+            error.add_note(self.errors())
+            raise
 
     def _drain(self) -> None:
         """Do all work that is left. Leases of the dead have to lapse first; they are short."""
@@ -119,7 +116,6 @@ class Conductor:
         """Leave no process behind, however the test ended."""
         for process in [self._reader, *self._actors]:
             process.kill()
-            process.wait()
 
     # --- history ---------------------------------------------------------------------------------------------------
 

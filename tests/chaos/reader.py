@@ -1,4 +1,4 @@
-"""A process that reads the event log while it grows: `python -m tests.chaos.reader URL FOLDER NAME SEED`.
+"""A process that reads the event log while it grows.
 
 It writes down each page with its cursor and goes on from the last one written, so that it too may be killed. It ends
 once the folder holds a file named `drained` and there is nothing more to read.
@@ -7,12 +7,13 @@ once the folder holds a file named `drained` and there is nothing more to read.
 from __future__ import annotations
 
 import random
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.chaos.engines import open_engine
 from tests.chaos.history import Recorder, lines
+from tests.chaos.processes import keep_errors
 
 
 def pages(folder: Path) -> tuple[list[tuple[str, int]], str | None]:
@@ -26,9 +27,10 @@ def pages(folder: Path) -> tuple[list[tuple[str, int]], str | None]:
     return seen, cursor
 
 
-def main() -> None:
-    url, place, name, seed = sys.argv[1:]
-    folder, chance = Path(place), random.Random(seed)
+def read_until_drained(_pipe: Connection, url: str, folder: Path, name: str, seed: str) -> None:
+    """Be the reader. What it writes to standard error goes to a file in *folder*."""
+    keep_errors(folder / f"{name}.errors")
+    chance = random.Random(seed)
     queue = open_engine(url).queue
     recorder = Recorder(folder / "events.log", name)
     _, cursor = pages(folder)
@@ -42,7 +44,3 @@ def main() -> None:
             return
         else:
             time.sleep(0.005)
-
-
-if __name__ == "__main__":
-    main()

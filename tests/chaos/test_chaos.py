@@ -61,7 +61,7 @@ def run_chaos(url: str, folder: Path, *, seconds: float, count: int) -> None:
 
 
 def test_killed_and_stopped_processes_break_no_promise(store_url: str, tmp_path: Path) -> None:
-    run_chaos(store_url, tmp_path, seconds=8, count=4)
+    run_chaos(store_url, tmp_path, seconds=4, count=4)
 
 
 @pytest.mark.long
