@@ -46,8 +46,8 @@ def claim(queue: Any) -> Any:
     return queue.claim(worker="w")
 
 
-def claim_many(queue: Any) -> Any:
-    return queue.claim_many(limit=3, worker="w", lease_token="t")
+def claim_many(queue: Any, lease_token: str = "t") -> Any:
+    return queue.claim_many(limit=3, worker="w", lease_token=lease_token)
 
 
 def settle_and_claim(queue: Any) -> Any:
@@ -180,14 +180,19 @@ class TestCancelled:
                 await queue.enqueue_many([NewJob("say", session=f"s{n}", max_attempts=1) for n in range(5)])
                 received: set[str] = set()
 
-                async def live() -> None:
-                    call = CALLS[chance.randrange(3)]
+                async def live(token: str) -> None:
+                    # A token of its own: who sends another's token is given, and gives back, the other's claims.
+                    calls: list[Callable[[Any], Any]] = [
+                        claim,
+                        partial(claim_many, lease_token=token),
+                        settle_and_claim,
+                    ]
                     with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-                        answer = await asyncio.wait_for(call(queue), chance.random() * 0.008)
+                        answer = await asyncio.wait_for(chance.choice(calls)(queue), chance.random() * 0.008)
                         received.update(one.job.id for one in claims_of(answer))
 
-                for _ in range(10):
-                    tasks = [asyncio.ensure_future(live()) for _ in range(6)]
+                for turn in range(10):
+                    tasks = [asyncio.ensure_future(live(f"{turn}-{n}")) for n in range(6)]
                     await asyncio.sleep(chance.random() * 0.004)
                     tasks[0].cancel()
                     await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)

@@ -16,6 +16,7 @@ import holdfast
 from holdfast import Done, LeaseLost, Unavailable
 from tests.chaos.processes import Child, say
 from tests.chaos.test_writers import all_jobs
+from tests.chaos.threads import wait_until
 from tests.postgres.conftest import drop_schema
 from tests.support.job_states import all_events
 from tests.support.postgres_server import Server
@@ -67,6 +68,20 @@ def be_busy(pipe: Connection, url: str, name: str) -> None:
     pipe.send((busy.made, busy.settled, dict(busy.troubles)))
 
 
+def _wait_for_work(queue: holdfast.Queue, more: int) -> None:
+    """Wait until so many more jobs are done."""
+
+    def done() -> int:
+        while True:
+            try:
+                return queue.counts().get("done", 0)
+            except Unavailable:
+                time.sleep(0.01)
+
+    wanted = done() + more
+    wait_until(lambda: done() >= wanted)
+
+
 def _crash_under_load(server: Server, *, restarts: int, count: int) -> None:
     drop_schema(server.url, SCHEMA)
     queue = holdfast.connect(server.url, schema=SCHEMA)
@@ -78,9 +93,9 @@ def _crash_under_load(server: Server, *, restarts: int, count: int) -> None:
         for child in children:
             child.tell()
         for _ in range(restarts):
-            time.sleep(0.7)  # a time in which they work, not a time they are measured by
+            _wait_for_work(queue, 5 * count)
             server.restart(immediate=True)
-        time.sleep(0.7)
+        _wait_for_work(queue, 5 * count)
         for child in children:
             child.tell("end")
         reports = [child.hear() for child in children]

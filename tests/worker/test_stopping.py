@@ -294,12 +294,13 @@ def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness, caplo
 def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -> None:
     outage, timer = Outage(harness), MovableTimer()
     queue = harness.open()
-    started, go_on = threading.Event(), threading.Event()
+    started, noted, go_on = threading.Event(), threading.Event(), threading.Event()
 
     @queue.task("long")
     def long(context: Context) -> None:
         arrived(started)
         context.progress("loading", 30)
+        noted.set()
         arrived(go_on)
 
     made = queue.enqueue("long", {})
@@ -307,6 +308,7 @@ def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -
         in_state(queue, made.id, "running")
         with outage:
             started.set()
+            arrived(noted)
             timer.advance(LEASE_SECONDS / 3)
             outage.struck(2)
         wait_until(lambda: queue.get(made.id).phase == "loading")

@@ -57,9 +57,11 @@ class Time:
 
     def pass_leases(self, queue: Queue, job_id: str, lease: float, count: int) -> None:
         """Let the time of *count* leases pass, of which each renewal extends the one of the job."""
-        for _ in range(2 * count):
+        # The store shows a renewal before the worker has read the answer, so that the worker may know of the one
+        # before it only. Two steps must therefore fit into one lease; and one step has to bring the next renewal.
+        for _ in range(3 * count):
             before = queue.get(job_id).lease_until_ms
-            self.advance(lease / 2)
+            self.advance(lease * 0.4)
             wait_until(lambda before=before: queue.get(job_id).lease_until_ms != before)  # type: ignore[misc]
 
 
