@@ -76,3 +76,24 @@ def test_a_url_that_names_a_driver(scheme: str) -> None:
     with pytest.raises(InvalidInput, match="write postgresql://") as caught:
         holdfast.connect(f"{scheme}://ada:{PASSWORD}@db/jobs")
     assert PASSWORD not in str(caught.value)
+
+
+def test_a_server_that_never_answers_keeps_no_event_loop_from_ending() -> None:
+    async def give_up(port: int) -> None:
+        queue = holdfast.connect_async(f"postgresql://127.0.0.1:{port}/jobs?connect_timeout=600")
+        call = asyncio.ensure_future(queue.enqueue("mail"))
+        async with asyncio.timeout(30):
+            while not opening():  # noqa: ASYNC110  # a thread starts it
+                await asyncio.sleep(0.001)
+        call.cancel()
+
+    def opening() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "holdfast-call"]
+
+    # Connections are taken by the kernel, and nothing is ever sent back.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asyncio.run(give_up(listener.getsockname()[1]))
+        left = opening()
+        assert [thread.daemon for thread in left] == [True]
+    for thread in left:
+        thread.join(60)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+import threading
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import click
 
-from holdfast import ClaimOptions, Worker, telemetry
+from holdfast import ClaimOptions, HoldfastError, Worker, telemetry
 from holdfast.cli import params, worker_crew, worker_logs, worker_report
 from holdfast.cli.errors import Complaint
 from holdfast.cli.options import Command, pass_terminal
@@ -22,6 +23,8 @@ from holdfast.worker.supervisor import end_with_parent
 from holdfast.worker.worker import CONCURRENCY_DEFAULT, GRACE_SECONDS_DEFAULT
 
 _DEFAULT_LEASE = limits.LEASE_MS_DEFAULT / 1000
+# How long the store may take to be closed at the end.
+_CLOSING_SECONDS = 0.5
 
 
 @click.command(
@@ -118,8 +121,20 @@ def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> 
         with _reporting(terminal, about, made, records=told_by == "records"):
             made.run()
     finally:
-        queue.store.close()
+        _close(queue)
     return 0
+
+
+def _close(queue: AnyQueue) -> None:
+    """Close the store, unless other writers keep it from being closed: then the end of the process does."""
+
+    def close() -> None:
+        with suppress(HoldfastError):
+            queue.store.close()
+
+    closing = threading.Thread(target=close, name="holdfast-close", daemon=True)
+    closing.start()
+    closing.join(_CLOSING_SECONDS)
 
 
 def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,3 +32,25 @@ async def to_its_end(work: Awaitable[T]) -> T:
 async def in_thread(work: Callable[[], T]) -> T:
     """Run *work* in another thread; if the task is cancelled meanwhile, wait for the thread before giving way."""
     return await to_its_end(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run *work* in a thread for which neither the end of the event loop nor that of the process waits.
+
+    It goes on if the task is cancelled, and its result is dropped.
+    """
+    future: Future[T] = Future()
+    # From here on a cancelled task does not cancel it.
+    future.set_running_or_notify_cancel()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(work)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="holdfast-call", daemon=True).start()
+    return await asyncio.wrap_future(future)

@@ -25,6 +25,7 @@ from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions, check_claim
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.validation import Duration
+from holdfast.storage.cancellation import in_daemon_thread
 from holdfast.tasks.policy import Isolation, check_isolation, check_memory_limit
 from holdfast.worker import isolation
 from holdfast.worker.isolation.dispatcher import Terms, refuse_unfit
@@ -46,7 +47,7 @@ _NAMES_SHOWN = 8
 _STARTED_SECONDS = 0.05
 # A worker ends within five seconds after the grace period, whatever the store and the handlers do. Each step may take
 # what is left of them, but for what the steps after it need at least; the rest is for the interpreter to exit.
-_ENDING_SECONDS = 4.5
+_ENDING_SECONDS = 4.0
 # Of these, how long handlers that were told to stop are waited for.
 _STOPPING_SECONDS = 1.0
 
@@ -218,7 +219,8 @@ class Worker:
             if self._metrics is not None:
                 self._metrics.stop()
             if keeper_store is not self._store:
-                keeper_store.close()
+                # Other writers may keep a file from being closed.
+                await self._end_within(self._left(0), asyncio.ensure_future(in_daemon_thread(keeper_store.close)))
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     self._loop.remove_signal_handler(number)

@@ -15,7 +15,7 @@ from holdfast.domain.clock import Clock
 from holdfast.domain.errors import Misconfigured, StoreUnreachable
 from holdfast.domain.masking import mask_url
 from holdfast.domain.new_job import Admission
-from holdfast.storage.cancellation import to_its_end
+from holdfast.storage.cancellation import in_daemon_thread, to_its_end
 from holdfast.storage.notifications import Hub
 from holdfast.storage.postgres.connection import Opener, described
 from holdfast.storage.postgres.errors import translated
@@ -203,7 +203,8 @@ class PostgresStore:
 
     async def _make_ready_async(self) -> None:
         if not self._opener.ready:
-            await asyncio.to_thread(self._opener.make_ready)
+            # A server that does not answer must not keep the process from ending.
+            await in_daemon_thread(self._opener.make_ready)
 
     def _tell(self, topics: set[str]) -> None:
         """Wake listeners in this process at once; others hear it from the server."""

@@ -16,14 +16,18 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
 
 from holdfast.domain.errors import StoreBusy
 
 _SLOTS = 4096
 _SIZE = _SLOTS * 8
 _BELL = _SIZE
+
+LOOK_SECONDS: Final = 0.25
+"""How often a caller that waits for other writers looks whether it was interrupted."""
+INTERRUPTED: Final = "the wait for other writers was interrupted and nothing was stored; try again"
 
 
 class SideFile:
@@ -44,8 +48,11 @@ class SideFile:
         self._keeper: _Keeper | None = None
         _opened.add(self)
 
-    def lock(self, seconds: float) -> None:
-        """Wait for the gate, or raise `StoreBusy` after so many seconds. Whoever is interrupted has to unlock."""
+    def lock(self, seconds: float, interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the gate, or raise `StoreBusy` after so many seconds or soon after it is *interrupted*.
+
+        A caller that an exception interrupts has to unlock.
+        """
         try:
             if self._keeper is None or not self._keeper.asking:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,7 +60,7 @@ class SideFile:
         except BlockingIOError:
             pass
         self._keeper = self._keeper or _Keeper(self._descriptor)
-        self._keeper.lock(seconds)
+        self._keeper.lock(seconds, interrupted)
 
     def unlock(self) -> None:
         """Let the next writer pass, or ask no more to pass; harmless if there is neither."""
@@ -171,8 +178,8 @@ class _Keeper:
         """Whether a request is under way or granted and not taken; else the lock may be taken without this thread."""
         threading.Thread(target=self._keep, name="holdfast-gate", daemon=True).start()
 
-    def lock(self, seconds: float) -> None:
-        """Wait for the gate, or raise `StoreBusy` after so many seconds."""
+    def lock(self, seconds: float, interrupted: Callable[[], bool]) -> None:
+        """Wait for the gate, or raise `StoreBusy`."""
         with self._mutex:
             self._wanted = True
             if not self.asking:
@@ -185,7 +192,9 @@ class _Keeper:
                 left = patience - time.monotonic()
                 if left <= 0:
                     raise StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
-                self._bell.acquire(timeout=left)
+                if interrupted():
+                    raise StoreBusy(INTERRUPTED)
+                self._bell.acquire(timeout=min(left, LOOK_SECONDS))
         except BaseException:
             self.give_up()
             raise

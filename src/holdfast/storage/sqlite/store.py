@@ -204,10 +204,12 @@ class SqliteStore:
         return {"path": self.path, **words}
 
     def interrupt(self) -> None:
-        """Do nothing: a call waits for no server, and its wait for other writers is bounded."""
+        """Make calls that wait for other writers raise `StoreBusy`."""
+        self._writer.interrupt()
 
     async def interrupt_async(self) -> None:
-        """Do nothing: a call waits for no server, and its wait for other writers is bounded."""
+        """Make calls in this event loop that wait for other writers raise `StoreBusy`."""
+        self._writer.interrupt(asyncio.get_running_loop())
 
     def migrate(self) -> list[str]:
         """Open the file, bring its schema up to date and return the migrations that this opening applied."""

@@ -29,7 +29,7 @@ from holdfast.storage.sqlite.connection import BUSY_SECONDS, Opener, trim_log
 from holdfast.storage.sqlite.errors import translate, translated
 from holdfast.storage.sqlite.event_loops import abandon_when_closed
 from holdfast.storage.sqlite.external_transaction import SyncJoined
-from holdfast.storage.sqlite.lock_file import SideFile
+from holdfast.storage.sqlite.lock_file import INTERRUPTED, LOOK_SECONDS, SideFile
 from holdfast.storage.sqlite.transaction import (
     Observer,
     SqliteState,
@@ -355,17 +355,33 @@ class Writer:
             self._side = self._opener.side_file()
             self._hub.refresh()
         if self._side is not None:
-            self._side.lock(BUSY_SECONDS)
+            self._side.lock(BUSY_SECONDS, self._interrupted)
             self._opener.check_unmoved()
         # Nothing is open, unless the last lead was interrupted beyond measure.
         self._roll_back()
         if self._cursor is None:
             self._cursor = plain_cursor(self._opener.writing_connection())
+            self._cursor.execute(f"pragma busy_timeout = {int(LOOK_SECONDS * 1000)}")
         return self._cursor
 
     def _begin(self, cursor: sqlite3.Cursor) -> None:
         self._observe("begin")
-        cursor.execute("begin immediate")
+        patience = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                cursor.execute("begin immediate")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= patience:
+                    raise
+                if self._interrupted():
+                    raise StoreBusy(INTERRUPTED) from error
+            else:
+                return
+
+    def _interrupted(self) -> bool:
+        """Return whether the leader waits no longer for other writers."""
+        leader = self._turns.leader
+        return leader is not None and leader.interrupted
 
     def _commit(self, cursor: sqlite3.Cursor) -> None:
         # Checked once more, because a transaction of the caller may have been open for long.
@@ -406,6 +422,18 @@ class Writer:
             if self._commits % _COMMITS_BETWEEN_LOOKS == 0 and self._cursor is not None:
                 trim_log(self._cursor.connection, self._opener.path)
             self._commits += 1
+
+    # --- interrupting ----------------------------------------------------------------------------------------------
+
+    def interrupt(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Make calls that wait for other writers raise `StoreBusy`: those of the tasks of *loop*, or all."""
+        for ticket in self._turns.all():
+            if loop is None or ticket.belongs_to(loop):
+                ticket.interrupted = True
+                # One that leads looks by itself; so does a transaction as soon as it leads.
+                if ticket.operation is not None and self._turns.withdraw(ticket):
+                    ticket.error, ticket.answered = StoreBusy(INTERRUPTED), True
+                    ticket.ring()
 
     # --- closing and resting ---------------------------------------------------------------------------------------
 
@@ -452,7 +480,7 @@ class Writer:
     def _close_all(self) -> None:
         if self._cursor is not None:
             if self._side is not None:
-                self._side.lock(BUSY_SECONDS)
+                self._side.lock(BUSY_SECONDS, self._interrupted)
             self._drop()
         side = self._side
         if side is not None:

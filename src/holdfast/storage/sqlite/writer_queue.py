@@ -20,16 +20,22 @@ from holdfast.storage.transaction import Operation
 class Ticket:
     """A script that wants to be run, or somebody who wants the writer for himself, waiting in a thread."""
 
-    __slots__ = ("_bell", "answered", "error", "operation", "result")
+    __slots__ = ("_bell", "answered", "error", "interrupted", "operation", "result")
     threadless = False
     """Whether its caller waits without a thread, so that another one has to do the work."""
 
     def __init__(self, operation: Operation[Any] | None) -> None:
         self.operation = operation
         self.answered = False
+        self.interrupted = False
+        """Whether it waits no longer for other writers."""
         self.result: Any = None
         self.error: BaseException | None = None
         self._bell: Any = None
+
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether its caller is a task of *loop*."""
+        return False
 
     def expect(self) -> None:
         """Make ready to be rung."""
@@ -65,6 +71,10 @@ class TaskTicket(Ticket):
         self._waiter = self._loop.create_future()
         self.working = threading.RLock()
         """Held by the thread that works for this ticket."""
+
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether its caller is a task of *loop*."""
+        return self._loop is loop
 
     @property
     def loop_closed(self) -> bool:
@@ -132,6 +142,11 @@ class Turns:
         """Tell whether *ticket* leads, not before a handing over that is under way has come to its end."""
         with self._mutex:
             return self.leader is ticket
+
+    def all(self) -> list[Ticket]:
+        """Return the leader and those that wait."""
+        with self._mutex:
+            return [*([] if self.leader is None else [self.leader]), *self.queue]
 
     def withdraw(self, ticket: Ticket) -> bool:
         """Leave the queue; return whether *ticket* was in it. A script in a group is run without its caller."""
