@@ -35,13 +35,13 @@ def test_cancel_asks_a_running_job_to_stop_unless_forced(cli: Cli) -> None:
     assert cli.text("jobs", "cancel", "one", "--force") == "cancelled one\n"
 
 
-def test_cancel_in_json_has_the_jobs(cli: Cli) -> None:
+@pytest.mark.parametrize("choice", [("one", "two"), ("--kind", "a", "--yes")])
+def test_cancel_in_json_answers_alike_for_named_and_for_chosen_jobs(cli: Cli, choice: tuple[str, ...]) -> None:
     cli.queue.enqueue("a", job_id="one")
+    cli.queue.claim(worker="w1")
+    cli.queue.enqueue("a", job_id="two")
 
-    answer = cli.json("jobs", "cancel", "one")
-
-    assert [(job["id"], job["state"]) for job in answer["jobs"]] == [("one", "cancelled")]
-    assert answer["refused"] == []
+    assert cli.json("jobs", "cancel", *choice) == {"cancelled": ["two"], "asked": ["one"], "skipped": []}
 
 
 def test_cancel_of_a_finished_job_is_refused(cli: Cli, failed_job: str) -> None:
@@ -58,14 +58,18 @@ def test_one_refused_cancel_stops_no_other_and_exits_with_1(cli: Cli) -> None:
     assert result.stderr == "error: 1 of 2 jobs could not be cancelled\n"
 
 
-def test_cancel_in_json_tells_which_were_refused(cli: Cli) -> None:
+def test_cancel_in_json_tells_which_were_skipped(cli: Cli) -> None:
     cli.queue.enqueue("a", job_id="one")
 
     result = cli.run("jobs", "cancel", "nobody", "one", "--json")
 
     assert result.exit_code == 1
-    [refused] = json.loads(result.stdout)["refused"]
-    assert (refused["job_id"], refused["code"]) == ("nobody", "job_not_found")
+    answer = json.loads(result.stdout)
+    assert answer == {
+        "cancelled": ["one"],
+        "asked": [],
+        "skipped": [{"job_id": "nobody", "why": "no job 'nobody'"}],
+    }
 
 
 def test_requeue_makes_a_failed_job_ready(cli: Cli, failed_job: str) -> None:

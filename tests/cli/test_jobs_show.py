@@ -45,6 +45,22 @@ def test_show_tells_everything_about_a_done_job(cli: Cli, done_job: str) -> None
     assert "9 B" in said
 
 
+@pytest.mark.parametrize(
+    ("outcome", "shown"), [(holdfast.Done(), False), (holdfast.Failed("no", permanent=True), True)]
+)
+def test_show_tells_how_far_a_job_came_unless_it_is_done(cli: Cli, outcome: holdfast.Outcome, shown: bool) -> None:
+    cli.queue.enqueue("report.build", job_id="report-1")
+    claim = cli.queue.claim(worker="w1")
+    assert claim is not None
+    cli.queue.progress(claim, phase="writing", percent=95)
+    assert "95 %" in cli.text("jobs", "show", "report-1")
+    cli.queue.settle(claim, outcome)
+
+    said = cli.text("jobs", "show", "report-1")
+
+    assert ("95 %" in said, "writing" in said) == (shown, shown)
+
+
 def test_show_tells_the_failure_with_its_traceback(cli: Cli, failed_job: str) -> None:
     said = cli.text("jobs", "show", failed_job)
 

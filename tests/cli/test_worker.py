@@ -366,7 +366,8 @@ def test_a_target_that_is_no_queue_is_refused_with_what_to_do(
     ("words", "problem"),
     [
         (["--url", "jobs.db"], "--url does not go with a worker"),
-        (["--kind", "absent"], "absent"),
+        (["--kind", "absent"], "kind 'absent': no task of this kind is declared here; these are: 'add', "),
+        (["--kind", "ad"], "kind 'ad': no task of this kind is declared here; did you mean 'add'?"),
         (["--drain", "listed"], "drain"),
         (["--concurrency", "0"], "--concurrency"),
         (["--processes", "0"], "--processes"),

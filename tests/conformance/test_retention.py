@@ -157,10 +157,21 @@ class TestEvents:
         clock.set_wall_clock(1000)
         clock.advance(10)
 
-        queue.prune(older_than=500)
+        would = queue.prune(older_than=500, dry_run=True)
 
+        assert queue.prune(older_than=500) == would == (1, 0)
         kept = [event.job_id for event in all_events(queue)]
         assert kept == [young.id, looks_old.id]
+
+    def test_a_dry_run_counts_what_the_next_run_deletes(self, queue: Queue, clock: ManualClock) -> None:
+        for kind in "abc":
+            job_in(queue, "done", kind=kind)
+            clock.advance(50)
+
+        would = queue.prune(older_than=60, dry_run=True)
+
+        assert queue.prune(older_than=60) == would == (2, 2)
+        assert queue.prune(older_than=60, dry_run=True) == (0, 0)
 
     def test_a_reader_behind_the_horizon_is_told(self, queue: Queue, clock: ManualClock) -> None:
         start_of_log = queue.events().cursor

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import psycopg
 import pytest
 
-from holdfast import Claim, Done, NewJob, Queue
+from holdfast import Claim, Done, Failed, NewJob, Queue
 from holdfast.client.connect import queue_on
 from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.threads import in_background, wait_until
@@ -178,3 +178,39 @@ def test_settlements_of_jobs_whose_keys_are_enqueued_again_in_another_order(cont
         contenders.meet(enqueue(new[::-1]), partial(Queue.settle_many, settlements=done))
         for claim in contenders.queues[0].claim_many(limit=1000, kinds=["mail"]):
             contenders.queues[0].settle(claim, Done())
+
+
+def test_settlements_that_bring_more_keys_than_one_transaction_locks(contenders: Contenders) -> None:
+    parents, each = 26, 10
+    contenders.queues[0].enqueue_many([NewJob("parent")] * (2 * parents))
+    claims = contenders.claim(2 * parents, "parent")
+    outcomes = [
+        Done(follow_ups=[NewJob("mail", dedupe_key=f"{parent}-{place}") for place in range(each)])
+        for parent in range(parents)
+    ]
+    first = list(zip(claims[:parents], outcomes, strict=True))
+    second = list(zip(claims[parents:], outcomes[::-1], strict=True))
+    contenders.observed.clear()
+    contenders.meet(partial(Queue.settle_many, settlements=first), partial(Queue.settle_many, settlements=second))
+    # Each call divides its settlements between two transactions, of which none is run again.
+    assert contenders.observed.count("begin") == contenders.observed.count("committed") == 4
+    assert contenders.queues[0].counts() == {"done": 2 * parents, "ready": parents * each + 2}
+
+
+def test_requeues_of_jobs_with_the_same_keys_in_opposite_orders(contenders: Contenders) -> None:
+    for number in range(ROUNDS):
+        first, second = (failed_jobs(contenders, keyed(number)) for _ in range(2))
+        contenders.call(
+            partial(Queue.requeue_many, job_ids=first),
+            partial(Queue.requeue_many, job_ids=second[::-1]),
+        )
+        requeued = contenders.claim(KEYS, "mail")
+        contenders.queues[0].settle_many([(claim, Done()) for claim in requeued])
+
+
+def failed_jobs(contenders: Contenders, new: list[NewJob]) -> list[str]:
+    """Enqueue jobs and let them fail; return their ids."""
+    ids = [made.id for made in contenders.queues[0].enqueue_many(new)]
+    claims = contenders.claim(len(new), "mail")
+    contenders.queues[0].settle_many([(claim, Failed("no", permanent=True)) for claim in claims])
+    return ids

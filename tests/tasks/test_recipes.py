@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 import holdfast
+import holdfast.testing
 from tests.project.sources import DOCS
 from tests.project.test_docs_examples import _blocks
 from tests.support.postgres_server import fresh_database
 
 BOOKS, PAGES = 25, 4
+THREADS = 8
+# Where the page on transactions begins to store orders.
+INSERTS = 'with queue.transaction() as tx:\n    tx.execute("insert'
+
+T = TypeVar("T")
 
 
 class Recipe:
-    """The part of a page between two of its lines, as a program on a queue of one engine."""
+    """Code of a page, as a program on a queue of one engine."""
 
     def __init__(self, queue: holdfast.Queue, engine: str) -> None:
         self.queue = queue
-        self._engine = engine
+        self.engine = engine
 
-    def run(self, page: str, *, marker: str, until: str) -> dict[str, Any]:
-        """Run the block of *page* that contains *marker* up to the line that starts with *until*."""
+    def code(self, page: str, *, marker: str, start: str = "", until: str | None = None) -> str:
+        """Return the block of *page* that contains *marker*, between two of its lines, without what opens a queue."""
         [text] = [block.text for block in _blocks(DOCS / page) if marker in block.text]
-        text = text[: text.index(until)]
+        text = text[text.index(start) : None if until is None else text.index(until)]
         text = "\n".join(line for line in text.splitlines() if not line.startswith("queue = "))
-        if self._engine == "postgres":
-            text = text.replace("?", "%s")
-        names: dict[str, Any] = {"queue": self.queue, "Context": holdfast.Context, "__name__": "recipe"}
-        exec(compile(text, page, "exec", dont_inherit=True), names)
+        return text.replace("?", "%s") if self.engine == "postgres" else text
+
+    def execute(self, code: str) -> dict[str, Any]:
+        """Execute *code* and return the names that it has defined."""
+        names: dict[str, Any] = {"queue": self.queue, **vars(holdfast.testing), "__name__": "recipe"}
+        names |= {name: getattr(holdfast, name) for name in ("Context", "Done", "LeaseLost")} | {"holdfast": holdfast}
+        exec(compile(code, "recipe", "exec", dont_inherit=True), names)
         return names
 
-    @contextmanager
-    def worker(self) -> Iterator[None]:
+    def run(self, page: str, *, marker: str, until: str | None = None) -> dict[str, Any]:
+        """Execute the block of *page* that contains *marker*, up to *until*, and return the names it has defined."""
+        return self.execute(self.code(page, marker=marker, until=until))
+
+    def worker(self, **options: Any) -> AbstractContextManager[holdfast.Worker]:
         """Run a worker with eight threads for a block."""
-        worker = holdfast.Worker(self.queue, concurrency=8)
-        running = threading.Thread(target=worker.run)
-        running.start()
-        try:
-            yield
-        finally:
-            worker.stop()
-            running.join()
+        return holdfast.Worker(self.queue, concurrency=THREADS, **options).running()
+
+
+def at_once(calls: Iterable[Callable[[], T]]) -> list[T]:
+    """Make the calls in threads that start together, and return what each returns."""
+    made = list(calls)
+    start = threading.Barrier(len(made))
+
+    def called(call: Callable[[], T]) -> T:
+        start.wait(60)
+        return call()
+
+    with ThreadPoolExecutor(len(made)) as threads:
+        return list(threads.map(called, made))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -91,3 +112,161 @@ def test_credits_that_settle_together_are_each_counted_exactly_once(recipe: Reci
 
     with recipe.queue.transaction() as transaction:
         assert transaction.execute("select cents from account") == [(BOOKS * PAGES,)]
+
+
+def test_steps_that_hand_on_together_each_happen_exactly_once(recipe: Recipe) -> None:
+    names = recipe.run("pipelines.md", marker='@queue.task("document.extract")')
+    documents = [f"document {number}" for number in range(BOOKS)]
+
+    with recipe.worker():
+        recipe.queue.enqueue_many([names["extract"].new(document) for document in documents])
+        wait_until(recipe.queue, {"done": BOOKS * (1 + 3 + 3)})
+
+    indexed = recipe.queue.jobs(kind="page.index", limit=1_000)
+    assert Counter(job.result for job in indexed) == Counter(
+        f"{document}, page {page}" for document in documents for page in range(3)
+    )
+
+
+def test_orders_and_their_jobs_are_stored_and_settled_together(recipe: Recipe) -> None:
+    recipe.run(
+        "transactions.md",
+        marker="create table if not exists",
+        until=INSERTS,
+    )
+    paid = recipe.code(
+        "transactions.md",
+        marker="create table if not exists",
+        start=INSERTS,
+        until="print(",
+    )
+    refused = recipe.code("transactions.md", marker="the card was refused", until="print(")
+    settled = recipe.code(
+        "transactions.md",
+        marker='claim = queue.claim(kinds=["invoice.send"]',
+        until="with queue.transaction() as tx:\n    print(",
+    )
+    orders = range(1, 1 + 2 * THREADS)
+
+    codes = [paid.replace("42", str(n)) if n % 4 else refused.replace("43", str(n)) for n in orders]
+    at_once(partial(recipe.execute, code) for code in codes)
+    kept = [number for number in orders if number % 4]
+    assert sorted(job.payload["order"] for job in recipe.queue.jobs()) == kept
+
+    at_once(partial(recipe.execute, settled) for _ in kept)
+    assert recipe.queue.counts() == {"done": len(kept)}
+    with recipe.queue.transaction() as transaction:
+        stored = transaction.execute("select number, state from orders order by number")
+    assert stored == [(number, "invoiced") for number in kept]
+
+
+def test_payments_that_join_a_transaction_of_the_caller_are_each_stored_once(tmp_path: Path) -> None:
+    # The page shows this for the file of a SQLite database.
+    path = tmp_path / "shop.db"
+    with holdfast.connect(str(path)) as queue:
+        recipe = Recipe(queue, "sqlite")
+        recipe.run(
+            "transactions.md",
+            marker="create table if not exists",
+            until=INSERTS,
+        )
+        pay = recipe.execute(
+            recipe.code("transactions.md", marker="async def pay(", until="async def main(").replace(
+                "shop.db", str(path)
+            )
+        )["pay"]
+
+        async def pay_all() -> None:
+            async with holdfast.connect_async(str(path)) as awaited:
+                await asyncio.gather(*(pay(awaited, number) for number in range(THREADS)))
+
+        asyncio.run(pay_all())
+        with queue.transaction() as transaction:
+            stored = [number for (number,) in transaction.execute("select number from orders order by number")]
+        assert stored == sorted(job.payload["order"] for job in queue.jobs()) == list(range(THREADS))
+
+
+def test_a_page_keeps_what_the_newest_holder_wrote_however_late_others_write(recipe: Recipe, tmp_path: Path) -> None:
+    code = recipe.code("idempotency.md", marker="excluded.epoch", until="# A first worker").replace(
+        "pages.db", str(tmp_path / "pages.db")
+    )
+    # The statement is for SQLite on every engine.
+    names = recipe.execute(code.replace("%s", "?"))
+    urls = [f"https://example.org/{number}" for number in range(THREADS)]
+    recipe.queue.enqueue_many([names["fetch"].new(url) for url in urls])
+    stale = recipe.queue.claim_many(limit=THREADS, worker="first", lease=0.01)
+
+    with recipe.worker():
+        late = at_once(partial(write_until_refused, names["write"], claim) for claim in stale)
+        wait_until(recipe.queue, {"done": THREADS})
+
+    assert late == [False] * THREADS
+    rows = names["pages"].execute("select url, body, epoch from page order by url").fetchall()
+    assert rows == [(url, "by attempt 2", 2) for url in urls]
+    names["pages"].close()
+
+
+def write_until_refused(write: Callable[[str, str, int], bool], claim: holdfast.Claim) -> bool:
+    """Write again and again what a holder that lost its lease would write, until the newer attempt has written."""
+    deadline = time.monotonic() + 60
+    while (written := write(claim.job.payload["url"], "by attempt 1", claim.epoch)) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return written
+
+
+def test_messages_of_many_conversations_are_each_answered_once_and_in_order(recipe: Recipe) -> None:
+    answer = recipe.run("sessions.md", marker="class Message", until="for text in")["answer"]
+    message = recipe.run("sessions.md", marker="class Message", until="@queue.session_task")["Message"]
+    sent = {f"chat-{number}": [f"{number}.{place}" for place in range(6)] for number in range(THREADS)}
+
+    def talk(session: str) -> None:
+        for text in sent[session]:
+            answer.enqueue(message(text), session=session)
+
+    with recipe.worker():
+        at_once(partial(talk, session) for session in sent)
+        wait_until(recipe.queue, {"done": sum(map(len, sent.values()))})
+
+    for session, texts in sent.items():
+        jobs = sorted(recipe.queue.jobs(session=session), key=lambda job: job.seq)
+        turns = dict.fromkeys(job.result for job in jobs)
+        assert " + ".join(turns).split(" + ") == texts
+        assert all(job.payload["text"] in job.result.split(" + ") for job in jobs)
+
+
+def test_a_source_that_sends_a_message_from_many_places_stores_it_once(recipe: Recipe) -> None:
+    code = recipe.code("sessions.md", marker='source_key="telegram-9981"', until="print(")
+    made = at_once([partial(recipe.execute, code)] * THREADS)
+    assert sum(names["made"].created + names["again"].created for names in made) == 1
+
+
+def test_an_id_that_is_enqueued_from_many_places_makes_one_job(recipe: Recipe) -> None:
+    code = recipe.code("concepts.md", marker='job_id="invoice-7"', until="print(")
+    made = at_once([partial(recipe.execute, code)] * THREADS)
+    assert sum(names["first"].created + names["again"].created for names in made) == 1
+
+
+def test_loops_that_settle_and_claim_share_the_jobs(recipe: Recipe) -> None:
+    handle = recipe.code("claiming.md", marker="def handle(", until="queue.enqueue_many(")
+    loop = recipe.code("claiming.md", marker="def handle(", start="held = ", until="print(")
+    recipe.queue.enqueue_many([{"kind": "text.count", "payload": "a" * length} for length in range(100)])
+
+    at_once(partial(recipe.execute, f"{handle}\n{loop}".replace("counter-1", f"counter-{n}")) for n in range(THREADS))
+
+    jobs = recipe.queue.jobs(limit=1_000)
+    assert [job.result for job in reversed(jobs.jobs)] == [{"length": length} for length in range(100)]
+    assert {job.epoch for job in jobs} == {1}
+
+
+def test_no_handler_runs_without_the_model_that_its_job_names(recipe: Recipe) -> None:
+    names = recipe.run("affinity.md", marker="text.generate", until="for number in range(10)")
+    generate, models = names["generate"], ("llama", "mistral", "qwen")
+    recipe.queue.enqueue_many(
+        [generate.using(affinity=models[number % 3]).new(f"story {number}") for number in range(60)]
+    )
+
+    with recipe.worker(load=names["load"], unload=names["unload"], residence=0.01):
+        wait_until(recipe.queue, {"done": 60})
+
+    assert {job.attempt for job in recipe.queue.jobs(limit=100)} == {1}
+    assert len(names["story"]) > 3

@@ -72,8 +72,7 @@ def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
     yield from _moments(job, now_ms)
     optional = (
         ("worker", job.worker),
-        ("phase", job.phase),
-        ("progress", None if job.percent is None else f"{int(job.percent)} %"),
+        *_progress(job),
         ("requires", ", ".join(job.requires)),
         ("affinity", job.affinity),
         ("dedupe key", _dedupe(job)),
@@ -84,6 +83,13 @@ def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
         ("tags", _pairs(job.tags)),
     )
     yield from ((name, value) for name, value in optional if value)
+
+
+def _progress(job: Job) -> tuple[tuple[str, str | None], ...]:
+    """Return how far the job is or came; of a job that is done its last report says nothing more."""
+    if job.state == "done":
+        return ()
+    return ("phase", job.phase), ("progress", None if job.percent is None else f"{int(job.percent)} %")
 
 
 def _batch(job: Job, batch: Batch) -> Iterator[tuple[str, str]]:

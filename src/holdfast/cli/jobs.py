@@ -201,8 +201,10 @@ def _cancel_named(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) 
 
 def _tell_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tuple[str, HoldfastError]]) -> None:
     if terminal.json:
-        problems = [{"job_id": job_id, "code": error.code, "message": str(error)} for job_id, error in refused]
-        terminal.emit({"jobs": [json_view.job(job) for job in cancelled], "refused": problems})
+        ended = [job.id for job in cancelled if job.state == "cancelled"]
+        asked = [job.id for job in cancelled if job.state != "cancelled"]
+        skipped = [Skipped(job_id, str(error)) for job_id, error in refused]
+        terminal.emit(json_view.cancel_report(CancelReport(ended, asked, skipped)))
         return
     for job in cancelled:
         if job.state == "cancelled":

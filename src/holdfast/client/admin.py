@@ -53,10 +53,14 @@ class OperatorOperations:
         return await self.runner.write(operate_scripts.cancel_many, ids, tenant, force=force)
 
     async def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Requeued:
-        """Requeue many jobs; those that cannot be are reported with the reason, and stop no other."""
+        """Requeue many jobs, a few in each transaction; those that cannot be are reported with the reason."""
         validate_calls.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
         asked = [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
-        return await self.runner.write(operate_scripts.requeue_many, asked, validate_calls.tenant(tenant))
+        tenant = validate_calls.tenant(tenant)
+        total = Requeued([], [])
+        for at in range(0, len(asked), limits.BITE):
+            _add(total, await self.runner.write(operate_scripts.requeue_many, asked[at : at + limits.BITE], tenant))
+        return total
 
     async def requeue_failed(
         self,
@@ -78,9 +82,12 @@ class OperatorOperations:
         while True:
             page = await self.runner.read(inspect_scripts.jobs, wanted, after, limits.BITE)
             found = [job.id for job in page]
-            bite = await self.runner.write(operate_scripts.requeue_many, found, wanted.tenant)
-            total.requeued.extend(bite.requeued)
-            total.skipped.extend(bite.skipped)
+            _add(total, await self.runner.write(operate_scripts.requeue_many, found, wanted.tenant))
             after = page.cursor
             if after is None:
                 return total
+
+
+def _add(total: Requeued, part: Requeued) -> None:
+    total.requeued.extend(part.requeued)
+    total.skipped.extend(part.skipped)

@@ -48,14 +48,22 @@ class Steps:
 
     async def settle(self, runner: Runner, settling: Settling) -> list[Settlement]:
         """Record outcomes, each with its own answer."""
-        return await runner.write(settle_scripts.settle_jobs, settling)
+        settled: list[Settlement] = []
+        for part in settle_scripts.divide_settlements(settling):
+            settled += await runner.write(settle_scripts.settle_jobs, part)
+        return settled
 
     async def settle_and_claim(
         self, runner: Runner, settling: Settling, started: Sequence[Lease], request: ClaimRequest
     ) -> tuple[list[Settlement], list[Claim]]:
-        """Record outcomes, acknowledge what has started and lease what there is then, in one commit."""
+        """Record outcomes, acknowledge what has started and lease what there is then, in one commit if it can be."""
+        *before, last = settle_scripts.divide_settlements(settling)
+        settled: list[Settlement] = []
+        for part in before:
+            settled += await runner.write(settle_scripts.settle_jobs, part)
         undo = claim_scripts.undo_settle_and_claim
-        return await runner.lease(undo, claim_scripts.settle_and_claim, settling, started, request)
+        newest, claims = await runner.lease(undo, claim_scripts.settle_and_claim, last, started, request)
+        return [*settled, *newest], claims
 
 
 class Watch:

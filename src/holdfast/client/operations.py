@@ -236,6 +236,7 @@ class Operations(OperatorOperations, SessionOperations):
     async def settle_many(self, settlements: Sequence[Held]) -> list[Settlement]:
         """Record many outcomes in one commit; each claim gets its own answer, in order.
 
+        If follow-ups bring more than 256 dedupe keys and chosen ids together, there are several commits.
         One that is refused neither hides nor undoes the others. An outcome that is itself invalid refuses the call.
         """
         return await self.steps.settle(self.runner, validate_calls.settlements(settlements))
@@ -496,8 +497,13 @@ class Operations(OperatorOperations, SessionOperations):
         found: list[Tally] = []
         if states:
             found = await self.runner.read(inspect_scripts.tally, JobFilter(states=states, age_ms=age_ms))
-        events = await self.runner.read(retention_scripts.count_events, events_age_ms)
-        return Pruned(sum(one.jobs for one in found), events)
+        left = _HELD_BACK_SECONDS
+        with self.runner.listen() as listener:
+            while True:
+                events, held_back = await self.runner.read(retention_scripts.count_prunable_events, events_age_ms)
+                if not held_back or left <= 0:
+                    return Pruned(sum(one.jobs for one in found), events)
+                left -= await listener.wait(_HELD_BACK_SECONDS / 50)
 
     # --- claiming --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from holdfast.domain.results import CancelReport, Kind, Requeued, Skipped
 from holdfast.domain.routing import Catalog
 from holdfast.domain.transitions import Step
 from holdfast.operations.apply_transitions import apply_steps, records
-from holdfast.operations.enqueue import live_holder
+from holdfast.operations.enqueue import live_holder, lock_jobs_and_keys
 from holdfast.operations.jobs import get
 from holdfast.storage.contract import Transaction
 from holdfast.storage.notifications import worker_topic
@@ -62,6 +62,7 @@ async def cancel_many(tx: Transaction, job_ids: Sequence[str], tenant: str | Non
 async def requeue(tx: Transaction, job_id: str, tenant: str | None) -> Job:
     """Make one failed or cancelled job ready again."""
     catalog = await tx.routing()
+    await lock_jobs_and_keys(tx, [job_id])
     job = await get(tx, job_id, tenant)
     now = await tx.now()
     return await _requeue(tx, catalog, job, now)
@@ -70,7 +71,7 @@ async def requeue(tx: Transaction, job_id: str, tenant: str | None) -> Job:
 async def requeue_many(tx: Transaction, job_ids: Sequence[str], tenant: str | None) -> Requeued:
     """Make each job ready again that can be, and report the others."""
     catalog = await tx.routing()
-    jobs = {job.id: job for job in await tx.jobs_by_id(job_ids) if tenant in {None, job.tenant}}
+    jobs = {job.id: job for job in await lock_jobs_and_keys(tx, job_ids) if tenant in {None, job.tenant}}
     now = await tx.now()
     report = Requeued([], [])
     for job_id in dict.fromkeys(job_ids):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.domain import new_job as admissions
 from holdfast.domain import transitions
@@ -21,9 +21,9 @@ from holdfast.operations.routing import intern_routes
 from holdfast.operations.session_enqueue import Entered, enter_sessions, place_batch, seen_before, write_sessions
 from holdfast.storage.contract import Met, SessionName, Transaction
 
-# Each lock takes a place in a table of the server that all its transactions share. A call that brings more keys than
-# this relies on the order in which its rows are written.
-_KEYS_LOCKED_MAX = 256
+# Each lock takes a place in a table of the server that all its transactions share. An enqueue that brings more keys
+# than this relies on the order in which its rows are written; settlements are divided among several transactions.
+KEYS_LOCKED_MAX: Final = 256
 
 
 async def enqueue_job(tx: Transaction, new: Admission, *, resent: bool = False) -> Enqueued:
@@ -46,7 +46,7 @@ async def enqueue_jobs(tx: Transaction, wanted: Sequence[Admission], place: str 
         return []
     index = 0
     try:
-        shared = [new for new in wanted if new.digest is not None or new.dedupe_key is not None]
+        shared = [new for new in wanted if is_shared(new)]
         catalog, numbers = await tx.begin_enqueue(len(wanted), _lock_numbers((), shared))
         known, holders = await _meet(tx, shared)
         entered = await enter_sessions(tx, catalog, wanted)
@@ -114,16 +114,31 @@ async def _meet(tx: Transaction, shared: Sequence[Admission]) -> tuple[dict[str,
     )
 
 
+def is_shared(new: Admission) -> bool:
+    """Return whether another call may bring the same job: it has a chosen id or a dedupe key."""
+    return new.digest is not None or new.dedupe_key is not None
+
+
 async def lock_met(tx: Transaction, claims: Sequence[Claim], new: Sequence[Admission]) -> None:
     """Lock what the jobs of *claims* and the follow-ups *new* meet, before any of it is locked for itself.
 
     Every call takes these locks in the same order, keys by number and then jobs by number: two calls that meet the
     same ones wait for each other and do not deadlock.
     """
-    shared = [one for one in new if one.digest is not None or one.dedupe_key is not None]
+    shared = [one for one in new if is_shared(one)]
     if shared:
         await tx.lock_keys(_lock_numbers(claims, shared))
         await tx.lock_jobs_met([*(Met(seq=claim.job.seq) for claim in claims), *_met(shared)])
+
+
+async def lock_jobs_and_keys(tx: Transaction, job_ids: Sequence[str]) -> list[Job]:
+    """Lock jobs by id with the holders of their dedupe keys, in the order of `lock_met`; return all of them."""
+    if not job_ids:
+        return []
+    keys = set(await tx.dedupe_keys(job_ids))
+    if keys:
+        await tx.lock_keys(key_numbers(keys, set()))
+    return await tx.lock_jobs_met([*(Met(job_id=job_id) for job_id in job_ids), *(Met(key=key) for key in keys)])
 
 
 def _met(shared: Sequence[Admission]) -> list[Met]:
@@ -142,7 +157,7 @@ def _lock_numbers(claims: Sequence[Claim], shared: Sequence[Admission]) -> list[
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
     keys |= {_key_of(claim.job) for claim in claims if claim.job.dedupe_key is not None}
     ids = {new.id for new in shared if new.digest is not None}
-    return key_numbers(keys, ids) if len(keys) + len(ids) <= _KEYS_LOCKED_MAX else []
+    return key_numbers(keys, ids) if len(keys) + len(ids) <= KEYS_LOCKED_MAX else []
 
 
 async def _take_in(tx: Transaction, intake: _Intake, new: Admission, seq: int) -> Enqueued:

@@ -15,10 +15,14 @@ async def prune_jobs(tx: Transaction, state: State, age_ms: int) -> int:
     return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.BITE)
 
 
-async def count_events(tx: Transaction, age_ms: int) -> int:
-    """Count the events that are older than *age_ms*."""
+async def count_prunable_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
+    """Count the events that `prune_events` would delete.
+
+    Returns how many, and whether an open transaction holds back what comes next.
+    """
     now = await tx.now()
-    return await tx.count_events(now.wall_ms - age_ms)
+    count, ends = await tx.count_old_events(now.wall_ms - age_ms)
+    return count, not ends and await tx.events_held_back((0, 0))
 
 
 async def prune_sources(tx: Transaction, age_ms: int) -> int:

@@ -14,7 +14,7 @@ from holdfast.domain.outcomes import CheckedOutcome, Done
 from holdfast.domain.routing import Catalog
 from holdfast.domain.transitions import Step
 from holdfast.operations.apply_transitions import apply_steps, conclude_steps
-from holdfast.operations.enqueue import enqueue_jobs, lock_met
+from holdfast.operations.enqueue import KEYS_LOCKED_MAX, enqueue_jobs, is_shared, lock_met
 from holdfast.operations.lease import held_job, write_artifacts
 from holdfast.storage.contract import Transaction
 
@@ -29,6 +29,27 @@ async def settle_jobs(tx: Transaction, wanted: Sequence[tuple[Claim, CheckedOutc
         return []
     catalog = await tx.routing()
     return await settle_under(tx, catalog, wanted)
+
+
+def divide_settlements(
+    wanted: Sequence[tuple[Claim, CheckedOutcome]],
+) -> list[Sequence[tuple[Claim, CheckedOutcome]]]:
+    """Divide the settlements of one call, in order, so that each part brings no more keys than a transaction locks.
+
+    A single settlement that brings more is a part of its own: its follow-ups are written in one statement, in order.
+    """
+    if not any(checked.follow_ups for _, checked in wanted):
+        return [wanted]
+    parts: list[list[tuple[Claim, CheckedOutcome]]] = [[]]
+    room = KEYS_LOCKED_MAX
+    for claim, checked in wanted:
+        keys = sum(map(is_shared, checked.follow_ups)) + (claim.job.dedupe_key is not None)
+        if keys > room and parts[-1]:
+            parts.append([])
+            room = KEYS_LOCKED_MAX
+        parts[-1].append((claim, checked))
+        room -= keys
+    return list(parts)
 
 
 async def settle_under(

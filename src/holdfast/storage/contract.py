@@ -195,6 +195,10 @@ class Transaction(ABC):
         """Keep other transactions from taking the same numbers, which stand for keys and ids, until the commit."""
 
     @abstractmethod
+    async def dedupe_keys(self, job_ids: Sequence[str]) -> list[DedupeKey]:
+        """Return the dedupe keys of the jobs with these ids. It locks nothing: a key never changes."""
+
+    @abstractmethod
     async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
         """Lock the jobs that a call may meet, in order of their numbers, and return them."""
 
@@ -406,8 +410,8 @@ class Transaction(ABC):
         """Delete jobs that ended in *state* before a moment, with all that belongs to them; return how many."""
 
     @abstractmethod
-    async def count_events(self, before_ms: int) -> int:
-        """Return how many events are older than a moment."""
+    async def count_old_events(self, before_ms: int) -> tuple[int, bool]:
+        """Return how many events are older than a moment, up to the first that is not, and whether there is one."""
 
     @abstractmethod
     async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:

@@ -47,10 +47,10 @@ class SqlRecords(SqlQueries):
             await self.query("jobs_delete", {"seqs": seqs})
         return len(seqs)
 
-    async def count_events(self, before_ms: int) -> int:
-        """Return how many events are older than a moment."""
-        [[count]] = await self.query("events_aged", {"before": before_ms})
-        return int(count)
+    async def count_old_events(self, before_ms: int) -> tuple[int, bool]:
+        """Return how many events are older than a moment, up to the first that is not, and whether there is one."""
+        [[count, ends]] = await self.query("events_aged", {"before": before_ms})
+        return int(count), bool(ends)
 
     async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
         """Return the positions and moments of the oldest events."""

@@ -207,6 +207,10 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Lock keys and ids by number."""
         await self.query("keys_hold", {"keys": list(locks)})
 
+    async def dedupe_keys(self, job_ids: Sequence[str]) -> list[DedupeKey]:
+        """Return the dedupe keys of jobs."""
+        return [(tenant, kind, key) for tenant, kind, key in await self.query("keys_of_jobs", {"ids": list(job_ids)})]
+
     async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
         """Lock the jobs that a call may meet."""
         rows = [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in met]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sys
 import weakref
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)  # noqa: PLC0105  # one letter, as is usual beside a ParamSpec
+
+_KINDS_SHOWN: Final = 8
 
 
 class BaseTask(Generic[P, R]):
@@ -193,7 +196,14 @@ class TaskRegistry:
         try:
             return self._tasks[kind]
         except KeyError:
-            raise UnknownKind(kind, "no task of this kind is declared here") from None
+            raise UnknownKind(kind, f"no task of this kind is declared here{self._suggestion(kind)}") from None
+
+    def _suggestion(self, kind: str) -> str:
+        close = difflib.get_close_matches(kind, self._tasks, n=1)
+        if close:
+            return f"; did you mean {close[0]!r}?"
+        known = ", ".join(map(repr, list(self._tasks)[:_KINDS_SHOWN]))
+        return f"; these are: {known}{', …' if len(self._tasks) > _KINDS_SHOWN else ''}" if known else ""
 
     def complete(self, new: JobLike) -> JobLike:
         """Return *new* with the options of the task of its kind, its payload checked; as it is if there is none."""

@@ -135,6 +135,21 @@ class TestEnds:
         assert (failure.reason, failure.message) == ("one_of_a_kind", "one of a kind")
         assert 'raise OneOfAKind("one of a kind"' in (failure.traceback or "")
 
+    def test_a_job_that_fails_for_good_is_logged_as_an_error_with_the_traceback_of_its_process(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        made = queue.enqueue("end.isolated", {"how": "odd"}, max_attempts=2, backoff=handlers.AT_ONCE)
+        with at_work(queue):
+            wait_until(lambda: bool(_failures_logged(caplog, logging.ERROR)))
+
+        [retried], [failed] = (_failures_logged(caplog, level) for level in (logging.WARNING, logging.ERROR))
+        job = queue.get(made.id)
+        named = f"job #{job.seq} ({made.id}) end.isolated failed"
+        assert retried[0].startswith(f"{named} (attempt 1 of 2): one_of_a_kind: one of a kind; retrying")
+        assert failed[0] == f"{named} for good (attempt 2 of 2): one_of_a_kind: one of a kind"
+        assert failed[1] == "Traceback (most recent call last):"
+        assert any('raise OneOfAKind("one of a kind"' in line for line in failed)
+
     def test_a_result_that_cannot_be_stored_fails_as_in_the_worker(self, queue: Queue) -> None:
         with at_work(queue, kinds=["end.inside", "end.isolated", "echo"]):
             for how in handlers.UNFIT:
@@ -208,6 +223,12 @@ class TestTransactions:
         assert failure is not None
         assert failure.reason == "misconfigured"
         assert "no other process can open it" in failure.message
+
+
+def _failures_logged(caplog: pytest.LogCaptureFixture, level: int) -> list[list[str]]:
+    """Return the lines of each record of that level about the end of an attempt."""
+    found = [record for record in caplog.records if (record.name, record.levelno) == ("holdfast.job", level)]
+    return [logging.Formatter().format(record).splitlines() for record in found]
 
 
 def _make_effects(queue: Queue) -> None:
