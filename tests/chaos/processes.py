@@ -18,7 +18,9 @@ from types import TracebackType
 from typing import Any
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["holdfast.worker.worker", "psycopg", "pytest"])
+PROCESSES.set_forkserver_preload(
+    ["tests.support.warm", "holdfast.worker.worker", "holdfast.storage.postgres.store", "pytest"]
+)
 
 # Only a hang reaches this; nothing is measured by it.
 PATIENCE_SECONDS = 120.0

@@ -217,7 +217,7 @@ def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
 
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_sessions_do_what_the_model_does(engine: str) -> None:
-    _run(engine, examples=60, steps=40, repeatable=True)
+    _run(engine, examples=24, steps=40, repeatable=True)
 
 
 @pytest.mark.long

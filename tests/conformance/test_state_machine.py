@@ -406,7 +406,7 @@ def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
 
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_the_store_does_what_the_model_does(engine: str) -> None:
-    _run(engine, examples=120, steps=50, repeatable=True)
+    _run(engine, examples=40, steps=50, repeatable=True)
 
 
 @pytest.mark.long

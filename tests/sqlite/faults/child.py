@@ -1,7 +1,7 @@
 """The process under test: `python -m tests.sqlite.faults.child FORM MODULE FUNCTION WORDS`, with the words as JSON.
 
 The function gets the interception first, and what it returns is printed as JSON. Many cases are run by forking from
-one such process before anything is opened, which spares them the start of an interpreter.
+one such process before any file is opened, which spares them the start of an interpreter and all imports.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def _run_case(case: Callable[[Callable[[Any], None]], None], writing: int) -> No
 
 def _main() -> None:
     form, module, function, words = sys.argv[1:]
+    importlib.import_module("tests.support.warm")
     interception: Interception = SystemCalls() if form == "system-calls" else FileLayer()
     answer = getattr(importlib.import_module(module), function)(interception, **json.loads(words))
     print(json.dumps(answer), flush=True)

@@ -14,17 +14,28 @@ from tests.sqlite.faults.operations import OPERATIONS, copy_of
 def killed_at_each_call(
     interception: Interception, *, prepared: str, operation: str, after: bool, cold: bool, step: int
 ) -> list[dict[str, Any]]:
-    """Kill a process at every *step*-th call until one comes through; tell of each its folder and what it said."""
-    action = Action.KILL_AFTER if after else Action.KILL_BEFORE
+    """Kill a process at every *step*-th call until one comes through; tell of each its folder and what it said.
+
+    A kill after one call leaves the files as a kill before the next call does. Kills before each call are therefore
+    followed by one more, after the last call.
+    """
     cases: list[dict[str, Any]] = []
-    while True:
+
+    def run(action: Action, at: int) -> int:
         folder = copy_of(prepared, len(cases))
-        at = 1 + step * len(cases)
         interception.watch(folder)
         status, said = forked(_case(interception, f"{folder}/jobs.db", operation, action, at, cold=cold))
         cases.append({"folder": folder, "at": at, "status": status, "said": said})
-        if status == 0:
-            return cases
+        return status
+
+    at = 1
+    while run(Action.KILL_AFTER if after else Action.KILL_BEFORE, at) != 0:
+        at += step
+    if step == 1 and not after:
+        run(Action.KILL_AFTER, at - 1)
+        # The one that came through stays the last.
+        cases[-2:] = reversed(cases[-2:])
+    return cases
 
 
 def _case(

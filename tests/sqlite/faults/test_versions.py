@@ -55,7 +55,7 @@ def _version(folder: Path, number: str, *migrations: str) -> Path:
     (package / "version.py").write_text(f'"""Another version."""\n\n__version__ = "{number}"\n')
     for place, text in enumerate(migrations):
         name = f"{9000 + place}_later.sql"
-        (package / "stores" / "sqlite" / "migrations" / name).write_text(text)
+        (package / "storage" / "sqlite" / "migrations" / name).write_text(text)
     return folder
 
 
