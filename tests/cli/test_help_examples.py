@@ -73,3 +73,9 @@ def test_every_example_in_the_help_works(tmp_path: Path, monkeypatch: pytest.Mon
         bounded = ["--limit", "1"] if "--follow" in words else []
         ran = CliRunner().invoke(root, [*words, *bounded], input='"2030-01-31"', prog_name="holdfast")
         assert ran.exit_code == 0, (example, ran.output)
+
+
+def test_no_line_of_help_is_wider_than_a_terminal() -> None:
+    for path in commands(root):
+        said = CliRunner(env={"COLUMNS": "80"}).invoke(root, [*path, "--help"], prog_name="holdfast").output
+        assert [line for line in said.splitlines() if len(line) > 80] == []

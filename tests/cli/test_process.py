@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,7 +150,7 @@ class OnTerminal:
         self._screen, inner = pty.openpty()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.cli", *words],
-            env=environment(folder, TERM="xterm", COLUMNS="100", **more),
+            env=environment(folder, **{"TERM": "xterm", "COLUMNS": "100", **more}),
             stdin=inner,
             stdout=inner,
             stderr=inner,
@@ -195,6 +197,28 @@ def test_errors_are_coloured_on_a_terminal_unless_colours_are_unwanted(tmp_path:
     assert (coloured.finish(), plain.finish()) == (2, 2)
     assert "\x1b[1;31merror:" in coloured.seen
     assert "31m" not in plain.seen
+
+
+def test_errors_and_questions_are_wrapped_at_words_on_a_terminal(tmp_path: Path) -> None:
+    run(tmp_path, "enqueue", "a", "--id", "one")
+    run(tmp_path, "lanes", "set", "default", "--state", "draining", "--yes")
+
+    refused = OnTerminal(tmp_path, "enqueue", "a", NO_COLOR="1", COLUMNS="40")
+    asked = OnTerminal(tmp_path, "kinds", "retire", "a", NO_COLOR="1", COLUMNS="40")
+    asked.read_until("[y/N]")
+    asked.type("n\n")
+
+    assert (refused.finish(), asked.finish()) == (1, 1)
+    said = re.sub("\x1b\\[[0-9;]*m|\r", "", refused.seen).rstrip()
+    message, _, hint = said.partition("hint:")
+    assert [line.rstrip() for line in message.splitlines()] == [
+        "error: lane 'default' is draining and",
+        "takes no new jobs; set it active to",
+        "enqueue again",
+    ]
+    # A command is left whole, to be copied.
+    assert hint == " holdfast lanes set default --state active"
+    assert "Retire kind a and set 1 waiting\r\njob aside, for good? [y/N]" in asked.seen
 
 
 def test_prune_on_a_terminal_asks_first_and_no_deletes_nothing(tmp_path: Path) -> None:
@@ -263,6 +287,21 @@ def test_bash_completes_commands_with_the_script(tmp_path: Path) -> None:
 
     assert "complete -o nosort -F _holdfast_completion holdfast" in script
     assert completed.stdout.split() == ["plain,requeue"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_takes_the_script_without_a_start_up_file(tmp_path: Path) -> None:
+    script = run(tmp_path, "completion", "zsh").stdout
+    taken = subprocess.run(
+        ["zsh", "-f", "-c", f"{script}\nprint ${{_comps[holdfast]}}"],
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (taken.stdout, taken.stderr) == ("_holdfast_completion\n", "")
 
 
 def test_an_artifact_that_would_upset_the_terminal_is_not_written_to_it(tmp_path: Path) -> None:

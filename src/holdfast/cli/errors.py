@@ -93,7 +93,9 @@ def tell(error: Exception, *, as_json: bool) -> int:
     screen = console(sys.stderr)
     for label, style, said in (("error:", "bold red", told.message), ("hint:", "cyan", told.hint)):
         if said:
-            screen.print(Text.assemble((label, style), " ", clean(said, keep="")), soft_wrap=True)
+            # A terminal would break lines within words. A command is left whole, to be copied.
+            whole = not screen.is_terminal or (label == "hint:" and "holdfast " in said)
+            screen.print(Text.assemble((label, style), " ", clean(said, keep="")), soft_wrap=whole)
     return told.exit_code
 
 

@@ -19,6 +19,8 @@ from holdfast.version import __version__
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_HOLDFAST_COMPLETE"
+# A start-up file of zsh may not have started its completion system, which has the function compdef.
+_ZSH_OPENING = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
 
 
 @click.command(
@@ -44,6 +46,8 @@ def completion(terminal: Terminal, shell: str) -> None:
     made = found(click.get_current_context().find_root().command, {}, "holdfast", VARIABLE)
     # The script alone: click's own method for bash starts a bash to ask for its version.
     script = ShellComplete.source(made)
+    if shell == "zsh":
+        script = f"{_ZSH_OPENING}\n{script}"
     terminal.tell({"shell": shell, "script": script}, script)
 
 

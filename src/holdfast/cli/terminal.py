@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -121,7 +122,11 @@ class Terminal:
 
     def confirm(self, question: str) -> None:
         """Ask before something that cannot be undone, and raise unless the answer is yes."""
-        if not click.confirm(clean(mask_url(question), keep=""), err=True):
+        width = max(self.err.width - len(" [y/N]: "), 20)
+        asked = textwrap.fill(
+            clean(mask_url(question), keep=""), width, break_long_words=False, break_on_hyphens=False
+        )
+        if not click.confirm(asked, err=True):
             raise Complaint("nothing was changed", code="refused", exit_code=REFUSED)
 
     def busy(self, text: str) -> AbstractContextManager[object]:

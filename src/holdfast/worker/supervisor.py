@@ -189,7 +189,8 @@ class Crew:
         place.quick_ends = place.quick_ends + 1 if quick else 0
         pause = pause_before_start(place.quick_ends)
         place.start_at = now + pause
-        log.warning("worker process %d ended: %s; the next starts in %g s", place.number, _told(code), pause)
+        soon = f"in {pause:g} s" if pause else "at once"
+        log.warning("worker process %d ended: %s; the next starts %s", place.number, _told(code), soon)
 
     # --- going down ------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ _NAMES_SHOWN = 8
 _STARTED_SECONDS = 0.05
 # A worker ends within five seconds after the grace period, whatever the store and the handlers do. Each step may take
 # what is left of them, but for what the steps after it need at least; the rest is for the interpreter to exit.
-_ENDING_SECONDS = 4.0
+_ENDING_SECONDS = 3.7
 # Of these, how long handlers that were told to stop are waited for.
 _STOPPING_SECONDS = 1.0
 

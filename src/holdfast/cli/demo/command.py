@@ -40,7 +40,8 @@ Examples:
   holdfast demo --keep demo.db
   holdfast demo --fast --plain
 
-The demo plays on a queue of its own, which is gone afterwards unless it is kept; --url means nothing to it.
+The demo plays on a queue of its own, which is deleted afterwards unless --keep
+is given. It does not use --url.
 """
 
 
