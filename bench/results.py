@@ -15,7 +15,7 @@ from bench.memory import Memory
 from bench.pickup import Latency
 from bench.postgres.claim_cost import Pinned
 from bench.rounds import Cell
-from bench.sessions import Crew
+from bench.sessions import WorkerProcesses
 from bench.worker import WorkerFigures
 
 NAMES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
@@ -35,7 +35,7 @@ class Results:
     memory: Memory | None = None
     pinned: Pinned | None = None
     session_costs: list[Cost] = field(default_factory=list)
-    crew: Crew | None = None
+    crew: WorkerProcesses | None = None
     worker: WorkerFigures | None = None
     isolation: IsolationFigures | None = None
     absent: dict[str, str] = field(default_factory=dict)

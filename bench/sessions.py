@@ -49,7 +49,7 @@ SETTLED = "settling a run of eight"
 ENQUEUED = "enqueueing one batch"
 
 
-class Crew(NamedTuple):
+class WorkerProcesses(NamedTuple):
     """Turns for each second that one worker served, and a crew of them, where each turn takes its time."""
 
     workers: int
@@ -150,9 +150,9 @@ def _serve(queue: holdfast.Queue, way: Way) -> dict[str, float]:
         return took
     begun = time.perf_counter()
     queue.settle(claim, holdfast.Done())
-    if len(claim.batches) == _RUN:
+    if len(claim.entries) == _RUN:
         took[SETTLED] = time.perf_counter() - begun
-    for job in claim.batches:
+    for job in claim.entries:
         begun = time.perf_counter()
         _enqueue_again(queue, job)
         took[ENQUEUED] = time.perf_counter() - begun
@@ -160,7 +160,7 @@ def _serve(queue: holdfast.Queue, way: Way) -> dict[str, float]:
 
 
 def _enqueue_again(queue: holdfast.Queue, job: holdfast.Job) -> None:
-    batch = job.batch
+    batch = job.entry
     if batch is None:
         raise RuntimeError("a job that is no batch was claimed")
     queue.enqueue(
@@ -177,7 +177,7 @@ def _enqueue_again(queue: holdfast.Queue, job: holdfast.Job) -> None:
 # --- a crew --------------------------------------------------------------------------------------------------------
 
 
-def run_crew_on_server(arena: Arena, *, turns: int) -> Crew:
+def run_crew_on_server(arena: Arena, *, turns: int) -> WorkerProcesses:
     """Let one worker and then eight serve 64 sessions, each turn of which takes 50 milliseconds."""
     name = arena.make()
     try:
@@ -187,14 +187,14 @@ def run_crew_on_server(arena: Arena, *, turns: int) -> Crew:
         arena.drop(name)
 
 
-def run_crew_on_file(place: Path, *, turns: int) -> Crew:
+def run_crew_on_file(place: Path, *, turns: int) -> WorkerProcesses:
     """Let one worker and then eight serve 64 sessions of one file, each turn of which takes 50 milliseconds."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         path = str(Path(folder) / "crew.db")
         return _crew(lambda: holdfast.connect(path, durability="relaxed"), turns)
 
 
-def _crew(connect: Any, turns: int) -> Crew:
+def _crew(connect: Any, turns: int) -> WorkerProcesses:
     workers, sessions, turn_seconds = 8, 64, 0.05
     rates = []
     for crew in (1, workers):
@@ -202,7 +202,7 @@ def _crew(connect: Any, turns: int) -> Crew:
         rates.append(_served_by(queues, sessions, turns if crew > 1 else max(1, turns // workers), turn_seconds))
         for queue in queues:
             queue.close()
-    return Crew(workers, sessions, turn_seconds, *rates)
+    return WorkerProcesses(workers, sessions, turn_seconds, *rates)
 
 
 def _served_by(queues: Sequence[holdfast.Queue], sessions: int, turns: int, turn_seconds: float) -> float:

@@ -84,7 +84,7 @@ def main() -> None:
         queue.wait(last.id, timeout=30)
         worker.stop()
         running.join()
-        print(f"{worker.status().ended['done']} turns for {queue.counts()['done']} batches")
+        print(f"{worker.status().ended['done']} turns for {queue.counts()['done']} entries")
 
 
 if __name__ == "__main__":

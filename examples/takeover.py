@@ -21,7 +21,7 @@ def main() -> None:
         made = queue.enqueue("render", {"frame": 7})
 
         stale = take(queue, "first", lease=0.1)
-        time.sleep(0.2)  # no heartbeat: the lease lapses
+        time.sleep(0.2)  # no heartbeat: the lease expires
         live = take(queue, "second", lease=30)
 
         for write in (queue.heartbeat, lambda claim: queue.settle(claim, Done("by the first"))):

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from holdfast.domain.serving import Unserved
     from holdfast.domain.session_claims import AnySessionOptions, SessionClaimOptions
     from holdfast.domain.session_leases import SessionClaim, SessionLease
-    from holdfast.domain.sessions import Batch
+    from holdfast.domain.sessions import SessionEntry
     from holdfast.tasks.context import Context
     from holdfast.tasks.control_flow import Cancelled, Defer, Fail, Retry
     from holdfast.tasks.decorators import AsyncTasks, Tasks
@@ -98,7 +98,6 @@ __all__ = [
     "Attempt",
     "Backlog",
     "Backoff",
-    "Batch",
     "CancelReport",
     "Cancelled",
     "Claim",
@@ -150,6 +149,7 @@ __all__ = [
     "SessionClaim",
     "SessionClaimOptions",
     "SessionContext",
+    "SessionEntry",
     "SessionLease",
     "SessionTask",
     "SessionTaskOptions",
@@ -214,7 +214,7 @@ _NAMES_BY_MODULE = {
         "Tally Waiting WorkerInfo"
     ),
     "domain.serving": "Unserved",
-    "domain.sessions": "Batch",
+    "domain.sessions": "SessionEntry",
     "domain.session_claims": "AnySessionOptions SessionClaimOptions",
     "domain.session_leases": "SessionClaim SessionLease",
     "worker.status": "FailedAttempt RunningJob WorkerStatus",

@@ -108,7 +108,7 @@ def test_a_bar_is_as_long_as_its_value() -> None:
 class _Forgetful(HoldfastSession):
     """Holdfast, but its drain does nothing."""
 
-    def drain(self, batch: int) -> int:
+    def drain(self, entry: int) -> int:
         return 0
 
 

@@ -14,7 +14,7 @@ from holdfast import Event, Job
 from tests.chaos.history import Act
 
 TERMINAL = frozenset({"done", "failed", "cancelled", "retired"})
-ENDS_ATTEMPT = TERMINAL | {"retrying", "deferred", "released", "lapsed", "taken_back"}
+ENDS_ATTEMPT = TERMINAL | {"retrying", "deferred", "released", "expired", "taken_back"}
 
 
 @dataclass
@@ -175,7 +175,7 @@ def clock_offsets(history: History) -> tuple[float, float]:
     return low, high
 
 
-def no_write_is_taken_after_a_lapse(history: History) -> Iterator[str]:
+def no_write_is_taken_after_a_expire(history: History) -> Iterator[str]:
     low, _ = clock_offsets(history)
     ends: dict[tuple[str, int], list[Act]] = defaultdict(list)
     for act in history.of("claim", "heartbeat", certain=False):
@@ -306,7 +306,7 @@ RULES: list[Callable[[History], Iterator[str]]] = [
     the_last_epoch_is_the_stores,
     live_leases_never_overlap,
     the_lease_clock_runs_evenly,
-    no_write_is_taken_after_a_lapse,
+    no_write_is_taken_after_a_expire,
     no_write_is_taken_once_outranked,
     an_epoch_is_settled_once,
     a_job_is_done_once,

@@ -97,7 +97,7 @@ class Conductor:
             raise
 
     def _drain(self) -> None:
-        """Do all work that is left. Leases of the dead have to lapse first; they are short."""
+        """Do all work that is left. Leases of the dead have to expire first; they are short."""
         queue, recorder = self.engine.queue, Recorder(self._folder / "drain.log", "drain")
         until = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < until:

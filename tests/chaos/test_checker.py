@@ -206,7 +206,7 @@ DOCTORED: dict[str, list[Doctor]] = {
             "claim", "a", 1, until_ms=history.acts[find(history, "claim", "a", 1)].until_ms + 60_000
         )(history)
     ],
-    "no_write_is_taken_after_a_lapse": [late(deed, "a", 2) for deed in ("heartbeat", "progress", "settle")],
+    "no_write_is_taken_after_a_expire": [late(deed, "a", 2) for deed in ("heartbeat", "progress", "settle")],
     "no_write_is_taken_once_outranked": [late(deed, "a", 1, 50_000) for deed in ("heartbeat", "progress", "settle")],
     "an_epoch_is_settled_once": [add("settle", "a", 2), add("settle", "a", 1, outcome="released")],
     "a_job_is_done_once": [add("settle", "a", 2, epoch=3)],

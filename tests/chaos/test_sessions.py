@@ -64,7 +64,7 @@ def serve(engine: Engine, turn: SessionClaim, chance: random.Random) -> None:
         engine.queue.settle(turn, Released())
         return
     with engine.queue.transaction() as tx:
-        for job in turn.batches:
+        for job in turn.entries:
             engine.write_ledger(tx, f"{turn.session}:{job.enqueue_seq}", turn.fencing_token)
         tx.settle(turn, Done())
 
@@ -99,7 +99,7 @@ def disturb(url: str, seconds: float, seed: int) -> int:
 
 
 def bring_to_rest(engine: Engine, queue: Queue) -> None:
-    """Serve what is left; what was held when its holder was killed comes back when its lease has lapsed."""
+    """Serve what is left; what was held when its holder was killed comes back when its lease has expired."""
     while queue.counts().keys() - {"done"}:
         claim = queue.claim_any_session(limit=100, lease=60, wait=LEASE * 2)
         if claim is not None:

@@ -85,10 +85,10 @@ class TestPlain:
     def test_the_lines_tell_of_the_kill_and_the_takeover_in_order(self, told: Told) -> None:
         worker, job, epoch = victim(told, "killed with SIGKILL")
         rest = told.stdout.partition("killed with SIGKILL holding")[2]
-        lapsed = rest.index(f"lease of {worker} on {job} lapsed")
+        expired = rest.index(f"lease of {worker} on {job} expired")
         taken = re.search(rf"{job} taken over by (worker \d) at epoch {epoch + 1}", rest)
         assert taken is not None
-        assert lapsed < taken.start()
+        assert expired < taken.start()
         assert taken[1] != worker
         assert re.search(rf"{job} finished by worker \d", rest[taken.end() :])
 
@@ -104,7 +104,7 @@ class TestPlain:
         [line] = re.findall(r"^acknowledged \d.*$", told.stdout, re.MULTILINE)
         numbers = {name.strip(): int(value) for name, value in re.findall(r"([a-z ]+) (\d+)", line)}
         assert numbers["acknowledged"] == numbers["finished"] == numbers["settled once"]
-        assert numbers["lapses"] >= 2
+        assert numbers["expires"] >= 2
         assert numbers["refusals"] >= 1
         assert numbers["retries"] >= 1
 
@@ -113,7 +113,7 @@ class TestPlain:
         with holdfast.connect(str(told.kept)) as queue:
             job, attempts, counts = queue.get(job_id), queue.attempts(job_id), queue.counts()
         stale = attempts[epoch - 1]
-        assert (stale.worker, stale.outcome) == (worker, "lapsed")
+        assert (stale.worker, stale.outcome) == (worker, "expired")
         assert (job.state, job.epoch) == ("done", attempts[-1].epoch)
         assert f"finished {sum(counts.values())} ({counts['done']} done, {counts['failed']} failed)" in told.stdout
 

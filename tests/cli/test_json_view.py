@@ -44,7 +44,7 @@ def test_a_jobs_moments_are_milliseconds_and_its_bodies_decoded(cli: Cli) -> Non
 def test_what_makes_a_job_a_batch_of_a_session_is_shown(cli: Cli) -> None:
     job = cli.queue.enqueue("a", session="chat-42", slot="join", source_key="m1", items=[1, 2]).job
 
-    assert json_view.job(job)["batch"] == {
+    assert json_view.job(job)["entry"] == {
         "session": "chat-42",
         "work_class": "turn",
         "delivery": "earliest_safe_boundary",
@@ -54,7 +54,7 @@ def test_what_makes_a_job_a_batch_of_a_session_is_shown(cli: Cli) -> None:
         "items": 2,
         "enqueue_seq": 1,
     }
-    assert json_view.job(cli.queue.enqueue("a").job)["batch"] is None
+    assert json_view.job(cli.queue.enqueue("a").job)["entry"] is None
 
 
 def test_every_field_of_an_attempt_is_shown(cli: Cli) -> None:

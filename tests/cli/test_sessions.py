@@ -1,4 +1,4 @@
-"""Batches of sessions on the command line."""
+"""Entries of sessions on the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_batch_is_shown_with_its_place_in_the_session_and_without_a_priority(c
     shown = dict(line.partition("  ")[::2] for line in chatting.text("jobs", "show", "b1").splitlines())
     shown = {name: value.strip() for name, value in shown.items()}
 
-    assert shown["session"] == "chat-42 (batch 2)"
+    assert shown["session"] == "chat-42 (entry 2)"
     assert shown["slot"] == "join (merge key default)"
     assert shown["delivery"] == "earliest_safe_boundary"
     assert "priority" not in shown

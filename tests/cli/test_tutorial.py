@@ -92,7 +92,7 @@ def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_
         assert re.fullmatch(r"worker .* stopped after .*: 1 done, 0 retried, 0 failed", said[-1])
         first.run(show)
         story = "\n".join(first.prompted())
-        assert re.search(r"lapsed.*done", story, re.DOTALL)
+        assert re.search(r"expired.*done", story, re.DOTALL)
 
         first.run(enqueue_second)
         first.prompted()

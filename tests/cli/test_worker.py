@@ -264,7 +264,7 @@ def test_a_job_whose_process_is_killed_is_finished_by_another(tmp_path: Path, qu
         code = worker.finish()
 
     assert (done.state, done.result) == ("done", "held")
-    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["lapsed", "done"]
+    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["expired", "done"]
     assert first != second
     assert is_gone(second)
     assert any("killed by signal 9" in line for line in worker.lines)

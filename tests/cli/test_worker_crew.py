@@ -17,7 +17,7 @@ from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_crew import CrewScreen, command_of
 from holdfast.cli.worker_report import RECORD
 from holdfast.worker.status import RunningJob, WorkerStatus
-from holdfast.worker.supervisor import Crew, pause_before_start
+from holdfast.worker.supervisor import WorkerProcesses, pause_before_start
 
 pytestmark = pytest.mark.slow("each test starts a worker of several processes")
 
@@ -40,8 +40,8 @@ class Heard:
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-def crew(program: str, heard: Heard, *, size: int = 1, hopeless: int = 2) -> Crew:
-    return Crew(
+def crew(program: str, heard: Heard, *, size: int = 1, hopeless: int = 2) -> WorkerProcesses:
+    return WorkerProcesses(
         lambda number: [sys.executable, "-c", program, str(number)],
         size,
         environment=os.environ,

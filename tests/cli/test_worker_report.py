@@ -44,9 +44,9 @@ def test_it_shows_who_runs_what_for_how_long_and_how_much_is_done() -> None:
 
 
 def test_a_turn_shows_how_many_batches_it_has_beside_the_first() -> None:
-    turn = RunningJob("batch-1", "chat.message", 1, 1.0, batches=3)
+    turn = RunningJob("entry-1", "chat.message", 1, 1.0, entries=3)
 
-    assert drawn(busy(0)._replace(running=(turn,)))[6].split() == ["batch-1", "+2", "chat.message", "1", "1.0s"]
+    assert drawn(busy(0)._replace(running=(turn,)))[6].split() == ["entry-1", "+2", "chat.message", "1", "1.0s"]
 
 
 def test_an_idle_worker_shows_no_table() -> None:

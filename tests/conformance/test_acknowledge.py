@@ -60,7 +60,7 @@ class TestALeaseThatEndsUnacknowledged:
             assert end_lease(queue, clock, made.id).state == "ready"
         take_ahead(queue)
         job = end_lease(queue, clock, made.id)
-        assert (job.state, job.attempt, job.failure_reason, job.epoch) == ("failed", 1, "lease_lapsed", 3)
+        assert (job.state, job.attempt, job.failure_reason, job.epoch) == ("failed", 1, "lease_expired", 3)
         assert "3 times in a row" in (job.failure_message or "")
 
     def test_after_the_third_the_count_begins_again(self, queue: Queue, clock: ManualClock) -> None:
@@ -168,7 +168,7 @@ class TestAWorkerThatWasCutOff:
         clock.advance(LEASE)
         self.come_back(queue)
         assert [is_suspect(queue.get(job_id)) for job_id in held] == [False] * 3
-        assert [attempt.outcome for attempt in queue.attempts(held[0])] == ["lapsed"]
+        assert [attempt.outcome for attempt in queue.attempts(held[0])] == ["expired"]
 
     def test_a_lease_that_has_not_ended_stays(self, queue: Queue) -> None:
         held = self.hold(queue)

@@ -88,8 +88,8 @@ class TestItsBound:
         enqueue_beside(queue, "AAA")
         clock.advance(1)
         enqueue_beside(queue, "CBCB")
-        batch = queue.claim_many(affinity="A", residence_left=0)
-        assert letters(batch) == "CCAAABB"
+        entry = queue.claim_many(affinity="A", residence_left=0)
+        assert letters(entry) == "CCAAABB"
 
     def test_past_the_bound_a_job_without_affinity_is_taken_and_switches_nothing(self, queue: Queue) -> None:
         enqueue_beside(queue, "A-A-BAB")

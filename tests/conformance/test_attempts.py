@@ -46,7 +46,7 @@ class TestAttempts:
 
         history = queue.attempts(job.id)
 
-        assert [attempt.outcome for attempt in history] == ["released", "deferred", "failed", "lapsed", "done"]
+        assert [attempt.outcome for attempt in history] == ["released", "deferred", "failed", "expired", "done"]
         assert [attempt.epoch for attempt in history] == [1, 2, 3, 4, 5]
         assert [attempt.worker for attempt in history] == ["w0", "w1", "w2", "w3", "last"]
         assert [attempt.number for attempt in history][2:] == [1, 2, 3]
@@ -59,12 +59,12 @@ class TestAttempts:
         clock.advance(31)
         run(queue, job, Done())
 
-        failed, deferred, lapsed, done = queue.attempts(job.id)
+        failed, deferred, expired, done = queue.attempts(job.id)
 
         assert failed.failure == ("transient", "smtp", "broke", "where")
         assert deferred.failure is None
-        assert lapsed.failure is not None
-        assert (lapsed.failure.failure_class, lapsed.failure.reason) == ("transient", "lease_lapsed")
+        assert expired.failure is not None
+        assert (expired.failure.failure_class, expired.failure.reason) == ("transient", "lease_expired")
         assert done.failure is None
 
     def test_start_and_end_are_told_by_the_stores_clock(self, queue: Queue, clock: ManualClock) -> None:

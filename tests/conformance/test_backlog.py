@@ -58,7 +58,7 @@ def test_other_unfinished_jobs_are_counted_as_a_whole(queue: holdfast.Queue, clo
     assert taken is not None
     assert taken.job.suspect
     clock.advance(11)
-    queue.claim(kinds=["other"])  # takes back what has lapsed
+    queue.claim(kinds=["other"])  # takes back what has expired
     assert queue.backlog()[1:] == (1, 1, 0, 0, 1)
 
 

@@ -130,7 +130,7 @@ class TestAskedJobs:
         assert queue.get(asked.job.id).state == "cancelled"
         assert event_names(queue, asked.job.id) == ["cancelled"]
 
-    def test_a_lapse_cancels_it(self, queue: Queue, clock: ManualClock, asked: Claim) -> None:
+    def test_a_expire_cancels_it(self, queue: Queue, clock: ManualClock, asked: Claim) -> None:
         clock.advance(31)
 
         assert queue.claim() is None
@@ -138,7 +138,7 @@ class TestAskedJobs:
         job = queue.get(asked.job.id)
         assert job.state == "cancelled"
         assert job.failure is not None
-        assert job.failure.reason == "lease_lapsed"
+        assert job.failure.reason == "lease_expired"
 
     def test_an_exclusive_workers_next_start_cancels_it(self, queue: Queue) -> None:
         queue.enqueue("a")

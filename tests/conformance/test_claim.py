@@ -278,7 +278,7 @@ class TestRetiredKinds:
         assert queue.claim() is None
         assert queue.get(claim.job.id).state == "retired"
 
-    def test_a_lapsed_job_of_a_retired_kind_does_not_come_back(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_expired_job_of_a_retired_kind_does_not_come_back(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("odd")
         claim = claim_one(queue, lease=1)
         queue.retire("odd")
@@ -338,7 +338,7 @@ class TestAClaimSentAgain:
         assert (again.job.id, again.epoch, again.job.attempt) == (first.job.id, first.epoch, 1)
         assert again.lease_until == renewal.lease_until
 
-    def test_after_a_lapse_it_is_a_fresh_claim(self, queue: Queue, clock: ManualClock) -> None:
+    def test_after_a_expire_it_is_a_fresh_claim(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
         first = claim_one(queue, lease_token="t1", lease=10)
         clock.advance(10)

@@ -1,4 +1,4 @@
-"""The total order of claiming, end to end: random jobs, claimed one by one and in batches, against an oracle."""
+"""The total order of claiming, end to end: random jobs, claimed one by one and in entries, against an oracle."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_job_that_falls_due_meanwhile_is_taken(queue: Queue, clock: ManualCloc
     assert [claim.job.id for claim in got] == ["a"]
 
 
-def test_a_lease_that_lapses_meanwhile_is_taken_over(queue: Queue, clock: ManualClock) -> None:
+def test_a_lease_that_expires_meanwhile_is_taken_over(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("mail", job_id="a")
     claim_one(queue, lease=30)
     got = meanwhile(lambda: clock.advance(30), queue)

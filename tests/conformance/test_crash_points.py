@@ -51,9 +51,9 @@ def one_failed(harness: Harness, queue: Queue) -> None:
 
 
 def things_to_tidy(harness: Harness, queue: Queue) -> None:
-    """Leave one job due, one lapsed, one overdue and one ready."""
+    """Leave one job due, one expired, one overdue and one ready."""
     queue.enqueue("work", delay=10, job_id="due")
-    queue.enqueue("work", job_id="lapsed", tenant="b")
+    queue.enqueue("work", job_id="expired", tenant="b")
     claim_one(queue, lease=5)
     queue.enqueue("work", deadline=5, job_id="overdue")
     queue.enqueue("work", job_id="ready", tenant="c", affinity="m")
@@ -70,13 +70,13 @@ def one_taken_ahead(_: Harness, queue: Queue) -> Any:
     return claim_one(queue, worker="w", incarnation="i", lease=30, acknowledged=0)
 
 
-def taken_ahead_and_lapsed(harness: Harness, queue: Queue) -> Any:
+def taken_ahead_and_expired(harness: Harness, queue: Queue) -> Any:
     one_taken_ahead(harness, queue)
     harness.clock.advance(60)
 
 
-def suspect_and_lapsed(harness: Harness, queue: Queue) -> Any:
-    """Leave one job that is suspect, and one whose lease has lapsed but was not taken back."""
+def suspect_and_expired(harness: Harness, queue: Queue) -> Any:
+    """Leave one job that is suspect, and one whose lease has expired but was not taken back."""
     queue.enqueue("work", job_id="a")
     claim_one(queue, worker="w", incarnation="i", lease=5)
     harness.clock.advance(5)
@@ -107,9 +107,9 @@ def session_open(harness: Harness, queue: Queue) -> SessionLease:
 
 
 def session_to_tidy(harness: Harness, queue: Queue) -> None:
-    """Leave a session with a batch due, one lapsed and one overdue."""
+    """Leave a session with an entry due, one expired and one overdue."""
     queue.enqueue("say", "due", session="s", delay=10, source_key="due")
-    queue.enqueue("say", "lapsed", session="s", source_key="lapsed")
+    queue.enqueue("say", "expired", session="s", source_key="expired")
     queue.claim_session("s", lease=5)
     queue.enqueue("say", "overdue", session="s", deadline=5, source_key="overdue")
     harness.clock.advance(20)
@@ -151,10 +151,10 @@ CASES = {
         lambda queue, claim: queue.settle_and_claim([], started=[claim], worker="w", lease_token="t", kinds=[]),
     ),
     "claim after leases that were not acknowledged": Case(
-        taken_ahead_and_lapsed, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")
+        taken_ahead_and_expired, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")
     ),
     "claim after being cut off": Case(
-        suspect_and_lapsed,
+        suspect_and_expired,
         lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t", kinds=[], cut_off=True),
     ),
     "heartbeat": Case(one_running, lambda queue, claim: queue.heartbeat(claim, lease=60)),

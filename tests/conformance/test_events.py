@@ -68,7 +68,7 @@ class TestWhatIsRecorded:
             "retrying",
             "promoted",
             "claimed",
-            "lapsed",
+            "expired",
             "claimed",
             "cancel_requested",
             "cancelled",

@@ -17,7 +17,7 @@ def enqueue_for(queue: Queue, tenants: str, lane: str = "default") -> list[str]:
 
 
 def served(queue: Queue, limit: int, lane: str = "default") -> str:
-    """Claim a batch and return whose jobs came, letter by letter."""
+    """Claim an entry and return whose jobs came, letter by letter."""
     return "".join(claim.job.tenant for claim in queue.claim_many(limit=limit, lanes=[lane]))
 
 
@@ -54,10 +54,10 @@ class TestRounds:
     def test_batches_take_what_single_claims_take(self, queue: Queue, size: int) -> None:
         tenants = "aaaaaabbbccccd" * 2
         enqueue_for(queue, tenants, lane="singly")
-        enqueue_for(queue, tenants, lane="in batches")
+        enqueue_for(queue, tenants, lane="in entries")
         singly = "".join(job.tenant for job in claim_singly(queue, lanes=["singly"]))
-        batches = iter(lambda: served(queue, size, "in batches"), "")
-        assert "".join(batches) == singly
+        entries = iter(lambda: served(queue, size, "in entries"), "")
+        assert "".join(entries) == singly
 
     def test_names_go_round_by_code_point(self, queue: Queue) -> None:
         tenants = ["Zoe", "ada", "Émile", "émile", "zoe", "10", "9"]
@@ -95,7 +95,7 @@ class TestAFlood:
         for _ in range(3):
             queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in tenants])
         for _ in range(3):
-            assert [job.tenant for batch in range(4) for job in _batch(queue, 30)] == tenants
+            assert [job.tenant for entry in range(4) for job in _entry(queue, 30)] == tenants
 
     def test_a_flood_over_several_kinds_counts_as_one_tenant(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob(f"kind-{number % 5}", tenant="flood") for number in range(100)])
@@ -111,7 +111,7 @@ class TestAFlood:
         assert tenants == "azazaz"
 
 
-def _batch(queue: Queue, limit: int) -> list[Job]:
+def _entry(queue: Queue, limit: int) -> list[Job]:
     return [claim.job for claim in queue.claim_many(limit=limit)]
 
 

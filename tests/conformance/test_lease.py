@@ -64,18 +64,18 @@ def with_job(claim: Claim, **changes: object) -> Claim:
     return replace(claim, job=claim.job._replace(**changes))  # type: ignore[arg-type]  # fields by name
 
 
-def lapsed_and_not_yet_taken(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
+def expired_and_not_yet_taken(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
     clock.advance(LEASE)
     return claim
 
 
-def lapsed_and_claimed_again(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
+def expired_and_claimed_again(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
     clock.advance(LEASE)
     claim_one(queue, lease=LEASE)
     return claim
 
 
-def lapsed_and_claimed_again_with_the_same_token(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
+def expired_and_claimed_again_with_the_same_token(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
     clock.advance(LEASE)
     assert claim_one(queue, lease=LEASE, lease_token=claim.lease_token).epoch == claim.epoch + 1
     return claim
@@ -121,9 +121,9 @@ def with_a_newer_epoch(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
 
 
 STALE = [
-    lapsed_and_not_yet_taken,
-    lapsed_and_claimed_again,
-    lapsed_and_claimed_again_with_the_same_token,
+    expired_and_not_yet_taken,
+    expired_and_claimed_again,
+    expired_and_claimed_again_with_the_same_token,
     released,
     released_and_claimed_again,
     settled_otherwise,

@@ -1,4 +1,4 @@
-"""What claims do in passing: promote what is due, take back what lapsed, end what is past its deadline."""
+"""What claims do in passing: promote what is due, take back what expired, end what is past its deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from holdfast import Backoff, Deferred, Done, Failed, NewJob, Queue, Released, W
 from tests.support.claims import claim_all, claim_ids, claim_one
 from tests.support.clock import ManualClock
 
-# Upkeep is done in bounded bites: many means more than several of them, and so many claims get through all.
+# WorkerMaintenance is done in bounded bites: many means more than several of them, and so many claims get through
+# all.
 MANY = 1_007
 ENOUGH = 20
 
@@ -53,7 +54,7 @@ class TestPromotion:
         clock.advance(10)
         assert claim_ids(queue) == [mine.id]
 
-    def test_a_claim_does_not_come_back_empty_while_its_own_job_lapsed_behind_many(
+    def test_a_claim_does_not_come_back_empty_while_its_own_job_expired_behind_many(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.enqueue_many([NewJob("mail", lane="other") for _ in range(MANY)])
@@ -87,7 +88,7 @@ class TestPromotion:
 
 
 class TestTakeBack:
-    def test_a_lapsed_lease_is_taken_back_by_the_next_claim(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_expired_lease_is_taken_back_by_the_next_claim(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
         first = claim_one(queue, worker="gone", lease=10)
         clock.advance(9.999)
@@ -106,7 +107,7 @@ class TestTakeBack:
         assert claim_ids(queue) == [first.job.id]
         assert queue.settle(second, Done()).state == "done"
 
-    def test_a_lapse_is_an_attempt_in_history_and_makes_the_job_suspect(
+    def test_a_expire_is_an_attempt_in_history_and_makes_the_job_suspect(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.enqueue("mail")
@@ -115,11 +116,11 @@ class TestTakeBack:
         clock.advance(10)
         second = claim_one(queue)
         assert second.job.suspect == 1
-        lapsed, running = queue.attempts(first.job.id)
-        assert (lapsed.epoch, lapsed.number, lapsed.worker, lapsed.outcome) == (1, 1, "gone", "lapsed")
-        assert lapsed.failure is not None
-        assert (lapsed.failure.failure_class, lapsed.failure.reason) == ("transient", "lease_lapsed")
-        assert lapsed.ended_at_ms == clock.now().wall_ms
+        expired, running = queue.attempts(first.job.id)
+        assert (expired.epoch, expired.number, expired.worker, expired.outcome) == (1, 1, "gone", "expired")
+        assert expired.failure is not None
+        assert (expired.failure.failure_class, expired.failure.reason) == ("transient", "lease_expired")
+        assert expired.ended_at_ms == clock.now().wall_ms
         assert (running.epoch, running.number, running.outcome, running.ended_at_ms) == (2, 2, None, None)
 
     @pytest.mark.parametrize("outcome", [Failed("no", retry_after=0), Deferred(after=0), Released()])
@@ -132,7 +133,7 @@ class TestTakeBack:
         queue.settle(claim_one(queue), outcome)
         assert claim_one(queue).job.suspect == 0
 
-    def test_a_job_whose_attempts_are_used_up_by_lapses_fails(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_job_whose_attempts_are_used_up_by_expires_fails(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail", max_attempts=3)
         for attempt in (1, 2, 3):
             assert claim_one(queue, lease=1).job.attempt == attempt
@@ -141,8 +142,8 @@ class TestTakeBack:
         job = queue.get(made.id)
         assert (job.state, job.attempt, job.finished_at_ms) == ("failed", 3, clock.now().wall_ms)
         assert job.failure is not None
-        assert (job.failure.failure_class, job.failure.reason) == ("transient", "lease_lapsed")
-        assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["lapsed"] * 3
+        assert (job.failure.failure_class, job.failure.reason) == ("transient", "lease_expired")
+        assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["expired"] * 3
         assert [event.name for event in queue.events()] == ["failed"]
 
     def test_many_more_than_one_bite_are_all_taken_back(self, queue: Queue, clock: ManualClock) -> None:
@@ -160,7 +161,7 @@ class TestTakeBack:
         assert queue.claim() is None
         assert queue.get(made.id).state == "failed"
 
-    def test_a_lease_in_a_paused_lane_lapses_and_waits_there(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_lease_in_a_paused_lane_expires_and_waits_there(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail")
         claim_one(queue, lease=1)
         queue.set_lane("default", state="paused")
@@ -168,7 +169,7 @@ class TestTakeBack:
         assert queue.claim() is None
         assert queue.get(made.id).state == "ready"
 
-    def test_a_requested_cancel_turns_a_lapse_into_cancelled(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_requested_cancel_turns_a_expire_into_cancelled(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail")
         claim_one(queue, lease=1)
         queue.cancel(made.id)
@@ -176,7 +177,7 @@ class TestTakeBack:
         assert queue.claim() is None
         assert queue.get(made.id).state == "cancelled"
 
-    def test_a_job_that_lapses_past_its_deadline_fails(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_job_that_expires_past_its_deadline_fails(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail", deadline=5)
         claim_one(queue, lease=10)
         clock.advance(10)
@@ -184,15 +185,15 @@ class TestTakeBack:
         job = queue.get(made.id)
         assert (job.state, job.failure_reason) == ("failed", "deadline_passed")
 
-    def test_a_lapsed_job_takes_its_place_by_the_moment_it_came_back(self, queue: Queue, clock: ManualClock) -> None:
-        lapsed = queue.enqueue("mail")
+    def test_a_expired_job_takes_its_place_by_the_moment_it_came_back(self, queue: Queue, clock: ManualClock) -> None:
+        expired = queue.enqueue("mail")
         claim_one(queue, lease=10)
         clock.advance(5)
         waiting = queue.enqueue("mail")
         clock.advance(5)
-        assert claim_ids(queue) == [waiting.id, lapsed.id]
+        assert claim_ids(queue) == [waiting.id, expired.id]
 
-    def test_a_lapsed_predecessor_that_fails_frees_its_successor(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_expired_predecessor_that_fails_frees_its_successor(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", dedupe_key="k", max_attempts=1)
         claim_one(queue, lease=1)
         successor = queue.enqueue("mail", dedupe_key="k", on_duplicate="run_again")
@@ -365,7 +366,7 @@ class TestWallClockJumps:
     """Leases run by a clock that does not jump, whatever people do to the other one."""
 
     @pytest.mark.parametrize("hours", [5, -5])
-    def test_a_jump_of_hours_does_not_lapse_a_live_lease(self, queue: Queue, clock: ManualClock, hours: int) -> None:
+    def test_a_jump_of_hours_does_not_expire_a_live_lease(self, queue: Queue, clock: ManualClock, hours: int) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue, lease=30)
         clock.set_wall_clock(hours * 3600)

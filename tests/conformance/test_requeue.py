@@ -271,16 +271,16 @@ class TestAllFailed:
         assert report.requeued == [transient.id]
         assert queue.get(permanent.id) == permanent
 
-    def test_a_passed_deadline_is_permanent_and_a_lapsed_lease_transient(
+    def test_a_passed_deadline_is_permanent_and_a_expired_lease_transient(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         late = queue.enqueue("late", deadline=5, delay=10).job
-        lapsed = start(queue, queue.enqueue("lapsed", max_attempts=1).job).job
+        expired = start(queue, queue.enqueue("expired", max_attempts=1).job).job
         clock.advance(60)
         assert queue.claim() is None
-        assert {queue.get(late.id).state, queue.get(lapsed.id).state} == {"failed"}
+        assert {queue.get(late.id).state, queue.get(expired.id).state} == {"failed"}
 
-        assert queue.requeue_failed(transient_only=True).requeued == [lapsed.id]
+        assert queue.requeue_failed(transient_only=True).requeued == [expired.id]
 
     def test_kind_lane_and_tenant_narrow_it(self, queue: Queue) -> None:
         wanted = job_in(queue, "failed", kind="a", lane="l", tenant="t")

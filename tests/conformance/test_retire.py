@@ -165,7 +165,7 @@ class TestRunningJobs:
         assert (job.state, job.finished_at is not None) == ("retired", True)
         assert event_names(queue, job.id) == ["retired"]
 
-    def test_one_whose_lease_lapses_is_retired(self, queue: Queue, clock: ManualClock) -> None:
+    def test_one_whose_lease_expires_is_retired(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("old").job)
         queue.retire("old")
         clock.advance(31)

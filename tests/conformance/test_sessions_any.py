@@ -141,7 +141,7 @@ class TestWhatAWorkerServes:
 
 
 class TestComingBack:
-    def test_a_lapsed_claim_is_on_offer_again(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_expired_claim_is_on_offer_again(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, session="a")
         take_any(queue, lease=5)
         clock.advance(5)
@@ -284,7 +284,7 @@ class TestLimits:
                 queue.enqueue(kind, text, session=kind, slot="join")
 
         found = {
-            turn.session: len(turn.batches)
+            turn.session: len(turn.entries)
             for _ in range(3)
             if (turn := queue.claim_any_session(limit={"chat.message": 2, "chat.note": 1})) is not None
         }

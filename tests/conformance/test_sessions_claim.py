@@ -29,8 +29,8 @@ class TestOrderAndJoining:
 
         assert texts(turn) == [1, 2, 3]
         assert turn.work_class == "turn"
-        assert [job.enqueue_seq for job in turn.batches] == [1, 2, 3]
-        assert {job.state for job in turn.batches} == {"running"}
+        assert [job.enqueue_seq for job in turn.entries] == [1, 2, 3]
+        assert {job.state for job in turn.entries} == {"running"}
 
     def test_the_limit_bounds_the_run(self, queue: Queue) -> None:
         say(queue, *range(5))
@@ -80,7 +80,7 @@ class TestOrderAndJoining:
         made = queue.enqueue("chat.message", session=SESSION, items=["a", "b"])
 
         assert made.job.items == ["a", "b"]
-        assert take(queue).batches[0].items == ["a", "b"]
+        assert take(queue).entries[0].items == ["a", "b"]
         assert queue.get(say(queue, "one")[0]).items == ["one"]
 
     def test_many_batches_of_one_call_take_their_places_in_its_order(self, queue: Queue) -> None:
@@ -104,10 +104,10 @@ class TestOrderAndJoining:
         assert queue.claim_any_session() is None
 
     def test_priority_does_not_apply(self, queue: Queue) -> None:
-        [batch] = say(queue, 1)
+        [entry] = say(queue, 1)
 
         with pytest.raises(Conflict):
-            queue.reprioritize(batch, 5)
+            queue.reprioritize(entry, 5)
 
     def test_a_session_that_was_never_used_has_nothing(self, queue: Queue) -> None:
         assert queue.claim_session("never") is None
@@ -147,12 +147,12 @@ class TestOneHolder:
         for _ in range(3):
             turn = take(queue)
             tokens.append(turn.fencing_token)
-            epochs.append(turn.batches[0].epoch)
+            epochs.append(turn.entries[0].epoch)
             queue.settle(turn, Released())
 
         assert (tokens, epochs) == ([1, 2, 3], [1, 2, 3])
 
-    def test_a_lapsed_claim_is_taken_back_in_order_by_the_next(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_expired_claim_is_taken_back_in_order_by_the_next(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, 2)
         first = take(queue, lease=LEASE)
         say(queue, 3)
@@ -162,7 +162,7 @@ class TestOneHolder:
 
         assert texts(second) == [1, 2, 3]
         assert second.fencing_token == first.fencing_token + 1
-        assert [job.attempt for job in second.batches] == [2, 2, 1]
+        assert [job.attempt for job in second.entries] == [2, 2, 1]
 
     def test_a_session_is_reopened_after_a_crash(self, durable_harness: Harness) -> None:
         queue = durable_harness.open()
@@ -529,7 +529,7 @@ class TestListing:
         assert [job.payload for job in queue.jobs(session=SESSION, after=page.cursor)] == [1]
 
     def test_another_tenants_batch_is_not_found(self, queue: Queue) -> None:
-        [batch] = say(queue, 1, tenant="a")
+        [entry] = say(queue, 1, tenant="a")
 
         with pytest.raises(JobNotFound):
-            queue.get(batch, tenant="b")
+            queue.get(entry, tenant="b")

@@ -40,7 +40,7 @@ class TestOpening:
         with pytest.raises(Conflict):
             opened(queue, lease_token="u")
 
-    def test_a_lapsed_lease_is_free_for_the_next_generation(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_expired_lease_is_free_for_the_next_generation(self, queue: Queue, clock: ManualClock) -> None:
         first = opened(queue)
         clock.advance(LEASE)
 
@@ -60,7 +60,7 @@ class TestOpening:
 
         assert opened(queue, tenant="b").generation == 1
 
-    def test_it_outlives_a_crash_and_lapses(self, durable_harness: Harness) -> None:
+    def test_it_outlives_a_crash_and_expires(self, durable_harness: Harness) -> None:
         opened(durable_harness.open())
         queue = durable_harness.reopen()
 
@@ -90,7 +90,7 @@ class TestClaimingUnderIt:
         assert turn.generation == lease.generation
         assert [job.state for job in queue.settle(turn, Done())] == ["done"]
 
-    def test_its_claims_are_gone_when_it_lapses(self, queue: Queue, clock: ManualClock) -> None:
+    def test_its_claims_are_gone_when_it_expires(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
         turn = take(queue, under=lease)
@@ -135,7 +135,7 @@ class TestClaimingUnderIt:
         say(queue, 1)
         clock.advance(LEASE)
 
-        with pytest.raises(LeaseLost, match="generation 1 is lost: it lapsed"):
+        with pytest.raises(LeaseLost, match="generation 1 is lost: it expired"):
             queue.claim_session(SESSION, under=lease)
 
     def test_a_lease_and_a_time_exclude_each_other(self, queue: Queue) -> None:
@@ -146,14 +146,14 @@ class TestClaimingUnderIt:
         with pytest.raises(InvalidInput, match="under"):
             queue.claim_session("other", under=opened(queue))
 
-    def test_waiting_claims_are_served_when_a_lease_lapses(self, queue: Queue, clock: ManualClock) -> None:
+    def test_waiting_claims_are_served_when_a_lease_expires(self, queue: Queue, clock: ManualClock) -> None:
         opened(queue)
         say(queue, 1)
         clock.advance(LEASE)
 
         assert texts(queue.claim_any_session(worker="w", wait=1)) == [1]
 
-    def test_a_session_whose_lease_lapsed_is_served_by_the_age_of_its_head(
+    def test_a_session_whose_lease_expired_is_served_by_the_age_of_its_head(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         opened(queue)
@@ -179,7 +179,7 @@ class TestTakingOver:
         again = take(queue, under=second, worker="runtime-2")
         assert texts(again) == [1, 2]
         assert again.fencing_token > turn.fencing_token
-        assert [job.attempt for job in again.batches] == [1, 1]
+        assert [job.attempt for job in again.entries] == [1, 1]
 
     def test_the_one_before_can_neither_renew_close_nor_claim(self, queue: Queue) -> None:
         first = opened(queue)
@@ -202,13 +202,13 @@ class TestTakingOver:
         assert opened(queue, take_over=True, lease_token="t") == lease
         assert states(queue) == {1: "running"}
 
-    def test_what_had_lapsed_before_spends_its_attempt(self, queue: Queue, clock: ManualClock) -> None:
+    def test_what_had_expired_before_spends_its_attempt(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1)
         take(queue, worker="w", lease=5)
         clock.advance(5)
         lease = opened(queue, take_over=True)
 
-        assert take(queue, under=lease).batches[0].attempt == 2
+        assert take(queue, under=lease).entries[0].attempt == 2
 
 
 class TestClosing:
@@ -227,7 +227,7 @@ class TestClosing:
 
         with pytest.raises(LeaseLost):
             queue.settle(turn, Done())
-        [again] = take_any(queue, worker="w").batches
+        [again] = take_any(queue, worker="w").entries
         assert (again.attempt, again.suspect) == (1, 0)
 
     def test_closing_again_does_no_harm_until_somebody_else_opens(self, queue: Queue) -> None:
@@ -248,7 +248,7 @@ class TestClosing:
         clock.advance(LEASE)
         queue.close_session(lease)
 
-        assert take_any(queue, worker="w").batches[0].attempt == 2
+        assert take_any(queue, worker="w").entries[0].attempt == 2
 
     def test_the_generation_goes_on(self, queue: Queue) -> None:
         lease = opened(queue)

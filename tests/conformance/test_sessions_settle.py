@@ -58,7 +58,7 @@ class TestSettling:
 
         again = take(queue)
         assert texts(again) == [1, 2]
-        assert [job.attempt for job in again.batches] == [1, 1]
+        assert [job.attempt for job in again.entries] == [1, 1]
 
     def test_what_failed_together_comes_back_together(self, queue: Queue) -> None:
         ids = say(queue, 1, 2, 3, backoff=Backoff(base=1_000, jitter=1.0))
@@ -113,10 +113,10 @@ class TestSettling:
             queue.settle(take(queue), outcome)
 
     def test_waiting_for_a_batch_ends_with_it(self, queue: Queue) -> None:
-        [batch] = say(queue, 1)
+        [entry] = say(queue, 1)
         queue.settle(take(queue), Done("answer"))
 
-        assert queue.wait(batch, timeout=0).result == "answer"
+        assert queue.wait(entry, timeout=0).result == "answer"
 
     def test_progress_is_told_of_each_batch_by_itself(self, queue: Queue) -> None:
         [first, second] = say(queue, 1, 2)
@@ -167,19 +167,19 @@ WRITES: dict[str, Callable[[Queue, SessionClaim], object]] = {
     ),
     "failed": lambda queue, turn: queue.settle(turn, Failed("late")),
     "released": lambda queue, turn: queue.settle(turn, Released()),
-    "one each": lambda queue, turn: queue.settle(turn, [Done() for _ in turn.batches]),
+    "one each": lambda queue, turn: queue.settle(turn, [Done() for _ in turn.entries]),
 }
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 class TestAStaleHolder:
     def refuse(self, queue: Queue, turn: SessionClaim, write: Callable[[Queue, SessionClaim], object]) -> None:
-        before = [known(queue, job.id) for job in turn.batches]
+        before = [known(queue, job.id) for job in turn.entries]
         with pytest.raises(LeaseLost):
             write(queue, turn)
-        assert [known(queue, job.id) for job in turn.batches] == before
+        assert [known(queue, job.id) for job in turn.entries] == before
 
-    def test_is_refused_when_it_lapsed_and_nothing_changes(
+    def test_is_refused_when_it_expired_and_nothing_changes(
         self, queue: Queue, clock: ManualClock, write: Callable[[Queue, SessionClaim], object]
     ) -> None:
         say(queue, 1, 2)

@@ -1,4 +1,4 @@
-"""Source keys, ids, retention: a replay returns the original batch, also when that is long gone; tenants stay apart.
+"""Source keys, ids, retention: a replay returns the original entry, also when that is long gone; tenants stay apart.
 
 Every store passes this file unchanged; one that cannot is not a store.
 """
@@ -23,22 +23,22 @@ class TestSourceKeys:
         assert states(queue) == {1: "ready"}
 
     def test_also_while_it_runs_and_when_it_is_done(self, queue: Queue) -> None:
-        [batch] = say(queue, 1, source_key="m1")
+        [entry] = say(queue, 1, source_key="m1")
         turn = take(queue)
         assert queue.enqueue("chat.message", session=SESSION, source_key="m1").job.state == "running"
         queue.settle(turn, Done())
 
         replay = queue.enqueue("chat.message", session=SESSION, source_key="m1")
-        assert (replay.id, replay.job.state, replay.created) == (batch, "done", False)
+        assert (replay.id, replay.job.state, replay.created) == (entry, "done", False)
 
     def test_also_where_nothing_new_is_taken_in(self, queue: Queue) -> None:
-        [batch] = say(queue, 1, source_key="m1")
+        [entry] = say(queue, 1, source_key="m1")
         queue.set_lane("default", state="draining")
-        assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").id == batch
+        assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").id == entry
         queue.set_lane("default", state="active")
         queue.retire("chat.message")
 
-        assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").id == batch
+        assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").id == entry
 
     def test_also_within_one_call(self, queue: Queue) -> None:
         words = {"kind": "chat.message", "session": SESSION, "source_key": "m1"}
@@ -64,12 +64,12 @@ class TestSourceKeys:
         say(queue, 1, source_key="m1")
         say(queue, 2, source_key="m2")
 
-        assert [job.enqueue_seq for job in take(queue).batches] == [1, 2]
+        assert [job.enqueue_seq for job in take(queue).entries] == [1, 2]
 
     def test_the_key_is_told(self, queue: Queue) -> None:
-        [batch] = say(queue, 1, source_key="m1")
+        [entry] = say(queue, 1, source_key="m1")
 
-        found = queue.get(batch).batch
+        found = queue.get(entry).entry
         assert found is not None
         assert found.source_key == "m1"
 
@@ -79,7 +79,7 @@ class TestIds:
         ids = say(queue, *range(5)) + say(queue, "keyed", source_key="m1")
 
         assert len(set(ids)) == 6
-        assert all(job_id.startswith("batch-") for job_id in ids)
+        assert all(job_id.startswith("entry-") for job_id in ids)
 
     def test_a_chosen_id_is_kept_and_sent_again_returns_the_first(self, queue: Queue) -> None:
         made = queue.enqueue("chat.message", 1, session=SESSION, job_id="mine")
@@ -94,19 +94,19 @@ class TestIds:
 
 class TestRetention:
     def test_a_source_key_outlives_its_batch(self, queue: Queue, clock: ManualClock) -> None:
-        [batch] = say(queue, 1, source_key="m1")
+        [entry] = say(queue, 1, source_key="m1")
         queue.settle(take(queue), Done())
         clock.advance(1)
         assert queue.prune(older_than=0).jobs == 1
 
         replay = queue.enqueue("chat.message", 2, session=SESSION, source_key="m1")
 
-        assert (replay.id, replay.created, replay.job.state, replay.job.payload) == (batch, False, "done", None)
+        assert (replay.id, replay.created, replay.job.state, replay.job.payload) == (entry, False, "done", None)
         assert (replay.job.kind, replay.job.session) == ("chat.message", SESSION)
         assert queue.claim_session(SESSION) is None
 
     def test_for_a_set_time(self, queue: Queue, clock: ManualClock) -> None:
-        [batch] = say(queue, 1, source_key="m1")
+        [entry] = say(queue, 1, source_key="m1")
         queue.settle(take(queue), Done())
         clock.advance(1)
         queue.prune(older_than=0)
@@ -118,7 +118,7 @@ class TestRetention:
 
         again = queue.enqueue("chat.message", 2, session=SESSION, source_key="m1")
         assert again.created
-        assert again.id != batch
+        assert again.id != entry
 
     def test_that_can_be_said(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, source_key="m1")
@@ -140,7 +140,7 @@ class TestRetention:
 
         second = take(queue)
         assert second.fencing_token == first.fencing_token + 1
-        assert second.batches[0].enqueue_seq == 2
+        assert second.entries[0].enqueue_seq == 2
 
 
 class TestTenants:

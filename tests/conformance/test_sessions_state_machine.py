@@ -33,7 +33,7 @@ names = st.sampled_from(NAMES)
 limits = st.sampled_from([1, 2, 10])
 crashes = st.sampled_from([0, 0, 0, 1, 3, 5, 8])
 lost = st.booleans()
-batches = st.fixed_dictionaries(
+entries = st.fixed_dictionaries(
     {
         "work_class": st.sampled_from(["turn", "turn", "turn", "command"]),
         "delivery": st.sampled_from(["earliest_safe_boundary"] * 3 + ["after_current_turn_commit"]),
@@ -78,16 +78,16 @@ class SessionsAgainstModel(RuleBasedStateMachine):
             self.harness.faults.calm()
 
     def _adopt(self, claim: SessionClaim | None, foretold: list[ModelBatch]) -> None:
-        assert _serials(claim) == [batch.serial for batch in foretold]
+        assert _serials(claim) == [entry.serial for entry in foretold]
         if claim is not None:
-            self.held.append((claim, [(batch, batch.epoch) for batch in foretold]))
+            self.held.append((claim, [(entry, entry.epoch) for entry in foretold]))
 
-    @rule(name=names, words=batches, crash=crashes, lose=lost)
+    @rule(name=names, words=entries, crash=crashes, lose=lost)
     def say(self, name: str, words: dict[str, Any], crash: int, lose: bool) -> None:
         serial, created = self.model.say(name, words)
         told = {word: value for word, value in words.items() if word != "delay_ms"}
         if not created or words["source_key"] is None:
-            # Without a key a call sent again would add another batch: its answer is not lost.
+            # Without a key a call sent again would add another entry: its answer is not lost.
             crash, lose = (crash, lose) if not created else (0, False)
         made = self._send(
             lambda queue: queue.enqueue(
@@ -131,18 +131,18 @@ class SessionsAgainstModel(RuleBasedStateMachine):
             with pytest.raises(LeaseLost):
                 self._send(call, crash, lose)
             return
-        held_besides = [batch for batch in self.model.running(turn.session) if batch not in [b for b, _ in named]]
+        held_besides = [entry for entry in self.model.running(turn.session) if entry not in [b for b, _ in named]]
         more = self._send(call, crash, lose)
         taken = held_besides or self.model.take_in(turn.session, limit)
-        if held_besides and any(batch.lease_until <= self.model.now for batch in held_besides):
-            taken = [batch for batch in held_besides if batch.lease_until > self.model.now]
-        assert sorted(_serials(more)) == sorted(batch.serial for batch in taken)
+        if held_besides and any(entry.lease_until <= self.model.now for entry in held_besides):
+            taken = [entry for entry in held_besides if entry.lease_until > self.model.now]
+        assert sorted(_serials(more)) == sorted(entry.serial for entry in taken)
         if more is not None:
-            by_serial = {batch.serial: batch for batch in taken}
-            found = [by_serial[job.payload] for job in more.batches]
+            by_serial = {entry.serial: entry for entry in taken}
+            found = [by_serial[job.payload] for job in more.entries]
             self.held[-1 - place % len(self.held)] = (
                 turn.joined(more),
-                [*named, *((batch, batch.epoch) for batch in found)],
+                [*named, *((entry, entry.epoch) for entry in found)],
             )
 
     @precondition(lambda self: self.held)
@@ -162,8 +162,8 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         turn, named = self.held[-1 - place % len(self.held)]
         if self.model.holds(named):
             self.queue.heartbeat(turn)
-            for batch, _ in named:
-                batch.lease_until = max(batch.lease_until, self.model.now + LEASE_MS)
+            for entry, _ in named:
+                entry.lease_until = max(entry.lease_until, self.model.now + LEASE_MS)
         else:
             with pytest.raises(LeaseLost):
                 self.queue.heartbeat(turn)
@@ -187,8 +187,8 @@ class SessionsAgainstModel(RuleBasedStateMachine):
     def the_store_holds_what_the_model_holds(self) -> None:
         for name in self.model.sessions:
             stored = {job.payload: _shown(job.state, job.epoch, job.attempt) for job in self.queue.jobs(session=name)}
-            kept = self.model.session(name).batches
-            assert stored == {batch.serial: _shown(batch.state, batch.epoch, batch.attempt) for batch in kept}
+            kept = self.model.session(name).entries
+            assert stored == {entry.serial: _shown(entry.state, entry.epoch, entry.attempt) for entry in kept}
 
 
 def _shown(state: str, epoch: int, attempt: int) -> tuple[str, int, int]:
@@ -196,7 +196,7 @@ def _shown(state: str, epoch: int, attempt: int) -> tuple[str, int, int]:
 
 
 def _serials(claim: SessionClaim | None) -> list[int]:
-    return [] if claim is None else [job.payload for job in claim.batches]
+    return [] if claim is None else [job.payload for job in claim.entries]
 
 
 def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:

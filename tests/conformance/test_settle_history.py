@@ -148,7 +148,7 @@ class TestASettleSentAgain:
         assert known(queue, job.id) == before
         assert queue.settle(second, Done()).state == "done"
 
-    def test_it_succeeds_after_the_lease_would_have_lapsed(self, queue: Queue, clock: ManualClock) -> None:
+    def test_it_succeeds_after_the_lease_would_have_expired(self, queue: Queue, clock: ManualClock) -> None:
         claim = claimed(queue)
         queue.settle(claim, Done(1))
         clock.advance(3600)

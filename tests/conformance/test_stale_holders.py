@@ -20,7 +20,7 @@ def test_a_holder_past_its_deadline_gives_way_to_a_new_trigger(queue: Queue, clo
     assert (queue.get(first.id).state, queue.get(second.id).state) == ("failed", "ready")
 
 
-def test_a_holder_that_lapsed_in_its_last_attempt_gives_way(queue: Queue, clock: ManualClock) -> None:
+def test_a_holder_that_expired_in_its_last_attempt_gives_way(queue: Queue, clock: ManualClock) -> None:
     first = queue.enqueue("sync", dedupe_key="k", max_attempts=1)
     claim_one(queue, lease=5)
     clock.advance(5)
@@ -28,11 +28,11 @@ def test_a_holder_that_lapsed_in_its_last_attempt_gives_way(queue: Queue, clock:
     assert second.created
     failure = queue.get(first.id).failure
     assert failure is not None
-    assert failure.reason == "lease_lapsed"
+    assert failure.reason == "lease_expired"
 
 
 @pytest.mark.parametrize("policy", ["keep", "run_again"])
-def test_a_holder_that_lapsed_and_will_be_tried_again_keeps_its_key(
+def test_a_holder_that_expired_and_will_be_tried_again_keeps_its_key(
     queue: Queue, clock: ManualClock, policy: str
 ) -> None:
     first = queue.enqueue("sync", dedupe_key="k")

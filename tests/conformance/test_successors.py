@@ -71,7 +71,7 @@ def ends_cancelled_while_it_waits(queue: Queue, clock: ManualClock, claim: Claim
     queue.cancel("first")
 
 
-def ends_by_lapse(queue: Queue, clock: ManualClock, claim: Claim) -> None:
+def ends_by_expire(queue: Queue, clock: ManualClock, claim: Claim) -> None:
     clock.advance(31)
     # Any claim notices, even one that can take nothing.
     assert queue.claim(lanes=["default"], kinds=[]) is None
@@ -101,7 +101,7 @@ ENDS: list[tuple[Callable[[Queue, ManualClock, Claim], None], str]] = [
     (ends_cancelled_on_failure, "cancelled"),
     (ends_cancelled_by_force, "cancelled"),
     (ends_cancelled_while_it_waits, "cancelled"),
-    (ends_by_lapse, "failed"),
+    (ends_by_expire, "failed"),
     (ends_by_deadline, "failed"),
     (ends_retired_at_its_settle, "retired"),
     (ends_retired_while_it_waits, "retired"),
@@ -144,7 +144,7 @@ class TestTheSuccessorsTurn:
         assert claim_one(queue).job.id == "first"
         assert queue.claim() is None
 
-    def test_it_stays_blocked_when_the_firsts_lease_lapses_with_attempts_left(
+    def test_it_stays_blocked_when_the_firsts_lease_expires_with_attempts_left(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         enqueue_first(queue)

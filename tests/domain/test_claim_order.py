@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.claim_order import Candidate, Level, Preference, Turns, choose, claim_key, level_of
+from holdfast.domain.claim_order import Level, Preference, ReadyCandidate, Turns, choose, claim_key, level_of
 
 WITHIN = Preference(frozenset(("warm",)))
 EXPIRED = Preference(frozenset(("warm",)), expired=True)
@@ -21,7 +21,7 @@ NO_PREFERENCE = Preference()
 # --- the table -----------------------------------------------------------------------------------------------------
 
 CANDIDATES = [
-    Candidate(listed, priority, affinity, turn, due_at_ms, seq)
+    ReadyCandidate(listed, priority, affinity, turn, due_at_ms, seq)
     for listed, priority, affinity, turn, due_at_ms, seq in product(
         (0, 1), (0, 5), (None, "warm", "cold"), ("ada", "max", "zoe"), (1_000, 2_000), (1, 2)
     )
@@ -49,10 +49,10 @@ class Case(NamedTuple):
     """The circumstances of one claim."""
 
     preference: Preference
-    last_turn: str | None
+    last_fair_key: str | None
 
 
-def goes_first(one: Candidate, other: Candidate, case: Case) -> bool:
+def goes_first(one: ReadyCandidate, other: ReadyCandidate, case: Case) -> bool:
     """Tell by the rules, read aloud one after the other, whether *one* is claimed before *other*."""
     if one.listed != other.listed:
         return one.listed < other.listed
@@ -61,27 +61,27 @@ def goes_first(one: Candidate, other: Candidate, case: Case) -> bool:
     ranks = AFFINITY_RANKS[case.preference]
     if ranks[one.affinity] != ranks[other.affinity]:
         return ranks[one.affinity] < ranks[other.affinity]
-    if one.turn != other.turn:
-        turns = ROUNDS[case.last_turn]
-        return turns.index(one.turn) < turns.index(other.turn)
+    if one.fair_key != other.fair_key:
+        turns = ROUNDS[case.last_fair_key]
+        return turns.index(one.fair_key) < turns.index(other.fair_key)
     if one.due_at_ms != other.due_at_ms:
         return one.due_at_ms < other.due_at_ms
     return one.seq < other.seq
 
 
-def turns_everywhere(preference: Preference, last_turn: str | None) -> Turns:
+def turns_everywhere(preference: Preference, last_fair_key: str | None) -> Turns:
     """Return the same last turn for every level there is."""
     levels = {level_of(candidate, preference) for candidate in CANDIDATES}
-    return {} if last_turn is None else dict.fromkeys(levels, last_turn)
+    return {} if last_fair_key is None else dict.fromkeys(levels, last_fair_key)
 
 
-@pytest.mark.parametrize("last_turn", ROUNDS)
+@pytest.mark.parametrize("last_fair_key", ROUNDS)
 @pytest.mark.parametrize("preference", AFFINITY_RANKS, ids=["within", "expired", "no preference"])
 def test_every_pair_of_candidates_is_claimed_in_the_order_of_the_rules(
-    preference: Preference, last_turn: str | None
+    preference: Preference, last_fair_key: str | None
 ) -> None:
-    case = Case(preference, last_turn)
-    turns = turns_everywhere(preference, last_turn)
+    case = Case(preference, last_fair_key)
+    turns = turns_everywhere(preference, last_fair_key)
     keys = {candidate: claim_key(candidate, preference, turns) for candidate in CANDIDATES}
     wrong = [
         (one, other)
@@ -93,11 +93,11 @@ def test_every_pair_of_candidates_is_claimed_in_the_order_of_the_rules(
 
 def test_each_level_has_a_round_of_its_own() -> None:
     urgent, ordinary = [
-        [Candidate(0, priority, None, turn, 1_000, 1) for turn in ("ada", "max", "zoe")] for priority in (5, 0)
+        [ReadyCandidate(0, priority, None, turn, 1_000, 1) for turn in ("ada", "max", "zoe")] for priority in (5, 0)
     ]
     turns: dict[Level, str] = {level_of(urgent[0], WITHIN): "ada", level_of(ordinary[0], WITHIN): "max"}
     chosen = choose([*urgent, *ordinary], 6, WITHIN, turns)
-    assert [candidate.turn for candidate in chosen] == ["max", "zoe", "ada", "zoe", "ada", "max"]
+    assert [candidate.fair_key for candidate in chosen] == ["max", "zoe", "ada", "zoe", "ada", "max"]
 
 
 def test_the_table_holds_every_combination_once() -> None:
@@ -132,7 +132,7 @@ TURNS = st.dictionaries(LEVELS, st.sampled_from(["", "ada", "max", "zoe"]))
 
 
 @st.composite
-def candidate_lists(draw: st.DrawFn) -> list[Candidate]:
+def candidate_lists(draw: st.DrawFn) -> list[ReadyCandidate]:
     """Draw candidates with few values each, so that most of them tie in most respects."""
     properties = st.tuples(
         st.integers(0, 1),
@@ -145,15 +145,17 @@ def candidate_lists(draw: st.DrawFn) -> list[Candidate]:
     by_affinity = draw(st.booleans())
     # Jobs are offered from streams that are sorted by due moment: of one kind, priority and turn, perhaps affinity.
     return [
-        Candidate(
+        ReadyCandidate(
             route, priority, affinity, turn, due_at_ms, seq, (route, priority, turn, affinity if by_affinity else "")
         )
         for seq, (route, priority, affinity, turn, due_at_ms) in enumerate(drawn)
     ]
 
 
-def one_by_one(candidates: list[Candidate], limit: int, preference: Preference, turns: Turns) -> list[Candidate]:
-    left, chosen, moved = list(candidates), list[Candidate](), dict(turns)
+def one_by_one(
+    candidates: list[ReadyCandidate], limit: int, preference: Preference, turns: Turns
+) -> list[ReadyCandidate]:
+    left, chosen, moved = list(candidates), list[ReadyCandidate](), dict(turns)
     while left and len(chosen) < limit:
         best = left[0]
         for candidate in left[1:]:
@@ -161,20 +163,20 @@ def one_by_one(candidates: list[Candidate], limit: int, preference: Preference, 
                 best = candidate
         left.remove(best)
         chosen.append(best)
-        moved[level_of(best, preference)] = best.turn
+        moved[level_of(best, preference)] = best.fair_key
     return chosen
 
 
 @given(candidate_lists(), st.integers(1, 26), PREFERENCES, TURNS)
 def test_a_batch_is_what_single_choices_give_one_after_the_other(
-    candidates: list[Candidate], limit: int, preference: Preference, turns: Turns
+    candidates: list[ReadyCandidate], limit: int, preference: Preference, turns: Turns
 ) -> None:
     assert choose(candidates, limit, preference, turns) == one_by_one(candidates, limit, preference, turns)
 
 
 @given(candidate_lists(), st.randoms(use_true_random=False), PREFERENCES, TURNS)
 def test_the_order_in_which_candidates_are_offered_does_not_matter(
-    candidates: list[Candidate], random: Random, preference: Preference, turns: Turns
+    candidates: list[ReadyCandidate], random: Random, preference: Preference, turns: Turns
 ) -> None:
     shuffled = list(candidates)
     random.shuffle(shuffled)
@@ -183,7 +185,7 @@ def test_the_order_in_which_candidates_are_offered_does_not_matter(
 
 @given(candidate_lists(), st.integers(1, 4), st.integers(1, 26), TURNS)
 def test_with_unfinished_streams_the_choice_is_a_prefix_of_the_full_one(
-    candidates: list[Candidate], depth: int, limit: int, turns: Turns
+    candidates: list[ReadyCandidate], depth: int, limit: int, turns: Turns
 ) -> None:
     # Without a preference due moments alone order a stream, so what is offered of it are its first.
     offered, unfinished = first_of_each_stream(candidates, depth)
@@ -193,9 +195,9 @@ def test_with_unfinished_streams_the_choice_is_a_prefix_of_the_full_one(
     assert len(chosen) >= min(depth, len(full))
 
 
-def first_of_each_stream(candidates: list[Candidate], depth: int) -> tuple[list[Candidate], set[Hashable]]:
+def first_of_each_stream(candidates: list[ReadyCandidate], depth: int) -> tuple[list[ReadyCandidate], set[Hashable]]:
     """Return the first *depth* candidates of each stream, and the streams that hold more."""
-    streams: dict[Hashable, list[Candidate]] = defaultdict(list)
+    streams: dict[Hashable, list[ReadyCandidate]] = defaultdict(list)
     for candidate in sorted(candidates, key=lambda candidate: (candidate.due_at_ms, candidate.seq)):
         streams[candidate.stream].append(candidate)
     offered = [candidate for stream in streams.values() for candidate in stream[:depth]]

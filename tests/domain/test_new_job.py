@@ -1,4 +1,4 @@
-"""Admission: the words of enqueue in stored form, the digest of a request, and what a duplicate key leads to."""
+"""CheckedJob: the words of enqueue in stored form, the digest of a request, and what a duplicate key leads to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from holdfast import Backoff, Conflict, InvalidInput, Job, NewJob, Now
 from holdfast.domain import limits, new_job, validation
 from holdfast.domain.job import STATES, State
-from holdfast.domain.new_job import Admission, OnDuplicate
+from holdfast.domain.new_job import CheckedJob, OnDuplicate
 
 NOW = Now(1_700_000_000_000, 5_000)
 MOMENT = datetime(2024, 2, 3, 4, 5, 6, tzinfo=UTC)
 
 
-def admit(payload: Any = None, **words: Any) -> Admission:
+def admit(payload: Any = None, **words: Any) -> CheckedJob:
     return new_job.check_job(NewJob("work", payload, **words), fresh_id="fresh")
 
 

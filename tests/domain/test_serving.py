@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Unserved, WorkerInfo
 from holdfast.domain import limits
-from holdfast.domain.serving import ReadyJobs, unserved, unserved_findings, unserved_reason
+from holdfast.domain.serving import ReadyCount, unserved, unserved_findings, unserved_reason
 
 
 def worker(**changes: Any) -> WorkerInfo:
@@ -29,8 +29,8 @@ def worker(**changes: Any) -> WorkerInfo:
     return WorkerInfo(**{**said, **changes})
 
 
-def ready(lane: str = "default", kind: str = "doc.chunk", requires: str = "", jobs: int = 3) -> ReadyJobs:
-    return ReadyJobs(lane, kind, frozenset(requires.split()), jobs)
+def ready(lane: str = "default", kind: str = "doc.chunk", requires: str = "", jobs: int = 3) -> ReadyCount:
+    return ReadyCount(lane, kind, frozenset(requires.split()), jobs)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def ready(lane: str = "default", kind: str = "doc.chunk", requires: str = "", jo
     ],
 )
 def test_a_job_is_served_by_a_live_worker_with_its_lane_its_kind_and_all_it_requires(
-    workers: list[WorkerInfo], waiting: ReadyJobs, reason: str | None
+    workers: list[WorkerInfo], waiting: ReadyCount, reason: str | None
 ) -> None:
     found = unserved_reason(waiting.lane, waiting.kind, waiting.requires, workers, {"paused"})
 

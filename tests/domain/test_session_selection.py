@@ -1,4 +1,4 @@
-"""Which batches a session claim takes: tables of cases, and what holds whatever stands in the line."""
+"""Which entries a session claim takes: tables of cases, and what holds whatever stands in the line."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from holdfast.domain.session_selection import (
     Boundary,
-    Candidate,
     Choice,
     Place,
+    SessionCandidate,
     Wanted,
     Work,
     candidate,
     choose_run,
     standing_of,
 )
-from holdfast.domain.sessions import Batch
+from holdfast.domain.sessions import SessionEntry
 
 EARLY: Any
 LATE: Any
@@ -35,9 +35,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def line_of(text: str) -> list[Candidate]:
+def line_of(text: str) -> list[SessionCandidate]:
     """Return a line: J joins, j joins a group, L joins late, X is alone, C a command; (J) is passed, [J] blocks."""
-    line: list[Candidate] = []
+    line: list[SessionCandidate] = []
     standing: Any = "ready"
     for letter in text:
         if letter in "([":
@@ -49,8 +49,8 @@ def line_of(text: str) -> list[Candidate]:
     return line
 
 
-def one(place: int, **changes: Any) -> Candidate:
-    plain = Candidate(place + 1, place + 1, 7, "ready", "turn", EARLY, "exclusive", ("default", "chat"))
+def one(place: int, **changes: Any) -> SessionCandidate:
+    plain = SessionCandidate(place + 1, place + 1, 7, "ready", "turn", EARLY, "exclusive", ("default", "chat"))
     return plain._replace(**changes)
 
 
@@ -90,7 +90,7 @@ def test_what_a_claim_takes(
 ) -> None:
     choice = choose_run(line_of(line), Wanted(work, boundary, limit))
 
-    assert ([batch.seq for batch in choice.run], choice.complete) == taken
+    assert ([entry.seq for entry in choice.run], choice.complete) == taken
 
 
 @pytest.mark.parametrize(
@@ -111,23 +111,25 @@ def test_what_a_batch_is_to_a_claim(state: Any, epoch: int, welcome: bool, skips
     assert standing_of(state, epoch, welcome=welcome, skips=skips) == standing
 
 
-def batch(**words: Any) -> Batch:
-    plain = Batch("s", "turn", EARLY, "join", "default", None, None)
+def entry(**words: Any) -> SessionEntry:
+    plain = SessionEntry("s", "turn", EARLY, "join", "default", None, None)
     return plain._replace(**words)
 
 
 @pytest.mark.parametrize(
     ("one_of", "other", "join"),
     [
-        ((batch(), "chat"), (batch(), "chat"), True),
-        ((batch(), "chat"), (batch(), "note"), False),
-        ((batch(merge_key="group"), "chat"), (batch(merge_key="group"), "note"), True),
-        ((batch(merge_key="never"), "chat"), (batch(merge_key="never"), "chat"), True),
-        ((batch(merge_key="never"), "chat"), (batch(), "chat"), False),
-        ((batch(merge_key="chat"), "chat"), (batch(), "chat"), False),
+        ((entry(), "chat"), (entry(), "chat"), True),
+        ((entry(), "chat"), (entry(), "note"), False),
+        ((entry(merge_key="group"), "chat"), (entry(merge_key="group"), "note"), True),
+        ((entry(merge_key="never"), "chat"), (entry(merge_key="never"), "chat"), True),
+        ((entry(merge_key="never"), "chat"), (entry(), "chat"), False),
+        ((entry(merge_key="chat"), "chat"), (entry(), "chat"), False),
     ],
 )
-def test_merge_keys_compare_by_equality(one_of: tuple[Batch, str], other: tuple[Batch, str], join: bool) -> None:
+def test_merge_keys_compare_by_equality(
+    one_of: tuple[SessionEntry, str], other: tuple[SessionEntry, str], join: bool
+) -> None:
     line = [candidate(Place(n, n, 1), "ready", *told) for n, told in enumerate((one_of, other), 1)]
 
     assert len(choose_run(line, Wanted("turn", "idle", 8)).run) == (2 if join else 1)
@@ -136,7 +138,7 @@ def test_merge_keys_compare_by_equality(one_of: tuple[Batch, str], other: tuple[
 # --- what holds whatever stands in the line ------------------------------------------------------------------------
 
 candidates = st.builds(
-    lambda place, standing, work_class, delivery, slot, merges: Candidate(
+    lambda place, standing, work_class, delivery, slot, merges: SessionCandidate(
         place, place, 1, standing, work_class, delivery, "exclusive" if work_class == "command" else slot, merges
     ),
     st.just(0),
@@ -158,44 +160,44 @@ wanteds = st.builds(
 
 
 @given(lines, wanteds)
-def test_it_never_reorders_exceeds_the_limit_or_mixes(line: list[Candidate], wanted: Wanted) -> None:
+def test_it_never_reorders_exceeds_the_limit_or_mixes(line: list[SessionCandidate], wanted: Wanted) -> None:
     run = choose_run(line, wanted).run
 
-    assert list(run) == sorted(run, key=lambda batch: batch.enqueue_seq)
+    assert list(run) == sorted(run, key=lambda entry: entry.enqueue_seq)
     assert len(run) <= wanted.limit
-    assert len({(batch.work_class, batch.delivery, batch.merge_key) for batch in run}) <= 1
+    assert len({(entry.work_class, entry.delivery, entry.merge_key) for entry in run}) <= 1
     if len(run) > 1:
-        assert {(batch.work_class, batch.slot) for batch in run} == {("turn", "join")}
+        assert {(entry.work_class, entry.slot) for entry in run} == {("turn", "join")}
 
 
 @given(lines, wanteds)
-def test_it_never_skips_what_counts(line: list[Candidate], wanted: Wanted) -> None:
+def test_it_never_skips_what_counts(line: list[SessionCandidate], wanted: Wanted) -> None:
     run = choose_run(line, wanted).run
 
     if run:
-        up_to = [batch for batch in line if batch.enqueue_seq <= run[-1].enqueue_seq]
-        assert [batch for batch in up_to if batch.standing != "passed"] == list(run)
-        assert all(batch.standing == "ready" for batch in run)
+        up_to = [entry for entry in line if entry.enqueue_seq <= run[-1].enqueue_seq]
+        assert [entry for entry in up_to if entry.standing != "passed"] == list(run)
+        assert all(entry.standing == "ready" for entry in run)
 
 
 @given(lines, wanteds)
-def test_the_head_is_what_was_asked_for(line: list[Candidate], wanted: Wanted) -> None:
+def test_the_head_is_what_was_asked_for(line: list[SessionCandidate], wanted: Wanted) -> None:
     run = choose_run(line, wanted).run
 
     if run:
         assert wanted.work in {"next", run[0].work_class}
         assert wanted.boundary == "idle" or run[0].delivery == EARLY
-    elif head := next((batch for batch in line if batch.standing != "passed"), None):
+    elif head := next((entry for entry in line if entry.standing != "passed"), None):
         refused = wanted.work not in {"next", head.work_class}
         assert head.standing == "blocks" or refused or (wanted.boundary == "checkpoint" and head.delivery == LATE)
 
 
 @given(lines, lines, wanteds)
 def test_a_complete_answer_stays_whatever_stands_behind(
-    line: list[Candidate], behind: list[Candidate], wanted: Wanted
+    line: list[SessionCandidate], behind: list[SessionCandidate], wanted: Wanted
 ) -> None:
     choice = choose_run(line, wanted)
-    moved = [batch._replace(enqueue_seq=batch.enqueue_seq + len(line), seq=0) for batch in behind]
+    moved = [entry._replace(enqueue_seq=entry.enqueue_seq + len(line), seq=0) for entry in behind]
     longer = choose_run([*line, *moved], wanted)
 
     assert longer.run[: len(choice.run)] == choice.run
@@ -204,8 +206,8 @@ def test_a_complete_answer_stays_whatever_stands_behind(
 
 
 @given(lines, wanteds, st.integers(1, 10))
-def test_reading_in_pages_gives_the_same_run(line: list[Candidate], wanted: Wanted, page: int) -> None:
-    met: list[Candidate] = []
+def test_reading_in_pages_gives_the_same_run(line: list[SessionCandidate], wanted: Wanted, page: int) -> None:
+    met: list[SessionCandidate] = []
     choice = Choice((), complete=False)
     for start in range(0, len(line), page):
         met += line[start : start + page]

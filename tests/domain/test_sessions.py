@@ -1,4 +1,4 @@
-"""The words of a batch and the names that are derived for it and its claims."""
+"""The words of an entry and the names that are derived for it and its claims."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.domain import limits
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.new_job import NewJob, check_job
 from holdfast.domain.session_leases import Holder, derive_fence
-from holdfast.domain.sessions import Batch, Session, batch_id
+from holdfast.domain.sessions import Session, SessionEntry, entry_id
 
 SESSION = Session(1, "acme", "chat-42", 0, 4, *[None] * 13)  # type: ignore[arg-type]
 HOLDER = Holder("runtime-1", "start-1", "nonce-1")
@@ -25,26 +25,26 @@ def checked(payload: Any = None, **words: Any) -> Any:
 def test_without_a_word_of_sessions_a_job_is_no_batch() -> None:
     admission = checked()
 
-    assert admission.batch is None
+    assert admission.entry is None
     assert not admission.terms.route.session
 
 
 def test_the_defaults_are_an_exclusive_turn_at_the_earliest_boundary() -> None:
     admission = checked({"n": 1}, session="s")
 
-    assert admission.batch == Batch("s", "turn", "earliest_safe_boundary", "exclusive", "default", None, None)
+    assert admission.entry == SessionEntry("s", "turn", "earliest_safe_boundary", "exclusive", "default", None, None)
     assert admission.terms.route.session
 
 
 def test_words_that_are_none_say_nothing() -> None:
-    assert checked(session=None, source_key=None).batch is None
+    assert checked(session=None, source_key=None).entry is None
 
 
 def test_items_are_the_payload_and_are_counted() -> None:
     admission = checked(session="s", items=[1, {"a": 2}])
 
     assert admission.payload_json == '[1,{"a":2}]'
-    assert admission.batch.items == 2
+    assert admission.entry.items == 2
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_items_are_the_payload_and_are_counted() -> None:
         ({"session": "s", "items": []}, "items"),
         ({"session": "s", "items": "abc"}, "items"),
         ({"session": "s", "items": {"a": 1}}, "items"),
-        ({"session": "s", "items": [0] * (limits.BATCH_ITEMS_MAX + 1)}, "items"),
+        ({"session": "s", "items": [0] * (limits.SESSION_ENTRY_ITEMS_MAX + 1)}, "items"),
         ({"session": "s", "items": [float("nan")]}, "payload"),
     ],
 )
@@ -85,21 +85,21 @@ def test_items_and_a_payload_exclude_each_other() -> None:
 
 
 def test_a_batch_reads_back_as_it_was_written() -> None:
-    batch = Batch('s"\\', "command", "after_current_turn_commit", "exclusive", "never", "k\u00e9", 3)
+    entry = SessionEntry('s"\\', "command", "after_current_turn_commit", "exclusive", "never", "k\u00e9", 3)
 
-    assert Batch.from_json(batch.to_json()) == batch
+    assert SessionEntry.from_json(entry.to_json()) == entry
 
 
 # --- derived names -------------------------------------------------------------------------------------------------
 
 
 def test_a_source_key_makes_the_id_without_a_nonce() -> None:
-    assert batch_id("t", "s", "k", 1, "a") == batch_id("t", "s", "k", 1, "b")
+    assert entry_id("t", "s", "k", 1, "a") == entry_id("t", "s", "k", 1, "b")
 
 
 def test_without_a_source_key_the_nonce_makes_the_difference() -> None:
-    assert batch_id("t", "s", None, 1, "a") == batch_id("t", "s", None, 1, "a")
-    assert batch_id("t", "s", None, 1, "a") != batch_id("t", "s", None, 1, "b")
+    assert entry_id("t", "s", None, 1, "a") == entry_id("t", "s", None, 1, "a")
+    assert entry_id("t", "s", None, 1, "a") != entry_id("t", "s", None, 1, "b")
 
 
 names = st.text(min_size=1, max_size=5)
@@ -107,7 +107,7 @@ names = st.text(min_size=1, max_size=5)
 
 @given(st.tuples(names, names, names, st.integers(0)), st.tuples(names, names, names, st.integers(0)))
 def test_other_words_make_another_id(one: tuple[str, str, str, int], other: tuple[str, str, str, int]) -> None:
-    assert (batch_id(*one, "n") == batch_id(*other, "n")) == (one == other)
+    assert (entry_id(*one, "n") == entry_id(*other, "n")) == (one == other)
 
 
 def test_the_same_inputs_give_the_same_fence() -> None:

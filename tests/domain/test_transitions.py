@@ -19,7 +19,7 @@ from holdfast.domain.events import TERMINAL, EventName
 from holdfast.domain.job import FINISHED, STATES, WAITING, Job, State, is_suspect
 from holdfast.domain.new_job import NewJob, check_job, new_job
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Outcome, Released, check_outcome
-from holdfast.domain.transitions import Step
+from holdfast.domain.transitions import Transition
 
 NOW = Now(wall_ms=10_000_000_000, lease_ms=5_000_000)
 REQUEST = ClaimRequest(
@@ -41,7 +41,7 @@ REQUEST = ClaimRequest(
 
 # --- jobs in every state -------------------------------------------------------------------------------------------
 
-BLANK = new_job(check_job(NewJob("kind"), fresh_id="job"), seq=7, turn="default", now=NOW)
+BLANK = new_job(check_job(NewJob("kind"), fresh_id="job"), seq=7, fair_key="default", now=NOW)
 
 
 @st.composite
@@ -81,7 +81,7 @@ def _claimed(draw: st.DrawFn, job: Job) -> Job:
         lease_token="old-token",
         started_at_ms=NOW.wall_ms - 500,
         lease_until_ms=NOW.lease_ms + lasts if job.state == "running" else None,
-        outcome=None if job.state == "running" else draw(st.sampled_from(["failed", "lapsed", "released"])),
+        outcome=None if job.state == "running" else draw(st.sampled_from(["failed", "expired", "released"])),
         failure_class="transient",
         failure_reason="before",
         failure_message="an earlier attempt failed",
@@ -114,7 +114,7 @@ OUTCOMES = st.sampled_from(
 )
 CHANCES = st.floats(0, 1)
 
-Answer: TypeAlias = Step | Job | None
+Answer: TypeAlias = Transition | Job | None
 Operation: TypeAlias = Callable[[Job, CheckedOutcome, float], Answer]
 
 # What callers send, whatever the job's state may be by then.
@@ -131,11 +131,11 @@ SENT: dict[str, Operation] = {
 # What a store does by itself, to jobs it has just selected by their state.
 OWN: dict[str, tuple[tuple[State, ...], Operation]] = {
     "claim": (("ready",), lambda job, _outcome, _chance: transitions.claim(job, REQUEST, 0, NOW)),
-    "lapse": (("running",), lambda job, _outcome, _chance: transitions.lapse(job, NOW)),
+    "expire": (("running",), lambda job, _outcome, _chance: transitions.expire(job, NOW)),
     "take_back": (("running",), lambda job, _outcome, chance: transitions.take_back(job, NOW, chance)),
     "promote": (("scheduled",), lambda job, _outcome, _chance: transitions.promote(job)),
     "unblock": (("blocked",), lambda job, _outcome, _chance: transitions.unblock(job, NOW)),
-    "expire": (WAITING, lambda job, _outcome, _chance: transitions.expire(job, NOW)),
+    "miss_deadline": (WAITING, lambda job, _outcome, _chance: transitions.miss_deadline(job, NOW)),
     "retire": (WAITING, lambda job, _outcome, _chance: transitions.retire(job, NOW)),
 }
 
@@ -150,7 +150,7 @@ def answer(name: str, job: Job, outcome: CheckedOutcome, chance: float) -> Answe
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> tuple[str, Step]:
+def steps(draw: st.DrawFn) -> tuple[str, Transition]:
     """Draw an operation on a job that answers with a step; settles often, since they have the most ways to go."""
     if draw(st.booleans()):
         job = draw(live_jobs())
@@ -158,8 +158,8 @@ def steps(draw: st.DrawFn) -> tuple[str, Step]:
     name = draw(st.sampled_from(["cancel", "force", "requeue", "reprioritize", *OWN]))
     states = STATES if name in SENT else OWN[name][0]
     given_answer = answer(name, draw(jobs(states)), draw(OUTCOMES), draw(CHANCES))
-    assume(isinstance(given_answer, Step))
-    assert isinstance(given_answer, Step)
+    assume(isinstance(given_answer, Transition))
+    assert isinstance(given_answer, Transition)
     return name, given_answer
 
 
@@ -175,10 +175,10 @@ def test_what_callers_send_is_answered_or_refused_in_every_state(
     if name in {"heartbeat", "progress"}:
         assert isinstance(given_answer, Job | Refused)
     elif name in {"cancel", "force"}:
-        assert given_answer is None or isinstance(given_answer, Step | Refused)
+        assert given_answer is None or isinstance(given_answer, Transition | Refused)
     else:
-        assert isinstance(given_answer, Step | Refused)
-    if isinstance(given_answer, Step):
+        assert isinstance(given_answer, Transition | Refused)
+    if isinstance(given_answer, Transition):
         assert given_answer.before == job
 
 
@@ -189,12 +189,14 @@ def test_what_a_store_does_by_itself_is_never_refused(
 ) -> None:
     job = data.draw(jobs(OWN[name][0]))
     step = answer(name, job, outcome, chance)
-    assert isinstance(step, Step)
+    assert isinstance(step, Transition)
     assert step.before == job
 
 
 @given(steps())
-def test_every_step_names_a_known_event_and_a_last_one_exactly_when_the_job_ends(named: tuple[str, Step]) -> None:
+def test_every_step_names_a_known_event_and_a_last_one_exactly_when_the_job_ends(
+    named: tuple[str, Transition],
+) -> None:
     _, step = named
     assert step.event in get_args(EventName)
     assert (step.event in TERMINAL) == step.finishes
@@ -204,13 +206,13 @@ def test_every_step_names_a_known_event_and_a_last_one_exactly_when_the_job_ends
 
 
 @given(steps())
-def test_the_epoch_rises_with_a_claim_and_never_falls(named: tuple[str, Step]) -> None:
+def test_the_epoch_rises_with_a_claim_and_never_falls(named: tuple[str, Transition]) -> None:
     name, step = named
     assert step.after.epoch == step.before.epoch + (name == "claim")
 
 
 @given(steps())
-def test_the_attempt_stays_between_none_and_all(named: tuple[str, Step]) -> None:
+def test_the_attempt_stays_between_none_and_all(named: tuple[str, Transition]) -> None:
     _, step = named
     assert 0 <= step.after.attempt <= step.after.max_attempts
     if step.after.state in WAITING:
@@ -218,7 +220,7 @@ def test_the_attempt_stays_between_none_and_all(named: tuple[str, Step]) -> None
 
 
 @given(steps())
-def test_only_a_requeue_leaves_a_finished_state(named: tuple[str, Step]) -> None:
+def test_only_a_requeue_leaves_a_finished_state(named: tuple[str, Transition]) -> None:
     name, step = named
     if step.before.finished:
         assert name == "requeue"
@@ -227,14 +229,14 @@ def test_only_a_requeue_leaves_a_finished_state(named: tuple[str, Step]) -> None
 
 
 @given(steps())
-def test_only_a_running_job_has_a_lease_and_only_a_finished_one_an_end(named: tuple[str, Step]) -> None:
+def test_only_a_running_job_has_a_lease_and_only_a_finished_one_an_end(named: tuple[str, Transition]) -> None:
     _, step = named
     assert (step.after.lease_until_ms is not None) == (step.after.state == "running")
     assert (step.after.finished_at_ms is not None) == step.after.finished
 
 
 @given(steps())
-def test_a_scheduled_job_is_due_later_and_a_ready_one_is_due(named: tuple[str, Step]) -> None:
+def test_a_scheduled_job_is_due_later_and_a_ready_one_is_due(named: tuple[str, Transition]) -> None:
     name, step = named
     if name in {"promote", "reprioritize"}:
         return
@@ -245,7 +247,7 @@ def test_a_scheduled_job_is_due_later_and_a_ready_one_is_due(named: tuple[str, S
 
 
 @given(steps())
-def test_no_finished_or_freed_job_waits_for_a_predecessor(named: tuple[str, Step]) -> None:
+def test_no_finished_or_freed_job_waits_for_a_predecessor(named: tuple[str, Transition]) -> None:
     name, step = named
     if step.after.finished or name == "unblock":
         assert step.after.predecessor is None
@@ -348,7 +350,7 @@ def test_a_requested_cancel_leaves_no_way_back_to_waiting(job: Job, outcome: Che
     asked = job._replace(cancel_requested=1)
     for step in (
         transitions.settle(asked, lease_of(asked), outcome, NOW, 0.5),
-        transitions.lapse(asked, NOW),
+        transitions.expire(asked, NOW),
         transitions.take_back(asked, NOW, 0.5),
     ):
         assert step.after.state == "cancelled"
@@ -373,7 +375,7 @@ def test_a_lease_never_acknowledged_spends_no_attempt_until_the_third_in_a_row(
 ) -> None:
     job = job._replace(unacknowledged=unacknowledged)
     last = unacknowledged == limits.UNACKNOWLEDGED_MAX
-    for step in (transitions.lapse(job, NOW, lived=lived), transitions.take_back(job, NOW, 0.5)):
+    for step in (transitions.expire(job, NOW, lived=lived), transitions.take_back(job, NOW, 0.5)):
         assert step.before == job
         assert step.after.epoch == job.epoch
         if job.cancel_requested:
@@ -386,8 +388,8 @@ def test_a_lease_never_acknowledged_spends_no_attempt_until_the_third_in_a_row(
         else:
             assert step.after.unacknowledged == 0
     if last:
-        assert transitions.lapse(job, NOW).after.attempt == job.attempt
-        assert transitions.lapse(job, NOW).after.suspect == 1
+        assert transitions.expire(job, NOW).after.attempt == job.attempt
+        assert transitions.expire(job, NOW).after.suspect == 1
 
 
 @given(jobs(("ready",)), st.integers(0, 2))
@@ -423,9 +425,9 @@ def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: Job) -> None:
 @given(acknowledged_jobs())
 def test_a_holder_that_lived_leaves_no_suspicion(job: Job) -> None:
     fresh = job._replace(suspect=0, cancel_requested=0)
-    lived = transitions.lapse(fresh, NOW, lived=True).after
+    lived = transitions.expire(fresh, NOW, lived=True).after
     assert (lived.attempt, lived.suspect, is_suspect(lived)) == (job.attempt, 0, False)
-    suspected = transitions.lapse(fresh, NOW).after
+    suspected = transitions.expire(fresh, NOW).after
     cleared = transitions.clear_suspicion(suspected, "old", "old-1")
     if suspected.state == "ready":
         assert is_suspect(suspected)
@@ -437,21 +439,21 @@ def test_a_holder_that_lived_leaves_no_suspicion(job: Job) -> None:
 
 
 @given(jobs())
-def test_only_a_lapse_leaves_a_suspicion_to_clear(job: Job) -> None:
+def test_only_a_expire_leaves_a_suspicion_to_clear(job: Job) -> None:
     cleared = transitions.clear_suspicion(job, "old", "old-1")
     if cleared is not None:
-        assert (job.suspect, job.outcome, job.state in WAITING) == (1, "lapsed", True)
+        assert (job.suspect, job.outcome, job.state in WAITING) == (1, "expired", True)
         assert (cleared.suspect, cleared.epoch, cleared.attempt) == (0, job.epoch, job.attempt)
 
 
 @given(acknowledged_jobs())
-def test_a_lapse_spends_the_attempt_and_makes_the_job_suspect(job: Job) -> None:
-    step = transitions.lapse(job, NOW)
+def test_a_expire_spends_the_attempt_and_makes_the_job_suspect(job: Job) -> None:
+    step = transitions.expire(job, NOW)
     assert step.before == job
     assert (step.after.attempt, step.after.suspect) == (job.attempt, 1)
     used_up = job.attempt >= job.max_attempts
     if used_up and not job.cancel_requested:
-        assert (step.after.state, step.after.failure_reason) == ("failed", "lease_lapsed")
+        assert (step.after.state, step.after.failure_reason) == ("failed", "lease_expired")
 
 
 @given(acknowledged_jobs(), CHANCES)
@@ -464,7 +466,7 @@ def test_taking_back_gives_the_attempt_back_as_often_as_a_release_may(job: Job, 
 
 
 @given(steps())
-def test_the_attempt_that_ended_keeps_the_number_it_ran_under(named: tuple[str, Step]) -> None:
+def test_the_attempt_that_ended_keeps_the_number_it_ran_under(named: tuple[str, Transition]) -> None:
     _, step = named
     ended = transitions.attempt_ended(step, NOW)
     if ended is not None:
@@ -473,7 +475,7 @@ def test_the_attempt_that_ended_keeps_the_number_it_ran_under(named: tuple[str, 
 
 
 @given(steps())
-def test_an_attempt_goes_into_history_exactly_when_its_job_goes_on_without_it(named: tuple[str, Step]) -> None:
+def test_an_attempt_goes_into_history_exactly_when_its_job_goes_on_without_it(named: tuple[str, Transition]) -> None:
     name, step = named
     leaves = step.before.state == "running" and step.after.state in WAITING
     runs_again = name == "requeue" and step.before.epoch > 0

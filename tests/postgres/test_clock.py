@@ -125,9 +125,9 @@ def test_a_lease_ends_by_the_servers_clock_although_ours_stands_still(
     queue.enqueue("mail")
     claim = claimed(queue, lease=0.1)
 
-    def lapsed() -> bool:
+    def expired() -> bool:
         return queue.claim(lease=600) is not None
 
-    wait_until(lapsed)
+    wait_until(expired)
     with pytest.raises(LeaseLost):
         queue.settle(claim, Done())

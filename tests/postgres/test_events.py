@@ -63,7 +63,7 @@ def url(server: Server) -> str:
 def queue(url: str, schema: str) -> Iterator[holdfast.Queue]:
     made = holdfast.connect(url, schema=schema)
     made.set_lane("default", events="all")
-    # Both kinds are known before the transactions begin, so that neither holds the catalog.
+    # Both kinds are known before the transactions begin, so that neither holds the routing table.
     made.enqueue("mail", job_id="first")
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Marks spare claims a walk through what was claimed before, and hide nothing that is ready."""
+"""ScanPositions spare claims a walk through what was claimed before, and hide nothing that is ready."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Done
-from holdfast.storage.postgres.scan_positions import Marks, PastMoments
+from holdfast.storage.postgres.scan_positions import PastMoments, ScanPositions
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.clock import ManualClock
 from tests.support.job_states import claimed
@@ -91,7 +91,7 @@ def test_a_claim_does_not_walk_through_what_was_claimed_under_a_pinned_snapshot(
 def test_without_marks_a_claim_would_walk_through_all_of_it(
     pinned: None, url: str, schema: str, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Marks, "of", lambda _marks, _routes: {})
+    monkeypatch.setattr(ScanPositions, "of", lambda _marks, _routes: {})
     queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3_000)])
     for _ in range(20):
         queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
@@ -100,7 +100,7 @@ def test_without_marks_a_claim_would_walk_through_all_of_it(
 
 
 @pytest.fixture
-def lapsed(pinned: None, url: str, schema: str) -> ManualClock:
+def expired(pinned: None, url: str, schema: str) -> ManualClock:
     """Leases of jobs that were settled long ago, of which the server must keep the entries; tells the time."""
     clock = ManualClock()
     with holdfast.connect(url, schema=schema, clock=clock) as queue:
@@ -114,18 +114,20 @@ def lapsed(pinned: None, url: str, schema: str) -> ManualClock:
     return clock
 
 
-def test_a_claim_does_not_walk_through_the_leases_of_settled_jobs(lapsed: ManualClock, url: str, schema: str) -> None:
-    assert read_by_second(url, schema, RUNNING, lapsed) < 200
+def test_a_claim_does_not_walk_through_the_leases_of_settled_jobs(
+    expired: ManualClock, url: str, schema: str
+) -> None:
+    assert read_by_second(url, schema, RUNNING, expired) < 200
 
 
 def test_without_a_memory_of_moments_a_claim_would_walk_through_all_of_them(
-    lapsed: ManualClock, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+    expired: ManualClock, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PastMoments, "lows", lambda _moments, whole: {"wall_low": -1, "lease_low": -1})
-    assert read_by_second(url, schema, RUNNING, lapsed) > 1_000
+    assert read_by_second(url, schema, RUNNING, expired) > 1_000
 
 
-def test_a_lease_that_lapsed_before_it_was_seen_is_taken_back_by_a_claim_that_comes_up_short(
+def test_a_lease_that_expired_before_it_was_seen_is_taken_back_by_a_claim_that_comes_up_short(
     url: str, schema: str
 ) -> None:
     clock = ManualClock()

@@ -111,7 +111,7 @@ class TestRaces:
             thread.join(PATIENCE)
 
         turn = take(queue, "s")
-        assert [job.enqueue_seq for job in turn.batches] == list(range(1, 41))
+        assert [job.enqueue_seq for job in turn.entries] == list(range(1, 41))
         for n in range(4):
             assert [text[1] for text in texts(turn) if text[0] == f"w{n}"] == list(range(10))
 

@@ -154,13 +154,13 @@ class TestClaiming:
         with in_hand(url, schema, *urgent):
             assert claim_ids(queue, **words) == ["ordinary"]
 
-    def test_what_is_due_or_lapsed_in_other_hands_is_left_to_them(
+    def test_what_is_due_or_expired_in_other_hands_is_left_to_them(
         self, queue: holdfast.Queue, url: str, schema: str
     ) -> None:
-        queue.enqueue_many([NewJob("mail", job_id="lapsed"), NewJob("mail", job_id="free")])
-        assert claim_one(queue, lease=0.01).job.id == "lapsed"
+        queue.enqueue_many([NewJob("mail", job_id="expired"), NewJob("mail", job_id="free")])
+        assert claim_one(queue, lease=0.01).job.id == "expired"
         threading.Event().wait(0.05)
-        with in_hand(url, schema, "lapsed"):
+        with in_hand(url, schema, "expired"):
             assert claim_ids(queue) == ["free"]
 
     def test_a_round_that_another_worker_writes_is_not_waited_for(
@@ -256,7 +256,7 @@ class TestKeys:
         assert queue.counts() == {"ready": 40}
 
 
-# --- the catalog ---------------------------------------------------------------------------------------------------
+# --- the routing table ----------------------------------------------------------------------------------------------
 
 
 class TestCatalog:

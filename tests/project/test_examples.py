@@ -24,7 +24,7 @@ SHOWN = {
         "first is refused: it was claimed again, now at epoch 2",
         "first is refused: it was claimed again, now at epoch 2",
         "the result is 'by the second'",
-        "attempt 1 by first: lapsed",
+        "attempt 1 by first: expired",
         "attempt 2 by second: done",
     ],
     "chat_agent.py": [
@@ -40,7 +40,7 @@ SHOWN = {
         "agent: all forgotten",
         "  turn 3 begins with ['what did I ask?']",
         "agent: you asked: what did I ask?",
-        "3 turns for 5 batches",
+        "3 turns for 5 entries",
     ],
     "pipeline.py": [
         "oldest: step 33 of 56 indexes the first page; at most 24 pages wait half done",

@@ -12,7 +12,7 @@ from tests.project.sources import assert_none
 
 OWN_TO_QUEUES = {"transaction", "within", "migrate", "close"}
 # What only the runtime of a worker calls.
-OWN_TO_WORKERS = {"keep_many", "troubles", "worker_beat", "worker_leave"}
+OWN_TO_WORKERS = {"renew_many", "troubles", "worker_beat", "worker_leave"}
 # How operations are given a runner and the tasks of their queue.
 BINDING = {"on", "sync_on", "async_on", "for_tasks"}
 OWN_TO_TRANSACTIONS = {"execute"}

@@ -51,7 +51,7 @@ class Watch:
         self.names.append(name)
         if name == "begin" and self._gather:
             others, self._gather = self._gather, 0
-            wait_until(lambda: len(self.store._writer._turns.queue) >= others)
+            wait_until(lambda: len(self.store._writer._queue.queue) >= others)
         if name == "commit" and self.slow:
             time.sleep(SLOWLY)  # so that an answer given too early is seen to be early
         if (waiting := self._raising.get(name)) and (error := waiting.pop(0)) is not None:
@@ -117,7 +117,7 @@ def gathered(watch: Watch, works: list[Callable[[], Any]]) -> list[Any]:
     """Do all in one group: the first leads."""
     watch.gather(len(works) - 1)
     leading = in_background(lambda: together(works[:1]))
-    wait_until(lambda: watch.store._writer._turns.leader is not None)
+    wait_until(lambda: watch.store._writer._queue.leader is not None)
     others = together(works[1:])
     return [*leading.result(PATIENCE_SECONDS), *others]
 
@@ -243,9 +243,9 @@ class TestOneGroup:
         async def main() -> list[Any]:
             watch.gather(3)
             leading = asyncio.create_task(queue.enqueue("mail", job_id="first"))
-            await asyncio.to_thread(wait_until, lambda: watch.store._writer._turns.leader is not None)
+            await asyncio.to_thread(wait_until, lambda: watch.store._writer._queue.leader is not None)
             queued = [asyncio.create_task(queue.enqueue("mail", job_id=f"queued-{n}")) for n in range(2)]
-            await asyncio.to_thread(wait_until, lambda: len(watch.store._writer._turns.queue) == 2)
+            await asyncio.to_thread(wait_until, lambda: len(watch.store._writer._queue.queue) == 2)
             queued[0].cancel()
             with suppress(asyncio.CancelledError):
                 await queued[0]
@@ -394,9 +394,9 @@ class TestInterrupts:
     def test_an_interrupt_while_queued_leaves_nobody_waiting(self, queue: holdfast.Queue, watch: Watch) -> None:
         watch.gather(2)
         leading = in_background(enqueue(queue, "leading"))
-        wait_until(lambda: watch.store._writer._turns.leader is not None)
+        wait_until(lambda: watch.store._writer._queue.leader is not None)
         with interruptible() as interrupt:
-            in_background(lambda: interrupt_once(interrupt, lambda: len(watch.store._writer._turns.queue) == 1))
+            in_background(lambda: interrupt_once(interrupt, lambda: len(watch.store._writer._queue.queue) == 1))
             with pytest.raises(KeyboardInterrupt):
                 queue.enqueue("mail", job_id="interrupted")
         others = [in_background(enqueue(queue, f"other-{number}")) for number in range(2)]
@@ -418,7 +418,7 @@ class TestInterrupts:
             # A transaction is not taken into a group: it is handed the lead.
             watch.gather(1)
             leading = in_background(enqueue(queue, "leading"))
-            wait_until(lambda: watch.store._writer._turns.leader is not None)
+            wait_until(lambda: watch.store._writer._queue.leader is not None)
             monkeypatch.setattr(writer_queue.Ticket, "summon", summon_slowly)
             with pytest.raises(KeyboardInterrupt), queue.transaction():
                 raise AssertionError("the interrupt did not come")
@@ -476,7 +476,7 @@ class TestMixed:
                 await tx.enqueue("mail", job_id="held")
                 waiting = [asyncio.create_task(wait_in_vain()) for _ in range(3)]
                 behind = asyncio.create_task(queue.enqueue("mail", job_id="behind"))
-                await asyncio.to_thread(wait_until, lambda: len(watch.store._writer._turns.queue) == 4)
+                await asyncio.to_thread(wait_until, lambda: len(watch.store._writer._queue.queue) == 4)
                 for task in waiting:
                     task.cancel()
                 await asyncio.gather(*waiting, return_exceptions=True)

@@ -67,7 +67,7 @@ def test_a_network_file_system_is_a_problem(path: str, tmp_path: Path, monkeypat
         holdfast.connect(path).counts()
 
 
-def test_lapsed_and_suspect_and_due_jobs_are_counted(path: str) -> None:
+def test_expired_and_suspect_and_due_jobs_are_counted(path: str) -> None:
     clock = ManualClock()
     queue = queue_on(SqliteStore(path, clock=clock))
     for _ in range(2):
@@ -76,8 +76,8 @@ def test_lapsed_and_suspect_and_due_jobs_are_counted(path: str) -> None:
     queue.enqueue("mail", delay=5)
     clock.advance(10)
     found = findings(queue)
-    assert [found[name].status for name in ("lapsed leases", "due jobs")] == ["warning", "warning"]
-    assert found["lapsed leases"].says.startswith("2 ")
+    assert [found[name].status for name in ("expired leases", "due jobs")] == ["warning", "warning"]
+    assert found["expired leases"].says.startswith("2 ")
     queue.set_lane("default", state="paused")
     queue.claim()
     assert findings(queue)["suspect jobs"].says.startswith("2 ")

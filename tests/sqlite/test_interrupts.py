@@ -167,7 +167,7 @@ class Crowd:
     def _observe(self, name: str) -> None:
         if name == "begin" and self.expected:
             expected, self.expected = self.expected, 0
-            wait_until(lambda: len(self.store._writer._turns.queue) >= expected or self.struck.is_set())
+            wait_until(lambda: len(self.store._writer._queue.queue) >= expected or self.struck.is_set())
 
     def enqueue_behind(self, *kinds: str) -> list[Future[Any]]:
         """Enqueue each in a thread of its own, once there is a leader to queue behind."""

@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import StoreBusy
 from holdfast.storage.sqlite import writer
-from holdfast.storage.sqlite.lock_file import SideFile
+from holdfast.storage.sqlite.lock_file import LockFile
 from tests.chaos.processes import PATIENCE_SECONDS, Child, gate_is_free, say
 from tests.chaos.threads import in_background, interruptible, wait_until
 from tests.support.filesystems import open_folder
@@ -32,8 +32,8 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def side(path: str) -> Iterator[SideFile]:
-    side = SideFile(path)
+def side(path: str) -> Iterator[LockFile]:
+    side = LockFile(path)
     yield side
     side.close()
 
@@ -42,7 +42,7 @@ def side(path: str) -> Iterator[SideFile]:
 
 
 def hold_gate(pipe: Connection, path: str) -> None:
-    side = SideFile(path)
+    side = LockFile(path)
     side.lock(PATIENCE_SECONDS)
     say(pipe, "held")
     side.unlock()
@@ -50,7 +50,7 @@ def hold_gate(pipe: Connection, path: str) -> None:
 
 
 def hold_gate_and_fork(pipe: Connection, path: str) -> None:
-    side = SideFile(path)
+    side = LockFile(path)
     side.lock(PATIENCE_SECONDS)
     child = os.fork()
     if child == 0:
@@ -66,7 +66,7 @@ def hold_transaction(pipe: Connection, path: str) -> None:
 
 def add_behind_gate(pipe: Connection, path: str, tally: str, rounds: int) -> None:
     """Add to a number in a file in a way that loses additions if two do it at once."""
-    side, number = SideFile(path), Path(tally)
+    side, number = LockFile(path), Path(tally)
     say(pipe)
     for _ in range(rounds):
         side.lock(PATIENCE_SECONDS)
@@ -77,7 +77,7 @@ def add_behind_gate(pipe: Connection, path: str, tally: str, rounds: int) -> Non
 
 def pass_until_told(pipe: Connection, path: str) -> None:
     """Pass the gate again and again until told to end, then say how often it did."""
-    side, passed = SideFile(path), 0
+    side, passed = LockFile(path), 0
     say(pipe)
     while not pipe.poll():
         side.lock(PATIENCE_SECONDS)
@@ -121,13 +121,13 @@ class TestExclusive:
             child.kill()
         assert tally.read_text() == "1200"
 
-    def test_two_openings_in_one_process_exclude_each_other(self, path: str, side: SideFile) -> None:
+    def test_two_openings_in_one_process_exclude_each_other(self, path: str, side: LockFile) -> None:
         side.lock(SOON)
         assert not gate_is_free(path)
         side.unlock()
         assert gate_is_free(path)
 
-    def test_who_waits_gets_it_when_it_is_let_go(self, path: str, side: SideFile) -> None:
+    def test_who_waits_gets_it_when_it_is_let_go(self, path: str, side: LockFile) -> None:
         with held_elsewhere(path) as holder:
             waiting = in_background(side.lock, PATIENCE_SECONDS)
             holder.tell("let go")
@@ -154,7 +154,7 @@ class TestExclusive:
 
 
 class TestPatience:
-    def test_a_gate_held_for_too_long_is_told_and_can_be_asked_for_again(self, path: str, side: SideFile) -> None:
+    def test_a_gate_held_for_too_long_is_told_and_can_be_asked_for_again(self, path: str, side: LockFile) -> None:
         with held_elsewhere(path) as holder:
             for _ in range(3):
                 with pytest.raises(StoreBusy, match="try again"):
@@ -166,7 +166,7 @@ class TestPatience:
             side.unlock()
             assert gate_is_free(path)
 
-    def test_a_request_that_was_given_up_does_not_keep_the_gate(self, path: str, side: SideFile) -> None:
+    def test_a_request_that_was_given_up_does_not_keep_the_gate(self, path: str, side: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(StoreBusy):
                 side.lock(SOON)
@@ -174,7 +174,7 @@ class TestPatience:
             assert holder.hear() == "free"
             assert comes_free(path)
 
-    def test_a_request_that_was_given_up_serves_the_next_one(self, path: str, side: SideFile) -> None:
+    def test_a_request_that_was_given_up_serves_the_next_one(self, path: str, side: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(StoreBusy):
                 side.lock(SOON)
@@ -183,8 +183,8 @@ class TestPatience:
             assert holder.hear() == "free"
             waiting.result(PATIENCE_SECONDS)
 
-    def test_locking_and_giving_up_again_and_again_never_leaves_it_locked(self, path: str, side: SideFile) -> None:
-        other = SideFile(path)
+    def test_locking_and_giving_up_again_and_again_never_leaves_it_locked(self, path: str, side: LockFile) -> None:
+        other = LockFile(path)
         for round_ in range(200):
             other.lock(PATIENCE_SECONDS)
             releasing = in_background(other.unlock)
@@ -199,7 +199,7 @@ class TestPatience:
         other.lock(PATIENCE_SECONDS)
         other.close()
 
-    def test_an_interrupted_wait_does_not_keep_the_gate(self, path: str, side: SideFile) -> None:
+    def test_an_interrupted_wait_does_not_keep_the_gate(self, path: str, side: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(KeyboardInterrupt), interrupted_once_waiting():
                 side.lock(PATIENCE_SECONDS)
@@ -220,13 +220,13 @@ class TestPatience:
             flock(descriptor, operation)
 
         with held_elsewhere(path) as holder:
-            early = SideFile(path)
+            early = LockFile(path)
             with pytest.raises(StoreBusy):
                 early.lock(SOON)
             [keeper] = [thread for thread in threading.enumerate() if thread.name == "holdfast-gate"]
             monkeypatch.setattr(fcntl, "flock", unlock_late)
             early.close()
-            late = SideFile(path)  # under the number that has just become free
+            late = LockFile(path)  # under the number that has just become free
             holder.tell("let go")
             assert holder.hear() == "free"
             late.lock(PATIENCE_SECONDS)
@@ -260,13 +260,13 @@ def interrupted_once_waiting() -> Iterator[None]:
 
 
 class TestHoldersThatFallSilent:
-    def test_a_killed_holder_frees_the_gate(self, path: str, side: SideFile) -> None:
+    def test_a_killed_holder_frees_the_gate(self, path: str, side: LockFile) -> None:
         with held_elsewhere(path) as holder:
             assert not gate_is_free(path)
             holder.kill()
             side.lock(PATIENCE_SECONDS)
 
-    def test_a_killed_holder_frees_the_gate_though_its_forked_child_lives(self, path: str, side: SideFile) -> None:
+    def test_a_killed_holder_frees_the_gate_though_its_forked_child_lives(self, path: str, side: LockFile) -> None:
         with Child(hold_gate_and_fork, path) as holder:
             orphan = holder.hear()
             try:
@@ -317,7 +317,7 @@ class TestPermissions:
         Path(path).touch()
         Path(path).chmod(database)
         for _ in range(2):  # as it is made, and as it is opened after the mode was changed
-            SideFile(path).close()
+            LockFile(path).close()
             assert _mode(f"{path}-holdfast") == lock_file
             Path(f"{path}-holdfast").chmod(0o604)
 
@@ -386,14 +386,14 @@ def _visit_as(user: int, group: int, path: str) -> int:
 
 
 def ring_when_told(pipe: Connection, path: str, topic: str) -> None:
-    side = SideFile(path)
+    side = LockFile(path)
     say(pipe)
     side.ring([topic])
     say(pipe)
 
 
 class TestCounters:
-    def test_a_ring_in_another_process_raises_the_counter_here(self, path: str, side: SideFile) -> None:
+    def test_a_ring_in_another_process_raises_the_counter_here(self, path: str, side: LockFile) -> None:
         with Child(ring_when_told, path, "job:a") as ringer:
             ringer.hear()
             before = side.count("job:a")
@@ -402,15 +402,15 @@ class TestCounters:
             assert side.count("job:a") == before + 1
             assert side.count("job:b") == 0
 
-    def test_a_counter_at_its_end_starts_anew(self, side: SideFile) -> None:
+    def test_a_counter_at_its_end_starts_anew(self, side: LockFile) -> None:
         side._slots[:] = memoryview(b"\xff" * 4096 * 8).cast("Q")
         side.ring(["job:a"])
         assert side.count("job:a") == 0
 
-    def test_a_deleted_file_still_counts_for_those_who_have_it_open(self, path: str, side: SideFile) -> None:
+    def test_a_deleted_file_still_counts_for_those_who_have_it_open(self, path: str, side: LockFile) -> None:
         Path(side.path).unlink()
         side.ring(["job:a"])
         assert side.count("job:a") == 1
-        fresh = SideFile(path)
+        fresh = LockFile(path)
         assert fresh.count("job:a") == 0
         fresh.close()

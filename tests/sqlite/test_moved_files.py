@@ -122,7 +122,7 @@ class TestAVanishedFile:
         others = [threading.Thread(target=enqueue) for _ in range(8)]
         for thread in others:
             thread.start()
-        while len(queue.store._writer._turns.queue) < 8:  # type: ignore[attr-defined]
+        while len(queue.store._writer._queue.queue) < 8:  # type: ignore[attr-defined]
             pass
         delete(path)
         go_on.set()

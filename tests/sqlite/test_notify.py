@@ -20,8 +20,8 @@ from holdfast.client import operations
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.storage.notifications import SyncListener
 from holdfast.storage.sqlite import notify
-from holdfast.storage.sqlite.lock_file import SideFile
-from holdfast.storage.sqlite.notify import FileHub, hub_of
+from holdfast.storage.sqlite.lock_file import LockFile
+from holdfast.storage.sqlite.notify import FileNotifier, hub_of
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.transaction import run_sync
 from tests.chaos.processes import PATIENCE_SECONDS, Child, say
@@ -179,15 +179,15 @@ class TestAcrossProcesses:
 
 
 @pytest.fixture
-def hub(path: str) -> Iterator[FileHub]:
-    SideFile(path).close()
+def hub(path: str) -> Iterator[FileNotifier]:
+    LockFile(path).close()
     hub = hub_of(path)
     yield hub
     hub._listeners.clear()
 
 
 class TestTheWatcher:
-    def test_it_ends_after_the_last_listener_and_lets_go_of_its_files(self, hub: FileHub, path: str) -> None:
+    def test_it_ends_after_the_last_listener_and_lets_go_of_its_files(self, hub: FileNotifier, path: str) -> None:
         first, second = SyncListener(), SyncListener()
         hub.add("a", first)
         hub.add("b", second)
@@ -198,11 +198,11 @@ class TestTheWatcher:
         opened = [str(number.readlink()) for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
         assert [name for name in opened if name.startswith(path)] == []
 
-    def test_it_stays_while_anybody_listens(self, hub: FileHub, path: str) -> None:
+    def test_it_stays_while_anybody_listens(self, hub: FileNotifier, path: str) -> None:
         listener = SyncListener()
         hub.add("a", listener)
         [watcher] = watchers()
-        side = SideFile(path)
+        side = LockFile(path)
         watcher.join(0.5)  # much longer than it lingers
         side.ring(["a"])
         assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
@@ -210,10 +210,10 @@ class TestTheWatcher:
         side.close()
 
     def test_who_comes_while_it_is_ending_is_not_missed(
-        self, hub: FileHub, path: str, monkeypatch: pytest.MonkeyPatch
+        self, hub: FileNotifier, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(notify, "_LINGER_SECONDS", 0.002)
-        side = SideFile(path)
+        side = LockFile(path)
         for round_ in range(300):
             listener = SyncListener()
             hub.add(f"topic-{round_ % 3}", listener)
@@ -223,8 +223,8 @@ class TestTheWatcher:
             time.sleep(0.0005 * (round_ % 10))  # around the moment in which the watcher ends
         side.close()
 
-    def test_listeners_that_come_and_go_in_many_threads_are_all_woken(self, hub: FileHub, path: str) -> None:
-        side, gate = SideFile(path), threading.Lock()
+    def test_listeners_that_come_and_go_in_many_threads_are_all_woken(self, hub: FileNotifier, path: str) -> None:
+        side, gate = LockFile(path), threading.Lock()
 
         def live(topic: str) -> int:
             for _ in range(30):
@@ -249,7 +249,7 @@ def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(pa
     with holdfast.connect(path) as queue:
         queue.migrate()
     assert len(watchers()) == 1
-    side = SideFile(path)
+    side = LockFile(path)
     run_sync(listener.wait(0))  # it may have been woken when the watcher started
     side.ring(["a"])
     assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS

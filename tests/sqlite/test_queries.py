@@ -1,38 +1,71 @@
-"""Every statement has one file, one purpose and a user."""
+"""Queries are named, in the same order in both engines, and each has a purpose and a user."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
+
+import pytest
 
 import holdfast
-from holdfast.storage.sqlite.queries import statements
+from holdfast.storage.queries import SAVEPOINTS, load_queries
+from holdfast.storage.query_names import PostgresQuery, SharedQuery, SqliteQuery
+from holdfast.storage.sqlite.sql import QUERIES
 
 SOURCES = Path(holdfast.__file__).parent / "storage"
 
 
-def test_every_statement_is_used_and_every_one_used_exists() -> None:
-    files = [path for path in SOURCES.rglob("*.py") if "postgres" not in path.parts]
-    code = "\n".join(path.read_text() for path in files)
-    named = set(re.findall(r'"([a-z_]+)"', code))
-    built = {name for name in statements() if name.startswith("counts_by_")}
-    for_one = {name for name in statements() if name.endswith("_one") and name.removesuffix("_one") in named}
-    assert set(statements()) - named - built - for_one == set()
-    asked = set(re.findall(r'Statement\(\s*"([a-z_]+)"', code)) | set(
-        re.findall(r'statements\(\)\["([a-z_]+)"\]', code)
+def test_every_query_is_used() -> None:
+    files = [path for path in SOURCES.rglob("*.py") if path.name != "query_names.py"]
+    used = set(re.findall(r'"([a-z_]+)"', "\n".join(path.read_text() for path in files)))
+    assert {*get_args(SharedQuery), *get_args(SqliteQuery), *get_args(PostgresQuery)} - used == set()
+
+
+def test_both_engines_have_the_same_topics_and_order() -> None:
+    sqlite, postgres = (
+        {file.name: _names(file) for file in (SOURCES / engine / "queries").iterdir()}
+        for engine in ("sqlite", "postgres")
     )
-    assert asked - set(statements()) == set()
+    assert sqlite.keys() == postgres.keys()
+    for topic, names in sqlite.items():
+        shared = [name for name in names if name in postgres[topic]]
+        assert shared == [name for name in postgres[topic] if name in names]
+
+
+def _names(file: Path) -> list[str]:
+    return re.findall(r"^-- name: (\w+)$", file.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("-- name: one\n-- Purpose.\nselect 1;\n\n-- name: one\n-- Purpose.\nselect 1;\n", "defined twice"),
+        ("-- name: one\nselect 1;\n", "no purpose"),
+        ("-- name: other\n-- Purpose.\nselect 1;\n", "one, other"),
+    ],
+)
+def test_a_wrong_query_file_fails_at_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    engine = f"engine_of_{tmp_path.name}"
+    (tmp_path / engine / "queries").mkdir(parents=True)
+    (tmp_path / engine / "__init__.py").touch()
+    (tmp_path / engine / "queries" / "topic.sql").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match=message):
+        load_queries(engine, ["one", *SAVEPOINTS])
 
 
 def test_a_statement_for_one_writes_and_reads_what_that_for_many_does() -> None:
-    for name in statements():
+    for name in QUERIES:
         if name.endswith("_one"):
             assert _columns(name) == _columns(name.removesuffix("_one")), name
 
 
 def _columns(name: str) -> set[str]:
     """Return the columns that a statement names."""
-    text = re.sub(r"--.*|'[^']*'|[:$][\w\[\]]+", "", statements()[name])
+    text = re.sub(r"--.*|'[^']*'|[:$][\w\[\]]+", "", QUERIES[name])
     return set(re.findall(r"[a-z_]+", text)) & set(_all_columns())
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.storage.sqlite.queries import statements
+from holdfast.storage.sqlite.sql import QUERIES
 
 # Statements for people, not for workers: they read every job, and their callers are told so.
-COUNTS = {name for name in statements() if name.startswith("counts_by_")}
+COUNTS = {name for name in QUERIES if name.startswith("counts_by_")}
 ALLOWED = {
     **dict.fromkeys(COUNTS, "counts every job"),
-    "jobs_tally": "counts every job that an operator's filter matches",
+    "jobs_count": "counts every job that an operator's filter matches",
     "events_aged": "counts events for an operator who is about to prune them",
-    "incarnation_forget": "sorts the few starts of one worker",
-    "turn_trim": "sorts the rounds, of which a thousand are kept",
+    "incarnations_delete": "sorts the few starts of one worker",
+    "fair_key_trim": "sorts the rounds, of which a thousand are kept",
     "events_head": "reads the first rows of the log in its own order",
 }
 LARGE_TABLES = {
@@ -87,7 +87,7 @@ def fill(queue: holdfast.Queue) -> None:
 
 
 def plan_of(database: sqlite3.Connection, name: str) -> list[str]:
-    text = re.sub(r"--.*", "", statements()[name])
+    text = re.sub(r"--.*", "", QUERIES[name])
     if text.count("?"):
         values: object = [None] * text.count("?")
     else:
@@ -97,14 +97,12 @@ def plan_of(database: sqlite3.Connection, name: str) -> list[str]:
 
 
 def planned() -> list[str]:
-    return sorted(
-        name for name in statements() if not re.search(r"pragma|savepoint|release|rollback", statements()[name])
-    )
+    return sorted(name for name in QUERIES if not re.search(r"pragma|savepoint|release|rollback", QUERIES[name]))
 
 
 @pytest.mark.parametrize("name", [name for name in planned() if name not in ALLOWED])
 def test_it_neither_scans_nor_sorts_the_jobs(database: sqlite3.Connection, name: str) -> None:
-    aliases = set(re.findall(r"holdfast_(?:job|event|attempt|artifact|session)\w* (\w)\b", statements()[name]))
+    aliases = set(re.findall(r"holdfast_(?:job|event|attempt|artifact|session)\w* (\w)\b", QUERIES[name]))
     for line in plan_of(database, name):
         scanned = re.match(r"SCAN (\w+)(?! VIRTUAL)", line)
         assert scanned is None or scanned[1] not in LARGE_TABLES | aliases, line

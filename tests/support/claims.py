@@ -16,7 +16,7 @@ def claim_one(queue: Queue, **words: Unpack[ClaimOptions]) -> Claim:
 
 
 def claim_ids(queue: Queue, limit: int = 100, **words: Unpack[ClaimOptions]) -> list[str]:
-    """Claim a batch and return the ids of its jobs, in the order they came."""
+    """Claim an entry and return the ids of its jobs, in the order they came."""
     return [claim.job.id for claim in queue.claim_many(limit=limit, **words)]
 
 
@@ -29,10 +29,10 @@ def claim_singly(queue: Queue, **words: Unpack[ClaimOptions]) -> list[Job]:
 
 
 def claim_all(queue: Queue, **words: Unpack[ClaimOptions]) -> list[Claim]:
-    """Claim in batches until nothing is left."""
+    """Claim in entries until nothing is left."""
     claims: list[Claim] = []
-    while batch := queue.claim_many(limit=1000, **words):
-        claims += batch
+    while entry := queue.claim_many(limit=1000, **words):
+        claims += entry
     return claims
 
 

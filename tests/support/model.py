@@ -67,10 +67,10 @@ class Model:
     def _holder(self, wanted: Request | ModelJob) -> ModelJob | None:
         """Return the unfinished job that has the same key and does not itself wait for another.
 
-        One that is overdue or lapsed is brought up to date first, and may turn out to have ended.
+        One that is overdue or expired is brought up to date first, and may turn out to have ended.
         """
         while (holder := self._key_holder(wanted)) is not None:
-            if not self._end_if_overdue(holder) and not self._take_back_if_lapsed(holder):
+            if not self._end_if_overdue(holder) and not self._take_back_if_expired(holder):
                 return holder
         return None
 
@@ -135,12 +135,12 @@ class Model:
     # --- handing out -----------------------------------------------------------------------------------------------
 
     def upkeep(self) -> None:
-        """Do what every claim does first: end what is overdue, take back what lapsed, promote what is due."""
+        """Do what every claim does first: end what is overdue, take back what expired, promote what is due."""
         # Successors first: one that is overdue together with its predecessor is not freed any more.
         for job in [*self._those(["blocked"]), *self._those(WAITING)]:
             self._end_if_overdue(job)
         for job in self._those(["running"]):
-            self._take_back_if_lapsed(job)
+            self._take_back_if_expired(job)
         for job in self._those(["scheduled"]):
             if job["due"] <= self.wall_ms:
                 job["state"] = "ready"
@@ -153,7 +153,7 @@ class Model:
         self._finish(job, "failed")
         return True
 
-    def _take_back_if_lapsed(self, job: ModelJob) -> bool:
+    def _take_back_if_expired(self, job: ModelJob) -> bool:
         if job["state"] != "running" or self._alive(job):
             return False
         if 0 < job["unacknowledged"] < 3:
@@ -165,7 +165,7 @@ class Model:
                 self._return(job, job["due"], "released")
             return True
         job["unacknowledged"] = 0
-        self._fail(job, "lease_lapsed", self.wall_ms, "lapsed")
+        self._fail(job, "lease_expired", self.wall_ms, "expired")
         return True
 
     def claimable(self, lanes: Iterable[str], tenant: str | None) -> list[ModelJob]:

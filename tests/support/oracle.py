@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from holdfast import ClaimOptions, Job
-from holdfast.domain.claim_order import Candidate, Level, Preference, claim_key, level_of
+from holdfast.domain.claim_order import Level, Preference, ReadyCandidate, claim_key, level_of
 
 Subscription: TypeAlias = tuple[tuple[str, ...], tuple[str, ...] | None, frozenset[str]]
 Round: TypeAlias = tuple[Subscription, int, int, Preference]
@@ -51,20 +51,20 @@ class Oracle:
             return None
         turns: dict[Level, str] = {}
         for level in {level_of(candidate, preference) for candidate in fitting}:
-            last_turn = self._last_turns.get(_round(words, preference, level))
-            if last_turn is not None and not words.get("tenant"):
-                turns[level] = last_turn
+            last_fair_key = self._last_turns.get(_round(words, preference, level))
+            if last_fair_key is not None and not words.get("tenant"):
+                turns[level] = last_fair_key
         return fitting[min(fitting, key=lambda candidate: claim_key(candidate, preference, turns))]
 
     def _turn(self, job: Job) -> str:
         return "" if job.lane in self._strict_lanes else job.tenant
 
-    def _candidate(self, job: Job, words: ClaimOptions) -> Candidate:
+    def _candidate(self, job: Job, words: ClaimOptions) -> ReadyCandidate:
         kinds = words.get("kinds")
         listed = list(kinds).index(job.kind) if kinds and words.get("drain") == "listed" else 0
         # Where a claim names the tenant, there are no turns to take.
         turn = "" if words.get("tenant") else self._turn(job)
-        return Candidate(listed, job.priority, job.affinity, turn, job.due_at_ms, job.seq)
+        return ReadyCandidate(listed, job.priority, job.affinity, turn, job.due_at_ms, job.seq)
 
 
 def _round(words: ClaimOptions, preference: Preference, level: Level) -> Round:

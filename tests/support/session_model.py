@@ -1,4 +1,4 @@
-"""What sessions promise, once more and as simply as can be: lists of batches that are walked from their start."""
+"""What sessions promise, once more and as simply as can be: lists of entries that are walked from their start."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MAX_ATTEMPTS = 3
 
 @dataclass
 class ModelBatch:
-    """One batch: what was said of it, and how it stands."""
+    """One entry: what was said of it, and how it stands."""
 
     serial: int
-    """The order over all sessions in which batches came."""
+    """The order over all sessions in which entries came."""
     words: dict[str, Any]
     due: int
     state: str = "ready"
@@ -30,9 +30,9 @@ class ModelBatch:
 
 @dataclass
 class ModelSession:
-    """One session: its batches, oldest first, and the fence of its newest claim."""
+    """One session: its entries, oldest first, and the fence of its newest claim."""
 
-    batches: list[ModelBatch] = field(default_factory=list)
+    entries: list[ModelBatch] = field(default_factory=list)
     keys: dict[str, ModelBatch] = field(default_factory=dict)
     fence: int = 0
 
@@ -49,49 +49,49 @@ class SessionModel:
         return self.sessions.setdefault(name, ModelSession())
 
     def say(self, name: str, words: dict[str, Any]) -> tuple[int, bool]:
-        """Take a batch in; return its serial number and whether it is new."""
+        """Take an entry in; return its serial number and whether it is new."""
         session = self.session(name)
         key = words["source_key"]
         if key is not None and key in session.keys:
             return session.keys[key].serial, False
         self._serial += 1
         due = self.now + words["delay_ms"]
-        batch = ModelBatch(self._serial, words, due, "scheduled" if words["delay_ms"] else "ready")
-        session.batches.append(batch)
+        entry = ModelBatch(self._serial, words, due, "scheduled" if words["delay_ms"] else "ready")
+        session.entries.append(entry)
         if key is not None:
-            session.keys[key] = batch
-        return batch.serial, True
+            session.keys[key] = entry
+        return entry.serial, True
 
     def tidy(self, name: str) -> None:
-        """Take back what lapsed and promote what is due."""
-        for batch in self.session(name).batches:
-            if batch.state == "running" and batch.lease_until <= self.now:
-                batch.state = "failed" if batch.attempt >= MAX_ATTEMPTS else "ready"
-            if batch.state == "scheduled" and batch.due <= self.now:
-                batch.state = "ready"
+        """Take back what expired and promote what is due."""
+        for entry in self.session(name).entries:
+            if entry.state == "running" and entry.lease_until <= self.now:
+                entry.state = "failed" if entry.attempt >= MAX_ATTEMPTS else "ready"
+            if entry.state == "scheduled" and entry.due <= self.now:
+                entry.state = "ready"
 
     def running(self, name: str) -> list[ModelBatch]:
-        return [batch for batch in self.session(name).batches if batch.state == "running"]
+        return [entry for entry in self.session(name).entries if entry.state == "running"]
 
     def run_of(self, name: str, work: str, limit: int, *, checkpoint: bool = False) -> list[ModelBatch]:
         """Return what a claim would take."""
         run: list[ModelBatch] = []
-        for batch in self.session(name).batches:
-            if batch.state == "scheduled" and batch.epoch > 0:
+        for entry in self.session(name).entries:
+            if entry.state == "scheduled" and entry.epoch > 0:
                 break
-            if batch.state != "ready":
+            if entry.state != "ready":
                 continue
-            fits = batch.joins(run[0]) if run else self._leads(batch, work, checkpoint=checkpoint)
+            fits = entry.joins(run[0]) if run else self._leads(entry, work, checkpoint=checkpoint)
             if not fits:
                 break
-            run.append(batch)
-            if batch.words["slot"] == "exclusive" or len(run) == limit:
+            run.append(entry)
+            if entry.words["slot"] == "exclusive" or len(run) == limit:
                 break
         return run
 
-    def _leads(self, batch: ModelBatch, work: str, *, checkpoint: bool) -> bool:
-        early = batch.words["delivery"] == "earliest_safe_boundary"
-        return work in {"next", batch.words["work_class"]} and (early or not checkpoint)
+    def _leads(self, entry: ModelBatch, work: str, *, checkpoint: bool) -> bool:
+        early = entry.words["delivery"] == "earliest_safe_boundary"
+        return work in {"next", entry.words["work_class"]} and (early or not checkpoint)
 
     def claim(self, name: str, work: str, limit: int) -> list[ModelBatch]:
         """Claim as an idle claim of one session does."""
@@ -117,44 +117,44 @@ class SessionModel:
 
     def take_in(self, name: str, limit: int) -> list[ModelBatch]:
         """Claim as the holder does at a checkpoint."""
-        for batch in self.session(name).batches:
-            if batch.state == "scheduled" and batch.due <= self.now:
-                batch.state = "ready"
+        for entry in self.session(name).entries:
+            if entry.state == "scheduled" and entry.due <= self.now:
+                entry.state = "ready"
         return self._lease(self.run_of(name, "next", limit, checkpoint=True))
 
     def _lease(self, run: list[ModelBatch]) -> list[ModelBatch]:
-        for batch in run:
-            batch.state, batch.lease_until = "running", self.now + LEASE_MS
-            batch.epoch += 1
-            batch.attempt += 1
+        for entry in run:
+            entry.state, entry.lease_until = "running", self.now + LEASE_MS
+            entry.epoch += 1
+            entry.attempt += 1
         return run
 
     def holds(self, held: list[tuple[ModelBatch, int]]) -> bool:
         """Whether all of these are still held under these epochs."""
         return all(
-            batch.state == "running" and batch.epoch == epoch and batch.lease_until > self.now
-            for batch, epoch in held
+            entry.state == "running" and entry.epoch == epoch and entry.lease_until > self.now
+            for entry, epoch in held
         )
 
     def settle(self, held: list[tuple[ModelBatch, int]], outcome: str) -> None:
         """Settle all alike."""
-        for batch, _ in held:
+        for entry, _ in held:
             match outcome:
                 case "done" | "permanent":
-                    batch.state = "done" if outcome == "done" else "failed"
+                    entry.state = "done" if outcome == "done" else "failed"
                 case "retry":
-                    batch.state = "failed" if batch.attempt >= MAX_ATTEMPTS else "scheduled"
-                    batch.due = self.now + 5_000
+                    entry.state = "failed" if entry.attempt >= MAX_ATTEMPTS else "scheduled"
+                    entry.due = self.now + 5_000
                 case "deferred":
-                    batch.state, batch.due = "scheduled", self.now + 10_000
-                    batch.attempt -= 1
+                    entry.state, entry.due = "scheduled", self.now + 10_000
+                    entry.attempt -= 1
                 case _:
-                    batch.state, batch.attempt = "ready", batch.attempt - 1
+                    entry.state, entry.attempt = "ready", entry.attempt - 1
 
     def take_over(self, name: str) -> None:
         """Give back what others hold."""
-        for batch in self.running(name):
-            if batch.lease_until <= self.now:
-                batch.state = "failed" if batch.attempt >= MAX_ATTEMPTS else "ready"
+        for entry in self.running(name):
+            if entry.lease_until <= self.now:
+                entry.state = "failed" if entry.attempt >= MAX_ATTEMPTS else "ready"
             else:
-                batch.state, batch.attempt = "ready", batch.attempt - 1
+                entry.state, entry.attempt = "ready", entry.attempt - 1

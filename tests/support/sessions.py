@@ -30,11 +30,11 @@ def take_any(queue: Queue, **words: Unpack[AnySessionOptions]) -> SessionClaim:
 
 
 def texts(claim: SessionClaim | None) -> list[Any]:
-    """Return the payloads of a claim's batches, in order."""
-    return [] if claim is None else [job.payload for job in claim.batches]
+    """Return the payloads of a claim's entries, in order."""
+    return [] if claim is None else [job.payload for job in claim.entries]
 
 
 def states(queue: Queue, session: str = SESSION) -> dict[Any, str]:
-    """Return the state of each batch of the session by its payload."""
+    """Return the state of each entry of the session by its payload."""
     jobs: list[Job] = list(queue.jobs(session=session, limit=1000))
     return {job.payload: job.state for job in reversed(jobs)}

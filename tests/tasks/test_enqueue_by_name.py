@@ -123,7 +123,7 @@ def test_a_message_by_name_joins_its_session_as_the_session_task_says(queue: Que
 
     job = queue.enqueue("chat.message", {"text": "hi"}, session="one").job
 
-    assert (job.lane, job.batch is not None and job.batch.slot) == ("chats", "join")
+    assert (job.lane, job.entry is not None and job.entry.slot) == ("chats", "join")
     with refused(queue, "session"):
         queue.enqueue("chat.message", {"text": "hi"})
     with refused(queue, "payload"):

@@ -48,8 +48,8 @@ def test_a_message_is_written_by_annotation_and_read_back(queue: Queue) -> None:
     again = task.enqueue(Message("again"), session="chat-42", source_key="m1")
 
     assert (made.job.payload, again.created) == ({"text": "hello"}, False)
-    assert made.job.batch is not None
-    assert (made.job.batch.session, made.job.batch.slot) == ("chat-42", "join")
+    assert made.job.entry is not None
+    assert (made.job.entry.session, made.job.entry.slot) == ("chat-42", "join")
     assert drain(queue).jobs[0].result == ["hello"]
 
 
@@ -196,5 +196,5 @@ def test_one_batch_cannot_be_run_before_all_others(queue: Queue) -> None:
     task = queue.session_task("chat.message")(answer)
     made = task.enqueue(Message("one"), session="chat-42")
 
-    with pytest.raises(Misconfigured, match="is a batch of session 'chat-42'"):
+    with pytest.raises(Misconfigured, match="is an entry of session 'chat-42'"):
         run_job(queue, made)

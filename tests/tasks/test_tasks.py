@@ -35,7 +35,7 @@ from holdfast import (
     UnknownKind,
 )
 from holdfast.domain import limits
-from holdfast.domain.sessions import SESSION_WORDS
+from holdfast.domain.sessions import SESSION_OPTIONS
 from tests.support.assertions import refused
 from tests.support.stores import Harness
 from tests.tasks.models import Point
@@ -195,7 +195,7 @@ def test_using_changes_options_for_one_call_and_leaves_the_task(queue: Queue) ->
 @pytest.mark.parametrize("word", holdfast.JobOptions.__annotations__)
 def test_every_word_of_enqueue_reaches_the_check_of_the_job(queue: Queue, word: str) -> None:
     # Some words mean nothing without a dedupe key, and some nothing together with one.
-    key = {} if word in SESSION_WORDS else {"dedupe_key": "k"}
+    key = {} if word in SESSION_OPTIONS else {"dedupe_key": "k"}
     options: Any = {**key, word: object()}
     task = queue.task("email.send")(send).using(**options)
 

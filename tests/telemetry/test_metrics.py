@@ -59,7 +59,7 @@ def test_a_scrape_of_a_working_worker_tells_all_that_the_list_names(queue: holdf
     assert found["holdfast_store_up", frozenset()] == 1
     assert found["holdfast_worker_slots", frozenset()] == 3
     bare = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name, _ in found}
-    shown = {metric.name for metric in METRICS if metric.name != "holdfast_lapses_total"}  # a label that never came
+    shown = {metric.name for metric in METRICS if metric.name != "holdfast_expires_total"}  # a label that never came
     assert {name.removesuffix("_total") for name in bare} == {name.removesuffix("_total") for name in shown}
 
 
@@ -115,18 +115,18 @@ def test_a_job_settled_in_its_handlers_own_transaction_is_counted_as_done(queue:
     assert sample(metrics, "holdfast_jobs_finished_total", lane="default", kind="task", state="done") == 1
 
 
-def test_a_lapse_is_counted_when_its_job_is_claimed_again(queue: holdfast.Queue, clock: ManualClock) -> None:
+def test_a_expire_is_counted_when_its_job_is_claimed_again(queue: holdfast.Queue, clock: ManualClock) -> None:
     metrics = telemetry.metrics(queue)
     queue.task("mail")(lambda: None)
     made = queue.enqueue("mail", {})
     assert queue.claim(lease=1)
     clock.advance(2)
-    assert sample(metrics, "holdfast_jobs_lapsed") == 1
+    assert sample(metrics, "holdfast_jobs_expired") == 1
 
     with at_work(queue, metrics=metrics):
         ended(queue, made.id)
 
-    assert sample(metrics, "holdfast_lapses_total", lane="default", kind="mail") == 1
+    assert sample(metrics, "holdfast_expires_total", lane="default", kind="mail") == 1
 
 
 def test_a_lost_lease_is_counted_as_lost(durable_harness: Harness) -> None:

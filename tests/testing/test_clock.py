@@ -37,7 +37,7 @@ def test_time_passes_for_due_moments_and_leases_alike() -> None:
             queue.heartbeat(held)
 
 
-def test_a_wall_clock_set_by_hand_lapses_no_lease() -> None:
+def test_a_wall_clock_set_by_hand_expires_no_lease() -> None:
     clock = ManualClock(NOON)
     with holdfast.connect(":memory:", clock=clock) as queue:
         queue.enqueue("work")

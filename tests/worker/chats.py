@@ -87,7 +87,7 @@ class Chat:
         return said
 
     def say(self, *texts: str, **words: Any) -> list[str]:
-        """Enqueue each text as a batch, and return their ids."""
+        """Enqueue each text as an entry, and return their ids."""
         return [self.answer.enqueue(Message(text), **{"session": SESSION, **words}).id for text in texts]
 
     def halt(self) -> None:

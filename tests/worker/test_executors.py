@@ -169,7 +169,7 @@ def renewed(queue: Queue, job_id: str, before: int | None) -> int | None:
 
 
 @COLOURS
-def test_a_job_cancelled_while_it_waits_for_a_slot_never_runs_and_never_lapses(
+def test_a_job_cancelled_while_it_waits_for_a_slot_never_runs_and_never_expires(
     harness: Harness, awaited: bool
 ) -> None:
     queue, time = harness.open(), Time(harness, stands_still=True)

@@ -61,7 +61,7 @@ def test_a_turn_is_one_record_that_names_its_session(queue: Queue, caplog: pytes
         wait_until(lambda: len(_told(caplog)) == 1)
     [told] = _told(caplog)
 
-    assert [told[word] for word in ("job_id", "outcome", "session", "fencing_token", "batches")] == [
+    assert [told[word] for word in ("job_id", "outcome", "session", "fencing_token", "entries")] == [
         *(first, "done", "chat-42", 1, 2),
     ]
 

@@ -1,4 +1,4 @@
-"""Upkeep: the registry of workers, retention, and telling of troubles."""
+"""WorkerMaintenance: the registry of workers, retention, and telling of troubles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast import NewJob, Queue, StoreUnreachable
 from holdfast.domain.results import WorkerInfo
 from holdfast.storage.transaction import run_sync
 from holdfast.worker import maintenance as upkeep_module
-from holdfast.worker.maintenance import Upkeep
+from holdfast.worker.maintenance import WorkerMaintenance
 from holdfast.worker.timers import REAL_TIMER
 from tests.chaos.threads import registered, wait_until
 from tests.support.clock import ManualClock
@@ -121,7 +121,7 @@ def test_without_retention_everything_is_kept(queue: Queue, clock: ManualClock) 
     made = queue.enqueue("note", {})
     with at_work(queue):
         ended(queue, made.id)
-        # Upkeep deletes right after a beat, and not at each, so that several beats have to follow.
+        # WorkerMaintenance deletes right after a beat, and not at each, so that several beats have to follow.
         for seconds in (10 * 365 * 86400, 1, 1, 1):
             before = registered(queue).beat_at_ms
             clock.advance(seconds)
@@ -130,8 +130,8 @@ def test_without_retention_everything_is_kept(queue: Queue, clock: ManualClock) 
     assert queue.get(made.id).state == "done"
 
 
-def _upkeep(queue: Queue, **words: Any) -> Upkeep:
-    return Upkeep(
+def _upkeep(queue: Queue, **words: Any) -> WorkerMaintenance:
+    return WorkerMaintenance(
         queue.operations,
         queue.store,
         lambda: {"worker": "w1", "incarnation": "i1"},

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Context, StoreUnreachable
-from holdfast.worker.retry import Retrying
+from holdfast.worker.retry import RetryState
 from holdfast.worker.timers import REAL_TIMER, Timer
 from tests.chaos.threads import wait_until
 from tests.support.postgres_server import Server
@@ -30,7 +30,7 @@ def _messages(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
 class TestRetrying:
     def test_each_change_of_state_is_logged_once_with_a_summary(self, caplog: pytest.LogCaptureFixture) -> None:
         timer = MovableTimer()
-        retrying = Retrying("claims", timer)
+        retrying = RetryState("claims", timer)
         for _ in range(50):
             retrying.failed(StoreUnreachable("no answer"))
         timer.advance(60)
@@ -42,7 +42,7 @@ class TestRetrying:
         assert "after 60.0 s and 50 failed calls" in succeeding
 
     def test_waits_grow_up_to_a_bound_and_are_spread(self) -> None:
-        retrying = Retrying("claims", REAL_TIMER, first=0.1, last=5.0)
+        retrying = RetryState("claims", REAL_TIMER, first=0.1, last=5.0)
         waits = [retrying.failed(StoreUnreachable("no answer")) for _ in range(2_000)]
 
         assert 0.05 <= waits[0] <= 0.1

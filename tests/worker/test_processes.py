@@ -59,7 +59,7 @@ def test_a_job_whose_worker_is_killed_is_finished_by_another(queue: Queue, place
             job = ended(queue, made.id)
 
     assert (job.result, job.worker, job.epoch) == ("by another", "heir", 2)
-    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["lapsed", "done"]
+    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["expired", "done"]
 
 
 def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue: Queue, place: str) -> None:
@@ -98,7 +98,7 @@ def test_a_worker_cut_off_for_longer_than_a_lease_stops_its_handlers_and_then_go
             assert worker.hear() == "started"
             with vanishing.away():
                 assert worker.hear() == "lost"
-            # The job lapses and comes back, and this time nothing stops it but the cancel.
+            # The job expires and comes back, and this time nothing stops it but the cancel.
             assert worker.hear() == "started"
             queue.cancel(made.id)
             assert worker.hear() == "cancel"

@@ -53,7 +53,7 @@ def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue:
         jobs = [ended(queue, job_id) for job_id in ids]
 
     assert len({job.result for job in jobs}) == 1
-    assert [attempt.outcome for attempt in queue.attempts(ids[0])] == ["lapsed", "done"]
+    assert [attempt.outcome for attempt in queue.attempts(ids[0])] == ["expired", "done"]
 
 
 def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place: str) -> None:

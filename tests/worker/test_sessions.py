@@ -301,7 +301,7 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
     with pytest.raises(Cancelled):
         chat.answer(turn.session_context, [Message("one")])
 
-    assert [job.id for job in turn.whole.batches] == [first]
+    assert [job.id for job in turn.whole.entries] == [first]
     assert (queue.get(second).state, queue.get(second).attempt) == ("ready", 0)
 
 
@@ -467,7 +467,7 @@ def test_a_batch_taken_away_by_force_gives_the_others_back_at_once(queue: Queue)
         queue.cancel(first, force=True)
         arrived(chat.stopped)
         chat.go_on.set()
-        # Its lease would have lapsed after half a minute of a clock that stands still.
+        # Its lease would have expired after half a minute of a clock that stands still.
         job = ended(queue, second)
 
     assert (job.result, job.attempt) == (["two"], 1)
@@ -568,7 +568,7 @@ def test_a_turn_is_one_of_the_things_a_worker_runs(queue: Queue) -> None:
     with at_work(queue, worker="w1", concurrency=3) as working:
         chat.halts()
         [running] = working.worker.status().running
-        assert (running.job_id, running.kind, running.batches) == (first, "chat.message", 2)
+        assert (running.job_id, running.kind, running.entries) == (first, "chat.message", 2)
         assert set(registered(queue).kinds) == {"chat.message", "chat.reset"}
         chat.go_on.set()
         ended(queue, first)
@@ -580,7 +580,7 @@ def test_a_context_tells_of_the_turn(queue: Queue) -> None:
     @queue.session_task("chat.message", slot="join")
     def answer(context: SessionContext[str], messages: list[str]) -> None:
         seen.append((context.session, context.tenant, context.work_class, context.attempt, context.worker))
-        seen.append([batch.payload for batch in context.batches])
+        seen.append([entry.payload for entry in context.entries])
         assert isinstance(context, Context)
         context.logger.info("hello")
 

@@ -164,7 +164,7 @@ def test_a_worker_told_to_stop_before_it_starts_takes_nothing(queue: Queue) -> N
         second.end()
 
 
-def test_a_claim_whose_answer_was_lost_is_not_left_to_lapse(harness: Harness) -> None:
+def test_a_claim_whose_answer_was_lost_is_not_left_to_expire(harness: Harness) -> None:
     outage = Outage(harness)
     queue = harness.open()
     queue.task("note")(lambda: None)
@@ -249,7 +249,7 @@ def test_a_worker_whose_store_is_away_ends_all_the_same(harness: Harness) -> Non
             working.worker.stop()
             working.worker.stop()
             working.end()
-    # It could not be settled and is left to lapse.
+    # It could not be settled and is left to expire.
     assert queue.get(made.id).state == "running"
 
 

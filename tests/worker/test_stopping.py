@@ -201,7 +201,7 @@ class TestLostLease:
         assert claim.epoch == 2
         assert queue.get(made.id) == claim.job
 
-    def test_a_result_sent_after_the_lease_lapsed_is_refused(self, harness: Harness, awaited: bool) -> None:
+    def test_a_result_sent_after_the_lease_expired_is_refused(self, harness: Harness, awaited: bool) -> None:
         queue = harness.open()
         waiting = Waiting(queue, awaited=awaited)
         made = queue.enqueue("wait", {})
@@ -288,7 +288,7 @@ def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness, caplo
         assert ended(queue, made.id).state == "done"
 
     lost, *_ = queue.attempts(made.id)
-    assert (lost.outcome, lost.failure_reason) == ("lapsed", "worker_cut_off")
+    assert (lost.outcome, lost.failure_reason) == ("expired", "worker_cut_off")
 
 
 def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Misconfigured, Queue
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.executors import run_blocking
 from holdfast.worker.transactions import offer_transaction
 from tests.chaos.threads import wait_until
@@ -126,7 +126,7 @@ def test_a_lease_lost_meanwhile_refuses_all(harness: Harness, awaited: bool) -> 
         wait_until(lambda: working.worker.status().ended == {"lost": 1, "done": 1})
 
     # Had the first commit not been refused, the second would have violated the table's key.
-    assert [attempt.outcome for attempt in sums.queue.attempts(made.id)] == ["lapsed", "done"]
+    assert [attempt.outcome for attempt in sums.queue.attempts(made.id)] == ["expired", "done"]
     assert sums.rows == 1
 
 
@@ -192,10 +192,10 @@ def test_after_its_end_a_transaction_takes_no_more(harness: Harness, awaited: bo
     assert sums.rows == 0
 
 
-def _attempt(queue: Queue) -> Attempt:
+def _attempt(queue: Queue) -> RunningAttempt:
     """Claim a job as a worker would, to be run by hand."""
     claim = claim_one(queue, lease=30)
-    attempt = Attempt(claim, queue.tasks.get(claim.job.kind), 0.0)
+    attempt = RunningAttempt(claim, queue.tasks.get(claim.job.kind), 0.0)
     offer_transaction(attempt, queue.operations, queue.store)
     return attempt
 

@@ -135,7 +135,7 @@ def at_work(queue: Queue, **words: Any) -> Iterator[AtWork]:
 
 
 def live(harness: Harness) -> Queue:
-    """Return a client of a store whose clock goes on, for tests in which leases lapse by themselves."""
+    """Return a client of a store whose clock goes on, for tests in which leases expire by themselves."""
     harness.clock = RunningClock()
     return harness.open()
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, FileSizeColumn, Progress, SpinnerColumn, Te
 
 from holdfast import Backoff, Enqueued, HoldfastError, InvalidInput, Queue
 from holdfast.cli import errors, formatting, params
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 from holdfast.cli.terminal import Terminal
 
 BATCH_JOBS = 1_000
@@ -22,7 +22,7 @@ BATCH_BYTES = 8 << 20
 _PLACE = re.compile(r"jobs\[(\d+)\]\.?")
 
 
-class Line(NamedTuple):
+class ImportLine(NamedTuple):
     """One job of the file, and where it stands."""
 
     number: int
@@ -30,7 +30,7 @@ class Line(NamedTuple):
     size: int
 
 
-class Tally:
+class ImportTally:
     """What has been stored so far."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Tally:
             return "nothing was stored"
         return f"every line up to {self.through} is stored; send the rest, put right, from line {self.through + 1}"
 
-    def add(self, batch: list[Line], made: list[Enqueued]) -> None:
+    def add(self, batch: list[ImportLine], made: list[Enqueued]) -> None:
         """Count a batch that was stored."""
         new = sum(one.created for one in made)
         self.created += new
@@ -60,7 +60,7 @@ class Tally:
 
 def enqueue_lines(terminal: Terminal, source: str, defaults: dict[str, Any]) -> None:
     """Enqueue every line of *source*; words that a line does not say come from *defaults*."""
-    tally = Tally()
+    tally = ImportTally()
     with ExitStack() as stack:
         stream, total = stack.enter_context(_opened(source))
         progress = stack.enter_context(_progress(terminal))
@@ -75,7 +75,7 @@ def enqueue_lines(terminal: Terminal, source: str, defaults: dict[str, Any]) -> 
         terminal.line(_said(tally))
 
 
-def _send(terminal: Terminal, queue: Queue, batch: list[Line], tally: Tally) -> None:
+def _send(terminal: Terminal, queue: Queue, batch: list[ImportLine], tally: ImportTally) -> None:
     try:
         made = queue.enqueue_many([line.words for line in batch])
     except HoldfastError as error:
@@ -86,7 +86,7 @@ def _send(terminal: Terminal, queue: Queue, batch: list[Line], tally: Tally) -> 
             terminal.emit({"line": line.number, "id": one.id, "created": one.created})
 
 
-def _located(error: HoldfastError, batch: list[Line], tally: Tally) -> Complaint:
+def _located(error: HoldfastError, batch: list[ImportLine], tally: ImportTally) -> CommandError:
     """Return *error* in terms of the file: the library counts within the batch, people count lines."""
     told = errors.describe(error)
     where = f"lines {batch[0].number} to {batch[-1].number}" if len(batch) > 1 else f"line {batch[0].number}"
@@ -95,10 +95,10 @@ def _located(error: HoldfastError, batch: list[Line], tally: Tally) -> Complaint
         where = f"line {batch[int(found[1])].number}"
         field = error.field[found.end() :]
         message = f"{field}: {error.problem}" if field else error.problem
-    return Complaint(f"{where}: {message}", hint=tally.resume, code=told.code, exit_code=told.exit_code)
+    return CommandError(f"{where}: {message}", hint=tally.resume, code=told.code, exit_code=told.exit_code)
 
 
-def _lines(stream: BinaryIO, defaults: dict[str, Any], tally: Tally) -> Iterator[Line]:
+def _lines(stream: BinaryIO, defaults: dict[str, Any], tally: ImportTally) -> Iterator[ImportLine]:
     size = 0
     for number, content in enumerate(stream, start=1):
         size += len(content)
@@ -106,8 +106,8 @@ def _lines(stream: BinaryIO, defaults: dict[str, Any], tally: Tally) -> Iterator
             try:
                 words = {**defaults, **_words(content)}
             except ValueError as error:
-                raise Complaint(f"line {number}: {error}", hint=tally.resume) from None
-            yield Line(number, words, size)
+                raise CommandError(f"line {number}: {error}", hint=tally.resume) from None
+            yield ImportLine(number, words, size)
             size = 0
 
 
@@ -140,8 +140,8 @@ def _from_json(words: dict[str, Any]) -> dict[str, Any]:
     return words
 
 
-def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
-    batch: list[Line] = []
+def _batches(lines: Iterator[ImportLine]) -> Iterator[list[ImportLine]]:
+    batch: list[ImportLine] = []
     size = 0
     for line in lines:
         if batch and (len(batch) == BATCH_JOBS or size + line.size > BATCH_BYTES):
@@ -163,7 +163,7 @@ def _opened(source: str) -> Iterator[tuple[BinaryIO, int | None]]:
         stream = path.open("rb")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise Complaint(f"cannot read {source!r}: {why}") from None
+        raise CommandError(f"cannot read {source!r}: {why}") from None
     with stream:
         yield stream, path.stat().st_size or None
 
@@ -182,6 +182,6 @@ def _progress(terminal: Terminal) -> Progress:
     )
 
 
-def _said(tally: Tally) -> str:
+def _said(tally: ImportTally) -> str:
     existed = f"; {tally.existing:,} existed already" if tally.existing else ""
     return f"enqueued {formatting.number(tally.created, 'job')}{existed}"

@@ -9,7 +9,7 @@ import click
 
 from holdfast import Enqueued
 from holdfast.cli import bulk, json_view, params
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 
@@ -66,7 +66,7 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
         bulk.enqueue_lines(terminal, many, options if kind is None else {"kind": kind, **options})
         return
     if kind is None:
-        raise Complaint("KIND is missing", hint="holdfast enqueue KIND [PAYLOAD], or holdfast enqueue --many FILE")
+        raise CommandError("KIND is missing", hint="holdfast enqueue KIND [PAYLOAD], or holdfast enqueue --many FILE")
     content = params.payload(payload)
     with terminal.queue(create=True) as queue:
         made = queue.enqueue(kind, content, **options)
@@ -88,16 +88,16 @@ def _options(words: dict[str, Any]) -> dict[str, Any]:
 def _pairs(word: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise Complaint(f"--{word[:-1]} names the same key twice")
+        raise CommandError(f"--{word[:-1]} names the same key twice")
     return found
 
 
 def _check_many(payload: str | None, options: dict[str, Any]) -> None:
     if payload is not None:
-        raise Complaint("PAYLOAD and --many exclude each other: each line of the file has its own payload")
+        raise CommandError("PAYLOAD and --many exclude each other: each line of the file has its own payload")
     for word, option in (("job_id", "--id"), ("dedupe_key", "--dedupe-key")):
         if word in options:
-            raise Complaint(f"{option} and --many exclude each other: write {word!r} into the lines")
+            raise CommandError(f"{option} and --many exclude each other: write {word!r} into the lines")
 
 
 def _said(made: Enqueued) -> str:

@@ -63,7 +63,7 @@ _ADVICE: Final[dict[type[HoldfastError], str]] = {
 }
 
 
-class Complaint(Exception):  # noqa: N818  # it is told, not caught by callers
+class CommandError(Exception):  # it is told, not caught by callers
     """Something wrong that the command line itself noticed."""
 
     def __init__(
@@ -107,7 +107,7 @@ def describe(error: Exception) -> Told:
 
 def _described(error: Exception) -> Told:
     match error:
-        case Complaint():
+        case CommandError():
             return Told(error.code, str(error), error.hint, error.exit_code)
         case HoldfastError():
             return Told(error.code, str(error), _advice(error), exit_code_of(error))

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast import CancelReport, Queue, Requeued, Tally
 from holdfast.cli import formatting, json_view
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
 
@@ -23,11 +23,11 @@ def check_choice(job_ids: tuple[str, ...], filters: dict[str, Any], verb: str, *
     """Raise unless a command names either jobs or filters."""
     hint = f"holdfast jobs {verb} ID..., or holdfast jobs {verb} --kind KIND [--lane LANE] [--older-than 7d]"
     if job_ids and filters:
-        raise Complaint("name jobs or filters, not both", hint=hint)
+        raise CommandError("name jobs or filters, not both", hint=hint)
     if job_ids and dry_run:
-        raise Complaint("--dry-run goes with filters, not with named jobs", hint=hint)
+        raise CommandError("--dry-run goes with filters, not with named jobs", hint=hint)
     if not job_ids and not filters:
-        raise Complaint(f"name the jobs to {verb}, or filters that choose them", hint=hint)
+        raise CommandError(f"name the jobs to {verb}, or filters that choose them", hint=hint)
 
 
 def proceeds(

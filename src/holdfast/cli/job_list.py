@@ -48,7 +48,7 @@ def note(job: Job, now_ms: int) -> str:
         case "blocked":
             return "waits for an earlier job"
         case "ready":
-            return _after_failure(job, "lease lapsed" if job.suspect else "")
+            return _after_failure(job, "lease expired" if job.suspect else "")
         case _:
             return _finished(job, now_ms)
 

@@ -13,9 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import Artifact, ArtifactInfo, Attempt, Batch, Failure, Job
+from holdfast import Artifact, ArtifactInfo, Attempt, Failure, Job, SessionEntry
 from holdfast.cli import formatting
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain.serving import UnservedReason, reason_text
@@ -63,11 +63,11 @@ def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
     yield "kind", job.kind
     yield "lane", job.lane
     yield "tenant", job.tenant
-    if job.batch is None:
+    if job.entry is None:
         yield "priority", str(job.priority)
     else:
-        yield from _batch(job, job.batch)
-    yield "attempts", f"{job.attempt} of {job.max_attempts}{' (the last lapsed)' if job.suspect else ''}"
+        yield from _entry(job, job.entry)
+    yield "attempts", f"{job.attempt} of {job.max_attempts}{' (the last expired)' if job.suspect else ''}"
     yield "epoch", str(job.epoch)
     yield from _moments(job, now_ms)
     optional = (
@@ -92,13 +92,13 @@ def _progress(job: Job) -> tuple[tuple[str, str | None], ...]:
     return ("phase", job.phase), ("progress", None if job.percent is None else f"{int(job.percent)} %")
 
 
-def _batch(job: Job, batch: Batch) -> Iterator[tuple[str, str]]:
-    """Yield what makes the job a batch of a session, in place of a priority, which does not apply there."""
-    yield "session", f"{batch.session} (batch {job.enqueue_seq})"
-    yield "work class", batch.work_class
-    yield "delivery", batch.delivery
-    yield "slot", batch.slot + (f" (merge key {batch.merge_key})" if batch.slot == "join" else "")
-    optional = (("source key", batch.source_key), ("items", str(batch.items or "")))
+def _entry(job: Job, entry: SessionEntry) -> Iterator[tuple[str, str]]:
+    """Yield what makes the job an entry of a session, in place of a priority, which does not apply there."""
+    yield "session", f"{entry.session} (entry {job.enqueue_seq})"
+    yield "work class", entry.work_class
+    yield "delivery", entry.delivery
+    yield "slot", entry.slot + (f" (merge key {entry.merge_key})" if entry.slot == "join" else "")
+    optional = (("source key", entry.source_key), ("items", str(entry.items or "")))
     yield from ((name, value) for name, value in optional if value)
 
 
@@ -194,7 +194,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise Complaint(f"cannot write {str(path)!r}: {error.strerror}") from None
+        raise CommandError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
 def _refuse_binary(terminal: Terminal, artifact: Artifact) -> None:
@@ -205,7 +205,7 @@ def _refuse_binary(terminal: Terminal, artifact: Artifact) -> None:
     except UnicodeDecodeError:
         shown = "\0"
     if formatting.clean(shown, keep="\n\t\r") != shown:
-        raise Complaint(
+        raise CommandError(
             f"artifact {artifact.name!r} is not plain text and would upset the terminal",
             hint="write it to a file with -o FILE, or pipe it on",
         )

@@ -10,7 +10,7 @@ import click
 
 from holdfast import CancelReport, HoldfastError, Job, JobNotFound, Queue, Refused, Requeued, Skipped
 from holdfast.cli import errors, formatting, job_bulk, job_list, job_show, json_view, params
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 from holdfast.cli.options import F, Group, destructive, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import limits
@@ -85,7 +85,7 @@ def jobs() -> None:
 )
 @_filters(STATES)
 @click.option("--failure-class", type=click.Choice(FAILURE_CLASSES), help="Only jobs that failed in this way.")
-@click.option("--session", help="Only batches of this session, of --tenant or the default tenant.")
+@click.option("--session", help="Only entries of this session, of --tenant or the default tenant.")
 @click.option("--limit", type=int, default=50, show_default=True, help="How many at most, up to 1000.")
 @click.option("--after", metavar="CURSOR", help="Go on from where the last page ended.")
 @pass_terminal
@@ -371,7 +371,7 @@ def artifact(terminal: Terminal, job_id: str, name: str, output: str) -> None:
     job_show.deliver(terminal, fetched, output)
 
 
-def _partly(verb: str, missed: int, asked: int) -> Complaint:
-    return Complaint(
+def _partly(verb: str, missed: int, asked: int) -> CommandError:
+    return CommandError(
         f"{missed} of {formatting.number(asked, 'job')} could not be {verb}", code="refused", exit_code=errors.REFUSED
     )

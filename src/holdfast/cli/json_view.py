@@ -64,13 +64,13 @@ def job(one: Job) -> Document:
         "dedupe_key": one.dedupe_key,
         "dedupe_scope": _dedupe_scope(one),
         "events": "all" if one.record_all else "terminal",
-        "batch": batch(one),
+        "entry": entry(one),
     }
 
 
-def batch(one: Job) -> Document | None:
-    """Return what makes a job a batch of a session, or nothing where it is none."""
-    return None if one.batch is None else {**one.batch._asdict(), "enqueue_seq": one.enqueue_seq}
+def entry(one: Job) -> Document | None:
+    """Return what makes a job an entry of a session, or nothing where it is none."""
+    return None if one.entry is None else {**one.entry._asdict(), "enqueue_seq": one.enqueue_seq}
 
 
 def failure(one: Failure | None) -> Document | None:

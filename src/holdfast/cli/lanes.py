@@ -8,7 +8,7 @@ import click
 
 from holdfast import Lane
 from holdfast.cli import formatting, json_view
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
@@ -55,7 +55,7 @@ def list_(terminal: Terminal) -> None:
     epilog="""
     active: jobs come and go. paused: none is claimed. draining: none is added.
     fair: tenants take turns. strict: priority, due time and enqueue order alone.
-    block: in a session, a batch in backoff holds up the rest. skip: it does not.
+    block: in a session, an entry in backoff holds up the rest. skip: it does not.
     Before a lane drains it asks, because enqueueing into it then fails.
 
     Examples:
@@ -74,7 +74,7 @@ def list_(terminal: Terminal) -> None:
 def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **changes: Any) -> None:
     """Change a lane; what is not named stays as it is."""
     if not any(changes.values()):
-        raise Complaint("nothing to change: give --state, --order, --events or --backoff")
+        raise CommandError("nothing to change: give --state, --order, --events or --backoff")
     drains = changes["state"] == "draining"
     terminal.refuse_unattended(allowed=dry_run or yes or not drains)
     with terminal.queue() as queue:

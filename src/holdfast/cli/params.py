@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -185,7 +185,7 @@ def _payload_json(text: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise Complaint(f"the payload is not JSON: {error}", hint=_QUOTING) from None
+        raise CommandError(f"the payload is not JSON: {error}", hint=_QUOTING) from None
 
 
 def _content(path: Path) -> bytes:
@@ -193,11 +193,11 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise Complaint(f"cannot read {str(path)!r}: {why}") from None
+        raise CommandError(f"cannot read {str(path)!r}: {why}") from None
 
 
 def _decoded(content: bytes, source: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise Complaint(f"{source} is not UTF-8 text (byte {error.start})") from None
+        raise CommandError(f"{source} is not UTF-8 text (byte {error.start})") from None

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from holdfast import HoldfastError
-from holdfast.cli.errors import CUT_OFF, INTERRUPTED, OK, Complaint, tell
+from holdfast.cli.errors import CUT_OFF, INTERRUPTED, OK, CommandError, tell
 from holdfast.cli.options import Command, Group, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.version import __version__
@@ -42,7 +42,7 @@ def completion(terminal: Terminal, shell: str) -> None:
     """Print the script that completes commands and options in a shell."""
     found = get_completion_class(shell)
     if found is None:
-        raise Complaint(f"this release of click cannot complete in {shell}")
+        raise CommandError(f"this release of click cannot complete in {shell}")
     made = found(click.get_current_context().find_root().command, {}, "holdfast", VARIABLE)
     # The script alone: click's own method for bash starts a bash to ask for its version.
     script = ShellComplete.source(made)
@@ -119,7 +119,7 @@ class Root(Group):
         extra["standalone_mode"] = False
         try:
             answer = super().main(given, *rest, **extra)
-        except (HoldfastError, Complaint, click.ClickException) as error:
+        except (HoldfastError, CommandError, click.ClickException) as error:
             # The parser may fail before it has seen --json, so the words themselves are asked.
             sys.exit(tell(error, as_json="--json" in given))
         except click.Abort:

@@ -26,7 +26,7 @@ STATE_STYLES = {
     "retired": "dim",
     "deferred": "blue",
     "released": "cyan",
-    "lapsed": "red",
+    "expired": "red",
     "active": "green",
     "paused": "yellow",
     "draining": "magenta",

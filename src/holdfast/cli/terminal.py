@@ -23,7 +23,7 @@ from rich.text import Text
 
 import holdfast
 from holdfast.cli.console import console
-from holdfast.cli.errors import REFUSED, Complaint
+from holdfast.cli.errors import REFUSED, CommandError
 from holdfast.cli.formatting import clean
 from holdfast.client.connect import SCHEMA_DEFAULT
 from holdfast.domain.masking import mask_url
@@ -115,7 +115,7 @@ class Terminal:
     def refuse_unattended(self, *, allowed: bool) -> None:
         """Raise unless what cannot be undone is *allowed* already, or a person can be asked."""
         if not allowed and not self.attended:
-            raise Complaint(
+            raise CommandError(
                 "this deletes or changes what cannot be restored, and there is no terminal to ask on",
                 hint="see what it would do with --dry-run, then give --yes",
             )
@@ -127,7 +127,7 @@ class Terminal:
             clean(mask_url(question), keep=""), width, break_long_words=False, break_on_hyphens=False
         )
         if not click.confirm(asked, err=True):
-            raise Complaint("nothing was changed", code="refused", exit_code=REFUSED)
+            raise CommandError("nothing was changed", code="refused", exit_code=REFUSED)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Turn a small wheel while something takes long, if a person is looking."""
@@ -136,7 +136,7 @@ class Terminal:
     def _refuse_missing(self) -> None:
         path = path_of(self.url)
         if path is not None and not path.exists():
-            raise Complaint(
+            raise CommandError(
                 f"there is no queue at {str(path)!r}",
                 hint="name another with --url or HOLDFAST_URL; 'holdfast enqueue' and 'holdfast migrate' create one",
                 code="store_missing",

@@ -11,7 +11,7 @@ import click
 
 from holdfast import ClaimOptions, HoldfastError, Worker, telemetry
 from holdfast.cli import params, worker_crew, worker_logs, worker_report
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_report import About
@@ -104,7 +104,9 @@ def worker(terminal: Terminal, /, target: str, processes: int, **words: Any) -> 
     MODULE:QUEUE names a variable of a module that can be imported from this folder, as in app.jobs:queue.
     """
     if terminal.given_url is not None:
-        raise Complaint("--url does not go with a worker", hint="MODULE:QUEUE names the queue, which knows its store")
+        raise CommandError(
+            "--url does not go with a worker", hint="MODULE:QUEUE names the queue, which knows its store"
+        )
     about = About(target, words["concurrency"], processes, words["grace"], os.getpid())
     told_by = os.environ.pop(worker_crew.CHILD_VARIABLE, None)
     if told_by is not None:
@@ -140,7 +142,7 @@ def _close(queue: AnyQueue) -> None:
 def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:
     # Asked now, so that nothing is started that could only fail.
     if not queue.tasks:
-        raise Complaint(
+        raise CommandError(
             f"{target!r} has no tasks",
             hint="declare some with @queue.task, and import their modules where the queue is made",
         )
@@ -179,7 +181,7 @@ def _worker(queue: AnyQueue, target: str, words: dict[str, Any]) -> Worker:
 def _refuse_unshared(queue: AnyQueue) -> None:
     # Only a store in memory has no twin.
     if queue.store.twin() is queue.store:
-        raise Complaint("a queue in memory cannot be shared by processes", hint="leave out --processes")
+        raise CommandError("a queue in memory cannot be shared by processes", hint="leave out --processes")
 
 
 def _reporting(terminal: Terminal, about: About, made: Worker, *, records: bool) -> AbstractContextManager[None]:

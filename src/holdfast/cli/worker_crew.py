@@ -16,7 +16,7 @@ from holdfast.cli.terminal import Terminal
 from holdfast.cli.worker_report import RECORD, About
 from holdfast.client import ids
 from holdfast.worker.status import FailedAttempt, RunningJob
-from holdfast.worker.supervisor import Crew
+from holdfast.worker.supervisor import WorkerProcesses
 
 # Set for children only: whether they draw nothing but tell of themselves in records, or write lines of their own.
 CHILD_VARIABLE: Final = "HOLDFAST_WORKER_CHILD"
@@ -26,7 +26,7 @@ def run_crew(terminal: Terminal, about: About, words: Mapping[str, Any]) -> int:
     """Run the command as *processes* children with these words; return the exit code."""
     name = words["name"] or ids.worker_name()
     screen = CrewScreen(terminal, name) if terminal.out.is_terminal and not terminal.json else None
-    crew = Crew(
+    crew = WorkerProcesses(
         lambda number: command_of(about.target, words_of(number, name, words), as_json=terminal.json),
         about.processes,
         environment={**os.environ, CHILD_VARIABLE: "records" if screen else "lines"},

@@ -178,8 +178,8 @@ def _percent(percent: float | None) -> str:
 
 
 def _named(job: RunningJob) -> str:
-    """Return the job, and of a turn how many batches it has beside the first."""
-    return job.job_id if job.batches == 1 else f"{job.job_id} +{job.batches - 1}"
+    """Return the job, and of a turn how many entries it has beside the first."""
+    return job.job_id if job.entries == 1 else f"{job.job_id} +{job.entries - 1}"
 
 
 def _one_row(part: RenderableType) -> RenderableType:
@@ -209,7 +209,7 @@ def stopping(about: About, status: WorkerStatus) -> str:
 def _counts(status: WorkerStatus, rate: float) -> Text:
     counts = Text()
     for outcome, count in _told_counts(status).items():
-        style = STATE_STYLES.get("lapsed" if outcome == "lost" else outcome, "")
+        style = STATE_STYLES.get("expired" if outcome == "lost" else outcome, "")
         counts.append(f"{outcome} ").append(f"{count:,}", style if count else "dim").append("   ")
     return counts.append(f"{rate:,.1f}/s")
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import holdfast
-from holdfast.cli.errors import Complaint
+from holdfast.cli.errors import CommandError
 
 AnyQueue: TypeAlias = holdfast.Queue | holdfast.AsyncQueue
 
@@ -22,13 +22,13 @@ def find_queue(target: str) -> AnyQueue:
     """Import the module that *target* names, this folder before all others, and return its queue."""
     module_name, separator, name = target.partition(":")
     if not separator or not module_name or not name:
-        raise Complaint(f"{target!r} does not name a queue", hint=_hint_of_shape(target))
+        raise CommandError(f"{target!r} does not name a queue", hint=_hint_of_shape(target))
     module = _imported(module_name)
     found = _named(module, name)
     if found is None:
-        raise Complaint(f"module {module_name!r} has no {name!r}", hint=_hint_of_names(module, module_name))
+        raise CommandError(f"module {module_name!r} has no {name!r}", hint=_hint_of_names(module, module_name))
     if not isinstance(found, holdfast.Queue | holdfast.AsyncQueue):
-        raise Complaint(
+        raise CommandError(
             f"{target!r} is not a queue but {_article(type(found).__name__)}",
             hint=_hint_of_names(module, module_name),
         )
@@ -41,13 +41,13 @@ def find_function(target: str | None, option: str) -> Callable[..., Any] | None:
         return None
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise Complaint(
+        raise CommandError(
             f"{option} {target!r} does not name a function",
             hint="write MODULE:FUNCTION, as in app.models:load for the function load in app/models.py",
         )
     found: Callable[..., Any] | None = _named(_imported(module_name), name)
     if not callable(found):
-        raise Complaint(f"{option}: module {module_name!r} has no function {name!r}")
+        raise CommandError(f"{option}: module {module_name!r} has no function {name!r}")
     return found
 
 
@@ -66,7 +66,7 @@ def _imported(module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise Complaint(
+            raise CommandError(
                 f"there is no module {error.name!r}",
                 hint="run this in the folder that holds it, or name that folder in PYTHONPATH",
             ) from None
@@ -75,11 +75,11 @@ def _imported(module_name: str) -> ModuleType:
         raise _failed(module_name, error) from error
 
 
-def _failed(module_name: str, error: Exception) -> Complaint:
+def _failed(module_name: str, error: Exception) -> CommandError:
     # Where in the user's own code it went wrong is what they need; the frames of the import itself are not.
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename][1:]
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return Complaint(
+    return CommandError(
         f"importing {module_name!r} failed: {type(error).__name__}: {error}{place}",
         hint=f"'{Path(sys.executable).name} -c \"import {module_name}\"' in this folder shows all of it",
     )

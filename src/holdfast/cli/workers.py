@@ -16,7 +16,7 @@ from holdfast.domain import limits
     cls=Command,
     epilog="""
     A worker that ends in good order leaves the list. One that was killed is shown
-    as silent after a minute; its jobs are taken over once their leases have lapsed.
+    as silent after a minute; its jobs are taken over once their leases have expired.
 
     Examples:
       holdfast workers

@@ -10,12 +10,12 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import State
 from holdfast.domain.results import CancelReport, JobFilter, Kind, Requeued, Tally
 from holdfast.domain.validation import Duration
-from holdfast.operations import admin as operate_scripts
-from holdfast.operations import jobs as inspect_scripts
+from holdfast.operations import admin as admin_operations
+from holdfast.operations import jobs as job_operations
 from holdfast.storage.runners import Runner
 
 
-class OperatorOperations:
+class AdminOperations:
     """The operations of this page; `Operations` has them all."""
 
     runner: Runner
@@ -37,11 +37,11 @@ class OperatorOperations:
         wanted = validate_calls.job_filter(
             state=state, kind=kind, lane=lane, tenant=tenant, failure_class=failure_class, older_than=older_than
         )
-        return await self.runner.read(inspect_scripts.tally, wanted)
+        return await self.runner.read(job_operations.tally, wanted)
 
     async def kinds(self) -> list[Kind]:
         """Return every kind that was ever used or is retired, by name."""
-        return await self.runner.read(operate_scripts.kinds)
+        return await self.runner.read(admin_operations.kinds)
 
     async def cancel_many(
         self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None
@@ -50,7 +50,7 @@ class OperatorOperations:
         validate_calls.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
         ids = [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
         force, tenant = validation.flag(force, "force"), validate_calls.tenant(tenant)
-        return await self.runner.write(operate_scripts.cancel_many, ids, tenant, force=force)
+        return await self.runner.write(admin_operations.cancel_many, ids, tenant, force=force)
 
     async def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Requeued:
         """Requeue many jobs, a few in each transaction; those that cannot be are reported with the reason."""
@@ -59,7 +59,7 @@ class OperatorOperations:
         tenant = validate_calls.tenant(tenant)
         total = Requeued([], [])
         for at in range(0, len(asked), limits.BITE):
-            _add(total, await self.runner.write(operate_scripts.requeue_many, asked[at : at + limits.BITE], tenant))
+            _add(total, await self.runner.write(admin_operations.requeue_many, asked[at : at + limits.BITE], tenant))
         return total
 
     async def requeue_failed(
@@ -80,9 +80,9 @@ class OperatorOperations:
         )
         total, after = Requeued([], []), None
         while True:
-            page = await self.runner.read(inspect_scripts.jobs, wanted, after, limits.BITE)
+            page = await self.runner.read(job_operations.jobs, wanted, after, limits.BITE)
             found = [job.id for job in page]
-            _add(total, await self.runner.write(operate_scripts.requeue_many, found, wanted.tenant))
+            _add(total, await self.runner.write(admin_operations.requeue_many, found, wanted.tenant))
             after = page.cursor
             if after is None:
                 return total

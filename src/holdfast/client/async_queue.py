@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.client import validate_calls
-from holdfast.client.methods import awaiting
+from holdfast.client.methods import async_method
 from holdfast.client.operations import Operations
-from holdfast.storage.store import Joined, Store
-from holdfast.tasks.decorators import AwaitedHost
+from holdfast.storage.store import ExternalTransaction, Store
+from holdfast.tasks.decorators import AsyncTaskHost
 
 
 class AsyncTransaction:
@@ -21,28 +21,28 @@ class AsyncTransaction:
     A refused operation leaves nothing behind, so that the caller may catch the error and go on.
     """
 
-    def __init__(self, operations: Operations, joined: Joined) -> None:
+    def __init__(self, operations: Operations, joined: ExternalTransaction) -> None:
         self._operations = operations.async_on(joined)
         self._joined = joined
 
-    enqueue = awaiting(Operations.enqueue)
-    enqueue_many = awaiting(Operations.enqueue_many)
-    heartbeat = awaiting(Operations.heartbeat)
-    progress = awaiting(Operations.progress)
-    attach = awaiting(Operations.attach)
-    settle = awaiting(Operations.settle)
-    settle_many = awaiting(Operations.settle_many)
-    get = awaiting(Operations.get)
-    cancel = awaiting(Operations.cancel)
-    requeue = awaiting(Operations.requeue)
-    reprioritize = awaiting(Operations.reprioritize)
+    enqueue = async_method(Operations.enqueue)
+    enqueue_many = async_method(Operations.enqueue_many)
+    heartbeat = async_method(Operations.heartbeat)
+    progress = async_method(Operations.progress)
+    attach = async_method(Operations.attach)
+    settle = async_method(Operations.settle)
+    settle_many = async_method(Operations.settle_many)
+    get = async_method(Operations.get)
+    cancel = async_method(Operations.cancel)
+    requeue = async_method(Operations.requeue)
+    reprioritize = async_method(Operations.reprioritize)
 
     async def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL in the transaction and return the rows."""
         return await self._joined.execute_async(sql, values)
 
 
-class AsyncQueue(AwaitedHost):
+class AsyncQueue(AsyncTaskHost):
     """A durable work queue, awaited. Opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations | None = None) -> None:
@@ -69,49 +69,49 @@ class AsyncQueue(AwaitedHost):
         """The operations without colour, for a worker."""
         return self._operations
 
-    enqueue = awaiting(Operations.enqueue)
-    enqueue_many = awaiting(Operations.enqueue_many)
-    claim = awaiting(Operations.claim)
-    claim_many = awaiting(Operations.claim_many)
-    heartbeat = awaiting(Operations.heartbeat)
-    heartbeat_many = awaiting(Operations.heartbeat_many)
-    acknowledge = awaiting(Operations.acknowledge)
-    progress = awaiting(Operations.progress)
-    attach = awaiting(Operations.attach)
-    settle = awaiting(Operations.settle)
-    settle_many = awaiting(Operations.settle_many)
-    settle_and_claim = awaiting(Operations.settle_and_claim)
-    get = awaiting(Operations.get)
-    wait = awaiting(Operations.wait)
-    jobs = awaiting(Operations.jobs)
-    attempts = awaiting(Operations.attempts)
-    artifacts = awaiting(Operations.artifacts)
-    artifact = awaiting(Operations.artifact)
-    counts = awaiting(Operations.counts)
-    tally = awaiting(Operations.tally)
-    backlog = awaiting(Operations.backlog)
-    unserved = awaiting(Operations.unserved)
-    events = awaiting(Operations.events)
-    workers = awaiting(Operations.workers)
-    report = awaiting(Operations.report)
-    cancel = awaiting(Operations.cancel)
-    cancel_many = awaiting(Operations.cancel_many)
-    requeue = awaiting(Operations.requeue)
-    requeue_many = awaiting(Operations.requeue_many)
-    requeue_failed = awaiting(Operations.requeue_failed)
-    reprioritize = awaiting(Operations.reprioritize)
-    kinds = awaiting(Operations.kinds)
-    retire = awaiting(Operations.retire)
-    restore = awaiting(Operations.restore)
-    prune = awaiting(Operations.prune)
-    lanes = awaiting(Operations.lanes)
-    set_lane = awaiting(Operations.set_lane)
-    claim_session = awaiting(Operations.claim_session)
-    claim_any_session = awaiting(Operations.claim_any_session)
-    cancel_session = awaiting(Operations.cancel_session)
-    open_session = awaiting(Operations.open_session)
-    renew_session = awaiting(Operations.renew_session)
-    close_session = awaiting(Operations.close_session)
+    enqueue = async_method(Operations.enqueue)
+    enqueue_many = async_method(Operations.enqueue_many)
+    claim = async_method(Operations.claim)
+    claim_many = async_method(Operations.claim_many)
+    heartbeat = async_method(Operations.heartbeat)
+    heartbeat_many = async_method(Operations.heartbeat_many)
+    acknowledge = async_method(Operations.acknowledge)
+    progress = async_method(Operations.progress)
+    attach = async_method(Operations.attach)
+    settle = async_method(Operations.settle)
+    settle_many = async_method(Operations.settle_many)
+    settle_and_claim = async_method(Operations.settle_and_claim)
+    get = async_method(Operations.get)
+    wait = async_method(Operations.wait)
+    jobs = async_method(Operations.jobs)
+    attempts = async_method(Operations.attempts)
+    artifacts = async_method(Operations.artifacts)
+    artifact = async_method(Operations.artifact)
+    counts = async_method(Operations.counts)
+    tally = async_method(Operations.tally)
+    backlog = async_method(Operations.backlog)
+    unserved = async_method(Operations.unserved)
+    events = async_method(Operations.events)
+    workers = async_method(Operations.workers)
+    report = async_method(Operations.report)
+    cancel = async_method(Operations.cancel)
+    cancel_many = async_method(Operations.cancel_many)
+    requeue = async_method(Operations.requeue)
+    requeue_many = async_method(Operations.requeue_many)
+    requeue_failed = async_method(Operations.requeue_failed)
+    reprioritize = async_method(Operations.reprioritize)
+    kinds = async_method(Operations.kinds)
+    retire = async_method(Operations.retire)
+    restore = async_method(Operations.restore)
+    prune = async_method(Operations.prune)
+    lanes = async_method(Operations.lanes)
+    set_lane = async_method(Operations.set_lane)
+    claim_session = async_method(Operations.claim_session)
+    claim_any_session = async_method(Operations.claim_any_session)
+    cancel_session = async_method(Operations.cancel_session)
+    open_session = async_method(Operations.open_session)
+    renew_session = async_method(Operations.renew_session)
+    close_session = async_method(Operations.close_session)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from holdfast.client import ids
 from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.middleware import Steps
+from holdfast.client.middleware import Middleware
 from holdfast.client.operations import Operations, Shared
 from holdfast.client.queue import Queue
 from holdfast.domain import limits, validation
@@ -57,7 +57,7 @@ def connect(
     pooler, through which nobody can be woken.
     """
     return queue_on(
-        _store(_Words(_text(url), durability, migrate, network_files, schema, listen_url, clock)),
+        _store(_Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)),
     )
 
 
@@ -72,7 +72,7 @@ def connect_async(
     clock: Clock | None = None,
 ) -> AsyncQueue:
     """Return the queue at *url* with the same methods as `connect` gives, to be awaited."""
-    return async_queue_on(_store(_Words(_text(url), durability, migrate, network_files, schema, listen_url, clock)))
+    return async_queue_on(_store(_Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)))
 
 
 def queue_on(store: Store) -> Queue:
@@ -95,7 +95,7 @@ def store_at(address: dict[str, Any]) -> Store:
     return PostgresStore(**address)
 
 
-class _Words(NamedTuple):
+class _Options(NamedTuple):
     """The words of `connect`, as they were given."""
 
     url: str
@@ -120,7 +120,7 @@ def _refuse_unsupported_url(url: str) -> None:
         raise InvalidInput("url", "begins with 'sqlite:' but not with 'sqlite://'; give the path, or the whole URL")
 
 
-def _store(words: _Words) -> Store:
+def _store(words: _Options) -> Store:
     validation.one_of(words.durability, "durability", ("full", "relaxed"))
     validation.flag(words.migrate, "migrate")
     validation.flag(words.network_files, "network_files")
@@ -149,7 +149,7 @@ def _refuse_mistyped_server(url: str, separator: str) -> None:
         raise InvalidInput("url", "names a server in an unknown form; write postgresql://user:password@host/database")
 
 
-def _sqlite_store(words: _Words, path: str) -> Store:
+def _sqlite_store(words: _Options, path: str) -> Store:
     for word, given, plain in (
         ("schema", words.schema, SCHEMA_DEFAULT),
         ("listen_url", words.listen_url, None),
@@ -165,7 +165,7 @@ def _sqlite_store(words: _Words, path: str) -> Store:
     )
 
 
-def _postgres_store(words: _Words) -> Store:
+def _postgres_store(words: _Options) -> Store:
     for word, given, plain in (
         ("durability", words.durability, "full"),
         ("network_files", words.network_files, False),
@@ -205,4 +205,4 @@ def _operations(store: Store) -> Operations:
 
 def operations_on(store: Store, claimer: ClaimOptions) -> Operations:
     """Return the operations of *store* for one claimer."""
-    return Operations(SyncRunner(store), Shared(claimer, Steps(store)))
+    return Operations(SyncRunner(store), Shared(claimer, Middleware(store)))

@@ -15,8 +15,8 @@ from holdfast.domain.routing import (
     LaneOrder,
     LaneState,
 )
-from holdfast.operations import admin as operate_scripts
-from holdfast.operations import lanes as lane_scripts
+from holdfast.operations import admin as admin_operations
+from holdfast.operations import lanes as lane_operations
 from holdfast.storage.runners import Runner
 
 
@@ -29,7 +29,7 @@ class LaneOperations:
 
     async def lanes(self) -> list[Lane]:
         """Return every lane that was configured or has ever been used, by name."""
-        return await self.runner.read(lane_scripts.lanes)
+        return await self.runner.read(lane_operations.lanes)
 
     async def set_lane(
         self,
@@ -53,11 +53,11 @@ class LaneOperations:
             validation.one_of(events, "events", EVENT_SCOPES)
         if backoff is not None:
             validation.one_of(backoff, "backoff", LANE_BACKOFFS)
-        change = lane_scripts.LaneChange(state, order, events, backoff)
-        changed, routes = await self.runner.write(lane_scripts.set_lane, lane, change)
+        change = lane_operations.LaneChange(state, order, events, backoff)
+        changed, routes = await self.runner.write(lane_operations.set_lane, lane, change)
         after = 0
         rearranged = order is not None or backoff is not None
-        while rearranged and (waiting := (await self.runner.read(operate_scripts.waiting_on, routes, after))):
-            await self.runner.write(lane_scripts.rearrange, waiting)
+        while rearranged and (waiting := (await self.runner.read(admin_operations.waiting_on, routes, after))):
+            await self.runner.write(lane_operations.rearrange, waiting)
             after = waiting[-1]
         return changed

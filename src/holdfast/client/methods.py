@@ -27,7 +27,7 @@ class HasStore(HasOperations, Protocol):
     _store: Store
 
 
-def leasing(
+def leasing_sync_method(
     operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
     """Return an *operation* that leases as a sync method, which gives back what it leased if it is interrupted."""
@@ -40,7 +40,7 @@ def leasing(
     return method
 
 
-def blocking(
+def sync_method(
     operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
     """Return *operation* as a sync method."""
@@ -52,7 +52,7 @@ def blocking(
     return method
 
 
-def awaiting(
+def async_method(
     operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Return *operation* as an async method."""

@@ -13,12 +13,12 @@ from typing import TypeAlias
 
 from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
 from holdfast.domain.job import Job
-from holdfast.domain.new_job import Admission
+from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Enqueued
-from holdfast.operations import claim as claim_scripts
-from holdfast.operations import enqueue as enqueue_scripts
-from holdfast.operations import settle as settle_scripts
+from holdfast.operations import claim as claim_operations
+from holdfast.operations import enqueue as enqueue_operations
+from holdfast.operations import settle as settle_operations
 from holdfast.storage.runners import Runner
 from holdfast.storage.store import Store
 
@@ -26,43 +26,43 @@ Settling: TypeAlias = Sequence[tuple[Claim, CheckedOutcome]]
 """Claims and how their attempts ended, checked."""
 
 
-class Steps:
+class Middleware:
     """The steps as they are."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def enqueue_one(self, runner: Runner, admission: Admission) -> Enqueued:
+    async def enqueue_one(self, runner: Runner, admission: CheckedJob) -> Enqueued:
         """Store one job."""
-        again = partial(enqueue_scripts.enqueue_job, new=admission, resent=True)
+        again = partial(enqueue_operations.enqueue_job, new=admission, resent=True)
         plain = partial(self.store.plain_enqueue, admission, again)
-        return await runner.write_plain(plain, enqueue_scripts.enqueue_job, admission)
+        return await runner.write_plain(plain, enqueue_operations.enqueue_job, admission)
 
-    async def enqueue(self, runner: Runner, admissions: Sequence[Admission]) -> list[Enqueued]:
+    async def enqueue(self, runner: Runner, admissions: Sequence[CheckedJob]) -> list[Enqueued]:
         """Store jobs, all or none."""
-        return await runner.write(enqueue_scripts.enqueue_jobs, admissions)
+        return await runner.write(enqueue_operations.enqueue_jobs, admissions)
 
     async def claim(self, runner: Runner, request: ClaimRequest) -> list[Claim]:
         """Lease what there is now."""
-        return await runner.lease(claim_scripts.undo_claims, claim_scripts.claim_jobs, request)
+        return await runner.lease(claim_operations.undo_claims, claim_operations.claim_jobs, request)
 
     async def settle(self, runner: Runner, settling: Settling) -> list[Settlement]:
         """Record outcomes, each with its own answer."""
         settled: list[Settlement] = []
-        for part in settle_scripts.divide_settlements(settling):
-            settled += await runner.write(settle_scripts.settle_jobs, part)
+        for part in settle_operations.divide_settlements(settling):
+            settled += await runner.write(settle_operations.settle_jobs, part)
         return settled
 
     async def settle_and_claim(
         self, runner: Runner, settling: Settling, started: Sequence[Lease], request: ClaimRequest
     ) -> tuple[list[Settlement], list[Claim]]:
         """Record outcomes, acknowledge what has started and lease what there is then, in one commit if it can be."""
-        *before, last = settle_scripts.divide_settlements(settling)
+        *before, last = settle_operations.divide_settlements(settling)
         settled: list[Settlement] = []
         for part in before:
-            settled += await runner.write(settle_scripts.settle_jobs, part)
-        undo = claim_scripts.undo_settle_and_claim
-        newest, claims = await runner.lease(undo, claim_scripts.settle_and_claim, last, started, request)
+            settled += await runner.write(settle_operations.settle_jobs, part)
+        undo = claim_operations.undo_settle_and_claim
+        newest, claims = await runner.lease(undo, claim_operations.settle_and_claim, last, started, request)
         return [*settled, *newest], claims
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Unpack, cast, overload
 
 from holdfast.client import ids, validate_calls
-from holdfast.client.admin import OperatorOperations
-from holdfast.client.middleware import Steps, Watch
+from holdfast.client.admin import AdminOperations
+from holdfast.client.middleware import Middleware, Watch
 from holdfast.client.sessions import SessionOperations
 from holdfast.client.validate_calls import Held
 from holdfast.domain import limits, validation
@@ -39,13 +39,13 @@ from holdfast.domain.results import (
 from holdfast.domain.serving import Unserved
 from holdfast.domain.session_leases import SessionClaim
 from holdfast.domain.validation import Duration
-from holdfast.operations import admin as operate_scripts
-from holdfast.operations import claim as claim_scripts
-from holdfast.operations import events as event_scripts
-from holdfast.operations import jobs as inspect_scripts
-from holdfast.operations import lease as lease_scripts
-from holdfast.operations import retention as retention_scripts
-from holdfast.operations import workers as worker_scripts
+from holdfast.operations import admin as admin_operations
+from holdfast.operations import claim as claim_operations
+from holdfast.operations import events as event_operations
+from holdfast.operations import jobs as job_operations
+from holdfast.operations import lease as lease_operations
+from holdfast.operations import retention as retention_operations
+from holdfast.operations import workers as worker_operations
 from holdfast.storage.notifications import job_topic, lane_topic
 from holdfast.storage.runners import AsyncRunner, Runner, SyncRunner
 from holdfast.storage.store import AsyncTarget, SyncTarget
@@ -75,7 +75,7 @@ class Shared:
 
     claimer: ClaimOptions
     """Who claims if a call does not say: this start of this process."""
-    steps: Steps
+    steps: Middleware
     """How jobs are enqueued, claimed and settled; tracing replaces it."""
     watches: tuple[Watch, ...] = ()
     """What workers call for the attempts they hold."""
@@ -83,7 +83,7 @@ class Shared:
     """The tasks of the queue, whose options and signatures hold for jobs of their kinds."""
 
 
-class Operations(OperatorOperations, SessionOperations):
+class Operations(AdminOperations, SessionOperations):
     """What can be asked of a store, checked and turned into procedures."""
 
     def __init__(self, runner: Runner, shared: Shared) -> None:
@@ -107,7 +107,7 @@ class Operations(OperatorOperations, SessionOperations):
         return self.on(AsyncRunner(target))
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> Middleware:
         """How jobs are enqueued, claimed and settled."""
         return self.shared.steps
 
@@ -177,7 +177,7 @@ class Operations(OperatorOperations, SessionOperations):
             (claim.lease, claim.lease_ms if given_ms is None else given_ms)
             for claim in map(validate_calls.claim, claims)
         ]
-        return await self.runner.write(lease_scripts.heartbeat, held)
+        return await self.runner.write(lease_operations.heartbeat, held)
 
     async def acknowledge(self, claim: Claim) -> Renewal:
         """Say that the handler of a job taken ahead starts, or raise `LeaseLost`; the lease is extended as well.
@@ -187,28 +187,28 @@ class Operations(OperatorOperations, SessionOperations):
         """
         held = validate_calls.claim(claim)
         beats = [(held.lease, held.lease_ms)]
-        [answer] = await self.runner.write(lease_scripts.heartbeat, beats, None, (held.job.seq,))
+        [answer] = await self.runner.write(lease_operations.heartbeat, beats, None, (held.job.seq,))
         if isinstance(answer, HoldfastError):
             raise answer
         return answer
 
-    async def keep_many(self, held: Sequence[Kept]) -> list[Renewal | HoldfastError]:
+    async def renew_many(self, held: Sequence[Kept]) -> list[Renewal | HoldfastError]:
         """Extend many leases as `heartbeat_many` does, in one commit with what is new of their handlers."""
         beats = [(kept.claim.lease, kept.claim.lease_ms) for kept in held]
         notes = {kept.claim.job.seq: kept.note for kept in held if kept.note is not None}
         started = {kept.claim.job.seq for kept in held if kept.started}
-        return await self.runner.write(lease_scripts.heartbeat, beats, notes, started)
+        return await self.runner.write(lease_operations.heartbeat, beats, notes, started)
 
     async def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Job:
         """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
         phase = validation.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else validation.number(percent, "percent", 0, 100)
-        return await self.runner.write(lease_scripts.progress, validate_calls.claim(claim).lease, phase, percent)
+        return await self.runner.write(lease_operations.progress, validate_calls.claim(claim).lease, phase, percent)
 
     async def attach(self, claim: Claim, artifacts: Sequence[Artifact]) -> None:
         """Store artifacts of the running job, or raise `LeaseLost`; one of the same name is replaced."""
         checked = check_artifacts(artifacts)
-        await self.runner.write(lease_scripts.attach, validate_calls.claim(claim).lease, checked)
+        await self.runner.write(lease_operations.attach, validate_calls.claim(claim).lease, checked)
 
     # --- settle ----------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Operations(OperatorOperations, SessionOperations):
         """Record the outcome of an attempt and return the job it leaves behind, or raise `LeaseLost`.
 
         Follow-ups, artifacts and events commit together with it. Sending the same settle again succeeds. A session
-        claim takes one outcome for all of its batches, or one for each: all are settled in one commit, or none.
+        claim takes one outcome for all of its entries, or one for each: all are settled in one commit, or none.
         """
         if isinstance(claim, SessionClaim):
             return await self._settle_session(claim, outcome)
@@ -268,7 +268,7 @@ class Operations(OperatorOperations, SessionOperations):
         With *tenant*, other tenants' jobs are not found.
         """
         wanted = validate_calls.job_id_or_number(job_id)
-        return await self.runner.read(inspect_scripts.get, wanted, validate_calls.tenant(tenant))
+        return await self.runner.read(job_operations.get, wanted, validate_calls.tenant(tenant))
 
     async def wait(  # the store's own wait, for sync callers too
         self,
@@ -292,12 +292,12 @@ class Operations(OperatorOperations, SessionOperations):
                 looks = min(looks * 1.5, _POLL_SECONDS_LAST)
 
     async def _look(self, job_id: str, tenant: str | None) -> Job:
-        job, overdue = await self.runner.read(inspect_scripts.look, job_id, tenant)
+        job, overdue = await self.runner.read(job_operations.look, job_id, tenant)
         if not overdue:
             return job
         # The deadline has passed and no worker came by to notice: whoever waits brings it to its end.
-        await self.runner.write(claim_scripts.expire_overdue)
-        return await self.runner.read(inspect_scripts.get, job_id, tenant)
+        await self.runner.write(claim_operations.expire_overdue)
+        return await self.runner.read(job_operations.get, job_id, tenant)
 
     async def jobs(
         self,
@@ -314,7 +314,7 @@ class Operations(OperatorOperations, SessionOperations):
     ) -> JobPage:
         """Return a page of jobs, newest first, and the cursor for the next page.
 
-        *state* is one state or several. One finished state is listed by its end; all else, and the batches of a
+        *state* is one state or several. One finished state is listed by its end; all else, and the entries of a
         *session* of *tenant* or of the default tenant, by enqueue order. *older_than* counts from a job's end, or
         from its enqueueing if it has not finished.
         """
@@ -329,39 +329,39 @@ class Operations(OperatorOperations, SessionOperations):
         )
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = validation.optional_name(after, "after")
-        return await self.runner.read(inspect_scripts.jobs, wanted, after, limit)
+        return await self.runner.read(job_operations.jobs, wanted, after, limit)
 
     async def attempts(self, job_id: str, *, tenant: str | None = None) -> list[Attempt]:
         """Return the attempts of a job, oldest first, the newest of them perhaps still running."""
         return await self.runner.read(
-            inspect_scripts.attempts, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+            job_operations.attempts, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         )
 
     async def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
         """Return what artifacts a job has, by name, without their bytes."""
         return await self.runner.read(
-            inspect_scripts.artifacts, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+            job_operations.artifacts, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         )
 
     async def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Artifact:
         """Return one artifact with its bytes, or raise `ArtifactNotFound`."""
         name = validation.name(name, "name")
         return await self.runner.read(
-            inspect_scripts.artifact, validate_calls.job_id(job_id), name, validate_calls.tenant(tenant)
+            job_operations.artifact, validate_calls.job_id(job_id), name, validate_calls.tenant(tenant)
         )
 
     async def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
         """Count jobs by state, kind, lane, tenant or failure class. This reads every job: not for a hot loop."""
         by = validation.one_of(by, "by", COUNT_BY)
-        return await self.runner.read(inspect_scripts.counts, by, validate_calls.tenant(tenant))
+        return await self.runner.read(job_operations.counts, by, validate_calls.tenant(tenant))
 
     async def backlog(self) -> Backlog:
         """Return what waits and runs, counted up to a bound, so that it can be asked every few seconds."""
-        return await self.runner.read(inspect_scripts.backlog)
+        return await self.runner.read(job_operations.backlog)
 
     async def unserved(self) -> list[Unserved]:
         """Return the ready jobs that no live worker takes, by lane, kind and required capabilities, and why."""
-        return await self.runner.read(inspect_scripts.unserved)
+        return await self.runner.read(job_operations.unserved)
 
     async def events(
         self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
@@ -377,7 +377,7 @@ class Operations(OperatorOperations, SessionOperations):
         with self.runner.listen() as listener:
             while True:
                 page, held_back = await self.runner.read(
-                    event_scripts.page, after, limit, validate_calls.tenant(tenant)
+                    event_operations.page, after, limit, validate_calls.tenant(tenant)
                 )
                 if not held_back or left <= 0:
                     return page
@@ -387,23 +387,23 @@ class Operations(OperatorOperations, SessionOperations):
     async def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
         """Return the workers that said something last: who runs, what it takes and holds, when it last said so."""
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
-        return await self.runner.read(worker_scripts.newest, limit)
+        return await self.runner.read(worker_operations.newest, limit)
 
     async def worker_beat(self, worker: WorkerInfo) -> None:
         """Write what one start of a worker says of itself."""
-        await self.runner.write(worker_scripts.beat, worker)
+        await self.runner.write(worker_operations.beat, worker)
 
     async def worker_leave(self, worker: str, incarnation: str) -> None:
         """Delete the row of a start that ends in good order."""
-        await self.runner.write(worker_scripts.leave, worker, incarnation)
+        await self.runner.write(worker_operations.leave, worker, incarnation)
 
     async def report(self) -> StoreReport:
         """Return what an operator should know of the store's health."""
-        return await self.runner.read(inspect_scripts.report)
+        return await self.runner.read(job_operations.report)
 
     async def troubles(self) -> list[Finding]:
         """Return what of the report concerns jobs and can be asked often."""
-        return await self.runner.read(inspect_scripts.troubles)
+        return await self.runner.read(job_operations.troubles)
 
     # --- operate ---------------------------------------------------------------------------------------------------
 
@@ -414,7 +414,7 @@ class Operations(OperatorOperations, SessionOperations):
         """
         force = validation.flag(force, "force")
         return await self.runner.write(
-            operate_scripts.cancel,
+            admin_operations.cancel,
             validate_calls.job_id(job_id),
             validate_calls.tenant(tenant),
             force=force,
@@ -423,14 +423,14 @@ class Operations(OperatorOperations, SessionOperations):
     async def requeue(self, job_id: str, *, tenant: str | None = None) -> Job:
         """Make a failed or cancelled job ready again with all its attempts, or raise `Conflict`."""
         return await self.runner.write(
-            operate_scripts.requeue, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+            admin_operations.requeue, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         )
 
     async def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Job:
         """Change the priority of an unfinished job."""
         priority = validation.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
         return await self.runner.write(
-            operate_scripts.reprioritize,
+            admin_operations.reprioritize,
             validate_calls.job_id(job_id),
             priority,
             validate_calls.tenant(tenant),
@@ -442,16 +442,16 @@ class Operations(OperatorOperations, SessionOperations):
         A running one is retired when its attempt ends without having finished it.
         """
         kind = validation.name(kind, "kind")
-        routes = await self.runner.write(operate_scripts.retire_kind, kind)
+        routes = await self.runner.write(admin_operations.retire_kind, kind)
         total = after = 0
-        while waiting := (await self.runner.read(operate_scripts.waiting_on, routes, after)):
-            total += await self.runner.write(operate_scripts.retire_jobs, waiting)
+        while waiting := (await self.runner.read(admin_operations.waiting_on, routes, after)):
+            total += await self.runner.write(admin_operations.retire_jobs, waiting)
             after = waiting[-1]
         return total
 
     async def restore(self, kind: str) -> None:
         """Take new jobs of a retired kind again; jobs already retired stay so. Raises `UnknownKind` if it is not."""
-        if not (await self.runner.write(operate_scripts.restore_kind, validation.name(kind, "kind"))):
+        if not (await self.runner.write(admin_operations.restore_kind, validation.name(kind, "kind"))):
             raise UnknownKind(kind, "is not retired")
 
     async def prune(
@@ -466,7 +466,7 @@ class Operations(OperatorOperations, SessionOperations):
         """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded bites.
 
         The event log is shortened from its start, by *events_older_than* or else *older_than*. A session forgets the
-        source keys of batches that were deleted longer ago than *source_keys_older_than*, by default 7 days. With
+        source keys of entries that were deleted longer ago than *source_keys_older_than*, by default 7 days. With
         *dry_run* it deletes nothing and returns how many it would.
         """
         sources_age_ms = validation.duration_ms(source_keys_older_than, "source_keys_older_than")
@@ -479,14 +479,14 @@ class Operations(OperatorOperations, SessionOperations):
             return await self._prunable(tuple(chosen), age_ms, events_age_ms)
         jobs = events = 0
         for state in chosen:
-            while bite := (await self.runner.write(retention_scripts.prune_jobs, state, age_ms)):
+            while bite := (await self.runner.write(retention_operations.prune_jobs, state, age_ms)):
                 jobs += bite
-        while await self.runner.write(retention_scripts.prune_sources, sources_age_ms):
+        while await self.runner.write(retention_operations.prune_sources, sources_age_ms):
             pass
         left = _HELD_BACK_SECONDS
         with self.runner.listen() as listener:
             while True:
-                bite, held_back = await self.runner.write(retention_scripts.prune_events, events_age_ms)
+                bite, held_back = await self.runner.write(retention_operations.prune_events, events_age_ms)
                 events += bite
                 if held_back and left > 0:
                     left -= await listener.wait(_HELD_BACK_SECONDS / 50)
@@ -496,11 +496,11 @@ class Operations(OperatorOperations, SessionOperations):
     async def _prunable(self, states: tuple[State, ...], age_ms: int, events_age_ms: int) -> Pruned:
         found: list[Tally] = []
         if states:
-            found = await self.runner.read(inspect_scripts.tally, JobFilter(states=states, age_ms=age_ms))
+            found = await self.runner.read(job_operations.tally, JobFilter(states=states, age_ms=age_ms))
         left = _HELD_BACK_SECONDS
         with self.runner.listen() as listener:
             while True:
-                events, held_back = await self.runner.read(retention_scripts.count_prunable_events, events_age_ms)
+                events, held_back = await self.runner.read(retention_operations.count_prunable_events, events_age_ms)
                 if not held_back or left <= 0:
                     return Pruned(sum(one.jobs for one in found), events)
                 left -= await listener.wait(_HELD_BACK_SECONDS / 50)
@@ -518,7 +518,7 @@ class Operations(OperatorOperations, SessionOperations):
                     return []
                 tried = False
                 # A job that falls due or a lease that expires sends no notification.
-                coming = await self.runner.read(claim_scripts.seconds_to_come)
+                coming = await self.runner.read(claim_operations.seconds_to_come)
                 left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
 
     def _claim_request(self, limit: int, words: ClaimOptions) -> ClaimRequest:

@@ -1,4 +1,4 @@
-"""`Queue`: the blocking face. Safe to share between threads."""
+"""`Queue`: the sync_method face. Safe to share between threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.client import validate_calls
-from holdfast.client.methods import blocking, leasing
+from holdfast.client.methods import leasing_sync_method, sync_method
 from holdfast.client.operations import Operations
-from holdfast.storage.store import Joined, Store
-from holdfast.tasks.decorators import BlockingHost
+from holdfast.storage.store import ExternalTransaction, Store
+from holdfast.tasks.decorators import SyncTaskHost
 
 
 class Transaction:
@@ -20,28 +20,28 @@ class Transaction:
     A refused operation leaves nothing behind, so that the caller may catch the error and go on.
     """
 
-    def __init__(self, operations: Operations, joined: Joined) -> None:
+    def __init__(self, operations: Operations, joined: ExternalTransaction) -> None:
         self._operations = operations.sync_on(joined)
         self._joined = joined
 
-    enqueue = blocking(Operations.enqueue)
-    enqueue_many = blocking(Operations.enqueue_many)
-    heartbeat = blocking(Operations.heartbeat)
-    progress = blocking(Operations.progress)
-    attach = blocking(Operations.attach)
-    settle = blocking(Operations.settle)
-    settle_many = blocking(Operations.settle_many)
-    get = blocking(Operations.get)
-    cancel = blocking(Operations.cancel)
-    requeue = blocking(Operations.requeue)
-    reprioritize = blocking(Operations.reprioritize)
+    enqueue = sync_method(Operations.enqueue)
+    enqueue_many = sync_method(Operations.enqueue_many)
+    heartbeat = sync_method(Operations.heartbeat)
+    progress = sync_method(Operations.progress)
+    attach = sync_method(Operations.attach)
+    settle = sync_method(Operations.settle)
+    settle_many = sync_method(Operations.settle_many)
+    get = sync_method(Operations.get)
+    cancel = sync_method(Operations.cancel)
+    requeue = sync_method(Operations.requeue)
+    reprioritize = sync_method(Operations.reprioritize)
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL in the transaction and return the rows."""
         return self._joined.execute(sql, values)
 
 
-class Queue(BlockingHost):
+class Queue(SyncTaskHost):
     """A durable work queue. Opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations | None = None) -> None:
@@ -68,49 +68,49 @@ class Queue(BlockingHost):
         """The operations without colour, for a worker."""
         return self._operations
 
-    enqueue = blocking(Operations.enqueue)
-    enqueue_many = blocking(Operations.enqueue_many)
-    claim = leasing(Operations.claim)
-    claim_many = leasing(Operations.claim_many)
-    heartbeat = blocking(Operations.heartbeat)
-    heartbeat_many = blocking(Operations.heartbeat_many)
-    acknowledge = blocking(Operations.acknowledge)
-    progress = blocking(Operations.progress)
-    attach = blocking(Operations.attach)
-    settle = blocking(Operations.settle)
-    settle_many = blocking(Operations.settle_many)
-    settle_and_claim = leasing(Operations.settle_and_claim)
-    get = blocking(Operations.get)
-    wait = blocking(Operations.wait)
-    jobs = blocking(Operations.jobs)
-    attempts = blocking(Operations.attempts)
-    artifacts = blocking(Operations.artifacts)
-    artifact = blocking(Operations.artifact)
-    counts = blocking(Operations.counts)
-    tally = blocking(Operations.tally)
-    backlog = blocking(Operations.backlog)
-    unserved = blocking(Operations.unserved)
-    events = blocking(Operations.events)
-    workers = blocking(Operations.workers)
-    report = blocking(Operations.report)
-    cancel = blocking(Operations.cancel)
-    cancel_many = blocking(Operations.cancel_many)
-    requeue = blocking(Operations.requeue)
-    requeue_many = blocking(Operations.requeue_many)
-    requeue_failed = blocking(Operations.requeue_failed)
-    reprioritize = blocking(Operations.reprioritize)
-    kinds = blocking(Operations.kinds)
-    retire = blocking(Operations.retire)
-    restore = blocking(Operations.restore)
-    prune = blocking(Operations.prune)
-    lanes = blocking(Operations.lanes)
-    set_lane = blocking(Operations.set_lane)
-    claim_session = leasing(Operations.claim_session)
-    claim_any_session = leasing(Operations.claim_any_session)
-    cancel_session = blocking(Operations.cancel_session)
-    open_session = leasing(Operations.open_session)
-    renew_session = blocking(Operations.renew_session)
-    close_session = blocking(Operations.close_session)
+    enqueue = sync_method(Operations.enqueue)
+    enqueue_many = sync_method(Operations.enqueue_many)
+    claim = leasing_sync_method(Operations.claim)
+    claim_many = leasing_sync_method(Operations.claim_many)
+    heartbeat = sync_method(Operations.heartbeat)
+    heartbeat_many = sync_method(Operations.heartbeat_many)
+    acknowledge = sync_method(Operations.acknowledge)
+    progress = sync_method(Operations.progress)
+    attach = sync_method(Operations.attach)
+    settle = sync_method(Operations.settle)
+    settle_many = sync_method(Operations.settle_many)
+    settle_and_claim = leasing_sync_method(Operations.settle_and_claim)
+    get = sync_method(Operations.get)
+    wait = sync_method(Operations.wait)
+    jobs = sync_method(Operations.jobs)
+    attempts = sync_method(Operations.attempts)
+    artifacts = sync_method(Operations.artifacts)
+    artifact = sync_method(Operations.artifact)
+    counts = sync_method(Operations.counts)
+    tally = sync_method(Operations.tally)
+    backlog = sync_method(Operations.backlog)
+    unserved = sync_method(Operations.unserved)
+    events = sync_method(Operations.events)
+    workers = sync_method(Operations.workers)
+    report = sync_method(Operations.report)
+    cancel = sync_method(Operations.cancel)
+    cancel_many = sync_method(Operations.cancel_many)
+    requeue = sync_method(Operations.requeue)
+    requeue_many = sync_method(Operations.requeue_many)
+    requeue_failed = sync_method(Operations.requeue_failed)
+    reprioritize = sync_method(Operations.reprioritize)
+    kinds = sync_method(Operations.kinds)
+    retire = sync_method(Operations.retire)
+    restore = sync_method(Operations.restore)
+    prune = sync_method(Operations.prune)
+    lanes = sync_method(Operations.lanes)
+    set_lane = sync_method(Operations.set_lane)
+    claim_session = leasing_sync_method(Operations.claim_session)
+    claim_any_session = leasing_sync_method(Operations.claim_any_session)
+    cancel_session = sync_method(Operations.cancel_session)
+    open_session = leasing_sync_method(Operations.open_session)
+    renew_session = sync_method(Operations.renew_session)
+    close_session = sync_method(Operations.close_session)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

@@ -22,9 +22,9 @@ from holdfast.domain.session_claims import (
 )
 from holdfast.domain.session_leases import Opening, SessionClaim, SessionLease
 from holdfast.domain.validation import Duration
-from holdfast.operations import session_claim as claim_scripts
-from holdfast.operations import session_lease as lease_scripts
-from holdfast.operations import session_settle as settle_scripts
+from holdfast.operations import session_claim as claim_operations
+from holdfast.operations import session_lease as lease_operations
+from holdfast.operations import session_settle as settle_operations
 from holdfast.storage.contract import Transaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 
@@ -36,7 +36,7 @@ class SessionOperations(LaneOperations):
     """What can be asked of sessions, checked and turned into procedures."""
 
     async def claim_session(self, session: str, **words: Unpack[SessionClaimOptions]) -> SessionClaim | None:
-        """Lease the next run of a session's batches, or return None if there is nothing to take now.
+        """Lease the next run of a session's entries, or return None if there is nothing to take now.
 
         See `SessionClaimOptions` for the words. Raises `Conflict` if somebody else is the session's runtime, and
         `LeaseLost` if the claim or lease shown is not held any more.
@@ -44,7 +44,7 @@ class SessionOperations(LaneOperations):
         asked = cast(SessionClaimOptions, {**self._claimer, **words})
         request = check_session_claim(session, asked, fresh_nonce=ids.lease_token())
         topic = session_topic(request.tenant or DEFAULT_NAME, session)
-        return await self._claim_run(request, claim_scripts.claim_session, [topic])
+        return await self._claim_run(request, claim_operations.claim_session, [topic])
 
     async def claim_any_session(self, **words: Unpack[AnySessionOptions]) -> SessionClaim | None:
         """Lease the next run of whichever session is ready, or return None if none is.
@@ -55,7 +55,7 @@ class SessionOperations(LaneOperations):
         asked = cast(AnySessionOptions, {**self._claimer, **words})
         request = check_any_session(asked, fresh_nonce=ids.lease_token())
         topics = [sessions_topic(lane) for lane in request.lanes or ()]
-        return await self._claim_run(request, claim_scripts.claim_any_session, topics)
+        return await self._claim_run(request, claim_operations.claim_any_session, topics)
 
     async def _claim_run(
         self,
@@ -67,21 +67,21 @@ class SessionOperations(LaneOperations):
         left = request.wait_ms / 1000
         with self.runner.listen(*(topics if left else ())) as listener:
             while True:
-                if found := await self.runner.lease(claim_scripts.undo_session_claim, claim, request):
+                if found := await self.runner.lease(claim_operations.undo_session_claim, claim, request):
                     return found
                 if left <= 0:
                     return None
-                # A batch that falls due or a lease that expires sends no notification.
-                coming = await self.runner.read(claim_scripts.seconds_to_session)
+                # An entry that falls due or a lease that expires sends no notification.
+                coming = await self.runner.read(claim_operations.seconds_to_session)
                 left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
 
     async def cancel_session(self, session: str, *, tenant: str = DEFAULT_NAME) -> list[str]:
-        """Cancel every batch of a session that nobody has in hand, in bounded bites; return their ids."""
+        """Cancel every entry of a session that nobody has in hand, in bounded bites; return their ids."""
         session, tenant = validation.name(session, "session"), validation.name(tenant, "tenant")
         cancelled: list[str] = []
         after: int | None = 0
         while after is not None:
-            found, after = await self.runner.write(settle_scripts.cancel_waiting, tenant, session, after)
+            found, after = await self.runner.write(settle_operations.cancel_waiting, tenant, session, after)
             cancelled += found
         return cancelled
 
@@ -98,7 +98,7 @@ class SessionOperations(LaneOperations):
         take_over: bool = False,
         lease_token: str | None = None,
     ) -> SessionLease:
-        """Become the one runtime of a session until the lease lapses, is closed, or is taken over.
+        """Become the one runtime of a session until the lease expires, is closed, or is taken over.
 
         Raises `Conflict` while somebody else is, or holds a claim of it. With *take_over* they lose it at once, with
         all that they hold of it. The same call sent again with the same *lease_token* returns the same lease.
@@ -113,7 +113,7 @@ class SessionOperations(LaneOperations):
             lease_ms=lease_ms(lease),
             take_over=validation.flag(take_over, "take_over"),
         )
-        return await self.runner.lease(lease_scripts.undo_open_session, lease_scripts.open_session, asked)
+        return await self.runner.lease(lease_operations.undo_open_session, lease_operations.open_session, asked)
 
     async def renew_session(self, lease: SessionLease, *, length: Duration | None = None) -> SessionLease:
         """Extend a session lease and the claims under it, by its first length unless *length* says otherwise.
@@ -122,21 +122,21 @@ class SessionOperations(LaneOperations):
         """
         held = _lease(lease)
         given_ms = held.lease_ms if length is None else lease_ms(length)
-        return await self.runner.write(lease_scripts.renew_session, held, given_ms)
+        return await self.runner.write(lease_operations.renew_session, held, given_ms)
 
     async def close_session(self, lease: SessionLease) -> None:
         """Give a session lease back; what is still held under it is released, without spending attempts."""
-        await self.runner.write(lease_scripts.close_session, _lease(lease))
+        await self.runner.write(lease_operations.close_session, _lease(lease))
 
     # --- the whole claim -------------------------------------------------------------------------------------------
 
     async def _heartbeat_session(self, claim: SessionClaim, lease: Duration | None) -> Renewal:
         given_ms = claim.lease_ms if lease is None else lease_ms(lease)
-        return await self.runner.write(settle_scripts.heartbeat_session, claim, given_ms)
+        return await self.runner.write(settle_operations.heartbeat_session, claim, given_ms)
 
     async def _settle_session(self, claim: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> list[Job]:
         outcomes = _outcomes(claim, outcome)
-        return await self.runner.write(settle_scripts.settle_session, claim, outcomes)
+        return await self.runner.write(settle_operations.settle_session, claim, outcomes)
 
 
 def _lease(value: Any) -> SessionLease:
@@ -148,13 +148,13 @@ def _lease(value: Any) -> SessionLease:
 def _outcomes(claim: Any, outcome: Outcome | Sequence[Outcome]) -> list[CheckedOutcome]:
     if not isinstance(claim, SessionClaim):
         raise InvalidInput("claim", f"must be a SessionClaim, not {type(claim).__name__}")
-    count = len(claim.batches)
+    count = len(claim.entries)
     if not isinstance(outcome, Sequence):
         # What comes with one outcome for all comes once: it belongs to the head.
         rest = Done(outcome.result) if isinstance(outcome, Done) else outcome
         return [_checked(claim, outcome), *(_checked(claim, rest) for _ in range(count - 1))]
     if len(outcome) != count:
-        raise InvalidInput("outcome", f"has {len(outcome)} entries; this claim has {count} batches")
+        raise InvalidInput("outcome", f"has {len(outcome)} outcomes; this claim has {count} entries")
     return [_checked(claim, one, f"outcome[{index}].") for index, one in enumerate(outcome)]
 
 

@@ -11,7 +11,7 @@ from holdfast.domain.claims import Claim
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import STATES, State
-from holdfast.domain.new_job import Admission, JobLike, check_job
+from holdfast.domain.new_job import CheckedJob, JobLike, check_job
 from holdfast.domain.outcomes import CheckedOutcome, Outcome, check_outcome
 from holdfast.domain.results import JobFilter
 from holdfast.domain.validation import Duration
@@ -26,13 +26,13 @@ def not_connected(function: str) -> InvalidInput:
     return InvalidInput("store", f'a queue is opened by its path or URL; write holdfast.{function}("jobs.db")')
 
 
-def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[Admission]:
+def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[CheckedJob]:
     """Return the jobs of one call in stored form, or raise `InvalidInput` naming the one that is wrong.
 
     The options of *tasks* hold for jobs of their kinds.
     """
     count(values, "jobs", limits.ENQUEUE_MANY_MAX)
-    admissions: list[Admission] = []
+    admissions: list[CheckedJob] = []
     chars = 0
     for index, new in enumerate(values):
         try:
@@ -47,7 +47,7 @@ def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[Admission]:
     return admissions
 
 
-def _refuse_bulk(admissions: Sequence[Admission]) -> None:
+def _refuse_bulk(admissions: Sequence[CheckedJob]) -> None:
     """Raise `InvalidInput` at the job that brings the payloads of one call beyond their limit."""
     size = 0
     for index, admission in enumerate(admissions):

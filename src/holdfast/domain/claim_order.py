@@ -1,8 +1,8 @@
 """The order in which ready jobs are claimed, written once.
 
 Among all ready jobs a claim may take: the listed kind (only if the claim drains by its list), then priority, then
-affinity within its bound, then the tenant's turn, then the due moment, then enqueue order. `claim_key` says so for
-one choice; `choose` makes many choices in a row, the turn moving on with each.
+affinity within its bound, then the tenant's fair_key, then the due moment, then enqueue order. `claim_key` says so
+for one choice; `choose` makes many choices in a row, the fair_key moving on with each.
 
 The first three make a *level*. Turns go round within each level by itself: after the tenant served last there comes
 the next one by name, and after the last name the first. One round for all levels would let a tenant with urgent work
@@ -43,7 +43,7 @@ class Preference(NamedTuple):
         """Return 0 for jobs to take first, 1 for the others.
 
         Within the bound, jobs beside what is loaded go first. Past it they go last, so that whatever has been
-        kept waiting, with another affinity or with none, gets its turn.
+        kept waiting, with another affinity or with none, gets its fair_key.
         """
         if not self.affinities:
             return 0
@@ -59,13 +59,13 @@ class Preference(NamedTuple):
         return self
 
 
-class Candidate(NamedTuple):
+class ReadyCandidate(NamedTuple):
     """What the order needs to know of one ready job."""
 
     listed: int
     priority: int
     affinity: str | None
-    turn: str
+    fair_key: str
     due_at_ms: int
     seq: int
     stream: Hashable = None
@@ -75,47 +75,47 @@ class Candidate(NamedTuple):
 Level: TypeAlias = tuple[int, int, int]
 """Listed kind, inverted priority, affinity rank: the smallest goes first."""
 Turns: TypeAlias = Mapping[Level, str]
-"""The turn served last, by level."""
+"""The fair_key served last, by level."""
 ClaimKey: TypeAlias = tuple[Level, tuple[bool, str], int, int]
 
 
-def level_of(candidate: Candidate, preference: Preference) -> Level:
-    """Return the level on which *candidate* takes its turn."""
+def level_of(candidate: ReadyCandidate, preference: Preference) -> Level:
+    """Return the level on which *candidate* takes its fair_key."""
     return (candidate.listed, -candidate.priority, preference.rank(candidate.affinity))
 
 
-def turn_key(turn: str, last_turn: str | None) -> tuple[bool, str]:
-    """Return the key of *turn* in the round that starts after *last_turn*."""
-    return (last_turn is not None and turn <= last_turn, turn)
+def fair_order_key(fair_key: str, last_fair_key: str | None) -> tuple[bool, str]:
+    """Return the key of *fair_key* in the round that starts after *last_fair_key*."""
+    return (last_fair_key is not None and fair_key <= last_fair_key, fair_key)
 
 
-def claim_key(candidate: Candidate, preference: Preference, turns: Turns) -> ClaimKey:
+def claim_key(candidate: ReadyCandidate, preference: Preference, fair_keys: Turns) -> ClaimKey:
     """Return the sort key of *candidate*: the smallest is claimed first."""
     level = level_of(candidate, preference)
-    return (level, turn_key(candidate.turn, turns.get(level)), candidate.due_at_ms, candidate.seq)
+    return (level, fair_order_key(candidate.fair_key, fair_keys.get(level)), candidate.due_at_ms, candidate.seq)
 
 
 def choose(
-    candidates: Iterable[Candidate],
+    candidates: Iterable[ReadyCandidate],
     limit: int,
     preference: Preference,
-    turns: Turns,
+    fair_keys: Turns,
     unfinished: Collection[Hashable] = (),
-) -> list[Candidate]:
+) -> list[ReadyCandidate]:
     """Return up to *limit* candidates, each the smallest by `claim_key` at its moment.
 
     *unfinished* names streams that hold more jobs than were offered. Where one of them is used up, the choice stops
-    as soon as its turn comes again, because the next job of it may come before all that is left. It also stops before
-    a job that the preference does not admit.
+    as soon as its fair_key comes again, because the next job of it may come before all that is left. It also stops
+    before a job that the preference does not admit.
     """
-    offered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, turns))
+    offered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, fair_keys))
     left: dict[Hashable, int] = defaultdict(int)
     for candidate in offered:
         left[candidate.stream] += 1
-    chosen: list[Candidate] = []
+    chosen: list[ReadyCandidate] = []
     ranked = preference
     for _, level in groupby(offered, key=lambda candidate: level_of(candidate, ranked)):
-        waiting = _by_turn(level)
+        waiting = _by_fair_key(level)
         while waiting:
             queue = waiting.popleft()
             if not queue:
@@ -130,7 +130,7 @@ def choose(
                 return chosen
             left[candidate.stream] -= 1
             if not left[candidate.stream] and candidate.stream in unfinished:
-                # What else this turn has must wait for what was not offered: it stops here when it comes round.
+                # What else this fair_key has must wait for what was not offered: it stops here when it comes round.
                 queue.clear()
                 waiting.append(queue)
             elif queue:
@@ -138,9 +138,9 @@ def choose(
     return chosen
 
 
-def _by_turn(level: Iterable[Candidate]) -> deque[deque[Candidate]]:
-    """Return the candidates of one level, sorted by turn, as one queue for each turn."""
-    queues: dict[str, deque[Candidate]] = defaultdict(deque)
+def _by_fair_key(level: Iterable[ReadyCandidate]) -> deque[deque[ReadyCandidate]]:
+    """Return the candidates of one level, sorted by fair_key, as one queue for each fair_key."""
+    queues: dict[str, deque[ReadyCandidate]] = defaultdict(deque)
     for candidate in level:
-        queues[candidate.turn].append(candidate)
+        queues[candidate.fair_key].append(candidate)
     return deque(queues.values())

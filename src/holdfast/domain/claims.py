@@ -52,7 +52,7 @@ class Claim:
 
     @property
     def lease_until(self) -> datetime:
-        """When the lease lapses unless a heartbeat extends it, by the store's lease clock."""
+        """When the lease expires unless a heartbeat extends it, by the store's lease clock."""
         return validation.datetime_of(self.job.lease_until_ms or 0)
 
     @property
@@ -131,7 +131,7 @@ class ClaimRequest(NamedTuple):
             and self.capabilities.issuperset(job.requires)
         )
 
-    def turn_scope(self, listed: int, priority: int, preference: Preference, rank: int) -> str:
+    def fair_scope(self, listed: int, priority: int, preference: Preference, rank: int) -> str:
         """Name the round in which tenants take turns: that of all claims which can see the same work on this level.
 
         Workers with other lanes, kinds or capabilities, and those that favour another affinity, see other tenants;
@@ -140,7 +140,7 @@ class ClaimRequest(NamedTuple):
         favoured = None
         if preference.affinities and not rank:
             favoured = Preference(preference.affinities, preference.expired)
-        return _turn_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), favoured)
+        return _fair_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), favoured)
 
     def rank_of(self, kind: str) -> int:
         """Return the place of *kind* in the caller's list where that decides the order, else 0."""
@@ -148,7 +148,7 @@ class ClaimRequest(NamedTuple):
 
 
 @lru_cache(_SCOPES_REMEMBERED)
-def _turn_scope(
+def _fair_scope(
     lanes: tuple[str, ...],
     kinds: tuple[str, ...] | None,
     capabilities: frozenset[str],
@@ -188,7 +188,7 @@ class ClaimOptions(TypedDict, total=False):
     exclusive: bool
     """Only one start of this worker may hold claims: a new one takes back at once what earlier ones held."""
     lease: Duration
-    """Seconds until the claim lapses unless a heartbeat extends it; default 30."""
+    """Seconds until the claim expires unless a heartbeat extends it; default 30."""
     wait: Duration
     """Seconds to wait for work if there is none; default 0."""
     lease_token: str | None

@@ -4,7 +4,7 @@
     ├── Refused            the request contradicts the store: do not retry it as it is
     │   ├── JobNotFound        no such job, or not one this caller may see
     │   ├── ArtifactNotFound   the job has no artifact of this name
-    │   ├── LeaseLost          the lease lapsed or another claim outranks yours: stop working
+    │   ├── LeaseLost          the lease expired or another claim outranks yours: stop working
     │   ├── Conflict           the job is in a state, or has content, that forbids this
     │   ├── LaneDraining       the lane takes no new jobs
     │   ├── KindRetired        the kind takes no new jobs
@@ -91,7 +91,7 @@ class ArtifactNotFound(Refused):
 
 
 class LeaseLost(Refused):
-    """The lease is not held any more: it lapsed, or another claim outranks it. Stop working on the job."""
+    """The lease is not held any more: it expired, or another claim outranks it. Stop working on the job."""
 
     code = "lease_lost"
 

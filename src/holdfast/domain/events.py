@@ -20,7 +20,7 @@ EventName: TypeAlias = Literal[
     "retrying",
     "deferred",
     "released",
-    "lapsed",
+    "expired",
     "taken_back",
     "cancel_requested",
     "reprioritized",

@@ -8,7 +8,7 @@ FailureClass: TypeAlias = Literal["transient", "permanent"]
 """Transient: the same work may succeed later. Permanent: it will not."""
 
 # Reasons that Holdfast itself gives; handlers choose their own.
-LEASE_LAPSED: Final = "lease_lapsed"
+LEASE_EXPIRED: Final = "lease_expired"
 WORKER_CUT_OFF: Final = "worker_cut_off"
 DEADLINE_PASSED: Final = "deadline_passed"
 DEFERRED_TOO_LONG: Final = "deferred_too_long"

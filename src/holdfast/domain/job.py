@@ -13,12 +13,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from holdfast.domain import backoff, failures, strict_json
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.sessions import Batch
+from holdfast.domain.sessions import SessionEntry
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import datetime_of
 
 State: TypeAlias = Literal["scheduled", "blocked", "ready", "running", "done", "failed", "cancelled", "retired"]
-AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "lapsed", "cancelled"]
+AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "expired", "cancelled"]
 
 WAITING: Final[tuple[State, ...]] = ("scheduled", "blocked", "ready")
 HOLDING_KEY: Final[tuple[State, ...]] = ("scheduled", "ready", "running")
@@ -36,7 +36,7 @@ class Job(NamedTuple):
     kind: str
     lane: str
     tenant: str
-    turn: str
+    fair_key: str
     """Whose turn it takes in the lane: the tenant in a fair lane, empty in a strict one."""
     priority: int
     affinity: str | None
@@ -59,9 +59,9 @@ class Job(NamedTuple):
     incarnation: str | None
     lease_token: str | None
     lease_until_ms: int | None
-    """When the lease lapses, by the store's lease clock."""
+    """When the lease expires, by the store's lease clock."""
     claim_place: int | None
-    """Its place in the batch that the newest claim took."""
+    """Its index among the jobs that the newest claim took."""
     started_at_ms: int | None
     outcome: AttemptOutcome | None
     """How the newest attempt ended; none while it runs."""
@@ -72,7 +72,7 @@ class Job(NamedTuple):
     """How many claims in a row were not acknowledged, the newest included; 0 once that is acknowledged or settled."""
     cancel_requested: int
     suspect: int
-    """1 if the last attempt lapsed: it may have killed its worker."""
+    """1 if the last attempt expired: it may have killed its worker."""
     deferrals: int
     deferred_since_ms: int | None
     releases: int
@@ -88,10 +88,10 @@ class Job(NamedTuple):
     digest: bytes | None
     """Digest of the caller's arguments, kept where the caller chose the id."""
     session_number: int | None
-    """The store's number of the session it is a batch of; empty in all other jobs, as the next two are."""
+    """The store's number of the session it is an entry of; empty in all other jobs, as the next two are."""
     enqueue_seq: int | None
     """Its place in the session."""
-    batch_json: str | None
+    entry_json: str | None
     record_all: int
     """1 if every transition is recorded as an event, not only the last."""
     event_count: int
@@ -127,20 +127,20 @@ class Job(NamedTuple):
         return tuple(strict_json.decode(self.requires_json))
 
     @property
-    def batch(self) -> Batch | None:
-        """What makes it a batch of a session, if it is one."""
-        return None if self.batch_json is None else Batch.from_json(self.batch_json)
+    def entry(self) -> SessionEntry | None:
+        """What makes it an entry of a session, if it is one."""
+        return None if self.entry_json is None else SessionEntry.from_json(self.entry_json)
 
     @property
     def session(self) -> str | None:
-        """The session it is a batch of, if any."""
-        return None if self.batch is None else self.batch.session
+        """The session it is an entry of, if any."""
+        return None if self.entry is None else self.entry.session
 
     @property
     def items(self) -> list[Json]:
-        """The items of a batch that has several; else the payload as the only one."""
+        """The items of an entry that has several; else the payload as the only one."""
         payload = self.payload
-        return payload if self.batch is not None and self.batch.items is not None else [payload]
+        return payload if self.entry is not None and self.entry.items is not None else [payload]
 
     @property
     def backoff(self) -> Backoff:
@@ -260,13 +260,13 @@ def _failure(row: Job | Attempt) -> Failure | None:
     return Failure(row.failure_class, row.failure_reason or "", row.failure_message or "", row.failure_traceback)
 
 
-_DEATHS: Final = (failures.LEASE_LAPSED, failures.PROCESS_DIED)
+_DEATHS: Final = (failures.LEASE_EXPIRED, failures.PROCESS_DIED)
 
 
 def is_suspect(job: Job) -> bool:
     """Whether the job's newest failure was that its worker fell silent, or that its own process died.
 
-    The mark that a lapse leaves is taken away by whatever settles the job next, a release too. The failure stays
+    The mark that an expiry leaves is taken away by whatever settles the job next, a release too. The failure stays
     until an attempt shows that the job ends in another way.
     """
     return job.suspect == 1 or job.failure_reason in _DEATHS

@@ -14,7 +14,7 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.routing import DEFAULT_NAME, EVENT_SCOPES, EventScope, RouteKey
-from holdfast.domain.sessions import SESSION_WORDS, Batch, SessionWords, check_batch, joins_session
+from holdfast.domain.sessions import SESSION_OPTIONS, SessionEntry, SessionOptions, check_entry, joins_session
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 
@@ -22,7 +22,7 @@ OnDuplicate: TypeAlias = Literal["keep", "replace", "run_again"]
 DedupeScope: TypeAlias = Literal["kind", "tenant"]
 
 
-class JobOptions(SessionWords, total=False):
+class JobOptions(SessionOptions, total=False):
     """The words of `enqueue`, declared once for every place that takes them."""
 
     lane: str
@@ -54,7 +54,7 @@ class JobOptions(SessionWords, total=False):
     """`all` records every transition of this job, not only its last."""
 
 
-class NewJobWords(JobOptions, total=False):
+class NewJobOptions(JobOptions, total=False):
     """A job to be enqueued, written as a plain dict."""
 
     kind: str
@@ -82,7 +82,7 @@ class NewJob:
     __hash__ = None  # type: ignore[assignment]  # the payload may change
 
 
-JobLike: TypeAlias = NewJob | NewJobWords | Mapping[str, Any]
+JobLike: TypeAlias = NewJob | NewJobOptions | Mapping[str, Any]
 
 
 def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:
@@ -94,7 +94,7 @@ def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:
     return merged  # type: ignore[no-any-return]  # unknown options are refused when the job is checked
 
 
-class Terms(NamedTuple):
+class JobSettings(NamedTuple):
     """All that was said of a job but its payload, id and key, in stored form.
 
     Many jobs come under the same terms, so that these are checked once and remembered.
@@ -117,16 +117,16 @@ class Terms(NamedTuple):
     record_all: bool
 
 
-class Admission(NamedTuple):
+class CheckedJob(NamedTuple):
     """A job that passed every check, in its stored form, not yet in the store."""
 
     id: str
-    terms: Terms
+    terms: JobSettings
     payload_json: str
     dedupe_key: str | None
     digest: bytes | None
-    batch: Batch | None = None
-    """What makes it a batch of a session, if it is one."""
+    entry: SessionEntry | None = None
+    """What makes it an entry of a session, if it is one."""
 
 
 DedupeKey: TypeAlias = tuple[str, str, str]
@@ -149,7 +149,7 @@ _NO_STRINGS: Final = "{}"
 _TERMS_REMEMBERED: Final = 1_024
 
 
-def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field: str = "") -> Admission:
+def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field: str = "") -> CheckedJob:
     """Return *new* checked and in stored form, or raise `InvalidInput` naming the word that is wrong.
 
     *fresh_id* serves where the caller chose none, *tenant* where none is named; *field* says where in a larger
@@ -176,29 +176,29 @@ def parts_of(new: JobLike) -> tuple[Any, Json, JobOptions]:
     return kind, payload, options  # type: ignore[return-value]  # unknown words are refused next
 
 
-def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str) -> Admission:
+def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str) -> CheckedJob:
     if not _WORDS.issuperset(options):
         unknown = min(map(str, set(options) - _WORDS))
         raise InvalidInput(unknown, f"is not a word of enqueue; these are: {', '.join(sorted(_WORDS))}")
-    chosen = key = batch = None
-    if not SESSION_WORDS.isdisjoint(options):
+    chosen = key = entry = None
+    if not SESSION_OPTIONS.isdisjoint(options):
         if joins_session(options):
-            batch, payload = check_batch(options, payload)
-        options = {word: value for word, value in options.items() if word not in SESSION_WORDS}  # type: ignore[assignment]
+            entry, payload = check_entry(options, payload)
+        options = {word: value for word, value in options.items() if word not in SESSION_OPTIONS}  # type: ignore[assignment]
     if not _OWN_WORDS.isdisjoint(options):
         chosen = validation.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
         key = validation.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
         options = {word: value for word, value in options.items() if word not in _OWN_WORDS}  # type: ignore[assignment]
     terms = _terms(kind, tenant, options, keyed=key is not None)
-    if batch is not None:
+    if entry is not None:
         terms = terms._replace(route=terms.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     # Only a chosen id can meet another call's job, so only that needs the digest.
-    digest = None if chosen is None else _digest(terms, payload_json, key, batch)
-    return Admission(chosen or fresh_id, terms, payload_json, key, digest, batch)
+    digest = None if chosen is None else _digest(terms, payload_json, key, entry)
+    return CheckedJob(chosen or fresh_id, terms, payload_json, key, digest, entry)
 
 
-def _terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> Terms:
+def _terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
     try:
         # Flat, because the memory tells 1 from 1.0 and True only among its direct arguments.
         return _remembered_terms(kind, tenant, keyed, *options, *options.values())
@@ -208,20 +208,20 @@ def _terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> Terms
 
 
 @lru_cache(_TERMS_REMEMBERED, typed=True)
-def _remembered_terms(kind: Any, tenant: str, keyed: bool, *flat: Any) -> Terms:  # noqa: FBT001
+def _remembered_terms(kind: Any, tenant: str, keyed: bool, *flat: Any) -> JobSettings:  # noqa: FBT001
     count = len(flat) // 2
     options: Any = dict(zip(flat[:count], flat[count:], strict=True))
     return _check_terms(kind, tenant, options, keyed=keyed)
 
 
-def _check_terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> Terms:
+def _check_terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
     affinity = validation.optional_name(options.get("affinity"), "affinity")
     kind = validation.name(kind, "kind")
     backoff = options.get("backoff")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise InvalidInput("backoff", f"must be a Backoff, not {type(backoff).__name__}")
     lane = validation.name(options.get("lane", DEFAULT_NAME), "lane")
-    return Terms(
+    return JobSettings(
         route=RouteKey(lane, kind, _requires(options.get("requires", ())), affinity is not None),
         tenant=validation.name(options.get("tenant", tenant), "tenant"),
         priority=validation.integer(
@@ -289,13 +289,13 @@ def _dedupe_kind(kind: str, options: JobOptions, *, keyed: bool) -> str | None:
     return None
 
 
-def _digest(terms: Terms, payload_json: str, key: str | None, batch: Batch | None) -> bytes:
+def _digest(terms: JobSettings, payload_json: str, key: str | None, entry: SessionEntry | None) -> bytes:
     bodies = map(strict_json.decode, (payload_json, terms.headers_json, terms.tags_json))
-    content = [terms._replace(headers_json="", tags_json=""), key, *bodies, batch]
+    content = [terms._replace(headers_json="", tags_json=""), key, *bodies, entry]
     return hashlib.blake2b(strict_json.canonical(content), digest_size=16).digest()
 
 
-def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
+def new_job(admission: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
     """Return the job that *admission* becomes at *now*: ready, or scheduled if it is for later."""
     job_id, terms, payload_json, dedupe_key, digest, _ = admission
     due_at_ms = now.wall_ms + terms.delay_ms
@@ -313,7 +313,7 @@ def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
         kind,
         lane,
         terms.tenant,
-        turn,
+        fair_key,
         terms.priority,
         terms.affinity,
         requires_json,
@@ -355,13 +355,13 @@ def new_job(admission: Admission, seq: int, turn: str, now: Now) -> Job:
         digest,
         None,  # session_number
         None,  # enqueue_seq
-        None,  # batch_json
+        None,  # entry_json
         int(terms.record_all),
         0,  # event_count
     )
 
 
-def same_request(original: Job, again: Admission) -> Job:
+def same_request(original: Job, again: CheckedJob) -> Job:
     """Return *original* if *again* is the same request sent once more, else raise `Conflict`."""
     if original.digest != again.digest:
         raise Conflict(f"job {original.id!r} exists with other content", job_id=original.id)
@@ -371,7 +371,7 @@ def same_request(original: Job, again: Admission) -> Job:
 DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_successor"]
 
 
-def meet_duplicate(admission: Admission, holder: Job, successor: Job | None) -> DuplicateAction:
+def meet_duplicate(admission: CheckedJob, holder: Job, successor: Job | None) -> DuplicateAction:
     """Decide what an enqueue does that meets *holder*, an unfinished job with the same key."""
     match admission.terms.on_duplicate:
         case "replace":
@@ -387,7 +387,7 @@ def meet_duplicate(admission: Admission, holder: Job, successor: Job | None) -> 
             return "keep"
 
 
-def replace_content(job: Job, admission: Admission) -> Job:
+def replace_content(job: Job, admission: CheckedJob) -> Job:
     """Return *job* with the payload, headers and tags of *admission*; its place in the order stays."""
     terms = admission.terms
     return job._replace(

@@ -12,7 +12,7 @@ from holdfast.domain import limits, strict_json, validation
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import Failure
-from holdfast.domain.new_job import Admission, JobLike, check_job
+from holdfast.domain.new_job import CheckedJob, JobLike, check_job
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 
@@ -76,7 +76,7 @@ class CheckedOutcome(NamedTuple):
     failure: Failure | None = None
     pause_ms: int | None = None
     until_ms: int | None = None
-    follow_ups: tuple[Admission, ...] = ()
+    follow_ups: tuple[CheckedJob, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
 
 

@@ -93,10 +93,10 @@ class Backlog(NamedTuple):
     scheduled: int
     blocked: int
     running: int
-    lapsed: int
-    """Running by their rows, but their leases have lapsed and no claim has come by yet."""
+    expired: int
+    """Running by their rows, but their leases have expired and no claim has come by yet."""
     suspect: int
-    """Ready again after their last attempt lapsed."""
+    """Ready again after their last attempt expired."""
 
 
 class ArtifactInfo(NamedTuple):

@@ -30,10 +30,10 @@ class Lane(NamedTuple):
     order: LaneOrder = "fair"
     events: EventScope = "terminal"
     backoff: LaneBackoff = "block"
-    """Whether a session's batch that waits for another attempt holds up those behind it."""
+    """Whether a session's entry that waits for another attempt holds up those behind it."""
 
-    def turn_of(self, tenant: str) -> str:
-        """Return the turn that a job of *tenant* takes here."""
+    def fair_key_of(self, tenant: str) -> str:
+        """Return the fair_key that a job of *tenant* takes here."""
         return tenant if self.order == "fair" else ""
 
 
@@ -46,7 +46,7 @@ class RouteKey(NamedTuple):
     placed: bool
     """Whether jobs on it name an affinity."""
     session: bool = False
-    """Whether jobs on it are batches of sessions, which plain claims never ask for."""
+    """Whether jobs on it are entries of sessions, which plain claims never ask for."""
 
 
 class Route(NamedTuple):
@@ -57,7 +57,7 @@ class Route(NamedTuple):
     requires: frozenset[str]
 
 
-class Catalog:
+class RoutingTable:
     """Lanes, routes and retired kinds as of one version. Immutable; a change makes another version."""
 
     def __init__(self, version: int, lanes: Iterable[Lane], routes: Iterable[Route], retired: Iterable[str]) -> None:
@@ -101,7 +101,7 @@ class Catalog:
     def serving_sessions(
         self, lanes: Sequence[str] | None, kinds: Sequence[str] | None, capabilities: frozenset[str]
     ) -> list[Route]:
-        """Return the routes of batches that a worker may claim, as `serving` does of jobs; no lanes means any."""
+        """Return the routes of entries that a worker may claim, as `serving` does of jobs; no lanes means any."""
         asked = ("sessions", None if lanes is None else tuple(lanes), kinds, capabilities)
         found = self._serving.get(asked)
         if found is None:

@@ -12,7 +12,7 @@ UnservedReason: TypeAlias = Literal["lane_paused", "no_worker"]
 _LISTED_MAX: Final = 20
 
 
-class ReadyJobs(NamedTuple):
+class ReadyCount(NamedTuple):
     """How many ready jobs a claim finds together: the same lane, kind and required capabilities."""
 
     lane: str
@@ -62,7 +62,7 @@ def reason_text(reason: UnservedReason, requires: Sequence[str], jobs: int) -> s
     return f"no live worker takes {them}{required}"
 
 
-def unserved(ready: Iterable[ReadyJobs], workers: Sequence[WorkerInfo], paused: Collection[str]) -> list[Unserved]:
+def unserved(ready: Iterable[ReadyCount], workers: Sequence[WorkerInfo], paused: Collection[str]) -> list[Unserved]:
     """Return the ready jobs that no live worker takes, in order of lane and kind."""
     found: dict[tuple[str, str, tuple[str, ...], UnservedReason], int] = {}
     for waiting in ready:

@@ -27,21 +27,21 @@ class AnySessionOptions(TypedDict, total=False):
     tenant: str | None
     """Take only this tenant's sessions."""
     capabilities: Sequence[str]
-    """What the worker has; batches that require more stay for others, with all behind them."""
+    """What the worker has; entries that require more stay for others, with all behind them."""
     work: Work
     """`next` (default): whatever leads; `turn` or `command`: only sessions led by that."""
     limit: int | Mapping[str, int]
-    """How many joined batches to take at most; default 100. A mapping says so by the kind of the head."""
+    """How many joined entries to take at most; default 100. A mapping says so by the kind of the head."""
     worker: str
     """The worker's name; default: this host and process."""
     incarnation: str
     """The unique id of one start of the worker; default: one for each opened queue."""
     lease: Duration
-    """Seconds until the claim lapses unless a heartbeat extends it; default 30."""
+    """Seconds until the claim expires unless a heartbeat extends it; default 30."""
     wait: Duration
     """Seconds to wait for work if there is none; default 0."""
     nonce: str | None
-    """A word of the claimer's choice: the same claim sent again returns the same batches."""
+    """A word of the claimer's choice: the same claim sent again returns the same entries."""
 
 
 class SessionClaimOptions(TypedDict, total=False):
@@ -58,21 +58,21 @@ class SessionClaimOptions(TypedDict, total=False):
     under: SessionLease | None
     """The session lease that keeps the claim alive, in place of a time."""
     kinds: Sequence[str] | None
-    """Which kinds to take; none given means any. A batch of another kind holds up those behind it."""
+    """Which kinds to take; none given means any. An entry of another kind holds up those behind it."""
     limit: int
-    """How many joined batches to take at most; default 100."""
+    """How many joined entries to take at most; default 100."""
     capabilities: Sequence[str]
-    """What the worker has; a batch that requires more blocks those behind it."""
+    """What the worker has; an entry that requires more blocks those behind it."""
     worker: str
     """The worker's name; default: this host and process."""
     incarnation: str
     """The unique id of one start of the worker; default: one for each opened queue."""
     lease: Duration
-    """Seconds until the claim lapses unless a heartbeat extends it; default 30. Not under a session lease."""
+    """Seconds until the claim expires unless a heartbeat extends it; default 30. Not under a session lease."""
     wait: Duration
     """Seconds to wait for work if there is none; default 0."""
     nonce: str | None
-    """A word of the claimer's choice: the same claim sent again returns the same batches."""
+    """A word of the claimer's choice: the same claim sent again returns the same entries."""
 
 
 class SessionRequest(NamedTuple):
@@ -93,17 +93,17 @@ class SessionRequest(NamedTuple):
     lease_ms: int
     wait_ms: int
     limits: Mapping[str, int] = MappingProxyType({})
-    """How many batches to take at most, by the kind of the head; for kinds that are not named, as wanted."""
+    """How many entries to take at most, by the kind of the head; for kinds that are not named, as wanted."""
 
     def fits(self, job: Job) -> bool:
-        """Return whether this request could have been given *job*, a batch of the session it names, if any."""
+        """Return whether this request could have been given *job*, an entry of the session it names, if any."""
         return (
-            job.batch is not None
+            job.entry is not None
             and self.tenant in {None, job.tenant}
-            and self.session in {None, job.batch.session}
+            and self.session in {None, job.entry.session}
             and (self.lanes is None or job.lane in self.lanes)
             and (self.kinds is None or job.kind in self.kinds)
-            and job.batch.work_class in self.classes
+            and job.entry.work_class in self.classes
             and self.capabilities.issuperset(job.requires)
         )
 
@@ -118,7 +118,7 @@ class SessionRequest(NamedTuple):
         return WORK_CLASSES if self.wanted.work == "next" else (self.wanted.work,)
 
     @property
-    def turn_scope(self) -> str:
+    def fair_scope(self) -> str:
         """Name the round in which tenants take turns: that of all claims that can see the same sessions."""
         seen = [sorted(self.lanes or ()), self.kinds, sorted(self.capabilities), self.wanted.work]
         return f"sessions-{digest(*seen)}"

@@ -1,4 +1,4 @@
-"""What a session's holder holds: claims of batches under one fence, and the lease of the session's runtime.
+"""What a session's holder holds: claims of entries under one fence, and the lease of the session's runtime.
 
 Fencing token, claim id and lease token are derived, so that the same inputs give the same claim.
 """
@@ -35,7 +35,7 @@ class SessionFence(NamedTuple):
 
 
 def derive_fence(session: Session, head_id: str, holder: Holder, at_ms: int) -> SessionFence:
-    """Return the fence of the session's next claim, led by the batch *head_id*."""
+    """Return the fence of the session's next claim, led by the entry *head_id*."""
     tenant, name, token = session.tenant, session.name, session.fence + 1
     claim_id = f"claim-{digest(tenant, name, head_id, token)}"
     lease_token = digest(tenant, name, holder.worker, holder.incarnation, claim_id, at_ms, holder.nonce)
@@ -44,7 +44,7 @@ def derive_fence(session: Session, head_id: str, holder: Holder, at_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class SessionClaim:
-    """A run of a session's batches under one fence, as they stood when they were claimed."""
+    """A run of a session's entries under one fence, as they stood when they were claimed."""
 
     session: str
     tenant: str
@@ -53,7 +53,7 @@ class SessionClaim:
     claim_id: str
     fencing_token: int
     """Larger than that of every claim of this session before: for the handler's own writes."""
-    batches: tuple[Job, ...]
+    entries: tuple[Job, ...]
     """In enqueue order."""
     lease_ms: int
     generation: int | None = None
@@ -64,29 +64,29 @@ class SessionClaim:
     @property
     def lease_token(self) -> str:
         """The token that every write of this claim has to show."""
-        return self.batches[0].lease_token or ""
+        return self.entries[0].lease_token or ""
 
     @property
     def lease_until(self) -> datetime:
-        """When it lapses unless it is renewed, by the store's lease clock."""
-        return validation.datetime_of(min(job.lease_until_ms or 0 for job in self.batches))
+        """When it expires unless it is renewed, by the store's lease clock."""
+        return validation.datetime_of(min(job.lease_until_ms or 0 for job in self.entries))
 
     @property
     def claims(self) -> list[Claim]:
-        """Each batch as a claim of its own, for progress and artifacts."""
-        return [Claim(job, self.lease_ms) for job in self.batches]
+        """Each entry as a claim of its own, for progress and artifacts."""
+        return [Claim(job, self.lease_ms) for job in self.entries]
 
     def joined(self, more: SessionClaim) -> SessionClaim:
         """Return this claim with what was taken in at a checkpoint, so that both are renewed and settled as one."""
         if (self.tenant, self.session, self.lease_token) != (more.tenant, more.session, more.lease_token):
             raise InvalidInput("more", "was not taken in under this claim")
-        known = {job.seq for job in self.batches}
-        return replace(self, batches=(*self.batches, *(job for job in more.batches if job.seq not in known)))
+        known = {job.seq for job in self.entries}
+        return replace(self, entries=(*self.entries, *(job for job in more.entries if job.seq not in known)))
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLease:
-    """The right to be the one runtime of a session until it lapses, is closed, or is taken over."""
+    """The right to be the one runtime of a session until it expires, is closed, or is taken over."""
 
     session: str
     tenant: str
@@ -101,7 +101,7 @@ class SessionLease:
 
     @property
     def lease_until(self) -> datetime:
-        """When it lapses unless it is renewed, by the store's lease clock."""
+        """When it expires unless it is renewed, by the store's lease clock."""
         return validation.datetime_of(self.lease_until_ms)
 
 
@@ -140,7 +140,7 @@ def check_session_lease(session: Session | None, lease: SessionLease, now: Now) 
     elif session.lease_token != lease.lease_token:
         why = "the lease token is another"
     else:
-        why = "it lapsed"
+        why = "it expired"
     raise LeaseLost(lease.session, lease.generation, why, thing="session", counter="generation")
 
 
@@ -166,12 +166,12 @@ def open_lease(session: Session, asked: Opening, running: Sequence[Job], now: No
         if session.leased(now):
             raise Conflict(
                 f"session {session.name!r} is open in generation {session.generation} by worker"
-                f" {session.lease_worker!r}; wait until its lease lapses, or take it over"
+                f" {session.lease_worker!r}; wait until its lease expires, or take it over"
             )
         if running:
             raise Conflict(
                 f"a claim of session {session.name!r} is held by worker {running[0].worker!r}; wait until it is"
-                " settled or lapses, or take the session over",
+                " settled or expires, or take the session over",
                 job_id=running[0].id,
             )
     return session._replace(
@@ -192,7 +192,7 @@ def renew_lease(session: Session | None, lease: SessionLease, lease_ms: int, now
 def close_lease(session: Session | None, lease: SessionLease, now: Now) -> Session:
     """Return *session* without a runtime, or raise `LeaseLost` if somebody else has become that.
 
-    One that has lapsed or was closed already may be closed: a call whose answer was lost is sent again.
+    One that has expired or was closed already may be closed: a call whose answer was lost is sent again.
     """
     if session is None or session.generation != lease.generation:
         return check_session_lease(session, lease, now)

@@ -1,4 +1,4 @@
-"""Which batches of a session a claim takes: total, pure functions over candidates in enqueue order.
+"""Which entries of a session a claim takes: total, pure functions over candidates in enqueue order.
 
 The head decides: a command or an exclusive turn goes alone, a joining turn takes along those behind it that join, are
 delivered alike and have the same merge key. Nothing is ever reordered, and nothing that counts is stepped over.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain.job import State
-from holdfast.domain.sessions import KIND_MERGES, Batch, Delivery, Slot, WorkClass
+from holdfast.domain.sessions import KIND_MERGES, Delivery, SessionEntry, Slot, WorkClass
 
 Work: TypeAlias = Literal["turn", "command", "next"]
 Boundary: TypeAlias = Literal["idle", "checkpoint"]
@@ -21,8 +21,8 @@ WORKS: Final[tuple[Work, ...]] = ("turn", "command", "next")
 BOUNDARIES: Final[tuple[Boundary, ...]] = ("idle", "checkpoint")
 
 
-class Candidate(NamedTuple):
-    """What the selection needs to know of one unfinished batch."""
+class SessionCandidate(NamedTuple):
+    """What the selection needs to know of one unfinished entry."""
 
     seq: int
     enqueue_seq: int
@@ -44,16 +44,16 @@ class Wanted(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The run of batches to take, and whether looking further along the session could make it longer."""
+    """The run of entries to take, and whether looking further along the session could make it longer."""
 
-    run: tuple[Candidate, ...]
+    run: tuple[SessionCandidate, ...]
     complete: bool
 
 
 def standing_of(state: State, epoch: int, *, welcome: bool, skips: bool) -> Standing:
-    """Return what a batch in *state* is to a claim.
+    """Return what an entry in *state* is to a claim.
 
-    *welcome*: the claimer may take batches of its lane and kind. *skips*: its lane lets a batch that waits after a
+    *welcome*: the claimer may take entries of its lane and kind. *skips*: its lane lets an entry that waits after a
     failure or deferral be passed. One that was enqueued for later, and never handed out, is always passed.
     """
     if state == "ready":
@@ -65,42 +65,42 @@ def standing_of(state: State, epoch: int, *, welcome: bool, skips: bool) -> Stan
 
 
 class Place(NamedTuple):
-    """Which batch: its number, its place in the session, and its route."""
+    """Which entry: its number, its place in the session, and its route."""
 
     seq: int
     enqueue_seq: int
     route: int
 
 
-def candidate(place: Place, standing: Standing, batch: Batch, kind: str) -> Candidate:
-    """Return *batch* as the selection sees it."""
-    merges = (batch.merge_key, kind if batch.merge_key == KIND_MERGES else "")
-    return Candidate(*place, standing, batch.work_class, batch.delivery, batch.slot, merges)
+def candidate(place: Place, standing: Standing, entry: SessionEntry, kind: str) -> SessionCandidate:
+    """Return *entry* as the selection sees it."""
+    merges = (entry.merge_key, kind if entry.merge_key == KIND_MERGES else "")
+    return SessionCandidate(*place, standing, entry.work_class, entry.delivery, entry.slot, merges)
 
 
-def choose_run(candidates: Sequence[Candidate], wanted: Wanted) -> Choice:
-    """Return the batches that a claim takes of *candidates*, which stand in enqueue order."""
-    run: list[Candidate] = []
-    for batch in candidates:
-        if batch.standing == "passed":
+def choose_run(candidates: Sequence[SessionCandidate], wanted: Wanted) -> Choice:
+    """Return the entries that a claim takes of *candidates*, which stand in enqueue order."""
+    run: list[SessionCandidate] = []
+    for entry in candidates:
+        if entry.standing == "passed":
             continue
-        if batch.standing == "blocks" or not (_follows(run[0], batch) if run else _leads(batch, wanted)):
+        if entry.standing == "blocks" or not (_follows(run[0], entry) if run else _leads(entry, wanted)):
             return Choice(tuple(run), complete=True)
-        run.append(batch)
-        if len(run) == wanted.limit or batch.slot == "exclusive":
+        run.append(entry)
+        if len(run) == wanted.limit or entry.slot == "exclusive":
             return Choice(tuple(run), complete=True)
     return Choice(tuple(run), complete=False)
 
 
-def _leads(head: Candidate, wanted: Wanted) -> bool:
+def _leads(head: SessionCandidate, wanted: Wanted) -> bool:
     """Whether a claim may begin with *head*."""
     asked = wanted.work in {"next", head.work_class}
     return asked and (wanted.boundary == "idle" or head.delivery == "earliest_safe_boundary")
 
 
-def _follows(head: Candidate, batch: Candidate) -> bool:
-    """Whether *batch* joins the run that *head* leads."""
-    return (batch.work_class, batch.slot, batch.delivery, batch.merge_key) == (
+def _follows(head: SessionCandidate, entry: SessionCandidate) -> bool:
+    """Whether *entry* joins the run that *head* leads."""
+    return (entry.work_class, entry.slot, entry.delivery, entry.merge_key) == (
         "turn",
         "join",
         head.delivery,

@@ -1,7 +1,7 @@
-"""Sessions: the words by which a batch joins one, their checks, and the session as the store holds it.
+"""Sessions: the words by which an entry joins one, their checks, and the session as the store holds it.
 
-A session is a serial key: its batches are handed out in enqueue order, to one holder at a time. A batch is a job with
-a few words more. Sessions belong to a tenant; two tenants may use the same name.
+A session is a serial key: its entries are handed out in enqueue order, to one holder at a time. An entry is a job
+with a few words more. Sessions belong to a tenant; two tenants may use the same name.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ WORK_CLASSES: Final[tuple[WorkClass, ...]] = ("turn", "command")
 DELIVERIES: Final[tuple[Delivery, ...]] = ("earliest_safe_boundary", "after_current_turn_commit")
 SLOTS: Final[tuple[Slot, ...]] = ("exclusive", "join")
 KIND_MERGES: Final = "default"
-"""The merge key that stands for the kind of the batch."""
+"""The merge key that stands for the kind of the entry."""
 
 
-class SessionWords(TypedDict, total=False):
-    """The words of `enqueue` that put a job into a session as a batch of it."""
+class SessionOptions(TypedDict, total=False):
+    """The words of `enqueue` that put a job into a session as an entry of it."""
 
     session: str | None
     """The session it belongs to: handed out in enqueue order, to one holder at a time, by session claims only."""
@@ -40,24 +40,25 @@ class SessionWords(TypedDict, total=False):
     merge_key: str
     """Which turns fit together: `default` (those of the same kind), `never`, or a group of your own naming."""
     source_key: str | None
-    """Unique within the session: enqueueing it again returns the first batch, whatever it carries."""
+    """Unique within the session: enqueueing it again returns the first entry, whatever it carries."""
     items: Sequence[Json]
-    """Several items in one batch, in place of the payload."""
+    """Several items in one entry, in place of the payload."""
 
 
-SESSION_WORDS: Final = frozenset(SessionWords.__annotations__)
-# A batch has a place in its session and nowhere else; what would move it about or merge it by other rules is refused.
+SESSION_OPTIONS: Final = frozenset(SessionOptions.__annotations__)
+# An entry has a place in its session and nowhere else; what would move it about or merge it by other rules is
+# refused.
 _FOREIGN_WORDS: Final = {
-    "priority": "means nothing in a session: batches go in enqueue order",
-    "affinity": "means nothing in a session: batches go in enqueue order",
+    "priority": "means nothing in a session: entries go in enqueue order",
+    "affinity": "means nothing in a session: entries go in enqueue order",
     "dedupe_key": "cannot be given together with session; give a source_key",
     "dedupe_scope": "cannot be given together with session",
     "on_duplicate": "cannot be given together with session",
 }
 
 
-class Batch(NamedTuple):
-    """What makes a job a batch of a session."""
+class SessionEntry(NamedTuple):
+    """What makes a job an entry of a session."""
 
     session: str
     work_class: WorkClass
@@ -73,20 +74,20 @@ class Batch(NamedTuple):
         return strict_json.compact(list(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Batch:
+    def from_json(cls, text: str) -> SessionEntry:
         """Return what `to_json` wrote."""
         return cls(*strict_json.decode(text))
 
 
-def check_batch(options: Mapping[str, Any], payload: Json) -> tuple[Batch, Json]:
-    """Return the batch that these words of `enqueue` make, and its payload, or raise `InvalidInput`."""
+def check_entry(options: Mapping[str, Any], payload: Json) -> tuple[SessionEntry, Json]:
+    """Return the entry that these words of `enqueue` make, and its payload, or raise `InvalidInput`."""
     session = _check_session(options)
     work_class = validation.one_of(options.get("work_class", "turn"), "work_class", WORK_CLASSES)
     slot = validation.one_of(options.get("slot", "exclusive"), "slot", SLOTS)
     if work_class == "command" and slot == "join":
         raise InvalidInput("slot", "must be 'exclusive' for a command, which is never joined")
     items = options.get("items")
-    batch = Batch(
+    entry = SessionEntry(
         session=session,
         work_class=work_class,
         delivery=validation.one_of(options.get("delivery", DELIVERIES[0]), "delivery", DELIVERIES),
@@ -95,12 +96,12 @@ def check_batch(options: Mapping[str, Any], payload: Json) -> tuple[Batch, Json]
         source_key=validation.optional_name(options.get("source_key"), "source_key", limits.SOURCE_KEY_CHARS_MAX),
         items=None if items is None else _check_items(items, payload),
     )
-    return batch, payload if items is None else list(items)
+    return entry, payload if items is None else list(items)
 
 
 def _check_session(options: Mapping[str, Any]) -> str:
     if options.get("session") is None:
-        word = min(SESSION_WORDS.intersection(options) - {"session"})
+        word = min(SESSION_OPTIONS.intersection(options) - {"session"})
         raise InvalidInput(word, "means nothing without a session")
     session = validation.name(options["session"], "session")
     for word, why in _FOREIGN_WORDS.items():
@@ -114,23 +115,25 @@ def _check_items(items: object, payload: Json) -> int:
         raise InvalidInput("items", f"must be a list, not {type(items).__name__}")
     if payload is not None:
         raise InvalidInput("items", "cannot be given together with a payload")
-    if not 1 <= len(items) <= limits.BATCH_ITEMS_MAX:
-        raise InvalidInput("items", f"has {len(items)} entries; it must have from 1 to {limits.BATCH_ITEMS_MAX}")
+    if not 1 <= len(items) <= limits.SESSION_ENTRY_ITEMS_MAX:
+        raise InvalidInput(
+            "items", f"has {len(items)} entries; it must have from 1 to {limits.SESSION_ENTRY_ITEMS_MAX}"
+        )
     return len(items)
 
 
 def joins_session(options: Mapping[str, Any]) -> bool:
     """Whether these words of `enqueue` speak of a session; a word that is None says nothing."""
-    return any(options.get(word) is not None for word in SESSION_WORDS.intersection(options))
+    return any(options.get(word) is not None for word in SESSION_OPTIONS.intersection(options))
 
 
-def batch_id(tenant: str, session: str, source_key: str | None, at_ms: int, nonce: str) -> str:
-    """Return the id of a batch whose caller chose none: the same for the same words.
+def entry_id(tenant: str, session: str, source_key: str | None, at_ms: int, nonce: str) -> str:
+    """Return the id of an entry whose caller chose none: the same for the same words.
 
-    A source key tells batches of a session apart by itself; without one the nonce does.
+    A source key tells entries of a session apart by itself; without one the nonce does.
     """
     told = [tenant, session, source_key, at_ms, nonce if source_key is None else ""]
-    return f"batch-{digest(*told)}"
+    return f"entry-{digest(*told)}"
 
 
 def digest(*told: Json) -> str:
@@ -148,7 +151,7 @@ class Session(NamedTuple):
     tenant: str
     name: str
     enqueue_seq: int
-    """The place of its newest batch."""
+    """The place of its newest entry."""
     fence: int
     """The fencing token of its newest claim; it only ever rises."""
     generation: int
@@ -163,16 +166,16 @@ class Session(NamedTuple):
     claim_token: str | None
     head_route: int | None
     head_class: WorkClass | None
-    head_turn: str | None
+    head_fair_key: str | None
     head_seq: int | None
-    """The number of the batch that anybody could claim next, if there is one."""
+    """The number of the entry that anybody could claim next, if there is one."""
 
     @property
     def head(self) -> Head | None:
         """The head it offers to any claimer."""
         if self.head_seq is None:
             return None
-        return Head(self.head_route, self.head_class, self.head_turn, self.head_seq)
+        return Head(self.head_route, self.head_class, self.head_fair_key, self.head_seq)
 
     def leased(self, now: Now) -> bool:
         """Whether somebody is its runtime now."""

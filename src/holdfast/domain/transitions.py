@@ -1,7 +1,7 @@
 """What happens to a job, decided: total, pure functions from a job to the job that comes after.
 
-Every function takes the job as it stands under the store's lock and the store's own clock, and returns a `Step` or
-raises a `Refused`. Nothing here reads a clock, rolls dice or touches a store.
+Every function takes the job as it stands under the store's lock and the store's own clock, and returns a
+`Transition` or raises a `Refused`. Nothing here reads a clock, rolls dice or touches a store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.domain.events import EventName
 from holdfast.domain.failures import (
     DEADLINE_PASSED,
     DEFERRED_TOO_LONG,
-    LEASE_LAPSED,
+    LEASE_EXPIRED,
     RELEASED_TOO_OFTEN,
     WORKER_CUT_OFF,
     Failure,
@@ -25,7 +25,7 @@ from holdfast.domain.job import WAITING, Attempt, AttemptOutcome, Job
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Released
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """One transition: the job before, the job after, and the event that tells of it."""
 
     before: Job
@@ -63,15 +63,15 @@ def check_fence(job: Job, held: Lease, now: Now) -> None:
     elif job.lease_token != held.lease_token:
         why = "the lease token is another"
     else:
-        why = "it lapsed"
+        why = "it expired"
     raise LeaseLost(job.id, held.epoch, why)
 
 
 # --- claim and lease -----------------------------------------------------------------------------------------------
 
 
-def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Step:
-    """Return *job* running under a new lease, at its *place* in the batch.
+def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Transition:
+    """Return *job* running under a new lease, at its *place* in the entry.
 
     The attempt counts from here, so that a crash cannot hide it. Whether it is acknowledged from here too depends on
     its place: what the claimer takes ahead is acknowledged when its handler starts.
@@ -85,7 +85,7 @@ def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Step:
         now_ms=now.wall_ms,
         acknowledged=place < request.acknowledged,
     )
-    return Step(job, after, "claimed")
+    return Transition(job, after, "claimed")
 
 
 def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now, *, acknowledges: bool = False) -> Job:
@@ -105,7 +105,7 @@ def progress(job: Job, held: Lease, phase: str | None, percent: float | None, no
     )
 
 
-def withdraw(job: Job, held: Lease, now: Now) -> Step | None:
+def withdraw(job: Job, held: Lease, now: Now) -> Transition | None:
     """Return *job* as it was before a claim whose caller was gone when it was granted; None if that has ended.
 
     No attempt is spent and no release counted. The epoch stays raised, as after any claim.
@@ -133,7 +133,7 @@ def settled_before(
     return digest == checked.digest and token == held.lease_token
 
 
-def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Step:
+def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
     """Return *job* as the outcome leaves it, or raise `LeaseLost`."""
     check_fence(job, held, now)
     if type(checked.outcome) is Done:
@@ -149,7 +149,7 @@ def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: flo
     return step._replace(before=job)
 
 
-def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Step:
+def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
     """Return *job* done, for one whose fence has been checked."""
     after = job._replace(
         state="done",
@@ -162,10 +162,10 @@ def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Step:
         unacknowledged=0,
     )
     # It keeps no failure of an earlier attempt, which would be counted among the failures.
-    return Step(job, after if job.failure_class is None else _with_failure(after, None), "done")
+    return Transition(job, after if job.failure_class is None else _with_failure(after, None), "done")
 
 
-def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -> Step:
+def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
     assert isinstance(checked.outcome, Failed) and checked.failure is not None  # noqa: S101, PT018
     failed = _with_failure(_new_row_of_others(job), checked.failure)
     if checked.failure.failure_class == "permanent":
@@ -175,7 +175,7 @@ def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -
     return _retry(failed, now.wall_ms + pause_ms, "failed", now)
 
 
-def _retry(failed: Job, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Step:
+def _retry(failed: Job, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Transition:
     """Return the failed job waiting for its next attempt, or ended if there is to be none."""
     if failed.cancel_requested:
         return _finish(failed, "cancelled", outcome, now)
@@ -183,10 +183,10 @@ def _retry(failed: Job, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> St
         return _finish(failed, "failed", outcome, now)
     if failed.deadline_at_ms is not None and failed.deadline_at_ms <= now.wall_ms:
         return _finish(_with_failure(failed, _deadline_failure(failed)), "failed", outcome, now)
-    return _wait(failed, due_at_ms, outcome, "lapsed" if outcome == "lapsed" else "retrying", now)
+    return _wait(failed, due_at_ms, outcome, "expired" if outcome == "expired" else "retrying", now)
 
 
-def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Step:
+def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
     if job.cancel_requested:
         return _finish(job, "cancelled", "deferred", now)
     since_ms = job.deferred_since_ms if job.deferred_since_ms is not None else now.wall_ms
@@ -203,7 +203,7 @@ def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Step:
     return _wait(deferred, due_at_ms, "deferred", "deferred", now)
 
 
-def _settle_released(job: Job, now: Now, chance: float, event: EventName = "released") -> Step:
+def _settle_released(job: Job, now: Now, chance: float, event: EventName = "released") -> Transition:
     if job.cancel_requested:
         return _finish(job, "cancelled", "released", now)
     if job.releases >= limits.RELEASES_MAX:
@@ -213,12 +213,12 @@ def _settle_released(job: Job, now: Now, chance: float, event: EventName = "rele
     return _wait(_give_back(job), now.wall_ms, "released", event, now)
 
 
-def lapsed(job: Job, now: Now) -> bool:
-    """Whether *job* runs under a lease that has lapsed."""
+def expired(job: Job, now: Now) -> bool:
+    """Whether *job* runs under a lease that has expired."""
     return job.state == "running" and job.lease_until_ms is not None and job.lease_until_ms <= now.lease_ms
 
 
-def lapse(job: Job, now: Now, *, lived: bool = False) -> Step:
+def expire(job: Job, now: Now, *, lived: bool = False) -> Transition:
     """Return *job* after the end of its lease: ready at once and suspect, or ended if attempts are used up.
 
     A claim that was never acknowledged did not start: it is released without spending the attempt. The third time in
@@ -232,20 +232,20 @@ def lapse(job: Job, now: Now, *, lived: bool = False) -> Step:
     else:
         silent = f"worker {job.worker} fell silent in attempt {job.attempt}"
         again = f" without acknowledging it, as {job.unacknowledged} times in a row"
-        failure = Failure("transient", LEASE_LAPSED, silent + again if job.unacknowledged else silent)
-    lapsed = _with_failure(_new_row_of_others(job), failure)._replace(
+        failure = Failure("transient", LEASE_EXPIRED, silent + again if job.unacknowledged else silent)
+    expired = _with_failure(_new_row_of_others(job), failure)._replace(
         suspect=job.suspect if lived else 1, unacknowledged=0
     )
-    return _retry(lapsed, now.wall_ms, "lapsed", now)._replace(before=job)
+    return _retry(expired, now.wall_ms, "expired", now)._replace(before=job)
 
 
 def clear_suspicion(job: Job, worker: str, incarnation: str) -> Job | None:
-    """Return *job* without the suspicion that its lapsed lease left, once its holder has said that it lived.
+    """Return *job* without the suspicion that its expired lease left, once its holder has said that it lived.
 
     None if the job is not suspect, runs or has ended, or was held by another start of a worker at the time.
     """
     held_by = (job.worker, job.incarnation)
-    if not job.suspect or job.outcome != "lapsed" or job.state not in WAITING or held_by != (worker, incarnation):
+    if not job.suspect or job.outcome != "expired" or job.state not in WAITING or held_by != (worker, incarnation):
         return None
     return _with_failure(job, _cut_off(job))._replace(suspect=0)
 
@@ -255,12 +255,12 @@ def _cut_off(job: Job) -> Failure:
     return Failure("transient", WORKER_CUT_OFF, message)
 
 
-def hand_back(job: Job, now: Now, chance: float) -> Step:
+def hand_back(job: Job, now: Now, chance: float) -> Transition:
     """Return the running *job* released by somebody who may speak for its holder: the session's own runtime."""
     return _settle_released(job._replace(unacknowledged=0), now, chance)._replace(before=job)
 
 
-def take_back(job: Job, now: Now, chance: float) -> Step:
+def take_back(job: Job, now: Now, chance: float) -> Transition:
     """Return *job* taken from an earlier start of an exclusive worker, without spending the attempt.
 
     That start ended without letting go of it, perhaps because of it: the job is suspect, and the bound on releases
@@ -275,12 +275,12 @@ def take_back(job: Job, now: Now, chance: float) -> Step:
 # --- while it waits ------------------------------------------------------------------------------------------------
 
 
-def promote(job: Job) -> Step:
+def promote(job: Job) -> Transition:
     """Return the scheduled *job*, whose moment has come, ready."""
-    return Step(job, job._replace(state="ready"), "promoted")
+    return Transition(job, job._replace(state="ready"), "promoted")
 
 
-def unblock(job: Job, now: Now) -> Step:
+def unblock(job: Job, now: Now) -> Transition:
     """Return the blocked *job*, whose predecessor has ended, ready, or scheduled if it is for later."""
     freed = job._replace(predecessor=None)
     return _wait(freed, max(job.due_at_ms, now.wall_ms), None, "unblocked", now)._replace(before=job)
@@ -291,12 +291,12 @@ def overdue(job: Job, now: Now) -> bool:
     return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state in WAITING
 
 
-def expire(job: Job, now: Now) -> Step:
+def miss_deadline(job: Job, now: Now) -> Transition:
     """Return the waiting *job* failed for not having been started in time."""
     return _finish(_with_failure(job, _deadline_failure(job)), "failed", job.outcome, now)._replace(before=job)
 
 
-def retire(job: Job, now: Now) -> Step:
+def retire(job: Job, now: Now) -> Transition:
     """Return the waiting *job* set aside because its kind was retired."""
     return _finish(job, "retired", job.outcome, now)
 
@@ -304,7 +304,7 @@ def retire(job: Job, now: Now) -> Step:
 # --- what operators do ---------------------------------------------------------------------------------------------
 
 
-def cancel(job: Job, *, force: bool, now: Now) -> Step | None:
+def cancel(job: Job, *, force: bool, now: Now) -> Transition | None:
     """Return *job* cancelled, or asked to stop if it runs; None if there is nothing left to do."""
     if job.state == "cancelled":
         return None
@@ -316,10 +316,10 @@ def cancel(job: Job, *, force: bool, now: Now) -> Step | None:
         return _finish(job, "cancelled", "cancelled", now)
     if job.cancel_requested:
         return None
-    return Step(job, job._replace(cancel_requested=1), "cancel_requested")
+    return Transition(job, job._replace(cancel_requested=1), "cancel_requested")
 
 
-def requeue(job: Job, now: Now) -> Step:
+def requeue(job: Job, now: Now) -> Transition:
     """Return the failed or cancelled *job* ready with all its attempts.
 
     Its deadline is dropped: whoever requeues a job wants it run now. The epoch stays, so that old holders stay out.
@@ -339,25 +339,25 @@ def requeue(job: Job, now: Now) -> Step:
         deferred_since_ms=None,
         releases=0,
     )
-    return Step(job, again, "requeued")
+    return Transition(job, again, "requeued")
 
 
-def reprioritize(job: Job, priority: int) -> Step | None:
+def reprioritize(job: Job, priority: int) -> Transition | None:
     """Return the unfinished *job* with another priority, which a running one takes to its next attempt.
 
     None if it has that priority already.
     """
     if job.session_number is not None:
-        raise Conflict(f"job {job.id!r} is a batch of a session, where priority does not apply", job_id=job.id)
+        raise Conflict(f"job {job.id!r} is an entry of a session, where priority does not apply", job_id=job.id)
     if job.finished:
         raise Conflict(f"job {job.id!r} is already {job.state}; its priority matters no more", job_id=job.id)
-    return None if job.priority == priority else Step(job, job._replace(priority=priority), "reprioritized")
+    return None if job.priority == priority else Transition(job, job._replace(priority=priority), "reprioritized")
 
 
 # --- history -------------------------------------------------------------------------------------------------------
 
 
-def attempt_ended(step: Step, now: Now) -> Attempt | None:
+def attempt_ended(step: Transition, now: Now) -> Attempt | None:
     """Return the attempt that *step* leaves behind, where the job goes on and its row will tell of another."""
     before, after, event = step
     if event == "requeued" and before.epoch > 0:
@@ -370,7 +370,7 @@ def attempt_ended(step: Step, now: Now) -> Attempt | None:
 
 def newest_attempt(job: Job) -> Attempt:
     """Return the attempt that *job*'s row tells of."""
-    failure = job.failure if job.outcome in {"failed", "lapsed"} else None
+    failure = job.failure if job.outcome in {"failed", "expired"} else None
     return Attempt(
         epoch=job.epoch,
         number=job.attempt,
@@ -391,7 +391,7 @@ def newest_attempt(job: Job) -> Attempt:
 
 def _finish(
     job: Job, state: Literal["failed", "cancelled", "retired"], outcome: AttemptOutcome | None, now: Now
-) -> Step:
+) -> Transition:
     after = job._replace(
         state=state,
         outcome=outcome,
@@ -399,20 +399,20 @@ def _finish(
         lease_until_ms=None,
         predecessor=None,
     )
-    return Step(job, after, state)
+    return Transition(job, after, state)
 
 
-def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Step:
+def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Transition:
     after = job._replace(
         state="scheduled" if due_at_ms > now.wall_ms else "ready",
         due_at_ms=due_at_ms,
         outcome=outcome if outcome is not None else job.outcome,
         lease_until_ms=None,
     )
-    return Step(job, after, event)
+    return Transition(job, after, event)
 
 
-def _not_started(job: Job, unacknowledged: int, now: Now, event: EventName = "released") -> Step:
+def _not_started(job: Job, unacknowledged: int, now: Now, event: EventName = "released") -> Transition:
     """Return *job* as before its claim, at its place in the order, because no handler has started."""
     if job.cancel_requested:
         return _finish(job, "cancelled", "released", now)

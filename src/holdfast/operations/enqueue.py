@@ -13,12 +13,12 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import KindRetired, LaneDraining, Refused
 from holdfast.domain.events import EventName
 from holdfast.domain.job import HOLDING_KEY, Job
-from holdfast.domain.new_job import Admission, DedupeKey, key_numbers
+from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers
 from holdfast.domain.results import Enqueued
-from holdfast.domain.routing import Catalog, RouteKey
-from holdfast.operations.apply_transitions import apply_steps, records, signal_jobs
+from holdfast.domain.routing import RouteKey, RoutingTable
+from holdfast.operations.apply_transitions import apply_transitions, records, signal_jobs
 from holdfast.operations.routing import intern_routes
-from holdfast.operations.session_enqueue import Entered, enter_sessions, place_batch, seen_before, write_sessions
+from holdfast.operations.session_enqueue import Entered, enter_sessions, place_entry, seen_before, write_sessions
 from holdfast.storage.contract import Met, SessionName, Transaction
 
 # Each lock takes a place in a table of the server that all its transactions share. An enqueue that brings more keys
@@ -26,7 +26,7 @@ from holdfast.storage.contract import Met, SessionName, Transaction
 KEYS_LOCKED_MAX: Final = 256
 
 
-async def enqueue_job(tx: Transaction, new: Admission, *, resent: bool = False) -> Enqueued:
+async def enqueue_job(tx: Transaction, new: CheckedJob, *, resent: bool = False) -> Enqueued:
     """Store one job and return what it led to; *resent* if this very call may have stored it already."""
     if resent and new.digest is None:
         # Nobody else can have drawn its id.
@@ -37,7 +37,7 @@ async def enqueue_job(tx: Transaction, new: Admission, *, resent: bool = False) 
     return made
 
 
-async def enqueue_jobs(tx: Transaction, wanted: Sequence[Admission], place: str = "jobs") -> list[Enqueued]:
+async def enqueue_jobs(tx: Transaction, wanted: Sequence[CheckedJob], place: str = "jobs") -> list[Enqueued]:
     """Store the jobs of one call, all or none, and return what each led to, in order.
 
     A refusal says which one it was by *place*, if there were several.
@@ -47,23 +47,23 @@ async def enqueue_jobs(tx: Transaction, wanted: Sequence[Admission], place: str 
     index = 0
     try:
         shared = [new for new in wanted if is_shared(new)]
-        catalog, numbers = await tx.begin_enqueue(len(wanted), _lock_numbers((), shared))
+        routing, numbers = await tx.begin_enqueue(len(wanted), _lock_numbers((), shared))
         known, holders = await _meet(tx, shared)
-        entered = await enter_sessions(tx, catalog, wanted)
+        entered = await enter_sessions(tx, routing, wanted)
         # Each route with the first job that takes it: the one a refusal names.
         routes = {
             new.terms.route: place
             for place, new in reversed([*enumerate(wanted)])
-            if new.id not in known and (new.batch is None or seen_before(entered, new) is None)
+            if new.id not in known and (new.entry is None or seen_before(entered, new) is None)
         }
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
-            _check_welcome(catalog, route)
-        catalog = await intern_routes(tx, catalog, routes.keys())
-        intake = _Intake(catalog, (await tx.now()), known, holders, {}, [], entered)
+            _check_welcome(routing, route)
+        routing = await intern_routes(tx, routing, routes.keys())
+        intake = _Intake(routing, (await tx.now()), known, holders, {}, [], entered)
         made = []
         for index, new in enumerate(wanted):
             seq = numbers[index]
-            if new.digest is None and new.dedupe_key is None and new.batch is None:
+            if new.digest is None and new.dedupe_key is None and new.entry is None:
                 # Nothing it could meet: the common case, and the one that comes by the thousand.
                 made.append(Enqueued(_admit(intake, new, seq), created=True))
             else:
@@ -79,7 +79,7 @@ async def enqueue_jobs(tx: Transaction, wanted: Sequence[Admission], place: str 
 class _Intake(NamedTuple):
     """What one call has met and decided so far."""
 
-    catalog: Catalog
+    routing: RoutingTable
     now: Now
     known: dict[str, Job]
     """Jobs by id, from the store and from earlier in this call."""
@@ -90,17 +90,17 @@ class _Intake(NamedTuple):
     fresh: list[tuple[RouteKey, Job]]
     """New jobs not yet written."""
     entered: dict[SessionName, Entered]
-    """The sessions that batches of this call belong to."""
+    """The sessions that entries of this call belong to."""
 
 
-def _check_welcome(catalog: Catalog, route: RouteKey) -> None:
-    if catalog.lane(route.lane).state == "draining":
+def _check_welcome(routing: RoutingTable, route: RouteKey) -> None:
+    if routing.lane(route.lane).state == "draining":
         raise LaneDraining(route.lane)
-    if route.kind in catalog.retired:
+    if route.kind in routing.retired:
         raise KindRetired(route.kind)
 
 
-async def _meet(tx: Transaction, shared: Sequence[Admission]) -> tuple[dict[str, Job], dict[DedupeKey, Job]]:
+async def _meet(tx: Transaction, shared: Sequence[CheckedJob]) -> tuple[dict[str, Job], dict[DedupeKey, Job]]:
     """Lock the jobs that have a chosen id, or hold a dedupe key, of *shared*; return them by id and by key."""
     if not shared:
         return {}, {}
@@ -114,12 +114,12 @@ async def _meet(tx: Transaction, shared: Sequence[Admission]) -> tuple[dict[str,
     )
 
 
-def is_shared(new: Admission) -> bool:
+def is_shared(new: CheckedJob) -> bool:
     """Return whether another call may bring the same job: it has a chosen id or a dedupe key."""
     return new.digest is not None or new.dedupe_key is not None
 
 
-async def lock_met(tx: Transaction, claims: Sequence[Claim], new: Sequence[Admission]) -> None:
+async def lock_met(tx: Transaction, claims: Sequence[Claim], new: Sequence[CheckedJob]) -> None:
     """Lock what the jobs of *claims* and the follow-ups *new* meet, before any of it is locked for itself.
 
     Every call takes these locks in the same order, keys by number and then jobs by number: two calls that meet the
@@ -141,7 +141,7 @@ async def lock_jobs_and_keys(tx: Transaction, job_ids: Sequence[str]) -> list[Jo
     return await tx.lock_jobs_met([*(Met(job_id=job_id) for job_id in job_ids), *(Met(key=key) for key in keys)])
 
 
-def _met(shared: Sequence[Admission]) -> list[Met]:
+def _met(shared: Sequence[CheckedJob]) -> list[Met]:
     """Return by which key and id each of *shared* may meet a job."""
     return [
         Met(
@@ -152,7 +152,7 @@ def _met(shared: Sequence[Admission]) -> list[Met]:
     ]
 
 
-def _lock_numbers(claims: Sequence[Claim], shared: Sequence[Admission]) -> list[int]:
+def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list[int]:
     """Return the numbers by which to lock the keys and ids of a call, in order; none if they are too many."""
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
     keys |= {_key_of(claim.job) for claim in claims if claim.job.dedupe_key is not None}
@@ -160,10 +160,10 @@ def _lock_numbers(claims: Sequence[Claim], shared: Sequence[Admission]) -> list[
     return key_numbers(keys, ids) if len(keys) + len(ids) <= KEYS_LOCKED_MAX else []
 
 
-async def _take_in(tx: Transaction, intake: _Intake, new: Admission, seq: int) -> Enqueued:
+async def _take_in(tx: Transaction, intake: _Intake, new: CheckedJob, seq: int) -> Enqueued:
     if new.id in intake.known:
         return Enqueued(admissions.same_request(intake.known[new.id], new), created=False)
-    if new.batch is not None and (original := seen_before(intake.entered, new)) is not None:
+    if new.entry is not None and (original := seen_before(intake.entered, new)) is not None:
         return Enqueued(original, created=False)
     if new.dedupe_key is not None:
         met = await _meet_duplicate(tx, intake, new, seq)
@@ -172,15 +172,15 @@ async def _take_in(tx: Transaction, intake: _Intake, new: Admission, seq: int) -
     return Enqueued(_admit(intake, new, seq), created=True)
 
 
-def _admit(intake: _Intake, new: Admission, seq: int, predecessor: Job | None = None) -> Job:
-    turn = intake.catalog.lane(new.terms.route.lane).turn_of(new.terms.tenant)
-    job = admissions.new_job(new, seq, turn, intake.now)
+def _admit(intake: _Intake, new: CheckedJob, seq: int, predecessor: Job | None = None) -> Job:
+    fair_key = intake.routing.lane(new.terms.route.lane).fair_key_of(new.terms.tenant)
+    job = admissions.new_job(new, seq, fair_key, intake.now)
     if predecessor is not None:
         job = job._replace(state="blocked", predecessor=predecessor.seq)
-    if records(intake.catalog, job, "enqueued"):
+    if records(intake.routing, job, "enqueued"):
         job = job.counting_event()
-    if new.batch is not None:
-        job = place_batch(_session_of(intake, new), new, job, intake.now)
+    if new.entry is not None:
+        job = place_entry(_session_of(intake, new), new, job, intake.now)
     intake.fresh.append((new.terms.route, job))
     if new.digest is not None:
         intake.known[new.id] = job
@@ -189,12 +189,12 @@ def _admit(intake: _Intake, new: Admission, seq: int, predecessor: Job | None = 
     return job
 
 
-def _session_of(intake: _Intake, new: Admission) -> Entered:
-    assert new.batch is not None  # noqa: S101  # only batches come here
-    return intake.entered[new.terms.tenant, new.batch.session]
+def _session_of(intake: _Intake, new: CheckedJob) -> Entered:
+    assert new.entry is not None  # noqa: S101  # only entries come here
+    return intake.entered[new.terms.tenant, new.entry.session]
 
 
-def _key(new: Admission) -> DedupeKey:
+def _key(new: CheckedJob) -> DedupeKey:
     return (new.terms.tenant, new.terms.dedupe_kind or "", new.dedupe_key or "")
 
 
@@ -202,7 +202,7 @@ def _key_of(job: Job) -> DedupeKey:
     return (job.tenant, job.dedupe_kind or "", job.dedupe_key or "")
 
 
-async def _meet_duplicate(tx: Transaction, intake: _Intake, new: Admission, seq: int) -> Enqueued | None:
+async def _meet_duplicate(tx: Transaction, intake: _Intake, new: CheckedJob, seq: int) -> Enqueued | None:
     """Return what the holder of the same key makes of *new*, or None if nobody holds it."""
     holder = intake.held.get(_key(new)) or (await _stored_holder(tx, intake, _key(new)))
     if holder is None:
@@ -226,37 +226,37 @@ async def _meet_duplicate(tx: Transaction, intake: _Intake, new: Admission, seq:
 
 async def _stored_holder(tx: Transaction, intake: _Intake, key: DedupeKey) -> Job | None:
     holder = intake.holders.get(key)
-    if holder is not None and (transitions.overdue(holder, intake.now) or transitions.lapsed(holder, intake.now)):
+    if holder is not None and (transitions.overdue(holder, intake.now) or transitions.expired(holder, intake.now)):
         del intake.holders[key]
-        if (holder := (await live_holder(tx, intake.catalog, key, intake.now))) is not None:
+        if (holder := (await live_holder(tx, intake.routing, key, intake.now))) is not None:
             intake.holders[key] = holder
     return holder
 
 
-async def live_holder(tx: Transaction, catalog: Catalog, key: DedupeKey, now: Now) -> Job | None:
+async def live_holder(tx: Transaction, routing: RoutingTable, key: DedupeKey, now: Now) -> Job | None:
     """Return the unfinished job that holds a dedupe key.
 
-    One that waits past its deadline, or whose lease has lapsed, is brought up to date first: it may have come to
+    One that waits past its deadline, or whose lease has expired, is brought up to date first: it may have come to
     its end without anybody having noticed, and a trigger kept for a job that will never run would be lost.
     """
     while (holder := await tx.job_by_key(key)) is not None:
         if transitions.overdue(holder, now):
+            step = transitions.miss_deadline(holder, now)
+        elif transitions.expired(holder, now):
             step = transitions.expire(holder, now)
-        elif transitions.lapsed(holder, now):
-            step = transitions.lapse(holder, now)
         else:
             break
-        await apply_steps(tx, catalog, [step], now)
+        await apply_transitions(tx, routing, [step], now)
     return holder
 
 
-async def _replace(tx: Transaction, intake: _Intake, job: Job, new: Admission) -> Job:
+async def _replace(tx: Transaction, intake: _Intake, job: Job, new: CheckedJob) -> Job:
     await _write_new(tx, intake)
     replaced = admissions.replace_content(job, new)
     if replaced == job:
         return job
     told: dict[int, EventName] = {}
-    if records(intake.catalog, replaced, "replaced"):
+    if records(intake.routing, replaced, "replaced"):
         replaced = replaced.counting_event()
         told[replaced.seq] = "replaced"
     await tx.update_content(replaced)
@@ -271,7 +271,7 @@ async def _write_new(tx: Transaction, intake: _Intake) -> None:
     """Write the jobs admitted since the last time."""
     if not intake.fresh:
         return
-    routes = intake.catalog.routes
+    routes = intake.routing.routes
     await tx.insert_jobs([(routes[key], job) for key, job in _in_key_order(intake.fresh)])
     entries = {job.seq: routes[key].number for key, job in intake.fresh if key.session} if intake.entered else {}
     jobs = [job for _, job in intake.fresh]
@@ -279,7 +279,7 @@ async def _write_new(tx: Transaction, intake: _Intake) -> None:
     await tx.append_events({job.seq: "enqueued" for job in jobs if job.event_count}, intake.now)
     await signal_jobs(tx, jobs)
     if entries:
-        await write_sessions(tx, intake.catalog, list(intake.entered.values()), entries, intake.now)
+        await write_sessions(tx, intake.routing, list(intake.entered.values()), entries, intake.now)
 
 
 def _in_key_order(fresh: list[tuple[RouteKey, Job]]) -> list[tuple[RouteKey, Job]]:

@@ -18,8 +18,8 @@ from holdfast.domain.results import (
     Waiting,
 )
 from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.domain.serving import ReadyJobs, Unserved
-from holdfast.operations import workers as worker_scripts
+from holdfast.domain.serving import ReadyCount, Unserved
+from holdfast.operations import workers as worker_operations
 from holdfast.storage.contract import Transaction
 
 _BEYOND = 1 << 62
@@ -114,9 +114,9 @@ async def report(tx: Transaction) -> StoreReport:
 async def troubles(tx: Transaction) -> list[Finding]:
     """Return what the jobs say of their workers: leases not taken back, suspects, jobs that no worker takes."""
     now = await tx.now()
-    lapsed, suspect, due = await tx.neglected_counts(now)
+    expired, suspect, due = await tx.neglected_counts(now)
     return [
-        _trouble(lapsed, "lapsed leases", "lapsed and not yet taken back", "is a worker claiming in their lane?"),
+        _trouble(expired, "expired leases", "expired and not yet taken back", "is a worker claiming in their lane?"),
         _trouble(
             suspect,
             "suspect jobs",
@@ -146,16 +146,16 @@ async def backlog(tx: Transaction) -> Backlog:
 async def unserved(tx: Transaction) -> list[Unserved]:
     """Return the ready jobs that no live worker takes."""
     waiting = [
-        ReadyJobs(lane, kind, frozenset(strict_json.decode(requires)), count)
+        ReadyCount(lane, kind, frozenset(strict_json.decode(requires)), count)
         for lane, kind, requires, count in await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
         if count
     ]
     if not waiting:
         return []
-    workers = await worker_scripts.newest(tx, limits.PAGE_MAX)
-    catalog = await tx.routing()
+    workers = await worker_operations.newest(tx, limits.PAGE_MAX)
+    routing = await tx.routing()
     return serving.unserved(
-        waiting, workers, {lane.name for lane in catalog.lanes.values() if lane.state == "paused"}
+        waiting, workers, {lane.name for lane in routing.lanes.values() if lane.state == "paused"}
     )
 
 

@@ -13,9 +13,9 @@ from holdfast.storage.notifications import lane_topic, sessions_topic
 
 async def lanes(tx: Transaction) -> list[Lane]:
     """Return every lane that was configured or used, by name."""
-    catalog = await tx.routing()
-    names = {key.lane for key in catalog.routes} | set(catalog.lanes)
-    return [catalog.lane(name) for name in sorted(names)]
+    routing = await tx.routing()
+    names = {key.lane for key in routing.routes} | set(routing.lanes)
+    return [routing.lane(name) for name in sorted(names)]
 
 
 class LaneChange(NamedTuple):
@@ -30,19 +30,19 @@ class LaneChange(NamedTuple):
 async def set_lane(tx: Transaction, name: str, change: LaneChange) -> tuple[Lane, list[int]]:
     """Change what is given and keep the rest; return the lane and the routes in it."""
     await tx.lock_routing()
-    catalog = await tx.routing()
-    before = catalog.lane(name)
+    routing = await tx.routing()
+    before = routing.lane(name)
     after = before._replace(**{word: value for word, value in change._asdict().items() if value is not None})
     await tx.set_lane(after)
     tx.notify([lane_topic(name), sessions_topic(name)])
-    return after, [route.number for key, route in catalog.routes.items() if key.lane == name]
+    return after, [route.number for key, route in routing.routes.items() if key.lane == name]
 
 
 async def rearrange(tx: Transaction, seqs: Sequence[int]) -> None:
-    """Put these jobs into the turn their lane's order wants, and have sessions offer what its words let them."""
-    catalog = await tx.routing()
+    """Put these jobs into the fair_key their lane's order wants, and have sessions offer what its words let them."""
+    routing = await tx.routing()
     jobs = await tx.jobs_by_seq(seqs)
-    wanted = [(catalog.lane(job.lane).turn_of(job.tenant), job) for job in jobs]
-    await tx.update_fair_keys([(turn, job.seq) for turn, job in wanted if turn != job.turn])
+    wanted = [(routing.lane(job.lane).fair_key_of(job.tenant), job) for job in jobs]
+    await tx.update_fair_keys([(fair_key, job.seq) for fair_key, job in wanted if fair_key != job.fair_key])
     if numbers := sessions_of(jobs):
-        await refresh_sessions(tx, catalog, numbers, await tx.now())
+        await refresh_sessions(tx, routing, numbers, await tx.now())

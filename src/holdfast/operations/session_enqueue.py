@@ -1,4 +1,4 @@
-"""Taking batches in: each session is locked, gives its batches their places, and knows the keys it has seen."""
+"""Taking entries in: each session is locked, gives its entries their places, and knows the keys it has seen."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
-from holdfast.domain.new_job import Admission
-from holdfast.domain.routing import Catalog
-from holdfast.domain.sessions import Session, batch_id
+from holdfast.domain.new_job import CheckedJob
+from holdfast.domain.routing import RoutingTable
+from holdfast.domain.sessions import Session, entry_id
 from holdfast.operations.routing import route_by_number
 from holdfast.operations.sessions import refresh_heads
 from holdfast.storage.contract import OvertakenError, SessionName, SourceRow, Transaction
@@ -18,7 +18,7 @@ from holdfast.storage.contract import OvertakenError, SessionName, SourceRow, Tr
 
 @dataclass(slots=True)
 class Entered:
-    """One session, locked: the place of its newest batch, the batches by source key, and what was not yet written."""
+    """One session, locked: the place of its newest entry, the entries by source key, and what was not yet written."""
 
     session: Session
     newest: int
@@ -27,14 +27,14 @@ class Entered:
 
 
 async def enter_sessions(
-    tx: Transaction, catalog: Catalog, wanted: Sequence[Admission]
+    tx: Transaction, routing: RoutingTable, wanted: Sequence[CheckedJob]
 ) -> dict[SessionName, Entered]:
-    """Lock the sessions that *wanted* has batches for, in order of their numbers; make those that are new."""
+    """Lock the sessions that *wanted* has entries for, in order of their numbers; make those that are new."""
     keys: dict[SessionName, list[str]] = {}
     for new in wanted:
-        if new.batch is not None:
-            kept = keys.setdefault((new.terms.tenant, new.batch.session), [])
-            kept += [new.batch.source_key] if new.batch.source_key is not None else []
+        if new.entry is not None:
+            kept = keys.setdefault((new.terms.tenant, new.entry.session), [])
+            kept += [new.entry.source_key] if new.entry.source_key is not None else []
     if not keys:
         return {}
     known = await tx.sessions_by_name(keys.keys())
@@ -43,7 +43,7 @@ async def enter_sessions(
         entered[tenant, name] = _entered(await create_session(tx, tenant, name))
     for session_name, source_keys in keys.items():
         if source_keys:
-            await _meet_sources(tx, catalog, entered[session_name], source_keys)
+            await _meet_sources(tx, routing, entered[session_name], source_keys)
     return entered
 
 
@@ -63,26 +63,26 @@ async def create_session(tx: Transaction, tenant: str, name: str) -> Session:
 # --- source keys ---------------------------------------------------------------------------------------------------
 
 
-def seen_before(entered: dict[SessionName, Entered], new: Admission) -> Job | None:
-    """Return the batch that came with the source key of *new* before, if there is one."""
-    if new.batch is None or new.batch.source_key is None:
+def seen_before(entered: dict[SessionName, Entered], new: CheckedJob) -> Job | None:
+    """Return the entry that came with the source key of *new* before, if there is one."""
+    if new.entry is None or new.entry.source_key is None:
         return None
-    return entered[new.terms.tenant, new.batch.session].seen.get(new.batch.source_key)
+    return entered[new.terms.tenant, new.entry.session].seen.get(new.entry.source_key)
 
 
-async def _meet_sources(tx: Transaction, catalog: Catalog, entered: Entered, keys: list[str]) -> None:
-    """Find the batches that came with one of these source keys before."""
+async def _meet_sources(tx: Transaction, routing: RoutingTable, entered: Entered, keys: list[str]) -> None:
+    """Find the entries that came with one of these source keys before."""
     sources = await tx.sources_seen(entered.session.number, list(dict.fromkeys(keys)))
     if not sources:
         return
     jobs = {job.seq: job for job in await tx.jobs_seen([source.seq for source in sources])}
     for source in sources:
-        entered.seen[source.key] = jobs.get(source.seq) or _buried(catalog, entered.session, source)
+        entered.seen[source.key] = jobs.get(source.seq) or _buried(routing, entered.session, source)
 
 
-def _buried(catalog: Catalog, session: Session, source: SourceRow) -> Job:
-    """Return what is left of a batch that was deleted: who it was and how it ended, without payload and result."""
-    key = route_by_number(catalog, source.route).key
+def _buried(routing: RoutingTable, session: Session, source: SourceRow) -> Job:
+    """Return what is left of an entry that was deleted: who it was and how it ended, without payload and result."""
+    key = route_by_number(routing, source.route).key
     gone: dict[str, Any] = dict.fromkeys(Job._fields)
     counters = (
         "attempt",
@@ -113,7 +113,7 @@ def _buried(catalog: Catalog, session: Session, source: SourceRow) -> Job:
         "max_attempts": 0,
         "session_number": session.number,
         "enqueue_seq": source.enqueue_seq,
-        "batch_json": source.entry_json,
+        "entry_json": source.entry_json,
         "record_all": 0,
         "event_count": 0,
     }
@@ -123,29 +123,29 @@ def _buried(catalog: Catalog, session: Session, source: SourceRow) -> Job:
 # --- places --------------------------------------------------------------------------------------------------------
 
 
-def place_batch(entered: Entered, new: Admission, job: Job, now: Now) -> Job:
-    """Return the new *job* as the newest batch of its session, with an id of its own if the caller chose none."""
-    assert new.batch is not None  # noqa: S101  # only batches come here
+def place_entry(entered: Entered, new: CheckedJob, job: Job, now: Now) -> Job:
+    """Return the new *job* as the newest entry of its session, with an id of its own if the caller chose none."""
+    assert new.entry is not None  # noqa: S101  # only entries come here
     entered.newest += 1
     job_id = job.id
     if new.digest is None:
-        job_id = batch_id(job.tenant, new.batch.session, new.batch.source_key, now.wall_ms, nonce=job.id)
+        job_id = entry_id(job.tenant, new.entry.session, new.entry.source_key, now.wall_ms, nonce=job.id)
     placed = job._replace(
         id=job_id,
         session_number=entered.session.number,
         enqueue_seq=entered.newest,
-        batch_json=new.batch.to_json(),
+        entry_json=new.entry.to_json(),
     )
     entered.fresh.append(placed)
-    if new.batch.source_key is not None:
-        entered.seen[new.batch.source_key] = placed
+    if new.entry.source_key is not None:
+        entered.seen[new.entry.source_key] = placed
     return placed
 
 
 async def write_sessions(
-    tx: Transaction, catalog: Catalog, entered: Sequence[Entered], routes: dict[int, int], now: Now
+    tx: Transaction, routing: RoutingTable, entered: Sequence[Entered], routes: dict[int, int], now: Now
 ) -> None:
-    """Write what new batches change of their sessions; *routes* has the route of each batch by its number."""
+    """Write what new entries change of their sessions; *routes* has the route of each entry by its number."""
     grown = [one for one in entered if one.fresh]
     if not grown:
         return
@@ -158,8 +158,8 @@ async def write_sessions(
     ]
     for one in grown:
         one.fresh.clear()
-    await refresh_heads(tx, catalog, waking, now)
+    await refresh_heads(tx, routing, waking, now)
 
 
 def _source_key(job: Job) -> str | None:
-    return None if job.batch is None else job.batch.source_key
+    return None if job.entry is None else job.entry.source_key

@@ -1,7 +1,7 @@
 """The lease of a session's runtime: opening, renewing, closing and taking over.
 
-The batches claimed under it share its end, so that each write of theirs passes the same fence as any other. Batches
-are locked first and their session after, as by everybody who changes batches.
+The entries claimed under it share its end, so that each write of theirs passes the same fence as any other. Entries
+are locked first and their session after, as by everybody who changes entries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.domain import limits, transitions
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import LeaseLost
 from holdfast.domain.job import Job
-from holdfast.domain.routing import Catalog
+from holdfast.domain.routing import RoutingTable
 from holdfast.domain.session_leases import (
     Opening,
     SessionLease,
@@ -24,7 +24,7 @@ from holdfast.domain.session_leases import (
     shown,
 )
 from holdfast.domain.sessions import Session
-from holdfast.operations.apply_transitions import apply_steps
+from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.operations.session_enqueue import create_session
 from holdfast.operations.sessions import refresh_heads, refresh_sessions
 from holdfast.storage.contract import OvertakenError, Transaction
@@ -32,22 +32,22 @@ from holdfast.storage.contract import OvertakenError, Transaction
 
 async def open_session(tx: Transaction, asked: Opening) -> SessionLease:
     """Make the asker the session's runtime; a takeover takes back at once what others hold of it."""
-    catalog = await tx.routing()
+    routing = await tx.routing()
     session, running = await _lock_whole(tx, asked.tenant, asked.session)
     if session is None:
         session = await create_session(tx, asked.tenant, asked.session)
     now = await tx.now()
-    held = [job for job in running if not transitions.lapsed(job, now)]
+    held = [job for job in running if not transitions.expired(job, now)]
     opened = open_lease(session, asked, held, now)
     if opened is not session:
         await tx.write_session_lease(opened)
         chance = tx.random()
         steps = [
-            transitions.lapse(job, now) if transitions.lapsed(job, now) else transitions.take_back(job, now, chance)
+            transitions.expire(job, now) if transitions.expired(job, now) else transitions.take_back(job, now, chance)
             for job in running
         ]
-        await apply_steps(tx, catalog, steps, now)
-        await refresh_sessions(tx, catalog, [opened.number], now)
+        await apply_transitions(tx, routing, steps, now)
+        await refresh_sessions(tx, routing, [opened.number], now)
     return replace(shown(opened, asked.lease_ms), repeated=opened is session)
 
 
@@ -60,7 +60,7 @@ async def undo_open_session(tx: Transaction, lease: SessionLease) -> None:
 
 
 async def renew_session(tx: Transaction, lease: SessionLease, lease_ms: int) -> SessionLease:
-    """Extend the session lease, and with it the leases of the batches claimed under it, or raise `LeaseLost`."""
+    """Extend the session lease, and with it the leases of the entries claimed under it, or raise `LeaseLost`."""
     session, running = await _lock_whole(tx, lease.tenant, lease.session)
     now = await tx.now()
     renewed = renew_lease(session, lease, lease_ms, now)
@@ -71,7 +71,7 @@ async def renew_session(tx: Transaction, lease: SessionLease, lease_ms: int) -> 
 
 async def close_session(tx: Transaction, lease: SessionLease) -> None:
     """End the session lease; what is still held under it is released, without spending attempts."""
-    catalog = await tx.routing()
+    routing = await tx.routing()
     session, running = await _lock_whole(tx, lease.tenant, lease.session)
     now = await tx.now()
     closed = close_lease(session, lease, now)
@@ -79,22 +79,22 @@ async def close_session(tx: Transaction, lease: SessionLease) -> None:
         return
     await tx.write_session_lease(closed)
     chance = tx.random()
-    held = [job for job in running if not transitions.lapsed(job, now)]
-    await apply_steps(tx, catalog, [transitions.hand_back(job, now, chance) for job in held], now)
-    await refresh_sessions(tx, catalog, [closed.number], now)
+    held = [job for job in running if not transitions.expired(job, now)]
+    await apply_transitions(tx, routing, [transitions.hand_back(job, now, chance) for job in held], now)
+    await refresh_sessions(tx, routing, [closed.number], now)
 
 
-async def end_lapsed(tx: Transaction, catalog: Catalog, now: Now) -> bool:
-    """End a bite of the session leases that have lapsed, so that their sessions are on offer again."""
+async def end_expired(tx: Transaction, routing: RoutingTable, now: Now) -> bool:
+    """End a bite of the session leases that have expired, so that their sessions are on offer again."""
     ended = [end_lease(session) for session in await tx.expired_sessions(now, limits.BITE)]
     for session in ended:
         await tx.write_session_lease(session)
-    await refresh_heads(tx, catalog, ended, now)
+    await refresh_heads(tx, routing, ended, now)
     return bool(ended)
 
 
 async def _lock_whole(tx: Transaction, tenant: str, name: str) -> tuple[Session | None, list[Job]]:
-    """Return the session and those of its batches that run, all locked, the batches first."""
+    """Return the session and those of its entries that run, all locked, the entries first."""
     number = await tx.session_number(tenant, name)
     if number is None:
         return None, []

@@ -1,4 +1,4 @@
-"""Renewing and settling a session claim as a whole: all of its batches in one commit, or `LeaseLost` and nothing."""
+"""Renewing and settling a session claim as a whole: all of its entries in one commit, or `LeaseLost` and nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from holdfast.domain.errors import LeaseLost
 from holdfast.domain.job import WAITING, Job
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.session_leases import SessionClaim
-from holdfast.domain.transitions import Step
+from holdfast.domain.transitions import Transition
 from holdfast.domain.validation import datetime_of
-from holdfast.operations.apply_transitions import apply_steps
+from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.operations.enqueue import enqueue_jobs, lock_met
 from holdfast.operations.lease import held_job, lock_held, write_artifacts
 from holdfast.operations.settle import sent_again
@@ -45,15 +45,15 @@ def _looked_at(job: Job, lease: Lease, now: Now) -> Job:
 
 
 async def settle_session(tx: Transaction, claim: SessionClaim, outcomes: Sequence[CheckedOutcome]) -> list[Job]:
-    """Settle every batch of the claim with its outcome, and return what that leaves of each, in order."""
-    catalog = await tx.routing()
+    """Settle every entry of the claim with its outcome, and return what that leaves of each, in order."""
+    routing = await tx.routing()
     claims = claim.claims
     await lock_met(tx, claims, [new for checked in outcomes for new in checked.follow_ups])
     jobs = await tx.refresh(claims)
     now = await tx.now()
     # The same for all: what failed together waits for as long, and comes back together.
     chance = tx.random()
-    steps: list[Step] = []
+    steps: list[Transition] = []
     try:
         for one, checked in zip(claims, outcomes, strict=True):
             steps.append(transitions.settle(held_job(jobs, one.lease), one.lease, checked, now, chance))
@@ -62,7 +62,7 @@ async def settle_session(tx: Transaction, claim: SessionClaim, outcomes: Sequenc
         if again is None:
             raise
         return again
-    settled = await apply_steps(tx, catalog, steps, now)
+    settled = await apply_transitions(tx, routing, steps, now)
     for job, checked in zip(settled, outcomes, strict=True):
         await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
         await write_artifacts(tx, job, checked.artifacts, now)
@@ -72,7 +72,7 @@ async def settle_session(tx: Transaction, claim: SessionClaim, outcomes: Sequenc
 async def _settled_before(
     tx: Transaction, jobs: dict[int, Job], claim: SessionClaim, outcomes: Sequence[CheckedOutcome]
 ) -> list[Job] | None:
-    """Return the batches if this very settlement of all of them was taken already."""
+    """Return the entries if this very settlement of all of them was taken already."""
     found: list[Job] = []
     for one, checked in zip(claim.claims, outcomes, strict=True):
         job = await sent_again(tx, jobs.get(one.job.seq), one.lease, checked)
@@ -83,8 +83,8 @@ async def _settled_before(
 
 
 async def cancel_waiting(tx: Transaction, tenant: str, name: str, after: int) -> tuple[list[str], int | None]:
-    """Cancel a bite of the session's batches that nobody has in hand; return their ids and where to go on."""
-    catalog = await tx.routing()
+    """Cancel a bite of the session's entries that nobody has in hand; return their ids and where to go on."""
+    routing = await tx.routing()
     number = await tx.session_number(tenant, name)
     seqs = [] if number is None else await tx.session_waiting(number, after, limits.BITE)
     if not seqs:
@@ -93,5 +93,5 @@ async def cancel_waiting(tx: Transaction, tenant: str, name: str, after: int) ->
     now = await tx.now()
     waiting = [job for job in found if job.state in WAITING]
     steps = [step for job in waiting if (step := transitions.cancel(job, force=False, now=now)) is not None]
-    cancelled = await apply_steps(tx, catalog, steps, now)
+    cancelled = await apply_transitions(tx, routing, steps, now)
     return [job.id for job in cancelled], seqs[-1] if len(seqs) == limits.BITE else None

@@ -1,7 +1,8 @@
 """Sessions' rows: finding and locking them, and keeping true which head each of them offers.
 
 A head is on offer while an idle claim by anybody could take it: nothing of the session runs, nobody is its runtime,
-and what leads its line is ready. Whatever moves a batch has `refresh_sessions` derive the heads of its sessions anew.
+and what leads its line is ready. Whatever moves an entry has `refresh_sessions` derive the heads of its sessions
+anew.
 """
 
 from __future__ import annotations
@@ -11,9 +12,17 @@ from collections.abc import Collection, Iterable, Sequence
 from holdfast.domain import limits
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
-from holdfast.domain.routing import Catalog
-from holdfast.domain.session_selection import Candidate, Choice, Place, Wanted, candidate, choose_run, standing_of
-from holdfast.domain.sessions import NO_HEAD, Batch, Head, Session
+from holdfast.domain.routing import RoutingTable
+from holdfast.domain.session_selection import (
+    Choice,
+    Place,
+    SessionCandidate,
+    Wanted,
+    candidate,
+    choose_run,
+    standing_of,
+)
+from holdfast.domain.sessions import NO_HEAD, Head, Session, SessionEntry
 from holdfast.operations.routing import route_by_number
 from holdfast.storage.contract import LineRow, Transaction
 from holdfast.storage.notifications import session_topic, sessions_topic
@@ -22,7 +31,7 @@ _FIRST = Wanted("next", "idle", 1)
 
 
 async def only_free(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
-    """Leave out batches whose session somebody else has in hand, and lock the sessions of the others.
+    """Leave out entries whose session somebody else has in hand, and lock the sessions of the others.
 
     For whoever tidies up: a claim of something quite different must not wait for a session.
     """
@@ -34,36 +43,36 @@ async def only_free(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
 
 
 def sessions_of(jobs: Iterable[Job]) -> list[int]:
-    """Return the numbers of the sessions that these jobs are batches of, in order."""
+    """Return the numbers of the sessions that these jobs are entries of, in order."""
     return sorted({job.session_number for job in jobs if job.session_number is not None})
 
 
 # --- the line ------------------------------------------------------------------------------------------------------
 
 
-def candidate_of(catalog: Catalog, row: LineRow, welcome: Collection[int] | None) -> Candidate:
+def candidate_of(routing: RoutingTable, row: LineRow, welcome: Collection[int] | None) -> SessionCandidate:
     """Return a row of a session's line as the selection sees it; *welcome* has the routes a claimer may take."""
-    seq, enqueue_seq, state, epoch, route, batch_json = row
-    key = route_by_number(catalog, route).key
+    seq, enqueue_seq, state, epoch, route, entry_json = row
+    key = route_by_number(routing, route).key
     standing = standing_of(
         state,
         epoch,
         welcome=welcome is None or route in welcome,
-        skips=catalog.lane(key.lane).backoff == "skip",
+        skips=routing.lane(key.lane).backoff == "skip",
     )
-    return candidate(Place(seq, enqueue_seq, route), standing, Batch.from_json(batch_json), key.kind)
+    return candidate(Place(seq, enqueue_seq, route), standing, SessionEntry.from_json(entry_json), key.kind)
 
 
 async def choose_from_line(
-    tx: Transaction, catalog: Catalog, session: int, wanted: Wanted, welcome: Collection[int] | None
+    tx: Transaction, routing: RoutingTable, session: int, wanted: Wanted, welcome: Collection[int] | None
 ) -> Choice:
     """Return the run that a claim takes of a session's line, reading on as long as that could make it longer."""
     page = wanted.limit + limits.SESSION_SCAN_SURPLUS
-    met: list[Candidate] = []
+    met: list[SessionCandidate] = []
     after = 0
     while True:
         rows = await tx.session_line(session, after, page)
-        met += [candidate_of(catalog, row, welcome) for row in rows]
+        met += [candidate_of(routing, row, welcome) for row in rows]
         choice = choose_run(met, wanted)
         if choice.complete or len(rows) < page:
             return choice
@@ -74,12 +83,12 @@ async def choose_from_line(
 # --- heads ---------------------------------------------------------------------------------------------------------
 
 
-async def refresh_sessions(tx: Transaction, catalog: Catalog, numbers: Collection[int], now: Now) -> None:
+async def refresh_sessions(tx: Transaction, routing: RoutingTable, numbers: Collection[int], now: Now) -> None:
     """Lock these sessions and write which head each offers now, where that has changed."""
-    await refresh_heads(tx, catalog, await tx.sessions_by_number(sorted(numbers)), now)
+    await refresh_heads(tx, routing, await tx.sessions_by_number(sorted(numbers)), now)
 
 
-async def refresh_heads(tx: Transaction, catalog: Catalog, sessions: Sequence[Session], now: Now) -> None:
+async def refresh_heads(tx: Transaction, routing: RoutingTable, sessions: Sequence[Session], now: Now) -> None:
     """Write which head each of these locked sessions offers now, where that has changed, and wake who may take it."""
     if not sessions:
         return
@@ -92,25 +101,25 @@ async def refresh_heads(tx: Transaction, catalog: Catalog, sessions: Sequence[Se
             head = NO_HEAD
         else:
             topics.add(session_topic(session.tenant, session.name))
-            head = NO_HEAD if session.leased(now) else await _head(tx, catalog, session, front.first)
+            head = NO_HEAD if session.leased(now) else await _head(tx, routing, session, front.first)
         if head != (session.head or NO_HEAD):
             changed.append((head, session.number))
         if head.route is not None:
-            topics.add(sessions_topic(route_by_number(catalog, head.route).key.lane))
+            topics.add(sessions_topic(route_by_number(routing, head.route).key.lane))
     await tx.write_session_heads(changed)
     if topics:
         tx.notify(sorted(topics))
 
 
-async def _head(tx: Transaction, catalog: Catalog, session: Session, front: LineRow) -> Head:
+async def _head(tx: Transaction, routing: RoutingTable, session: Session, front: LineRow) -> Head:
     """Return the head of a session's line, of which *front* comes first."""
-    first = candidate_of(catalog, front, None)
+    first = candidate_of(routing, front, None)
     if first.standing == "passed":
-        choice = await choose_from_line(tx, catalog, session.number, _FIRST, None)
+        choice = await choose_from_line(tx, routing, session.number, _FIRST, None)
     else:
         choice = choose_run([first], _FIRST)
     if not choice.run:
         return NO_HEAD
     [leading] = choice.run
-    turn = catalog.lane(route_by_number(catalog, leading.route).key.lane).turn_of(session.tenant)
+    turn = routing.lane(route_by_number(routing, leading.route).key.lane).fair_key_of(session.tenant)
     return Head(leading.route, leading.work_class, turn, leading.seq)

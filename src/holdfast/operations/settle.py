@@ -11,9 +11,9 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import LeaseLost, Misconfigured, Refused
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import CheckedOutcome, Done
-from holdfast.domain.routing import Catalog
-from holdfast.domain.transitions import Step
-from holdfast.operations.apply_transitions import apply_steps, conclude_steps
+from holdfast.domain.routing import RoutingTable
+from holdfast.domain.transitions import Transition
+from holdfast.operations.apply_transitions import apply_transitions, conclude_steps
 from holdfast.operations.enqueue import KEYS_LOCKED_MAX, enqueue_jobs, is_shared, lock_met
 from holdfast.operations.lease import held_job, write_artifacts
 from holdfast.storage.contract import Transaction
@@ -27,8 +27,8 @@ async def settle_jobs(tx: Transaction, wanted: Sequence[tuple[Claim, CheckedOutc
     """
     if not wanted:
         return []
-    catalog = await tx.routing()
-    return await settle_under(tx, catalog, wanted)
+    routing = await tx.routing()
+    return await settle_under(tx, routing, wanted)
 
 
 def divide_settlements(
@@ -53,19 +53,19 @@ def divide_settlements(
 
 
 async def settle_under(
-    tx: Transaction, catalog: Catalog, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: Transaction, routing: RoutingTable, wanted: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> list[Settlement]:
-    """Settle as `settle_jobs` does, under the catalog that was just read."""
-    done = await _succeed_at_once(tx, catalog, wanted)
+    """Settle as `settle_jobs` does, under the routing table that was just read."""
+    done = await _succeed_at_once(tx, routing, wanted)
     if not done:
-        return await _settle_each(tx, catalog, wanted)
+        return await _settle_each(tx, routing, wanted)
     rest = [pair for place, pair in enumerate(wanted) if place not in done]
-    others = iter((await _settle_each(tx, catalog, rest)) if rest else ())
+    others = iter((await _settle_each(tx, routing, rest)) if rest else ())
     return [done[place] if place in done else next(others) for place in range(len(wanted))]
 
 
 async def _succeed_at_once(
-    tx: Transaction, catalog: Catalog, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: Transaction, routing: RoutingTable, wanted: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> dict[int, Settlement]:
     """Settle plain successes in one statement, where the engine has one; return the answers by their place.
 
@@ -82,18 +82,18 @@ async def _succeed_at_once(
         return {}
     now = await tx.now()
     steps = await tx.finish_held([wanted[place] for place in places.values()], now)
-    jobs = await conclude_steps(tx, catalog, list(steps.values()), now)
+    jobs = await conclude_steps(tx, routing, list(steps.values()), now)
     return {places[job.seq]: Settlement(wanted[places[job.seq]][0], job) for job in jobs}
 
 
 async def _settle_each(
-    tx: Transaction, catalog: Catalog, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: Transaction, routing: RoutingTable, wanted: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> list[Settlement]:
     claims = [claim for claim, _ in wanted]
     await lock_met(tx, claims, [new for _, checked in wanted for new in checked.follow_ups])
     jobs = await tx.refresh(claims)
     now = await tx.now()
-    batch = _Batch(catalog, now, jobs, [], {})
+    batch = _Batch(routing, now, jobs, [], {})
     for claim, checked in wanted:
         lease, seq = claim.lease, claim.job.seq
         if seq in batch.plain:
@@ -120,12 +120,12 @@ async def _settle_each(
 class _Batch(NamedTuple):
     """One call's settlements: what they act on, what was answered, and what is decided but not yet written."""
 
-    catalog: Catalog
+    routing: RoutingTable
     now: Now
     jobs: dict[int, Job]
     answers: list[Settlement]
-    plain: dict[int, tuple[int, Claim, Step]]
-    """Steps by job, each with the place of its answer and the claim that it settles."""
+    plain: dict[int, tuple[int, Claim, Transition]]
+    """Middleware by job, each with the place of its answer and the claim that it settles."""
 
 
 # Stands in the place of an answer until its step is written.
@@ -143,12 +143,12 @@ async def sent_again(tx: Transaction, job: Job | None, lease: Lease, checked: Ch
 
 
 async def _settle_with_extras(
-    tx: Transaction, batch: _Batch, claim: Claim, checked: CheckedOutcome, step: Step
+    tx: Transaction, batch: _Batch, claim: Claim, checked: CheckedOutcome, step: Transition
 ) -> Settlement:
     try:
         async with tx.savepoint():
             # The job has ended when its follow-ups come: one of them may carry on its dedupe key.
-            [job] = await apply_steps(tx, batch.catalog, [step], batch.now)
+            [job] = await apply_transitions(tx, batch.routing, [step], batch.now)
             await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
             await write_artifacts(tx, job, checked.artifacts, batch.now)
     except (Refused, Misconfigured) as refusal:
@@ -162,7 +162,7 @@ async def _write_plain(tx: Transaction, batch: _Batch) -> None:
     if not batch.plain:
         return
     decided = list(batch.plain.values())
-    jobs = await apply_steps(tx, batch.catalog, [step for _, _, step in decided], batch.now)
+    jobs = await apply_transitions(tx, batch.routing, [step for _, _, step in decided], batch.now)
     for (place, claim, _), job in zip(decided, jobs, strict=True):
         batch.answers[place] = Settlement(claim, job)
         batch.jobs[job.seq] = job

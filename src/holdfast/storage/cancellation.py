@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def to_its_end(work: Awaitable[T]) -> T:
+async def finish_despite_cancellation(work: Awaitable[T]) -> T:
     """Await *work*; if the task is cancelled meanwhile, let it come to its end before giving way.
 
     A connection must not be touched by anybody else while something still uses it.
@@ -31,7 +31,7 @@ async def to_its_end(work: Awaitable[T]) -> T:
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Run *work* in another thread; if the task is cancelled meanwhile, wait for the thread before giving way."""
-    return await to_its_end(asyncio.get_running_loop().run_in_executor(None, work))
+    return await finish_despite_cancellation(asyncio.get_running_loop().run_in_executor(None, work))
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:

@@ -22,9 +22,9 @@ from holdfast.domain.job import Attempt, Job, State
 from holdfast.domain.new_job import DedupeKey
 from holdfast.domain.outcomes import Artifact, CheckedOutcome
 from holdfast.domain.results import ArtifactInfo, CountBy, Finding, JobFilter, Tally, WorkerInfo
-from holdfast.domain.routing import Catalog, Lane, Route, RouteKey
+from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.sessions import Head, Session
-from holdfast.domain.transitions import Step
+from holdfast.domain.transitions import Transition
 from holdfast.storage.randomness import RANDOM
 
 SessionName: TypeAlias = tuple[str, str]
@@ -161,7 +161,7 @@ class Transaction(ABC):
     # --- routing ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def routing(self) -> Catalog:
+    async def routing(self) -> RoutingTable:
         """Return lanes, routes and retired kinds as they are in this transaction."""
 
     @abstractmethod
@@ -169,7 +169,7 @@ class Transaction(ABC):
         """Keep other transactions from deciding by the routing until this one commits. Call it before reading it."""
 
     @abstractmethod
-    async def add_routes(self, keys: Sequence[RouteKey]) -> Catalog:
+    async def add_routes(self, keys: Sequence[RouteKey]) -> RoutingTable:
         """Give each of *keys* a number and return the routing with them."""
 
     @abstractmethod
@@ -187,7 +187,7 @@ class Transaction(ABC):
     # --- enqueue ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[Catalog, Sequence[int]]:
+    async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[RoutingTable, Sequence[int]]:
         """Take *locks* as `lock_keys` does; return the routing and *count* fresh job numbers."""
 
     @abstractmethod
@@ -221,7 +221,7 @@ class Transaction(ABC):
     # --- claim ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def begin_claim(self, *, thorough: bool = False) -> tuple[Catalog, Due, Now]:
+    async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, Due, Now]:
         """Return what every claim starts with: the routing, what maintenance is due, and the clock.
 
         An engine that remembers up to when nothing was due looks from there on, unless *thorough*.
@@ -292,14 +292,14 @@ class Transaction(ABC):
     # --- transitions ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def apply(self, steps: Sequence[Step], now: Now) -> None:
+    async def apply(self, steps: Sequence[Transition], now: Now) -> None:
         """Write decided transitions, their history and their events; raise `OvertakenError` if one no longer holds.
 
         A transition whose job counted an event has that event appended to the log.
         """
 
     @abstractmethod
-    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Step]:
+    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
         """End jobs whose lease holds as done, in a plain form; return the transitions by job number.
 
         Jobs that are missing in the result are settled by the full form. An engine that gains nothing ends none.

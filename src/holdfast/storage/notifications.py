@@ -18,7 +18,7 @@ class Listener(Protocol):
         ...
 
 
-class Hub:
+class Notifier:
     """Who listens to what. One hub serves all queues that are open on one store in this process."""
 
     def __init__(self) -> None:

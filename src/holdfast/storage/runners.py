@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.storage.contract import Transaction
-from holdfast.storage.notifications import AsyncListener, Hub, Listener, SyncListener
+from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
 from holdfast.storage.store import AsyncTarget, SyncTarget
 from holdfast.storage.transaction import PlainForm, run_sync
 from holdfast.storage.undo import Undo, UndoableWrite
@@ -142,7 +142,7 @@ def run_leasing(runner: SyncRunner, coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def _listening(hub: Hub, topics: tuple[str, ...], listener: Listener) -> Iterator[None]:
+def _listening(hub: Notifier, topics: tuple[str, ...], listener: Listener) -> Iterator[None]:
     try:
         for topic in topics:
             hub.add(topic, listener)

@@ -1,7 +1,7 @@
 """Choosing ready jobs, the part that engines share: seek the heads of each route, let the domain's order choose.
 
-Nothing here scans. Per level (listed kind, priority) it seeks the turns that come next, then the first jobs of each;
-the number of seeks depends on routes, turns and the limit, never on how many jobs wait.
+Nothing here scans. Per level (listed kind, priority) it seeks the fair_keys that come next, then the first jobs of
+each; the number of seeks depends on routes, fair_keys and the limit, never on how many jobs wait.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from holdfast.domain.claim_order import Candidate, Preference, choose, level_of, turn_key
+from holdfast.domain.claim_order import Preference, ReadyCandidate, choose, fair_order_key, level_of
 from holdfast.domain.claims import ClaimRequest
 from holdfast.domain.job import Job
 from holdfast.domain.routing import Route
 from holdfast.storage.contract import ReadyJobs
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Row
 from holdfast.storage.sql_transaction import SqlTransaction
 
@@ -22,7 +23,7 @@ from holdfast.storage.sql_transaction import SqlTransaction
 _AFFINITIES_LOOKED_AT = 256
 
 Place: TypeAlias = tuple[Any, ...]
-"""Where jobs stand in a row: (route, turn) or (route, turn, affinity)."""
+"""Where jobs stand in a row: (route, fair_key) or (route, fair_key, affinity)."""
 
 
 class Past(Protocol):
@@ -52,8 +53,8 @@ class Level(NamedTuple):
     """Those of the routes whose jobs name no affinity."""
     placed: list[int]
     """Those whose jobs name one."""
-    only_turn: str | None
-    """The one turn there is, if there is but one."""
+    only_fair_key: str | None
+    """The one fair_key there is, if there is but one."""
     limit: int
     past: Past | None
     """What is to be looked past; None where nobody else can write."""
@@ -63,13 +64,13 @@ class _Round(NamedTuple):
     """Whose turn it is among the jobs of one affinity rank."""
 
     scope: str | None
-    last_turn: str | None
+    last_fair_key: str | None
 
 
-class Offer(NamedTuple):
+class ReadyOffer(NamedTuple):
     """Jobs to choose from, and the streams that have more of them."""
 
-    heads: list[Candidate]
+    heads: list[ReadyCandidate]
     unfinished: set[Place]
     round: _Round
 
@@ -78,7 +79,7 @@ def is_one_stream(level: Level, preference: Preference) -> bool:
     """Whether the level is a single run of jobs, so that there is nothing to choose: one queue, one tenant."""
     return (
         len(level.routes) == 1
-        and level.only_turn is not None
+        and level.only_fair_key is not None
         and level.request.tenant is None
         and not (level.placed and (preference.affinities or preference.most is not None))
     )
@@ -88,24 +89,24 @@ async def select_stream(tx: SqlTransaction, level: Level, preference: Preference
     """Choose the first jobs of a level that is a single run of jobs."""
     [route] = level.routes
     scope = scope_of(level, preference)
-    last_turn = await tx.last_fair_key(scope)
-    values = {"route": route, "priority": level.priority, "turn": level.only_turn, "limit": limit}
+    last_fair_key = await tx.last_fair_key(scope)
+    values = {"route": route, "priority": level.priority, "fair_key": level.only_fair_key, "limit": limit}
     rows = await tx.query("ready_stream", values)
     jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
-    return ReadyJobs(jobs, scope, last_turn)
+    return ReadyJobs(jobs, scope, last_fair_key)
 
 
 def scope_of(level: Level, preference: Preference) -> str:
     """Name the round in which the tenants of a level take turns, as far as no affinity is favoured."""
     rank = preference.rank(None) if level.plain else 1
-    return level.request.turn_scope(level.listed, level.priority, preference, rank)
+    return level.request.fair_scope(level.listed, level.priority, preference, rank)
 
 
-def choose_from(offer: Offer, limit: int, preference: Preference) -> list[Candidate]:
+def choose_from(offer: ReadyOffer, limit: int, preference: Preference) -> list[ReadyCandidate]:
     """Return up to *limit* jobs of the offer, in the order of claiming."""
-    last_turn = offer.round.last_turn
-    turns = {} if last_turn is None else {level_of(head, preference): last_turn for head in offer.heads}
-    return choose(offer.heads, limit, preference, turns, offer.unfinished)
+    last_fair_key = offer.round.last_fair_key
+    fair_keys = {} if last_fair_key is None else {level_of(head, preference): last_fair_key for head in offer.heads}
+    return choose(offer.heads, limit, preference, fair_keys, offer.unfinished)
 
 
 # --- the level -----------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ async def first_level(
     first = min(rank for rank, _ in ranked)
     there = [row for rank, row in ranked if rank == first]
     numbers = list(dict.fromkeys(row[0] for row in there))
-    turns = {turn for row in there for turn in row[2:]}
+    fair_keys = {fair_key for row in there for fair_key in row[2:]}
     return Level(
         request=request,
         listed=first[0],
@@ -132,7 +133,7 @@ async def first_level(
         routes=numbers,
         plain=[number for number in numbers if not keys[number].placed],
         placed=[number for number in numbers if keys[number].placed],
-        only_turn=turns.pop() if len(turns) == 1 else None,
+        only_fair_key=fair_keys.pop() if len(fair_keys) == 1 else None,
         limit=limit,
         past=past,
     )
@@ -157,7 +158,7 @@ def _beyond(level: Level) -> dict[str, Any]:
 # --- what to choose from -------------------------------------------------------------------------------------------
 
 
-async def offer_of(tx: SqlTransaction, level: Level, preference: Preference) -> Offer:
+async def offer_of(tx: SqlTransaction, level: Level, preference: Preference) -> ReadyOffer:
     """Return enough of the level's jobs to choose from: those of the better affinity rank if there are any."""
     if preference.affinities and level.placed:
         favoured = await _round(tx, level, preference, 0)
@@ -175,13 +176,13 @@ async def offer_of(tx: SqlTransaction, level: Level, preference: Preference) -> 
 async def _round(tx: SqlTransaction, level: Level, preference: Preference, rank: int) -> _Round:
     if level.request.tenant is not None:
         return _Round(None, None)
-    scope = level.request.turn_scope(level.listed, level.priority, preference, rank)
+    scope = level.request.fair_scope(level.listed, level.priority, preference, rank)
     return _Round(scope, await tx.last_fair_key(scope))
 
 
-async def _kept_waiting(tx: SqlTransaction, level: Level, preference: Preference, turn: _Round) -> Offer:
+async def _kept_waiting(tx: SqlTransaction, level: Level, preference: Preference, fair_round: _Round) -> ReadyOffer:
     """Return jobs with another affinity or none, for a worker that has favoured its own for long enough."""
-    first = await _heads(tx, level, level.routes, turn)
+    first = await _heads(tx, level, level.routes, fair_round)
     heads = choose_from(first, 1, Preference())
     if not heads or (head := heads[0]).affinity not in preference.affinities:
         return first
@@ -194,43 +195,45 @@ async def _kept_waiting(tx: SqlTransaction, level: Level, preference: Preference
     }
     named = await tx.query("ready_affinities", values)
     others = list(dict.fromkeys(affinity for (affinity,) in named if affinity not in preference.affinities))
-    beside = await _heads_beside(tx, level, others, turn)
-    plain = await _heads(tx, level, level.plain, turn)
-    return Offer([*beside.heads, *plain.heads], beside.unfinished | plain.unfinished, turn)
+    beside = await _heads_beside(tx, level, others, fair_round)
+    plain = await _heads(tx, level, level.plain, fair_round)
+    return ReadyOffer([*beside.heads, *plain.heads], beside.unfinished | plain.unfinished, fair_round)
 
 
-async def _heads(tx: SqlTransaction, level: Level, routes: Sequence[int], turn: _Round) -> Offer:
+async def _heads(tx: SqlTransaction, level: Level, routes: Sequence[int], fair_round: _Round) -> ReadyOffer:
     tenant = level.request.tenant
     if tenant is None:
-        places = await _turns(tx, level, routes, turn)
-        return await _fetch(tx, level, "ready_heads", places, turn)
-    places = [(route, turn_of) for route in routes for turn_of in (tenant, "")]
-    fair = await _fetch(tx, level, "ready_heads", places[::2], turn)
-    strict = await _fetch(tx, level, "ready_heads_of_tenant", places[1::2], turn)
-    return Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
+        places = await _fair_keys(tx, level, routes, fair_round)
+        return await _fetch(tx, level, "ready_heads", places, fair_round)
+    places = [(route, fair_key_of) for route in routes for fair_key_of in (tenant, "")]
+    fair = await _fetch(tx, level, "ready_heads", places[::2], fair_round)
+    strict = await _fetch(tx, level, "ready_heads_of_tenant", places[1::2], fair_round)
+    return ReadyOffer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, fair_round)
 
 
-async def _heads_beside(tx: SqlTransaction, level: Level, affinities: list[str], turn: _Round) -> Offer:
+async def _heads_beside(tx: SqlTransaction, level: Level, affinities: list[str], fair_round: _Round) -> ReadyOffer:
     tenant = level.request.tenant
     if tenant is None:
-        places = await _turns_beside(tx, level, affinities, turn)
-        return await _fetch(tx, level, "ready_heads_beside", places, turn)
+        places = await _fair_keys_beside(tx, level, affinities, fair_round)
+        return await _fetch(tx, level, "ready_heads_beside", places, fair_round)
     beside = [(route, affinity) for route in level.placed for affinity in affinities]
     fair_places = [(route, tenant, affinity) for route, affinity in beside]
     strict_places = [(route, "", affinity) for route, affinity in beside]
-    fair = await _fetch(tx, level, "ready_heads_beside", fair_places, turn)
-    strict = await _fetch(tx, level, "ready_heads_of_tenant_beside", strict_places, turn)
-    return Offer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, turn)
+    fair = await _fetch(tx, level, "ready_heads_beside", fair_places, fair_round)
+    strict = await _fetch(tx, level, "ready_heads_of_tenant_beside", strict_places, fair_round)
+    return ReadyOffer([*fair.heads, *strict.heads], fair.unfinished | strict.unfinished, fair_round)
 
 
-async def _fetch(tx: SqlTransaction, level: Level, statement: str, places: Sequence[Place], turn: _Round) -> Offer:
+async def _fetch(
+    tx: SqlTransaction, level: Level, statement: QueryName, places: Sequence[Place], fair_round: _Round
+) -> ReadyOffer:
     """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
     if not places:
-        return Offer([], set(), turn)
-    turns = len({place[1] for place in places})
-    of_each_turn = -(-level.limit // turns)
-    # One turn may be spread over many places; twice its even share of each is nearly always enough.
-    window = min(level.limit, of_each_turn, 1 + 2 * of_each_turn * turns // len(places))
+        return ReadyOffer([], set(), fair_round)
+    fair_keys = len({place[1] for place in places})
+    of_each_key = -(-level.limit // fair_keys)
+    # One fair_key may be spread over many places; twice its even share of each is nearly always enough.
+    window = min(level.limit, of_each_key, 1 + 2 * of_each_key * fair_keys // len(places))
     values: dict[str, Any] = {
         "places": [list(place) for place in places],
         "priority": level.priority,
@@ -245,46 +248,50 @@ async def _fetch(tx: SqlTransaction, level: Level, statement: str, places: Seque
     width = len(places[0])
     heads = [_candidate(level, row, width) for row in rows]
     counted = Counter(head.stream for head in heads)
-    return Offer(heads, {place for place in places if counted[place] >= window}, turn)
+    return ReadyOffer(heads, {place for place in places if counted[place] >= window}, fair_round)
 
 
-def _candidate(level: Level, row: Row, width: int) -> Candidate:
-    seq, route, affinity, turn, due_at_ms = row
-    # A claim for one tenant takes no turns: what of its jobs stands in a strict lane must not go first for ever.
-    taken = turn if level.request.tenant is None else ""
-    return Candidate(level.listed, level.priority, affinity, taken, due_at_ms, seq, (route, turn, affinity)[:width])
+def _candidate(level: Level, row: Row, width: int) -> ReadyCandidate:
+    seq, route, affinity, fair_key, due_at_ms = row
+    # A claim for one tenant takes no fair_keys: what of its jobs stands in a strict lane must not go first for ever.
+    taken = fair_key if level.request.tenant is None else ""
+    return ReadyCandidate(
+        level.listed, level.priority, affinity, taken, due_at_ms, seq, (route, fair_key, affinity)[:width]
+    )
 
 
-# --- the turns that come next --------------------------------------------------------------------------------------
+# --- the fair_keys that come next -----------------------------------------------------------------------------------
 
 
-async def _turns(tx: SqlTransaction, level: Level, routes: Sequence[int], turn: _Round) -> list[Place]:
-    if level.only_turn is not None:
-        return [(route, level.only_turn) for route in routes]
-    rows = await tx.query("ready_turns", {"routes": list(routes), **_next(level, turn)})
-    return _within_reach(rows, level, turn)
+async def _fair_keys(tx: SqlTransaction, level: Level, routes: Sequence[int], fair_round: _Round) -> list[Place]:
+    if level.only_fair_key is not None:
+        return [(route, level.only_fair_key) for route in routes]
+    rows = await tx.query("ready_fair_keys", {"routes": list(routes), **_next(level, fair_round)})
+    return _within_reach(rows, level, fair_round)
 
 
-async def _turns_beside(tx: SqlTransaction, level: Level, affinities: list[str], turn: _Round) -> list[Place]:
-    if level.only_turn is not None:
-        return [(route, level.only_turn, affinity) for route in level.placed for affinity in affinities]
-    values = {"routes": level.placed, "affinities": affinities, **_next(level, turn)}
-    rows = await tx.query("ready_turns_beside", values)
-    return _within_reach(rows, level, turn)
+async def _fair_keys_beside(
+    tx: SqlTransaction, level: Level, affinities: list[str], fair_round: _Round
+) -> list[Place]:
+    if level.only_fair_key is not None:
+        return [(route, level.only_fair_key, affinity) for route in level.placed for affinity in affinities]
+    values = {"routes": level.placed, "affinities": affinities, **_next(level, fair_round)}
+    rows = await tx.query("ready_fair_keys_beside", values)
+    return _within_reach(rows, level, fair_round)
 
 
-def _next(level: Level, turn: _Round) -> dict[str, object]:
+def _next(level: Level, fair_round: _Round) -> dict[str, object]:
     return {
         "priority": level.priority,
-        "last_turn": turn.last_turn or "",
+        "last_fair_key": fair_round.last_fair_key or "",
         "limit": level.limit,
         **_beyond(level),
     }
 
 
-def _within_reach(places: Iterable[Place], level: Level, turn: _Round) -> list[Place]:
-    """Keep the places of those turns that the limit can reach."""
+def _within_reach(places: Iterable[Place], level: Level, fair_round: _Round) -> list[Place]:
+    """Keep the places of those fair_keys that the limit can reach."""
     found = list(dict.fromkeys(places))
-    turns = sorted({place[1] for place in found}, key=lambda name: turn_key(name, turn.last_turn))
-    reached = set(turns[: level.limit])
+    fair_keys = sorted({place[1] for place in found}, key=lambda name: fair_order_key(name, fair_round.last_fair_key))
+    reached = set(fair_keys[: level.limit])
     return [place for place in found if place[1] in reached]

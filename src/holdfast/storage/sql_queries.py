@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.job import Job
 from holdfast.storage.contract import OvertakenError, Transaction
+from holdfast.storage.query_names import QueryName
 
 Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = list[Row]
@@ -24,7 +25,7 @@ class SqlQueries(Transaction):
 
     @abstractmethod
     async def query(
-        self, name: str, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
+        self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named query and return its rows, or one row with the number of rows it changed.
 
@@ -32,16 +33,16 @@ class SqlQueries(Transaction):
         of values.
         """
 
-    async def _jobs(self, name: str, values: Mapping[str, Any]) -> list[Job]:
+    async def _jobs(self, name: QueryName, values: Mapping[str, Any]) -> list[Job]:
         return [Job._make(row) for row in await self.query(name, values)]
 
-    async def _change(self, name: str, values: Mapping[str, Any], wanted: int) -> None:
+    async def _change(self, name: QueryName, values: Mapping[str, Any], wanted: int) -> None:
         """Run one query for all rows together and make sure that it changed as many as wanted."""
         [[changed]] = await self.query(name, values)
         if changed != wanted:
             raise OvertakenError(f"{name} changed {changed} of {wanted} rows")
 
-    async def _change_rows(self, name: str, rows: Sequence[Row]) -> None:
+    async def _change_rows(self, name: QueryName, rows: Sequence[Row]) -> None:
         """Run one query for each row of values and make sure that each changed exactly one row."""
         if rows:
             [[changed]] = await self.query(name, many=rows)

@@ -39,9 +39,9 @@ class SqlRecords(SqlQueries):
     async def delete_finished(self, state: State, before_ms: int, now: Now, limit: int) -> int:
         """Delete finished jobs with all that belongs to them."""
         values = {"state": state, "before": before_ms, "limit": limit}
-        seqs = [seq for (seq,) in await self.query("jobs_prunable", values)]
+        seqs = [seq for (seq,) in await self.query("jobs_to_prune", values)]
         if seqs:
-            await self.query("sources_bury", {"seqs": seqs, "state": state, "now": now.wall_ms})
+            await self.query("sources_mark_deleted", {"seqs": seqs, "state": state, "now": now.wall_ms})
             await self.query("artifacts_delete", {"seqs": seqs})
             await self.query("attempts_delete", {"seqs": seqs})
             await self.query("jobs_delete", {"seqs": seqs})
@@ -64,7 +64,7 @@ class SqlRecords(SqlQueries):
 
     async def forget_source_keys(self, before_ms: int, limit: int) -> int:
         """Forget source keys of deleted entries."""
-        [[forgotten]] = await self.query("sources_forget", {"before": before_ms, "limit": limit})
+        [[forgotten]] = await self.query("sources_delete", {"before": before_ms, "limit": limit})
         return int(forgotten)
 
     async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
@@ -90,7 +90,7 @@ class SqlRecords(SqlQueries):
 
     async def forget_workers(self, before_ms: int, limit: int) -> None:
         """Delete workers that have been silent since a moment."""
-        await self.query("workers_forget", {"before": before_ms, "limit": limit})
+        await self.query("workers_delete", {"before": before_ms, "limit": limit})
 
     async def newest_workers(self, limit: int) -> list[WorkerInfo]:
         """Return the workers that wrote last."""
@@ -116,7 +116,7 @@ class SqlRecords(SqlQueries):
     async def neglected_counts(self, now: Now) -> tuple[int, int, int]:
         """Return how many leases have expired, jobs are suspect, and are due but not ready."""
         values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms}
-        [[expired, suspect, due]] = await self.query("report_troubles", values)
+        [[expired, suspect, due]] = await self.query("report_problems", values)
         return expired, suspect, due
 
 

@@ -44,21 +44,21 @@ class SqlSessions(SqlQueries):
 
     async def free_sessions(self, numbers: Sequence[int]) -> set[int]:
         """Lock those of these sessions that are free."""
-        return {number for (number,) in await self.query("sessions_free", {"numbers": list(numbers)})}
+        return {number for (number,) in await self.query("sessions_unlocked", {"numbers": list(numbers)})}
 
     async def pick_session(self, numbers: Sequence[int]) -> Session | None:
         """Lock and return the first of these sessions that is free."""
-        rows = await self.query("session_pick", {"numbers": list(numbers)})
+        rows = await self.query("session_first_ready", {"numbers": list(numbers)})
         return Session._make(rows[0]) if rows else None
 
     async def session_line(self, session: int, after: int, limit: int) -> list[LineRow]:
         """Return entries of a session's line."""
-        rows = await self.query("session_line", {"session": session, "after": after, "limit": limit})
+        rows = await self.query("session_entries_in_order", {"session": session, "after": after, "limit": limit})
         return [LineRow._make(row) for row in rows]
 
     async def session_fronts(self, sessions: Sequence[int]) -> dict[int, SessionFront]:
         """Return the front of each session."""
-        rows = await self.query("session_fronts", {"sessions": list(sessions)})
+        rows = await self.query("session_first_entries", {"sessions": list(sessions)})
         return {number: SessionFront(bool(running), LineRow._make(first)) for number, running, *first in rows}
 
     async def session_running(self, session: int) -> list[Job]:
@@ -67,12 +67,12 @@ class SqlSessions(SqlQueries):
 
     async def session_running_seqs(self, session: int) -> set[int]:
         """Return the numbers of the running entries of a session."""
-        return {seq for seq, _ in await self.query("session_in_hand", {"session": session})}
+        return {seq for seq, _ in await self.query("session_running_entries", {"session": session})}
 
     async def session_waiting(self, session: int, after: int, limit: int) -> list[int]:
         """Return the numbers of the waiting entries of a session."""
         values = {"session": session, "after": after, "limit": limit}
-        return [seq for (seq,) in await self.query("session_waiting", values)]
+        return [seq for (seq,) in await self.query("session_entries_waiting", values)]
 
     async def session_due(self, session: int, now: Now, limit: int) -> list[Job]:
         """Return the scheduled entries of a session that have become due."""
@@ -80,15 +80,15 @@ class SqlSessions(SqlQueries):
 
     async def session_expired(self, session: int, now: Now, limit: int) -> list[Job]:
         """Return the running entries of a session whose lease has expired."""
-        return await self._jobs("session_lapsed", {"session": session, "now": now.lease_ms, "limit": limit})
+        return await self._jobs("session_expired", {"session": session, "now": now.lease_ms, "limit": limit})
 
     async def take_entries(self, seqs: Sequence[int]) -> list[Job]:
         """Lock those of these entries that are free."""
-        return await self._jobs("session_take", {"seqs": list(seqs)})
+        return await self._jobs("session_entries_ready", {"seqs": list(seqs)})
 
     async def expired_sessions(self, now: Now, limit: int) -> list[Session]:
         """Return sessions whose runtime's lease has expired."""
-        return _sessions(await self.query("sessions_lapsed", {"now": now.lease_ms, "limit": limit}))
+        return _sessions(await self.query("sessions_expired", {"now": now.lease_ms, "limit": limit}))
 
     async def next_session_expiry(self) -> int | None:
         """Return when the next lease of a runtime expires."""
@@ -111,12 +111,12 @@ class SqlSessions(SqlQueries):
 
     async def next_session_fair_keys(self, places: Sequence[tuple[int, str]], last: str) -> set[str]:
         """Return the fairness keys with heads that come next."""
-        values = {"places": [list(place) for place in places], "last_turn": last}
-        return {key for row in await self.query("session_turns", values) for key in row if key is not None}
+        values = {"places": [list(place) for place in places], "last_fair_key": last}
+        return {key for row in await self.query("session_fair_keys", values) for key in row if key is not None}
 
     async def write_session_lengths(self, lengths: Sequence[tuple[int, int]]) -> None:
         """Write the place of the newest entry of each session."""
-        await self.query("session_enter", many=lengths)
+        await self.query("session_enqueue_seq_write", many=lengths)
 
     async def write_session_heads(self, heads: Sequence[tuple[Head, int]]) -> None:
         """Write the head that each session offers."""
@@ -154,7 +154,7 @@ class SqlSessions(SqlQueries):
 
     async def jobs_seen(self, seqs: Sequence[int]) -> list[Job]:
         """Return jobs without locking them."""
-        return await self._jobs("jobs_seen", {"seqs": list(seqs)})
+        return await self._jobs("jobs_unlocked", {"seqs": list(seqs)})
 
     async def insert_sources(self, entries: Sequence[tuple[Job, int]]) -> None:
         """Remember the source keys of new entries."""
@@ -167,14 +167,14 @@ def _sessions(rows: Iterable[Row]) -> list[Session]:
 
 
 def _source(job: Job, route: int) -> Row:
-    entry = job.batch
+    entry = job.entry
     return (
         job.session_number,
         None if entry is None else entry.source_key,
         job.seq,
         job.id,
         route,
-        job.batch_json,
+        job.entry_json,
         job.enqueue_seq,
         job.enqueued_at_ms,
     )

@@ -19,9 +19,10 @@ from holdfast.domain.job import Attempt, Job
 from holdfast.domain.new_job import DedupeKey
 from holdfast.domain.outcomes import Artifact, CheckedOutcome
 from holdfast.domain.results import ArtifactInfo, CountBy, JobFilter, Tally
-from holdfast.domain.routing import Catalog, Lane, Route, RouteKey
-from holdfast.domain.transitions import Step
+from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
+from holdfast.domain.transitions import Transition
 from holdfast.storage.contract import Due, JobPosition, Met, NextMoments
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_records import SqlRecords
 from holdfast.storage.sql_sessions import SqlSessions
 
@@ -35,7 +36,7 @@ _NEW: Final = attrgetter(
     "id",
     "state",
     "tenant",
-    "turn",
+    "fair_key",
     "priority",
     "affinity",
     "payload_json",
@@ -54,11 +55,11 @@ _NEW: Final = attrgetter(
     "event_count",
 )
 # What an entry of a session has before them.
-_ENTRY: Final = attrgetter("session_number", "enqueue_seq", "batch_json")
-# The columns of `job_move`, in its order; the number and the epoch the transition was decided for follow.
+_ENTRY: Final = attrgetter("session_number", "enqueue_seq", "entry_json")
+# The columns of `job_transition`, in its order; the number and the epoch the transition was decided for follow.
 _MOVED: Final = attrgetter(
     "state",
-    "turn",
+    "fair_key",
     "due_at_ms",
     "deadline_at_ms",
     "finished_at_ms",
@@ -88,7 +89,7 @@ _MOVED: Final = attrgetter(
     "result_json",
     "unacknowledged",
 )
-# The columns of `jobs_standing` after number, epoch and state: what can change while an attempt runs.
+# The columns of `jobs_current` after number, epoch and state: what can change while an attempt runs.
 _CHANGING: Final = (
     "lease_token",
     "lease_until_ms",
@@ -105,7 +106,7 @@ class RoutingCache:
     """The newest routing that a store has read. Its version is unique, even if its transaction is rolled back."""
 
     def __init__(self) -> None:
-        self.newest: Catalog | None = None
+        self.newest: RoutingTable | None = None
 
 
 class SqlTransaction(SqlSessions, SqlRecords):
@@ -119,19 +120,19 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     # --- routing ----------------------------------------------------------------------------------------------------
 
-    async def routing(self) -> Catalog:
+    async def routing(self) -> RoutingTable:
         """Return the routing, from the cache if its version is current."""
-        [[version]] = await self.query("catalog_version")
+        [[version]] = await self.query("routing_version")
         return await self._routing_at(int(version))
 
-    async def _routing_at(self, version: int) -> Catalog:
+    async def _routing_at(self, version: int) -> RoutingTable:
         known = self._cache.newest
         if known is None or known.version != version:
-            lanes = await self.query("catalog_lanes")
-            routes = await self.query("catalog_routes")
-            retired = await self.query("catalog_retired")
+            lanes = await self.query("routing_lanes")
+            routes = await self.query("routing_routes")
+            retired = await self.query("routing_retired")
             # Other threads may read another version at the same time: only the local variable is certain.
-            self._cache.newest = known = Catalog(
+            self._cache.newest = known = RoutingTable(
                 version,
                 (Lane(*row) for row in lanes),
                 (_route(*row) for row in routes),
@@ -141,13 +142,13 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     async def lock_routing(self) -> None:
         """Keep other transactions from deciding by the routing until this one commits."""
-        await self.query("catalog_hold")
+        await self.query("routing_lock")
 
     async def _new_routing_version(self) -> None:
         # Random: a version that was rolled back is never met again.
-        await self.query("catalog_touch", {"version": str(secrets.randbits(62) + 1)})
+        await self.query("routing_touch", {"version": str(secrets.randbits(62) + 1)})
 
-    async def add_routes(self, keys: Sequence[RouteKey]) -> Catalog:
+    async def add_routes(self, keys: Sequence[RouteKey]) -> RoutingTable:
         """Give each of *keys* a number."""
         for key in keys:
             values = {
@@ -186,9 +187,9 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     # --- enqueue ----------------------------------------------------------------------------------------------------
 
-    async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[Catalog, Sequence[int]]:
+    async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[RoutingTable, Sequence[int]]:
         """Take locks; return the routing and fresh job numbers."""
-        [[version, numbers]] = await self.query("enqueue_opening", {"count": count, "keys": list(locks)})
+        [[version, numbers]] = await self.query("enqueue_header", {"count": count, "keys": list(locks)})
         # Either the first number of a run, or one for each.
         seqs = range(numbers, numbers + count) if type(numbers) is int else numbers
         return await self._routing_at(int(version)), seqs
@@ -201,11 +202,11 @@ class SqlTransaction(SqlSessions, SqlRecords):
             entries = [
                 (*_ENTRY(job), route.number, *_NEW(job)) for route, job in jobs if job.session_number is not None
             ]
-            await self._change_rows("batch_insert", entries)
+            await self._change_rows("session_entry_insert", entries)
 
     async def lock_keys(self, locks: Sequence[int]) -> None:
         """Lock keys and ids by number."""
-        await self.query("keys_hold", {"keys": list(locks)})
+        await self.query("keys_lock", {"keys": list(locks)})
 
     async def dedupe_keys(self, job_ids: Sequence[str]) -> list[DedupeKey]:
         """Return the dedupe keys of jobs."""
@@ -214,7 +215,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
     async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
         """Lock the jobs that a call may meet."""
         rows = [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in met]
-        return await self._jobs("jobs_met", {"met": rows})
+        return await self._jobs("jobs_matching", {"met": rows})
 
     async def job_by_key(self, key: DedupeKey) -> Job | None:
         """Return the unfinished job that holds a dedupe key."""
@@ -224,7 +225,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Return the blocked job that will hold a dedupe key next."""
         return await self._by_key("job_dedupe_successor", key)
 
-    async def _by_key(self, name: str, key: DedupeKey) -> Job | None:
+    async def _by_key(self, name: QueryName, key: DedupeKey) -> Job | None:
         tenant, dedupe_kind, dedupe_key = key
         rows = await self.query(name, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key})
         return Job._make(rows[0]) if rows else None
@@ -238,15 +239,15 @@ class SqlTransaction(SqlSessions, SqlRecords):
             "tags": job.tags_json,
             "event_count": job.event_count,
         }
-        await self.query("job_content", values)
+        await self.query("job_payload_write", values)
 
     # --- claim ------------------------------------------------------------------------------------------------------
 
-    async def begin_claim(self, *, thorough: bool = False) -> tuple[Catalog, Due, Now]:
+    async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, Due, Now]:
         """Return what every claim starts with, by one query."""
         now = await self.now()
         values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms, **self._seen_from(thorough=thorough)}
-        [[version, *found]] = await self.query("claim_opening", values)
+        [[version, *found]] = await self.query("claim_header", values)
         due = Due(*map(bool, found))
         self._seen(now, due, thorough=thorough)
         return await self._routing_at(int(version)), due, now
@@ -260,7 +261,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     async def lock_claim_token(self, worker: str, lease_token: str) -> None:
         """Wait until the same claim is decided."""
-        await self.query("claim_hold", {"worker": worker, "token": lease_token})
+        await self.query("claim_lock_token", {"worker": worker, "token": lease_token})
 
     async def jobs_held(self, worker: str, lease_token: str) -> list[Job]:
         """Return the running jobs of one claim."""
@@ -269,14 +270,14 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     async def last_fair_key(self, scope: str) -> str | None:
         """Return the fairness key served last in a scope."""
-        rows = await self.query("turn_read", {"scope": scope})
+        rows = await self.query("fair_key_read", {"scope": scope})
         return rows[0][0] if rows else None
 
     async def set_last_fair_key(self, scope: str, fair_key: str, now: Now, *, first: bool) -> None:
         """Remember the fairness key served last."""
-        await self.query("turn_write", {"scope": scope, "turn": fair_key, "now": now.wall_ms})
+        await self.query("fair_key_write", {"scope": scope, "fair_key": fair_key, "now": now.wall_ms})
         if first:
-            await self.query("turn_trim", {"keep": _FAIR_SCOPES_KEPT})
+            await self.query("fair_key_trim", {"keep": _FAIR_SCOPES_KEPT})
 
     async def is_superseded(self, worker: str, incarnation: str) -> bool | None:
         """Return whether a later start took over."""
@@ -288,7 +289,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         await self.query("incarnation_supersede", {"worker": worker})
         values = {"worker": worker, "incarnation": incarnation, "now": now.wall_ms}
         await self.query("incarnation_insert", values)
-        await self.query("incarnation_forget", {"worker": worker, "keep": _INCARNATIONS_KEPT})
+        await self.query("incarnations_delete", {"worker": worker, "keep": _INCARNATIONS_KEPT})
 
     async def jobs_held_by_others(self, worker: str, incarnation: str, limit: int) -> list[Job]:
         """Return running jobs that other starts of a worker hold."""
@@ -303,12 +304,12 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     async def expired_jobs(self, now: Now, limit: int) -> list[Job]:
         """Return running jobs whose lease has expired."""
-        return await self._jobs("jobs_lapsed", {"now": now.lease_ms, "limit": limit})
+        return await self._jobs("jobs_expired", {"now": now.lease_ms, "limit": limit})
 
     async def expired_jobs_of(self, worker: str, incarnation: str, now: Now, limit: int) -> list[Job]:
         """Return running jobs of one start of a worker whose lease has expired."""
         values = {"worker": worker, "incarnation": incarnation, "now": now.lease_ms, "limit": limit}
-        return await self._jobs("jobs_lapsed_of_worker", values)
+        return await self._jobs("jobs_expired_of_worker", values)
 
     async def suspect_jobs_of(self, worker: str, incarnation: str, limit: int) -> list[Job]:
         """Return waiting jobs that became suspect when one start of a worker held them."""
@@ -317,11 +318,11 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     async def late_jobs(self, now: Now, limit: int) -> list[Job]:
         """Return waiting jobs that have passed their deadline."""
-        return await self._jobs("jobs_overdue", {"now": now.wall_ms, "limit": limit})
+        return await self._jobs("jobs_past_deadline", {"now": now.wall_ms, "limit": limit})
 
     async def next_moments(self) -> NextMoments:
         """Return when maintenance has something to do next."""
-        [row] = await self.query("claim_next_moments")
+        [row] = await self.query("claim_next_times")
         return NextMoments(*row)
 
     async def successors(self, seqs: Sequence[int]) -> list[Job]:
@@ -330,19 +331,19 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
-    async def apply(self, steps: Sequence[Step], now: Now) -> None:
+    async def apply(self, steps: Sequence[Transition], now: Now) -> None:
         """Write decided transitions, their history and their events."""
         others = [step for step in steps if step.event not in _FREQUENT]
         if len(others) < len(steps):
             await self._write_frequent(steps)
         if others:
             rows = [(*_MOVED(step.after), step.after.seq, step.before.epoch) for step in others]
-            await self._change_rows("job_move", rows)
+            await self._change_rows("job_transition", rows)
             await self._write_attempts(others, now)
         events = {step.after.seq: step.event for step in steps if step.after.event_count != step.before.event_count}
         await self.append_events(events, now)
 
-    async def _write_frequent(self, steps: Sequence[Step]) -> None:
+    async def _write_frequent(self, steps: Sequence[Transition]) -> None:
         """Write the two transitions that every job goes through, by narrower queries.
 
         The place in a claim and the result of a success differ by job; all else is the same for the whole call or,
@@ -368,7 +369,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
             if digests:
                 await self._change("job_digest", {"digests": digests}, len(digests))
 
-    async def _write_attempts(self, steps: Sequence[Step], now: Now) -> None:
+    async def _write_attempts(self, steps: Sequence[Transition], now: Now) -> None:
         kept, trimmed = [], []
         for step in steps:
             if attempt := transitions.attempt_ended(step, now):
@@ -380,7 +381,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         if trimmed:
             await self.query("attempt_trim", many=trimmed)
 
-    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Step]:
+    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
         """End none in a plain form."""
         return {}
 
@@ -390,7 +391,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         A job that still runs under its claim is what it was when claimed except for a few columns, so that only these
         are read; any other is read whole.
         """
-        rows = await self.query("jobs_standing", {"seqs": [claim.job.seq for claim in claims]})
+        rows = await self.query("jobs_current", {"seqs": [claim.job.seq for claim in claims]})
         changed = {row[0]: row for row in rows}
         jobs: dict[int, Job] = {}
         moved: list[int] = []
@@ -426,7 +427,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
     async def clear_suspicion(self, jobs: Sequence[Job]) -> None:
         """Write that jobs are no longer suspect."""
         rows = [(job.suspect, job.failure_reason, job.failure_message, job.seq, job.epoch) for job in jobs]
-        await self._change_rows("job_clear", rows)
+        await self._change_rows("job_clear_suspicion", rows)
 
     async def update_progress(self, job: Job) -> None:
         """Write phase and percentage."""
@@ -440,7 +441,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     async def update_fair_keys(self, changes: Sequence[tuple[str, int]]) -> None:
         """Write fairness keys."""
-        await self._change_rows("job_turn", changes)
+        await self._change_rows("job_fair_key", changes)
 
     async def append_events(self, events: Mapping[int, EventName], now: Now) -> None:
         """Append an event of each job."""
@@ -478,7 +479,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     async def tally_jobs(self, wanted: JobFilter, now: Now) -> list[Tally]:
         """Return the number of matching jobs by lane, kind and state."""
-        return [Tally(*row) for row in sorted(await self.query("jobs_tally", _conditions(wanted, now)))]
+        return [Tally(*row) for row in sorted(await self.query("jobs_count", _conditions(wanted, now)))]
 
     async def waiting_seqs(self, routes: Sequence[int], after: int, limit: int) -> list[int]:
         """Return the numbers of waiting jobs on these routes."""
@@ -511,7 +512,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         await self._change_rows("artifact_write", rows)
 
 
-_COUNTS: Final[Mapping[CountBy, str]] = {
+_COUNTS: Final[Mapping[CountBy, QueryName]] = {
     "state": "counts_by_state",
     "kind": "counts_by_kind",
     "lane": "counts_by_lane",

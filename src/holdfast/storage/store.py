@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from holdfast.domain.new_job import Admission
-from holdfast.storage.notifications import Hub
+from holdfast.domain.new_job import CheckedJob
+from holdfast.storage.notifications import Notifier
 from holdfast.storage.transaction import Operation, PlainForm
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ class SyncTarget(Protocol):
     """Runs operations in the caller's thread."""
 
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> Notifier:
         """Where to listen for what is committed."""
         ...
 
@@ -37,7 +37,7 @@ class AsyncTarget(Protocol):
     """Runs operations without blocking the event loop."""
 
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> Notifier:
         """Where to listen for what is committed."""
         ...
 
@@ -52,7 +52,7 @@ class AsyncTarget(Protocol):
         ...
 
 
-class Joined(SyncTarget, AsyncTarget, Protocol):
+class ExternalTransaction(SyncTarget, AsyncTarget, Protocol):
     """A transaction that is already open: operations join it, each in a savepoint of its own."""
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
@@ -67,22 +67,22 @@ class Joined(SyncTarget, AsyncTarget, Protocol):
 class Store(SyncTarget, AsyncTarget, Protocol):
     """One database, opened lazily, safe to share between threads and tasks."""
 
-    def plain_enqueue(self, new: Admission, again: Operation[Any]) -> PlainForm | None:
+    def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
         """Return the storing of one job as one statement, if the engine has such a form and the job is plain.
 
         *again* finds out whether the job was stored, if the statement was not confirmed.
         """
         ...
 
-    def transaction(self) -> AbstractContextManager[Joined]:
+    def transaction(self) -> AbstractContextManager[ExternalTransaction]:
         """Open a write transaction that commits at the end of the block, or rolls back if it raises."""
         ...
 
-    def transaction_async(self) -> AbstractAsyncContextManager[Joined]:
+    def transaction_async(self) -> AbstractAsyncContextManager[ExternalTransaction]:
         """Open a write transaction that commits at the end of the block, or rolls back if it raises."""
         ...
 
-    def within(self, connection: Any) -> Joined:
+    def within(self, connection: Any) -> ExternalTransaction:
         """Join the write transaction open on the caller's own connection."""
         ...
 

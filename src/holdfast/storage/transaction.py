@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.storage.contract import Transaction
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Rows
 
 T = TypeVar("T")
@@ -17,7 +18,7 @@ Operation: TypeAlias = Callable[[Transaction], Coroutine[Any, Any, T]]
 class PlainForm(NamedTuple):
     """A whole write transaction as one statement, for an engine to which each question costs a round trip."""
 
-    name: str
+    name: QueryName
     values: Mapping[str, Any]
     finish: Callable[[Rows], Any]
     """Return the result by what the statement returned; None if it did nothing and the operation has to run."""

@@ -119,7 +119,7 @@ class _HasTasks:
         return declare(function)
 
 
-class BlockingTasks(_HasTasks):
+class SyncTaskMethods(_HasTasks):
     """Something on which tasks of a `Queue` are declared."""
 
     _plain = Task
@@ -149,7 +149,7 @@ class BlockingTasks(_HasTasks):
         return declares
 
 
-class AwaitedTasks(_HasTasks):
+class AsyncTaskMethods(_HasTasks):
     """Something on which tasks of an `AsyncQueue` are declared."""
 
     _plain = AsyncTask
@@ -179,7 +179,7 @@ class AwaitedTasks(_HasTasks):
         return declares
 
 
-class Tasks(BlockingTasks):
+class Tasks(SyncTaskMethods):
     """Tasks declared in a module that need not know the queue: `queue.include(tasks)` brings the two together."""
 
     _home: Home[Queue]
@@ -188,7 +188,7 @@ class Tasks(BlockingTasks):
         super().__init__(Home())
 
 
-class AsyncTasks(AwaitedTasks):
+class AsyncTasks(AsyncTaskMethods):
     """The same for an `AsyncQueue`."""
 
     _home: Home[AsyncQueue]
@@ -197,7 +197,7 @@ class AsyncTasks(AwaitedTasks):
         super().__init__(Home())
 
 
-class BlockingHost(BlockingTasks):
+class SyncTaskHost(SyncTaskMethods):
     """What makes a `Queue` the place where tasks are declared, and where their jobs go."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class BlockingHost(BlockingTasks):
         _include(self, tasks, again=again)
 
 
-class AwaitedHost(AwaitedTasks):
+class AsyncTaskHost(AsyncTaskMethods):
     """The same for an `AsyncQueue`."""
 
     def __init__(self) -> None:

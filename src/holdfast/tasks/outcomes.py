@@ -14,7 +14,7 @@ from typing import Any, Final
 from holdfast.domain import failures, limits, strict_json
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.errors import HoldfastError, InvalidInput, Unavailable
-from holdfast.domain.new_job import Admission, JobLike, NewJob
+from holdfast.domain.new_job import CheckedJob, JobLike, NewJob
 from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.tasks.arguments import PayloadInvalid
 from holdfast.tasks.context import Context
@@ -153,7 +153,7 @@ def _sound(outcome: Outcome, context: Context) -> Outcome:
     return outcome
 
 
-def _copied(new: JobLike, checked: Admission) -> NewJob:
+def _copied(new: JobLike, checked: CheckedJob) -> NewJob:
     options = new.options if isinstance(new, NewJob) else new
     kept: Any = {name: value for name, value in options.items() if name not in {"kind", "payload"}}
     return NewJob(checked.terms.route.kind, strict_json.decode(checked.payload_json), **kept)

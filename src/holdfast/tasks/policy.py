@@ -56,7 +56,7 @@ def split(kind: str, words: TaskOptions) -> tuple[JobOptions, Policy]:
         raise InvalidInput("job_id", "cannot be one for all jobs of a task; give it with using")
     given: Any = words
     options: Any = {word: value for word, value in given.items() if word not in _OWN_WORDS}
-    # Which session a batch joins is said with each; how it joins may be said once for all.
+    # Which session an entry joins is said with each; how it joins may be said once for all.
     named: Any = {"session": "checked"} if joins_session(options) else {}
     check_job(NewJob(kind, **named | options), fresh_id="checked")
     policy = Policy(

@@ -29,7 +29,7 @@ class TakesMore(Protocol):
 
 
 class BaseSessionContext(Context):
-    """One turn as its handler sees it: what it writes through `Context` belongs to the first batch."""
+    """One turn as its handler sees it: what it writes through `Context` belongs to the first entry."""
 
     __slots__ = ("_takes_more", "_turn")
 
@@ -39,7 +39,7 @@ class BaseSessionContext(Context):
         self._takes_more: TakesMore | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of session {self.session!r}, {len(self.batches)} batches>"
+        return f"<{type(self).__name__} of session {self.session!r}, {len(self.entries)} entries>"
 
     @property
     def turn(self) -> SessionClaim:
@@ -67,12 +67,12 @@ class BaseSessionContext(Context):
         return self._turn.fencing_token
 
     @property
-    def batches(self) -> tuple[Job, ...]:
-        """The batches of this turn as they were claimed, in order, with those that were taken in."""
-        return self._turn.batches
+    def entries(self) -> tuple[Job, ...]:
+        """The entries of this turn as they were claimed, in order, with those that were taken in."""
+        return self._turn.entries
 
     def take_in(self, more: SessionClaim) -> None:
-        """Let the turn have *more* batches, for the worker to call."""
+        """Let the turn have *more* entries, for the worker to call."""
         with self._lock:
             self._turn = self._turn.joined(more)
 

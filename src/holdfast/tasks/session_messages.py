@@ -1,6 +1,6 @@
-"""The messages of a session's batches as their handler has them: written and read by its annotation of one.
+"""The messages of a session's entries as their handler has them: written and read by its annotation of one.
 
-A batch is one message, its payload, or several, its items; a handler is given those of all batches in one list.
+An entry is one message, its payload, or several, its items; a handler is given those of all entries in one list.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Messages:
             except Unfit as error:
                 raise InvalidInput(f"{field}{error.path}", error.problem) from None
 
-    def read(self, batch: Job) -> list[Any]:
-        """Return the messages of *batch*, or raise `PayloadInvalid`."""
+    def read(self, entry: Job) -> list[Any]:
+        """Return the messages of *entry*, or raise `PayloadInvalid`."""
         messages = []
-        for index, item in enumerate(batch.items):
+        for index, item in enumerate(entry.items):
             try:
                 messages.append(self._reader(item))
             except Unfit as error:

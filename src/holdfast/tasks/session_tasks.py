@@ -1,7 +1,7 @@
 """Session tasks: a function with a kind that answers the turns of sessions, one call for each.
 
-It is given its context and the messages of all batches that were joined. What is enqueued is one message at a time,
-or several as one batch, typed by what the function's list holds.
+It is given its context and the messages of all entries that were joined. What is enqueued is one message at a time,
+or several as one entry, typed by what the function's list holds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SessionTaskOptions(TaskOptions, total=False):
     """The words of `session_task`: those of `task`, and how much one turn may take in."""
 
     limit: int
-    """How many batches a turn may have, with those that join at checkpoints; default 100."""
+    """How many entries a turn may have, with those that join at checkpoints; default 100."""
 
 
 class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
@@ -43,7 +43,7 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
 
     takes_context = True
     limit: int
-    """How many batches a turn of it may have."""
+    """How many entries a turn of it may have."""
     messages: Messages
     """How its messages are written and read."""
 
@@ -66,7 +66,7 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
         return self.function(context, messages) if self.messages.given else self.function(context)
 
     def new(self, *messages: M_contra, **options: Unpack[JobOptions]) -> NewJob:
-        """Return a batch of one message, or of several, to be enqueued: for `enqueue_many` or a follow-up."""
+        """Return an entry of one message, or of several, to be enqueued: for `enqueue_many` or a follow-up."""
         words: Any = {**self.options, **options}
         if words.get("session") is None:
             raise InvalidInput("session", "must be named: enqueue(…, session='chat-42')")
@@ -76,7 +76,7 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
         return NewJob(self.kind, written[0], **words)
 
     def completed(self, payload: Json, options: JobOptions) -> NewJob:
-        """Return a batch that a caller describes by name: with the task's options, its messages checked."""
+        """Return an entry that a caller describes by name: with the task's options, its messages checked."""
         merged = with_defaults(options, self.options)
         if merged.get("session") is None:
             raise InvalidInput("session", f"must be named: {self.kind!r} is a session task")
@@ -90,17 +90,17 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
 
 
 class SessionTask(BaseSessionTask[M_contra, R]):
-    """A session task of a `Queue`: `enqueue` blocks until the batch is durable."""
+    """A session task of a `Queue`: `enqueue` blocks until the entry is durable."""
 
     _home: Home[Queue]
 
     def enqueue(self, *messages: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
-        """Store a message, or several, as one batch of the session that the words or `using` name."""
+        """Store a message, or several, as one entry of the session that the words or `using` name."""
         new = self.new(*messages, **options)
         return self._home.queue.enqueue(new.kind, new.payload, **new.options)
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
-        """Store many batches in one commit, each made by `new` of this task; see `Queue.enqueue_many`."""
+        """Store many entries in one commit, each made by `new` of this task; see `Queue.enqueue_many`."""
         return self._home.queue.enqueue_many(self._own(jobs))
 
 
@@ -110,12 +110,12 @@ class AsyncSessionTask(BaseSessionTask[M_contra, R]):
     _home: Home[AsyncQueue]
 
     async def enqueue(self, *messages: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
-        """Store a message, or several, as one batch of the session that the words or `using` name."""
+        """Store a message, or several, as one entry of the session that the words or `using` name."""
         new = self.new(*messages, **options)
         return await self._home.queue.enqueue(new.kind, new.payload, **new.options)
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
-        """Store many batches in one commit, each made by `new` of this task; see `AsyncQueue.enqueue_many`."""
+        """Store many entries in one commit, each made by `new` of this task; see `AsyncQueue.enqueue_many`."""
         return await self._home.queue.enqueue_many(self._own(jobs))
 
 

@@ -31,11 +31,11 @@ OLDEST: Final = Metric(
 SCHEDULED: Final = Metric("holdfast_jobs_scheduled", "gauge", (), "Jobs that wait for their moment", "store")
 BLOCKED: Final = Metric("holdfast_jobs_blocked", "gauge", (), "Jobs that wait for a predecessor to end", "store")
 RUNNING: Final = Metric("holdfast_jobs_running", "gauge", (), "Jobs under a lease", "store")
-LAPSED: Final = Metric(
-    "holdfast_jobs_lapsed", "gauge", (), "Jobs whose lease has lapsed and that no claim has taken back yet", "store"
+EXPIRED: Final = Metric(
+    "holdfast_jobs_expired", "gauge", (), "Jobs whose lease has expired and that no claim has taken back yet", "store"
 )
 SUSPECT: Final = Metric(
-    "holdfast_jobs_suspect", "gauge", (), "Ready jobs whose last attempt lapsed: they may kill workers", "store"
+    "holdfast_jobs_suspect", "gauge", (), "Ready jobs whose last attempt expired: they may kill workers", "store"
 )
 WORKERS: Final = Metric("holdfast_workers", "gauge", ("state",), "Workers in the registry", "store")
 
@@ -58,7 +58,7 @@ FINISHED: Final = Metric(
     "worker",
 )
 LAPSES: Final = Metric(
-    "holdfast_lapses_total", "counter", WHOSE, "Lapsed attempts, counted when their job is claimed again", "worker"
+    "holdfast_expires_total", "counter", WHOSE, "Expired attempts, counted when their job is claimed again", "worker"
 )
 SWITCHES: Final = Metric(
     "holdfast_affinity_switches_total", "counter", (), "How often the worker turned to another affinity", "worker"
@@ -73,7 +73,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     SCHEDULED,
     BLOCKED,
     RUNNING,
-    LAPSED,
+    EXPIRED,
     SUSPECT,
     WORKERS,
     WAIT,

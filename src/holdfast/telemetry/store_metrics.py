@@ -83,7 +83,7 @@ def _of_backlog(backlog: Backlog) -> list[Family]:
         _plain(metric_definitions.SCHEDULED, backlog.scheduled),
         _plain(metric_definitions.BLOCKED, backlog.blocked),
         _plain(metric_definitions.RUNNING, backlog.running),
-        _plain(metric_definitions.LAPSED, backlog.lapsed),
+        _plain(metric_definitions.EXPIRED, backlog.expired),
         _plain(metric_definitions.SUSPECT, backlog.suspect),
     ]
 

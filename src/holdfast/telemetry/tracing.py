@@ -17,12 +17,12 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider, ge
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from holdfast.client.middleware import Settling, Steps, Watch
+from holdfast.client.middleware import Middleware, Settling, Watch
 from holdfast.client.operations import Operations
 from holdfast.domain import strict_json
 from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
 from holdfast.domain.job import Job
-from holdfast.domain.new_job import Admission, Terms
+from holdfast.domain.new_job import CheckedJob, JobSettings
 from holdfast.domain.results import Enqueued
 from holdfast.storage.runners import Runner
 from holdfast.storage.store import Store
@@ -37,26 +37,26 @@ def trace_operations(operations: Operations, provider: TracerProvider | None) ->
     """Let *operations*, and the workers that use them, make spans."""
     tracer = get_tracer("holdfast", __version__, provider)
     shared = operations.shared
-    shared.steps = TracedSteps(shared.steps.store, tracer)
+    shared.steps = TracingMiddleware(shared.steps.store, tracer)
     others = (watch for watch in operations.watches if not isinstance(watch, TracingWatch))
     shared.watches = (*others, TracingWatch(tracer))
 
 
-class TracedSteps(Steps):
+class TracingMiddleware(Middleware):
     """The steps, each in a span."""
 
     def __init__(self, store: Store, tracer: Tracer) -> None:
         super().__init__(store)
         self._tracer = tracer
 
-    async def enqueue_one(self, runner: Runner, admission: Admission) -> Enqueued:
+    async def enqueue_one(self, runner: Runner, admission: CheckedJob) -> Enqueued:
         """Store one job under a span, whose context it carries."""
         with OpenSpan(enqueue_span(self._tracer, [admission], None)) as span:
             made = await super().enqueue_one(runner, *_carrying([admission], span))
             span.set_attribute("holdfast.job.created", made.created)
             return made
 
-    async def enqueue(self, runner: Runner, admissions: Sequence[Admission]) -> list[Enqueued]:
+    async def enqueue(self, runner: Runner, admissions: Sequence[CheckedJob]) -> list[Enqueued]:
         """Store jobs under one span, whose context they carry."""
         with OpenSpan(enqueue_span(self._tracer, admissions, None)) as span:
             return await super().enqueue(runner, _carrying(admissions, span))
@@ -84,7 +84,7 @@ class TracedSteps(Steps):
             return settlements, claiming.claims
 
 
-def enqueue_span(tracer: Tracer, admissions: Sequence[Admission], parent: Context | None) -> Span:
+def enqueue_span(tracer: Tracer, admissions: Sequence[CheckedJob], parent: Context | None) -> Span:
     """Return the open span of an enqueue of these jobs."""
     kinds = {admission.terms.route.kind for admission in admissions}
     said = attributes("enqueue", "send", {admission.terms.route.lane for admission in admissions}, kinds)
@@ -225,17 +225,17 @@ def _creation(headers_json: str) -> _Creation:
     return _Creation(context, (Link(found),)) if found.is_valid else _Creation(None, ())
 
 
-def _carrying(admissions: Sequence[Admission], span: Span) -> list[Admission]:
+def _carrying(admissions: Sequence[CheckedJob], span: Span) -> list[CheckedJob]:
     """Return *admissions* with the context of *span* in their headers, unless they bring one of their own."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, set_span_in_context(span))
     if not carrier:
         return list(admissions)
-    changed: dict[int, Terms] = {}
+    changed: dict[int, JobSettings] = {}
     return [admission._replace(terms=_with(admission.terms, carrier, changed)) for admission in admissions]
 
 
-def _with(terms: Terms, carrier: dict[str, str], changed: dict[int, Terms]) -> Terms:
+def _with(terms: JobSettings, carrier: dict[str, str], changed: dict[int, JobSettings]) -> JobSettings:
     # Many jobs come under the same terms, which are the same object then.
     known = changed.get(id(terms))
     if known is None:

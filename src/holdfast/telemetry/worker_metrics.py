@@ -71,7 +71,7 @@ class Metrics(WorkerMetrics):
         self._run = self._histogram(metric_definitions.RUN)
         self._attempts = self._counter(metric_definitions.ATTEMPTS)
         self._finished = self._counter(metric_definitions.FINISHED)
-        self._lapses = self._counter(metric_definitions.LAPSES)
+        self._expires = self._counter(metric_definitions.LAPSES)
         self._slots = self._gauge(metric_definitions.SLOTS)
         self._status = StatusCollector()
         self.registry.register(self._status)
@@ -103,7 +103,7 @@ class Metrics(WorkerMetrics):
             waited_ms = (job.started_at_ms or job.due_at_ms) - job.due_at_ms
             self._of(self._wait, job.lane, job.kind).observe(max(0, waited_ms) / 1000)
             if job.suspect:
-                self._of(self._lapses, job.lane, job.kind).inc()
+                self._of(self._expires, job.lane, job.kind).inc()
 
     def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
         """Count an attempt, and its job if that has ended with it."""

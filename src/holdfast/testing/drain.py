@@ -72,7 +72,7 @@ def drain(
 
     The words of a claim say which; by default those of every task, as for a `Worker`. With *clock*, the one given to
     `connect`, time moves on to the next job that falls due, by *horizon* at most, until none is left. Turns of
-    sessions are run when no other job is left, each counted as one attempt, led by its first batch. What a handler
+    sessions are run when no other job is left, each counted as one attempt, led by its first entry. What a handler
     raises is raised here once its attempt is settled, unless `raises=False`; outcomes it asks for are not. More than
     *attempts_max* attempts mean that it would never end, and raise `AssertionError`.
     """
@@ -164,7 +164,7 @@ class _Draining:
             if not (await self._move_on()):
                 return None
         if len(self.ran) >= self._attempts_max:
-            job = claim.job if isinstance(claim, Claim) else claim.batches[0]
+            job = claim.job if isinstance(claim, Claim) else claim.entries[0]
             raise AssertionError(
                 f"{self._attempts_max} attempts were run and there is still work, the next is {job!r}; "
                 "does a job enqueue itself again? Give a horizon, or a larger attempts_max"
@@ -209,9 +209,9 @@ async def _claim_one(queue: AnyQueue, operations: Operations, which: WhichJob, c
     job = await _find(queue, operations, which)
     if job.finished:
         raise AssertionError(f"{job!r} cannot be claimed: {_why(job, clock)}")
-    if job.batch is not None:
+    if job.entry is not None:
         raise Misconfigured(
-            f"{job!r} is a batch of session {job.batch.session!r}, whose turns go in order; run them with drain"
+            f"{job!r} is an entry of session {job.entry.session!r}, whose turns go in order; run them with drain"
         )
     if clock is not None and job.due_at > clock.moment:
         clock.travel_to(job.due_at)

@@ -19,8 +19,8 @@ from holdfast.domain.job import Job
 from holdfast.domain.session_leases import SessionClaim
 from holdfast.tasks.control_flow import Ask, Cancelled
 from holdfast.testing.redirect import AnyQueue
-from holdfast.worker.attempt import Attempt, refused
-from holdfast.worker.executors import Line, TaskSlots, run_blocking
+from holdfast.worker.attempt import RunningAttempt, refused
+from holdfast.worker.executors import ExecutorQueue, TaskExecutor, run_blocking
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from holdfast.worker.transactions import offer_transaction
 from holdfast.worker.watched_attempts import watch_attempts
@@ -34,7 +34,7 @@ class Ran:
     """One attempt that was run."""
 
     job: Job
-    """The job as its settlement left it; of a turn, the first of its batches."""
+    """The job as its settlement left it; of a turn, the first of its entries."""
     outcome: str
     """`done`, `failed`, `deferred`, `released`, or `lost` if the lease was gone."""
     error: BaseException | None = None
@@ -127,23 +127,23 @@ class InlineAttempt:
         return Ran(job, type(outcome).__name__.lower(), self._error)
 
 
-def _attempt(queue: AnyQueue, claim: Claim | SessionClaim, capabilities: Sequence[str]) -> Attempt:
+def _attempt(queue: AnyQueue, claim: Claim | SessionClaim, capabilities: Sequence[str]) -> RunningAttempt:
     if isinstance(claim, Claim):
-        return Attempt(claim, queue.tasks.get(claim.job.kind), time.monotonic())
+        return RunningAttempt(claim, queue.tasks.get(claim.job.kind), time.monotonic())
     turn = Turn(claim, queue.tasks, time.monotonic())
     offer_checkpoints(turn, queue.operations, queue.store, capabilities)
     return turn
 
 
 def _first(settled: Job | list[Job]) -> Job:
-    """Return the job, or the first batch of a turn."""
+    """Return the job, or the first entry of a turn."""
     return settled[0] if isinstance(settled, list) else settled
 
 
-async def _run_awaited(attempt: Attempt) -> None:
+async def _run_awaited(attempt: RunningAttempt) -> None:
     ended = asyncio.Event()
-    slots = TaskSlots(lambda _attempt: ended.set())
-    slots.line = Line(1, lambda _attempt: slots)
+    slots = TaskExecutor(lambda _attempt: ended.set())
+    slots.line = ExecutorQueue(1, lambda _attempt: slots)
     slots.line.put([attempt])
     await ended.wait()
     await slots.close()

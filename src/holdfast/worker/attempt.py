@@ -37,7 +37,7 @@ class OpenTransaction(Protocol):
         ...
 
 
-class Attempt:
+class RunningAttempt:
     """One job under one claim, from the claim to its settlement."""
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Attempt:
 
     @property
     def claims(self) -> Sequence[Claim]:
-        """What is held under it: its one job, or all batches of a turn."""
+        """What is held under it: its one job, or all entries of a turn."""
         return (self.claim,)
 
     @property
@@ -245,7 +245,7 @@ def refused(refusal: HoldfastError) -> Failed:
     return Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True)
 
 
-def amend_invalid(attempts: Sequence[Attempt]) -> bool:
+def amend_invalid(attempts: Sequence[RunningAttempt]) -> bool:
     """Let attempts whose outcome cannot be stored fail for good; return whether there were any."""
     found = False
     for attempt in attempts:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.timers import REAL_TIMER, Timer
 
-Told: TypeAlias = Callable[[Attempt], None]
+Told: TypeAlias = Callable[[RunningAttempt], None]
 """Told of each attempt whose handler has ended."""
 
 # For how long awaited handlers that never give way may keep the loop from everything else.
@@ -28,25 +28,25 @@ _TURN_SECONDS = 0.005
 _CLOSING_SECONDS = 1.0
 
 
-class Slots(Protocol):
+class Executors(Protocol):
     """Places in which handlers of one colour run."""
 
-    def run(self, attempt: Attempt) -> None:
+    def run(self, attempt: RunningAttempt) -> None:
         """Run the attempt in a place that is free, or in a new one; from any thread."""
         ...
 
 
-class Line:
+class ExecutorQueue:
     """Attempts in the order in which they came, *size* of them at once, whatever their colour. From any thread."""
 
-    def __init__(self, size: int, slots_of: Callable[[Attempt], Slots]) -> None:
+    def __init__(self, size: int, slots_of: Callable[[RunningAttempt], Executors]) -> None:
         self._size = size
         self._slots_of = slots_of
         self._lock = threading.Lock()
-        self._waiting: deque[Attempt] = deque()
+        self._waiting: deque[RunningAttempt] = deque()
         self._running = 0
 
-    def put(self, attempts: Sequence[Attempt]) -> None:
+    def put(self, attempts: Sequence[RunningAttempt]) -> None:
         """Run the attempts as soon as their turn comes."""
         with self._lock:
             starting = attempts[: self._size - self._running]
@@ -55,7 +55,7 @@ class Line:
         for attempt in starting:
             self._slots_of(attempt).run(attempt)
 
-    def following(self, attempt: Attempt, here: Slots) -> Attempt | None:
+    def following(self, attempt: RunningAttempt, here: Executors) -> RunningAttempt | None:
         """Free the slot of an attempt that has ended; return what *here* is to run next, if anything."""
         with self._lock:
             following = self._free(attempt)
@@ -64,7 +64,7 @@ class Line:
         slots.run(following)
         return None
 
-    def abandon(self, attempt: Attempt) -> bool:
+    def abandon(self, attempt: RunningAttempt) -> bool:
         """Give the slot of a handler that does not stop to the next attempt; tell whether it still had it."""
         with self._lock:
             had, following = not attempt.slot_freed, self._free(attempt)
@@ -72,7 +72,7 @@ class Line:
             self._slots_of(following).run(following)
         return had
 
-    def _free(self, attempt: Attempt) -> Attempt | None:
+    def _free(self, attempt: RunningAttempt) -> RunningAttempt | None:
         """Return what takes the place of *attempt*; called under the lock."""
         if attempt.slot_freed:
             # It was abandoned, and another has its place.
@@ -84,20 +84,20 @@ class Line:
         return None
 
 
-class ThreadSlots:
+class ThreadExecutor:
     """Threads for handlers that block, started as they are needed."""
 
     _NAME = "holdfast-slot"
 
     def __init__(self, told: Told) -> None:
-        self.line: Line
+        self.line: ExecutorQueue
         self._told = told
-        self._attempts: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._attempts: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
         self._threads = 0
         self._idle = 0
         self._lock = threading.Lock()
 
-    def run(self, attempt: Attempt) -> None:
+    def run(self, attempt: RunningAttempt) -> None:
         """Run the attempt in a thread that is idle, or in a new one."""
         with self._lock:
             needed = not self._idle
@@ -112,7 +112,7 @@ class ThreadSlots:
         name = f"{self._NAME}-{self._threads}"
         threading.Thread(target=self._work, args=(attempt,), name=name, daemon=True).start()
 
-    def _work(self, attempt: Attempt | None) -> None:
+    def _work(self, attempt: RunningAttempt | None) -> None:
         while attempt is not None:
             tell = self._handle(attempt)
             following = self.line.following(attempt, self)
@@ -122,7 +122,7 @@ class ThreadSlots:
             tell(attempt)
             attempt = self._attempts.get() if following is None else following
 
-    def _handle(self, attempt: Attempt) -> Told:
+    def _handle(self, attempt: RunningAttempt) -> Told:
         """Run the attempt to its end, and return whom to tell of it."""
         run_blocking(attempt)
         return self._told
@@ -133,7 +133,7 @@ class ThreadSlots:
             self._attempts.put(None)
 
 
-def run_blocking(attempt: Attempt) -> None:
+def run_blocking(attempt: RunningAttempt) -> None:
     """Run a blocking handler in this thread and let what it returns or raises decide."""
     if not attempt.start():
         return
@@ -147,23 +147,23 @@ def run_blocking(attempt: Attempt) -> None:
     attempt.conclude(ended)
 
 
-class TaskSlots:
+class TaskExecutor:
     """Tasks for handlers that are awaited, started as they are needed, in the loop in which this is made."""
 
     def __init__(self, told: Told, owner: asyncio.Task[Any] | None = None, timer: Timer = REAL_TIMER) -> None:
         """Call *told* with each attempt that ended; *owner* is the task that closes this."""
-        self.line: Line
+        self.line: ExecutorQueue
         self._told = told
         self._owner = owner
         self._timer = timer
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._attempts: deque[Attempt] = deque()
+        self._attempts: deque[RunningAttempt] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
-    def run(self, attempt: Attempt) -> None:
+    def run(self, attempt: RunningAttempt) -> None:
         """Run the attempt in a task that is idle, or in a new one; from any thread."""
         if threading.get_ident() == self._thread:
             self._run_here(attempt)
@@ -171,7 +171,7 @@ class TaskSlots:
         with suppress(RuntimeError):  # the loop is closed, and the worker with it
             self._loop.call_soon_threadsafe(self._run_here, attempt)
 
-    def _run_here(self, attempt: Attempt) -> None:
+    def _run_here(self, attempt: RunningAttempt) -> None:
         self._attempts.append(attempt)
         while self._idle:
             waiter = self._idle.popleft()
@@ -214,7 +214,7 @@ class TaskSlots:
                 await asyncio.sleep(0)
                 turn_ends_at = time.monotonic() + _TURN_SECONDS
 
-    async def run_in(self, task: asyncio.Task[Any], attempt: Attempt) -> None:
+    async def run_in(self, task: asyncio.Task[Any], attempt: RunningAttempt) -> None:
         """Run an awaited handler in *task*, which is the current one, and let what it returns or raises decide."""
         if not attempt.start():
             return
@@ -238,7 +238,7 @@ class TaskSlots:
         """Whether the slots are cancelled, and not the handler in one of them."""
         return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
 
-    def _cancelling(self, task: asyncio.Task[Any], attempt: Attempt) -> Callable[[], None]:
+    def _cancelling(self, task: asyncio.Task[Any], attempt: RunningAttempt) -> Callable[[], None]:
         def cancel() -> None:
             # By the time the loop comes to it, the slot may run another attempt.
             if attempt.cancel_handler is not None:

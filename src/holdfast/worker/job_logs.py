@@ -14,21 +14,21 @@ from datetime import UTC, datetime
 
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import Failed
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.session_turn import Turn
 from holdfast.worker.status import FailedAttempt
 
 _log = logging.getLogger("holdfast.job")
 
 
-def log_started(attempts: Sequence[Attempt]) -> None:
+def log_started(attempts: Sequence[RunningAttempt]) -> None:
     """Log attempts that were claimed and will run as slots become free."""
     if attempts and _log.isEnabledFor(logging.DEBUG):
         for attempt in attempts:
             _log.debug("job %s claimed", attempt.claim.job.id, extra=_about(attempt, "claimed"))
 
 
-def failure_of(attempt: Attempt, settled: Job | None) -> FailedAttempt | None:
+def failure_of(attempt: RunningAttempt, settled: Job | None) -> FailedAttempt | None:
     """Return what is to be told of an attempt that failed; none if it did not, or if its job was cancelled.
 
     *settled* is the job as the settlement left it, if the worker knows.
@@ -49,7 +49,7 @@ def failure_of(attempt: Attempt, settled: Job | None) -> FailedAttempt | None:
     )
 
 
-def log_ended(attempt: Attempt, outcome: str, failure: FailedAttempt | None = None) -> None:
+def log_ended(attempt: RunningAttempt, outcome: str, failure: FailedAttempt | None = None) -> None:
     """Log how an attempt ended; *failure* is what `failure_of` returned for it."""
     level = logging.INFO if failure is None else logging.WARNING if failure.retried else logging.ERROR
     if not _log.isEnabledFor(level):
@@ -77,7 +77,7 @@ def _log_with_trace(level: int, message: str, trace: str | None, extra: dict[str
     _log.handle(record)
 
 
-def _about(attempt: Attempt, event: str) -> dict[str, object]:
+def _about(attempt: RunningAttempt, event: str) -> dict[str, object]:
     job = attempt.claim.job
     about: dict[str, object] = {
         "event": event,
@@ -91,11 +91,11 @@ def _about(attempt: Attempt, event: str) -> dict[str, object]:
     }
     if isinstance(attempt, Turn):
         whole = attempt.whole
-        about |= {"session": whole.session, "fencing_token": whole.fencing_token, "batches": len(whole.batches)}
+        about |= {"session": whole.session, "fencing_token": whole.fencing_token, "entries": len(whole.entries)}
     return about
 
 
-def _seconds(attempt: Attempt) -> float | None:
+def _seconds(attempt: RunningAttempt) -> float | None:
     """Return for how long its handler ran; none if it was given back before any slot took it."""
     if attempt.started_at is None:
         return None

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from holdfast.storage.notifications import Hub, lane_topic
+from holdfast.storage.notifications import Notifier, lane_topic
 
 
 class LaneListener:
     """Wakes the core's loop when a lane may have something to claim: jobs, or by another topic sessions."""
 
-    def __init__(self, hub: Hub, wake: asyncio.Event, topic_of: Callable[[str], str] = lane_topic) -> None:
+    def __init__(self, hub: Notifier, wake: asyncio.Event, topic_of: Callable[[str], str] = lane_topic) -> None:
         self._hub = hub
         self._topic_of = topic_of
         self._loop = asyncio.get_running_loop()

@@ -20,16 +20,16 @@ from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.storage.notifications import worker_topic
 from holdfast.storage.store import Store, SyncTarget
 from holdfast.storage.transaction import run_sync
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.retry import Retrying
+from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.retry import RetryState
 from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
 
-_Held: TypeAlias = tuple[Attempt, Sequence[Claim]]
+_Held: TypeAlias = tuple[RunningAttempt, Sequence[Claim]]
 """An attempt, and what is held under it."""
 
-# A lease is extended three times before it would lapse, so that two answers may be lost.
+# A lease is extended three times before it would expire, so that two answers may be lost.
 _BEATS_IN_A_LEASE = 3
 # How often timeouts are looked at; one that starts and ends in between is noticed that late.
 _LOOKS_SECONDS = 0.25
@@ -47,7 +47,7 @@ class LeaseKeeper:
     def __init__(
         self, operations: Operations, runner: SyncTarget, worker: str, lease_seconds: float, timer: Timer
     ) -> None:
-        self.decided: Callable[[Attempt], None] = lambda _attempt: None
+        self.decided: Callable[[RunningAttempt], None] = lambda _attempt: None
         """Told of each attempt that is decided here while its handler still runs."""
         self.recovered: Callable[[], None] = lambda: None
         """Told when the store answers again."""
@@ -59,9 +59,9 @@ class LeaseKeeper:
         self._operations = operations
         self._runner = runner
         self._timer = timer
-        self._retrying = Retrying("lease renewals", timer, last=_RETRY_SECONDS_LAST)
+        self._retrying = RetryState("lease renewals", timer, last=_RETRY_SECONDS_LAST)
         self._beat_seconds = lease_seconds / _BEATS_IN_A_LEASE
-        self._held: dict[tuple[int, int], Attempt] = {}
+        self._held: dict[tuple[int, int], RunningAttempt] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._topic = worker_topic(worker)
@@ -81,7 +81,7 @@ class LeaseKeeper:
         for thread in self._threads:
             thread.start()
 
-    def hold(self, attempts: Iterable[Attempt]) -> None:
+    def hold(self, attempts: Iterable[RunningAttempt]) -> None:
         """Extend the leases of *attempts* from now on."""
         with self._lock:
             self._held.update((attempt.key, attempt) for attempt in attempts)
@@ -89,13 +89,13 @@ class LeaseKeeper:
         if resting:
             self._held_again.set()
 
-    def let_go(self, attempts: Iterable[Attempt]) -> None:
+    def let_go(self, attempts: Iterable[RunningAttempt]) -> None:
         """Extend the leases of *attempts* no more."""
         with self._lock:
             for attempt in attempts:
                 self._held.pop(attempt.key, None)
 
-    def held(self) -> list[Attempt]:
+    def held(self) -> list[RunningAttempt]:
         """Return what is held now."""
         with self._lock:
             return list(self._held.values())
@@ -137,7 +137,7 @@ class LeaseKeeper:
             self._called.clear()
         return self._stopping.is_set()
 
-    def _beat(self, attempts: list[Attempt]) -> float:
+    def _beat(self, attempts: list[RunningAttempt]) -> float:
         """Extend leases; return after how many seconds to do so again."""
         started = self._timer.monotonic()
         if self._unanswered_since is None:
@@ -155,14 +155,14 @@ class LeaseKeeper:
     def _beat_some(self, held: Sequence[_Held], started: float) -> None:
         """Extend some leases and write the progress noted since the last time, in one commit."""
         notes = [attempt.context.take_progress() for attempt, _ in held]
-        # What a turn notes of itself belongs to the first of its batches.
+        # What a turn notes of itself belongs to the first of its entries.
         noted = [
             Kept(claims[0], note, started=attempt.started_at is not None)
             for (attempt, claims), note in zip(held, notes, strict=True)
         ]
         noted += [Kept(claim) for _, claims in held for claim in claims[1:]]
         try:
-            answers = run_sync(self._operations.sync_on(self._runner).keep_many(noted))
+            answers = run_sync(self._operations.sync_on(self._runner).renew_many(noted))
         except Unavailable:
             for (attempt, _), note in zip(held, notes, strict=True):
                 attempt.context.return_progress(note)
@@ -171,7 +171,7 @@ class LeaseKeeper:
         for (attempt, claims), answer in zip(held, answers, strict=False):
             self.heed(attempt, _together([answer, *islice(further, len(claims) - 1)]), started)
 
-    def heed(self, attempt: Attempt, answer: Renewal | HoldfastError, started: float) -> None:
+    def heed(self, attempt: RunningAttempt, answer: Renewal | HoldfastError, started: float) -> None:
         """Do what the store answered to a heartbeat that was *started* at a moment of the monotonic clock."""
         if isinstance(answer, Renewal):
             attempt.lease_ends_at = started + self.lease_seconds
@@ -181,13 +181,13 @@ class LeaseKeeper:
             log.warning("lost the lease of job %s: %s", attempt.claim.job.id, answer)
             self.decided(attempt)
 
-    async def say_phase(self, store: Store, attempts: Sequence[Attempt], phase: str) -> None:
+    async def say_phase(self, store: Store, attempts: Sequence[RunningAttempt], phase: str) -> None:
         """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
         telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
         noted = [Kept(attempt.claim, Note(phase)) for attempt in telling]
         started = self._timer.monotonic()
         with suppress(HoldfastError):
-            answers = await self._operations.async_on(store).keep_many(noted)
+            answers = await self._operations.async_on(store).renew_many(noted)
             for attempt, answer in zip(telling, answers, strict=True):
                 self.heed(attempt, answer, started)
 
@@ -208,7 +208,7 @@ class LeaseKeeper:
                 self._end_overdue(attempt, now)
             self._timer.wait(self._stopping, _seconds_to_next(attempts, self._timer.monotonic()))
 
-    def _held_or_rest(self) -> list[Attempt]:
+    def _held_or_rest(self) -> list[RunningAttempt]:
         """Return what is held, as soon as there is anything."""
         with self._lock:
             self._resting = not self._held
@@ -218,7 +218,7 @@ class LeaseKeeper:
             self._held_again.wait()
         return self.held()
 
-    def _end_overdue(self, attempt: Attempt, now: float) -> None:
+    def _end_overdue(self, attempt: RunningAttempt, now: float) -> None:
         """Stop a handler whose time is up, or whose job may be another worker's by now."""
         job_id = attempt.claim.job.id
         if attempt.lease_ends_at <= now:
@@ -234,7 +234,7 @@ class LeaseKeeper:
             self.decided(attempt)
 
 
-def _calls(attempts: Sequence[Attempt]) -> Iterator[list[_Held]]:
+def _calls(attempts: Sequence[RunningAttempt]) -> Iterator[list[_Held]]:
     """Part attempts so that what is held under each part fits into one call."""
     part: list[_Held] = []
     size = 0
@@ -250,7 +250,7 @@ def _calls(attempts: Sequence[Attempt]) -> Iterator[list[_Held]]:
 
 
 def _together(answers: list[Renewal | HoldfastError]) -> Renewal | HoldfastError:
-    """Return the answer to a whole attempt: one batch that is lost is a turn that is lost, and so for a cancel."""
+    """Return the answer to a whole attempt: one entry that is lost is a turn that is lost, and so for a cancel."""
     if len(answers) == 1:
         return answers[0]
     renewals = [answer for answer in answers if isinstance(answer, Renewal)]
@@ -259,7 +259,7 @@ def _together(answers: list[Renewal | HoldfastError]) -> Renewal | HoldfastError
     return min(renewals)._replace(cancel_requested=any(one.cancel_requested for one in renewals))
 
 
-def _seconds_to_next(attempts: Sequence[Attempt], now: float) -> float:
+def _seconds_to_next(attempts: Sequence[RunningAttempt], now: float) -> float:
     """Return for how long no time is up, at least if no shorter timeout is started meanwhile."""
     ends = [attempt.lease_ends_at for attempt in attempts if attempt.stopped is None]
     ends += [at for attempt in attempts if attempt.stopped is None and (at := attempt.timeout_at) is not None]

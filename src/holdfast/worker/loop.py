@@ -25,21 +25,21 @@ from holdfast.domain.outcomes import Released
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import Store
 from holdfast.tasks.task import TaskRegistry
-from holdfast.worker.attempt import Attempt, amend_invalid, name_of, refused
-from holdfast.worker.executors import Line, TaskSlots, ThreadSlots
-from holdfast.worker.isolation.dispatcher import Places, Terms
+from holdfast.worker.attempt import RunningAttempt, amend_invalid, name_of, refused
+from holdfast.worker.executors import ExecutorQueue, TaskExecutor, ThreadExecutor
+from holdfast.worker.isolation.dispatcher import IsolationSettings, Places
 from holdfast.worker.job_logs import failure_of, log_ended, log_started
 from holdfast.worker.lane_listener import LaneListener
 from holdfast.worker.lease_keeper import LeaseKeeper
-from holdfast.worker.retry import Retrying
-from holdfast.worker.session_loop import Turns
+from holdfast.worker.retry import RetryState
+from holdfast.worker.session_loop import SessionTurns
 from holdfast.worker.session_turn import Turn, part_turns
 from holdfast.worker.status import FailedAttempt, RunningJob, running_jobs
 from holdfast.worker.stuck_handlers import StuckHandlers
 from holdfast.worker.subscription import Subscription, affinities_of
 from holdfast.worker.timers import Timer
 from holdfast.worker.transactions import offer_transaction
-from holdfast.worker.warm_resources import Residents, ResidentTerms
+from holdfast.worker.warm_resources import WarmResources, WarmResourceSettings
 from holdfast.worker.watched_attempts import watch_attempts
 
 log = logging.getLogger("holdfast.worker")
@@ -59,7 +59,7 @@ _FAILURES_KEPT = 5
 _STOPPING_RETRY_SECONDS = 0.1
 
 
-class Core:
+class WorkerLoop:
     """Claims, hands out, settles. Lives in one event loop; slots and the keeper tell it of ends from threads."""
 
     def __init__(
@@ -72,9 +72,9 @@ class Core:
         concurrency: int,
         keeper: LeaseKeeper,
         give_up: Callable[[], None],
-        isolation: Terms,
+        isolation: IsolationSettings,
         timer: Timer,
-        residents: ResidentTerms | None = None,
+        residents: WarmResourceSettings | None = None,
         watches: Sequence[Watch] = (),
     ) -> None:
         self.gave_up: HandlersStuck | None = None
@@ -94,12 +94,12 @@ class Core:
         self._watches = tuple(watches)
         keeper.decided = self.attempt_decided
         keeper.recovered = self.store_recovered
-        self._retrying = Retrying("claims and settlements", timer)
+        self._retrying = RetryState("claims and settlements", timer)
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadSlots(self.handler_ended)
-        self._coroutines = TaskSlots(self.handler_ended, asyncio.current_task(), timer)
+        self._threads = ThreadExecutor(self.handler_ended)
+        self._coroutines = TaskExecutor(self.handler_ended, asyncio.current_task(), timer)
         self._places = self._made_places(isolation)
-        self._line = Line(concurrency, self._places.slots_of)
+        self._line = ExecutorQueue(concurrency, self._places.slots_of)
         self._threads.line = self._coroutines.line = self._places.processes.line = self._line
         self._stuck = StuckHandlers(self._line, concurrency, timer)
         self.residents = None if residents is None else self._made_residents(residents)
@@ -108,11 +108,11 @@ class Core:
         """Told when something of this worker has changed that others see in the registry."""
         self._busy = 0
         """Handlers that run or wait for their slot."""
-        self._held: dict[tuple[int, int], Attempt] = {}
+        self._held: dict[tuple[int, int], RunningAttempt] = {}
         """Claimed and not yet settled."""
-        self._ahead = JobsAhead()
-        self._freed: deque[Attempt] = deque()
-        self._decided: deque[Attempt] = deque()
+        self._ahead = UnacknowledgedAttempts()
+        self._freed: deque[RunningAttempt] = deque()
+        self._decided: deque[RunningAttempt] = deque()
         self._told = False
         self._wake = asyncio.Event()
         self._listener = LaneListener(store.hub, self._wake)
@@ -126,7 +126,7 @@ class Core:
         self._run_seconds = 1.0
         """How long handlers take, as a moving average."""
 
-    def _made_places(self, isolation: Terms) -> Places:
+    def _made_places(self, isolation: IsolationSettings) -> Places:
         words = self._subscription.words
         return Places(
             isolation,
@@ -139,8 +139,8 @@ class Core:
             words=words(),
         )
 
-    def _made_residents(self, terms: ResidentTerms) -> Residents:
-        return Residents(
+    def _made_residents(self, terms: WarmResourceSettings) -> WarmResources:
+        return WarmResources(
             terms,
             ready=self._line.put,
             say=partial(self._keeper.say_phase, self._store),
@@ -148,8 +148,8 @@ class Core:
             timer=self._timer,
         )
 
-    def _made_turns(self) -> Turns:
-        return Turns(
+    def _made_turns(self) -> SessionTurns:
+        return SessionTurns(
             self._operations,
             self._store,
             self._tasks,
@@ -165,12 +165,12 @@ class Core:
 
     # --- what others tell ------------------------------------------------------------------------------------------
 
-    def handler_ended(self, attempt: Attempt) -> None:
+    def handler_ended(self, attempt: RunningAttempt) -> None:
         """Note that a slot is free again, and what its handler came to; from any thread."""
         self._freed.append(attempt)
         self._tell()
 
-    def attempt_decided(self, attempt: Attempt) -> None:
+    def attempt_decided(self, attempt: RunningAttempt) -> None:
         """Note that an attempt was decided while its handler still runs; from any thread."""
         self._decided.append(attempt)
         self._tell()
@@ -252,7 +252,7 @@ class Core:
             log.critical("%s", stuck)
             self._give_up()
 
-    def _free(self, attempt: Attempt) -> None:
+    def _free(self, attempt: RunningAttempt) -> None:
         """Note that an attempt is in no slot any more."""
         self._busy -= 1
         self._turns.freed(attempt)
@@ -295,7 +295,7 @@ class Core:
         # A call may settle and claim so many; what is beyond waits for the next.
         return max(0, min(self._concurrency + more - self._busy, limits.CLAIM_MAX))
 
-    def _take_ended(self) -> tuple[list[Attempt], list[Turn]]:
+    def _take_ended(self) -> tuple[list[RunningAttempt], list[Turn]]:
         """Return what is to be settled, a call's worth of it, and let go of what is not ours any more."""
         self._told = False
         while self._freed:
@@ -305,7 +305,7 @@ class Core:
                 self._note_run(attempt)
             self._turns.came_to_its_end(attempt)
             self._decided.append(attempt)
-        ended: dict[tuple[int, int], Attempt] = {}
+        ended: dict[tuple[int, int], RunningAttempt] = {}
         while self._decided and len(ended) < limits.SETTLE_MANY_MAX:
             attempt = self._decided.popleft()
             if attempt.key not in self._held:
@@ -318,7 +318,7 @@ class Core:
                 ended[attempt.key] = attempt
         return part_turns(ended.values())
 
-    def _note_run(self, attempt: Attempt) -> None:
+    def _note_run(self, attempt: RunningAttempt) -> None:
         if (took := attempt.run_seconds) is not None:
             self._run_seconds += (took - self._run_seconds) * _AVERAGE_WEIGHT
 
@@ -333,7 +333,7 @@ class Core:
 
     # --- one commit ------------------------------------------------------------------------------------------------
 
-    async def _exchange(self, ended: list[Attempt], room: int) -> None:
+    async def _exchange(self, ended: list[RunningAttempt], room: int) -> None:
         """Settle what ended and claim what there is room for, in one commit, however often the store fails."""
         token = secrets.token_hex(16)
         asked_at = self._timer.monotonic()
@@ -342,7 +342,7 @@ class Core:
             if not self._stopping:
                 self._try_again.clear()
             try:
-                # A claim that may have been granted is asked for again, to be given back and not left to lapse.
+                # A claim that may have been granted is asked for again, to be given back and not left to expire.
                 asked = room if unknown or not self._stopping else 0
                 settlements, claims = await self._send(ended, asked, token)
             except Unavailable as error:
@@ -370,7 +370,7 @@ class Core:
         else:
             await self._timer.wait_async(self._try_again, seconds)
 
-    async def _send(self, ended: list[Attempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
+    async def _send(self, ended: list[RunningAttempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
             return await self._operations.async_on(self._store).settle_many(pairs), []
@@ -391,7 +391,7 @@ class Core:
         """Return how many of the jobs claimed next start at once; those that first load something do not."""
         return 0 if self.residents is not None else max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
 
-    def _still_ours(self, ended: Sequence[Attempt]) -> list[Attempt]:
+    def _still_ours(self, ended: Sequence[RunningAttempt]) -> list[RunningAttempt]:
         """Return those that may still be settled; a settlement is tried until its lease has ended."""
         now = self._timer.monotonic()
         gone = [attempt for attempt in ended if attempt.lease_ends_at <= now]
@@ -400,7 +400,7 @@ class Core:
         self._let_go(gone, "lost")
         return [attempt for attempt in ended if attempt.lease_ends_at > now]
 
-    def _note_settled(self, ended: Sequence[Attempt], settlements: Sequence[Settlement]) -> None:
+    def _note_settled(self, ended: Sequence[RunningAttempt], settlements: Sequence[Settlement]) -> None:
         settled = []
         for attempt, settlement in zip(ended, settlements, strict=True):
             if settlement.error is None:
@@ -414,7 +414,7 @@ class Core:
                 self._amend(attempt, settlement.error)
         self._let_go(settled)
 
-    def _count(self, attempt: Attempt, outcome: str, job: Job | None = None) -> None:
+    def _count(self, attempt: RunningAttempt, outcome: str, job: Job | None = None) -> None:
         failure = failure_of(attempt, job)
         if failure is not None:
             self.failures.appendleft(failure)
@@ -423,26 +423,28 @@ class Core:
         for watch in self._watches:
             watch.ended(attempt.claim, outcome, job, attempt.run_seconds)
 
-    def _amend(self, attempt: Attempt, refusal: HoldfastError) -> None:
+    def _amend(self, attempt: RunningAttempt, refusal: HoldfastError) -> None:
         log.error("the outcome of job %s was refused: %s", attempt.claim.job.id, refusal)
         attempt.amend(refused(refusal))
         self._decided.append(attempt)
 
-    def _let_go(self, attempts: Sequence[Attempt], counted: str | None = None) -> None:
+    def _let_go(self, attempts: Sequence[RunningAttempt], counted: str | None = None) -> None:
         self._keeper.let_go(attempts)
         self._ahead.let_go(attempts)
         for attempt in attempts:
             if self._held.pop(attempt.key, None) is not None and counted is not None:
                 self._count(attempt, counted)
 
-    def _turn_ended(self, turn: Attempt, outcome: str, first: Job | None) -> None:
+    def _turn_ended(self, turn: RunningAttempt, outcome: str, first: Job | None) -> None:
         self._count(turn, outcome, first)
         self._let_go([turn])
 
     def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
-        self._take_in([Attempt(claim, self._tasks.get(claim.job.kind), asked_at, self._timer) for claim in claims])
+        self._take_in(
+            [RunningAttempt(claim, self._tasks.get(claim.job.kind), asked_at, self._timer) for claim in claims]
+        )
 
-    def _take_in(self, attempts: Sequence[Attempt]) -> None:
+    def _take_in(self, attempts: Sequence[RunningAttempt]) -> None:
         """Hold what was claimed, and let it run as soon as there is a slot."""
         for attempt in attempts:
             if attempt.task.takes_context:
@@ -460,7 +462,7 @@ class Core:
         self._busy += len(attempts)
         self._enter(self._places.admit(attempts))
 
-    def _enter(self, attempts: Sequence[Attempt]) -> None:
+    def _enter(self, attempts: Sequence[RunningAttempt]) -> None:
         """Let attempts run as soon as what they need is loaded and their turn comes."""
         self._line.put(attempts if self.residents is None else self.residents.admit(attempts))
 
@@ -511,22 +513,22 @@ class Core:
                 self.attempt_decided(attempt)
 
 
-class JobsAhead:
+class UnacknowledgedAttempts:
     """The attempts in a worker's hands whose claims are not acknowledged yet."""
 
     def __init__(self) -> None:
-        self._attempts: dict[tuple[int, int], Attempt] = {}
+        self._attempts: dict[tuple[int, int], RunningAttempt] = {}
 
-    def take_in(self, attempts: Iterable[Attempt]) -> None:
+    def take_in(self, attempts: Iterable[RunningAttempt]) -> None:
         """Keep those of *attempts* that were not acknowledged by the claim itself."""
         self._attempts.update((attempt.key, attempt) for attempt in attempts if attempt.claim.job.unacknowledged)
 
-    def started(self) -> list[Attempt]:
+    def started(self) -> list[RunningAttempt]:
         """Return those that run, as many as one call can acknowledge; one that has ended is settled instead."""
         running = [one for one in self._attempts.values() if one.started_at is not None and not one.decided]
         return running[: limits.SETTLE_MANY_MAX]
 
-    def let_go(self, attempts: Iterable[Attempt]) -> None:
+    def let_go(self, attempts: Iterable[RunningAttempt]) -> None:
         """Forget attempts that were acknowledged or have ended."""
         for attempt in attempts:
             self._attempts.pop(attempt.key, None)

@@ -1,4 +1,4 @@
-"""Upkeep: what every worker does for the store beside its jobs, a little at a time and spread by chance.
+"""WorkerMaintenance: what every worker does for the store beside its jobs, a little at a time and spread by chance.
 
 Promotion, taking back and deadlines belong to every claim and need no upkeep; what is left is the registry of
 workers, retention, and telling of jobs that somebody should look at.
@@ -19,7 +19,7 @@ from holdfast.domain.results import WorkerInfo, WorkerState
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import Store
 from holdfast.version import __version__
-from holdfast.worker.retry import Retrying
+from holdfast.worker.retry import RetryState
 from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
@@ -30,7 +30,7 @@ _LOOK_SECONDS = 60.0
 _FIRST_LOOK_SECONDS = 5.0
 
 
-class Upkeep:
+class WorkerMaintenance:
     """Runs beside the core until told to end."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Upkeep:
         timer: Timer,
     ) -> None:
         self._timer = timer
-        self._retrying = Retrying("upkeep calls", timer)
+        self._retrying = RetryState("upkeep calls", timer)
         self._ending = False
         self._state: WorkerState = "active"
         self._changed = asyncio.Event()

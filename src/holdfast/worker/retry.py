@@ -10,7 +10,7 @@ from holdfast.worker.timers import Timer
 log = logging.getLogger("holdfast.worker")
 
 
-class Retrying:
+class RetryState:
     """Says how long to wait before the next try, and logs each change of state once.
 
     *purpose* names the calls in the log. The wait doubles from *first* to *last* seconds,

@@ -22,9 +22,9 @@ from holdfast.storage.notifications import sessions_topic
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import Store
 from holdfast.tasks.task import TaskRegistry
-from holdfast.worker.attempt import Attempt, amend_invalid, name_of, refused
+from holdfast.worker.attempt import RunningAttempt, amend_invalid, name_of, refused
 from holdfast.worker.lane_listener import LaneListener
-from holdfast.worker.retry import Retrying
+from holdfast.worker.retry import RetryState
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from holdfast.worker.subscription import Subscription
 from holdfast.worker.timers import Timer
@@ -35,7 +35,7 @@ log = logging.getLogger("holdfast.worker")
 LOOK_SECONDS = 1.0
 
 
-class Turns:
+class SessionTurns:
     """Claims and settles the turns of one worker; lives in the core's loop."""
 
     def __init__(
@@ -50,8 +50,8 @@ class Turns:
         timer: Timer,
         wake: asyncio.Event,
         rest: Callable[[float], Awaitable[None]],
-        hand_out: Callable[[Sequence[Attempt]], None],
-        ended: Callable[[Attempt, str, Job | None], None],
+        hand_out: Callable[[Sequence[RunningAttempt]], None],
+        ended: Callable[[RunningAttempt, str, Job | None], None],
     ) -> None:
         self._operations = operations
         self._store = store
@@ -61,13 +61,13 @@ class Turns:
         self._lease_seconds = lease_seconds
         self._timer = timer
         self._rest = rest
-        self._retrying_claims = Retrying("claims of sessions", timer)
-        self._retrying_settlements = Retrying("settlements of sessions", timer)
+        self._retrying_claims = RetryState("claims of sessions", timer)
+        self._retrying_settlements = RetryState("settlements of sessions", timer)
         self._hand_out = hand_out
         self._ended = ended
         self._listener = LaneListener(store.hub, wake, sessions_topic)
         self._running = 0
-        """Turns that run or wait for their slot."""
+        """SessionTurns that run or wait for their slot."""
         self._lost: list[Turn] = []
         """Those that were lost and whose handler has come to its end since."""
         self._odd_is_ours = False
@@ -100,12 +100,12 @@ class Turns:
         # A turn that waits for a slot holds up its session: none is taken ahead.
         return max(0, min(ours, self._concurrency - self._running))
 
-    def freed(self, attempt: Attempt) -> None:
+    def freed(self, attempt: RunningAttempt) -> None:
         """Note that the handler of an attempt has ended, or lost its slot."""
         if isinstance(attempt, Turn):
             self._running -= 1
 
-    def came_to_its_end(self, attempt: Attempt) -> None:
+    def came_to_its_end(self, attempt: RunningAttempt) -> None:
         """Note that a handler runs no more: of a turn that was lost in part, the rest can be given back."""
         if isinstance(attempt, Turn) and attempt.decided and attempt.outcome is None and not attempt.settled:
             self._lost.append(attempt)
@@ -149,7 +149,7 @@ class Turns:
     async def _claim_one(self, asked_at: float, stopping: Callable[[], bool]) -> SessionClaim | None:
         """Claim a turn, or return None if none is ready or the store does not answer.
 
-        A claim that may have been granted is sent again, to be run or given back and not left to lapse.
+        A claim that may have been granted is sent again, to be run or given back and not left to expire.
         """
         told, nonce, unknown = self._words(), secrets.token_hex(16), False
         while told is not None and (unknown or not stopping()):
@@ -204,11 +204,11 @@ class Turns:
         self._ended(turn, "lost", None)
 
     async def _give_back(self, turn: Turn) -> None:
-        """Release batches that are still held though the turn is lost, as when one of them was taken away."""
+        """Release entries that are still held though the turn is lost, as when one of them was taken away."""
         claims = list(turn.claims)
         for first in range(0, len(claims), limits.SETTLE_MANY_MAX):
             pairs = [(claim, Released()) for claim in claims[first : first + limits.SETTLE_MANY_MAX]]
             try:
                 await self._operations.async_on(self._store).settle_many(pairs)
             except HoldfastError as error:
-                log.warning("what is left of a turn of session %s lapses: %s", turn.whole.session, error)
+                log.warning("what is left of a turn of session %s expires: %s", turn.whole.session, error)

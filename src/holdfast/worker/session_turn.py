@@ -1,6 +1,6 @@
-"""One turn of a session in this worker's hands: an attempt at several batches under one claim.
+"""One turn of a session in this worker's hands: an attempt at several entries under one claim.
 
-To slots, leases and timeouts it is an attempt like any other, led by its first batch; what is renewed, settled and
+To slots, leases and timeouts it is an attempt like any other, led by its first entry; what is renewed, settled and
 given back is the whole. What is taken in at checkpoints becomes part of it while its handler runs.
 """
 
@@ -27,8 +27,8 @@ from holdfast.tasks.arguments import PayloadInvalid
 from holdfast.tasks.control_flow import Cancelled
 from holdfast.tasks.session_tasks import AnySessionTask, BaseSessionTask, context_of
 from holdfast.tasks.task import TaskRegistry
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.retry import Retrying
+from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.retry import RetryState
 from holdfast.worker.timers import REAL_TIMER, Timer
 
 log = logging.getLogger("holdfast.worker")
@@ -37,13 +37,13 @@ log = logging.getLogger("holdfast.worker")
 _RETRY_SECONDS: Final = 0.2
 
 
-class Turn(Attempt):
-    """One run of a session's batches, from the claim to its settlement."""
+class Turn(RunningAttempt):
+    """One run of a session's entries, from the claim to its settlement."""
 
     __slots__ = ("_tasks", "_unreadable", "session_context")
 
     def __init__(self, claim: SessionClaim, tasks: TaskRegistry, asked_at: float, timer: Timer = REAL_TIMER) -> None:
-        task = session_task(tasks, claim.batches[0].kind)
+        task = session_task(tasks, claim.entries[0].kind)
         super().__init__(claim.claims[0], task, asked_at, timer)
         self.session_context = context_of(task)(claim)
         self.context = self.session_context
@@ -58,17 +58,17 @@ class Turn(Attempt):
 
     @property
     def claims(self) -> Sequence[Claim]:
-        """Every batch as a claim of its own."""
+        """Every entry as a claim of its own."""
         return self.whole.claims
 
     @property
     def suspect(self) -> bool:
-        """Whether one of the batches may kill the process it runs in."""
-        return any(map(is_suspect, self.whole.batches))
+        """Whether one of the entries may kill the process it runs in."""
+        return any(map(is_suspect, self.whole.entries))
 
     @property
     def limit(self) -> int:
-        """How many batches it may have."""
+        """How many entries it may have."""
         return cast(AnySessionTask, self.task).limit
 
     def take_in(self, more: SessionClaim) -> bool:
@@ -82,39 +82,39 @@ class Turn(Attempt):
 
     def arguments(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return what the handler is called with: its context, and the messages that can be read."""
-        messages = self.read(self.whole.batches)
-        if len(self._unreadable) == len(self.whole.batches):
+        messages = self.read(self.whole.entries)
+        if len(self._unreadable) == len(self.whole.entries):
             raise next(iter(self._unreadable.values()))
         task = cast(AnySessionTask, self.task)
         return ((self.context, messages) if task.messages.given else (self.context,)), {}
 
-    def read(self, batches: Sequence[Job]) -> list[Any]:
-        """Return the messages of *batches* in order, each read as its own kind's task says.
+    def read(self, entries: Sequence[Job]) -> list[Any]:
+        """Return the messages of *entries* in order, each read as its own kind's task says.
 
-        A batch that cannot be read fails for good when the turn is settled, and takes no other with it.
+        An entry that cannot be read fails for good when the turn is settled, and takes no other with it.
         """
         messages: list[Any] = []
-        for batch in batches:
+        for entry in entries:
             try:
-                messages += session_task(self._tasks, batch.kind).messages.read(batch)
+                messages += session_task(self._tasks, entry.kind).messages.read(entry)
             except PayloadInvalid as error:
-                about = (batch.id, self.whole.session, error)
-                log.error("batch %s of session %s fails for good, because it cannot be read: %s", *about)
-                self._unreadable[batch.seq] = error
+                about = (entry.id, self.whole.session, error)
+                log.error("entry %s of session %s fails for good, because it cannot be read: %s", *about)
+                self._unreadable[entry.seq] = error
         return messages
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def settling(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
-        """Settle the whole claim, one outcome for each batch."""
+        """Settle the whole claim, one outcome for each entry."""
         return operations.settle(self.whole, self._outcomes(outcome))
 
     def _outcomes(self, outcome: Outcome) -> list[Outcome]:
-        """Return the outcome of each batch; what comes with that of the turn, such as follow-ups, comes once."""
+        """Return the outcome of each entry; what comes with that of the turn, such as follow-ups, comes once."""
         outcomes: list[Outcome] = []
         following = outcome
-        for batch in self.whole.batches:
-            unreadable = self._unreadable.get(batch.seq)
+        for entry in self.whole.entries:
+            unreadable = self._unreadable.get(entry.seq)
             if unreadable is not None:
                 outcomes.append(Failed(str(unreadable), reason=failures.PAYLOAD_INVALID, permanent=True))
                 continue
@@ -123,10 +123,10 @@ class Turn(Attempt):
         return outcomes
 
 
-def part_turns(attempts: Iterable[Attempt]) -> tuple[list[Attempt], list[Turn]]:
+def part_turns(attempts: Iterable[RunningAttempt]) -> tuple[list[RunningAttempt], list[Turn]]:
     """Return attempts at one job and those at a session's turn apart."""
     turns: list[Turn] = []
-    jobs: list[Attempt] = []
+    jobs: list[RunningAttempt] = []
     for attempt in attempts:
         if isinstance(attempt, Turn):
             turns.append(attempt)
@@ -162,7 +162,7 @@ class Checkpoints:
         self._capabilities = capabilities
         self._lock = threading.Lock()
         self._lock_async = asyncio.Lock()
-        self._retrying = Retrying(f"checkpoints of session {self._session}", turn.timer, last=_RETRY_SECONDS)
+        self._retrying = RetryState(f"checkpoints of session {self._session}", turn.timer, last=_RETRY_SECONDS)
 
     def take(self) -> list[Any]:
         """Return the messages that joined just now."""
@@ -208,7 +208,7 @@ class Checkpoints:
         if turn.decided:
             raise self._lost()
         turn.context.raise_if_cancelled()
-        left = turn.limit - len(held.batches)
+        left = turn.limit - len(held.entries)
         if left <= 0 or held.work_class == "command":
             return None
         return {
@@ -216,11 +216,11 @@ class Checkpoints:
             "work": "turn",
             "boundary": "checkpoint",
             "holding": held,
-            "kinds": list(dict.fromkeys(batch.kind for batch in held.batches)),
+            "kinds": list(dict.fromkeys(entry.kind for entry in held.entries)),
             "limit": left,
             "capabilities": self._capabilities,
             "worker": turn.context.worker,
-            "incarnation": held.batches[0].incarnation or "",
+            "incarnation": held.entries[0].incarnation or "",
             "lease": held.lease_ms / 1000,
         }
 
@@ -233,7 +233,7 @@ class Checkpoints:
     def _messages(self, more: SessionClaim | None) -> list[Any]:
         self._retrying.succeeded()
         self._turn.context.raise_if_cancelled()
-        return [] if more is None else self._turn.read(more.batches)
+        return [] if more is None else self._turn.read(more.entries)
 
     def _lost(self) -> Cancelled:
         """Return what to raise where there is no turn any more that could take in anything."""

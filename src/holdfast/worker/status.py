@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from holdfast.worker.attempt import Attempt
+    from holdfast.worker.attempt import RunningAttempt
 
 
 _SUMMARY_CHARS_MAX: Final = 300
@@ -20,8 +20,8 @@ class RunningJob(NamedTuple):
     attempt: int
     seconds: float | None
     """For how long its handler has run; none while it waits for a slot."""
-    batches: int = 1
-    """How many batches a turn of a session has; the job is the first of them."""
+    entries: int = 1
+    """How many entries a turn of a session has; the job is the first of them."""
     job_number: int = 0
     phase: str | None = None
     """What its handler last said that it is doing."""
@@ -29,7 +29,7 @@ class RunningJob(NamedTuple):
     """How far its handler last said that it is."""
 
 
-def running_jobs(attempts: Iterable[Attempt], now: float) -> tuple[RunningJob, ...]:
+def running_jobs(attempts: Iterable[RunningAttempt], now: float) -> tuple[RunningJob, ...]:
     """Return what is in a worker's hands at *now* of its timer, the longest first."""
     jobs = [
         RunningJob(

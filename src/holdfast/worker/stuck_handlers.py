@@ -10,8 +10,8 @@ import logging
 from collections import deque
 
 from holdfast.domain.errors import HandlersStuck
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import Line
+from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.executors import ExecutorQueue
 from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
@@ -23,24 +23,24 @@ HEEDING_SECONDS = 5.0
 class StuckHandlers:
     """Watches handlers that were told to stop; lives in the core's loop."""
 
-    def __init__(self, line: Line, bound: int, timer: Timer) -> None:
+    def __init__(self, line: ExecutorQueue, bound: int, timer: Timer) -> None:
         self._timer = timer
         self._line = line
         self._bound = bound
-        self._told: deque[tuple[float, Attempt]] = deque()
-        self._abandoned: dict[tuple[int, int], Attempt] = {}
+        self._told: deque[tuple[float, RunningAttempt]] = deque()
+        self._abandoned: dict[tuple[int, int], RunningAttempt] = {}
 
     def __len__(self) -> int:
         """How many run on without a slot."""
         return len(self._abandoned)
 
-    def watch(self, attempt: Attempt) -> None:
+    def watch(self, attempt: RunningAttempt) -> None:
         """Note that an attempt was decided while its handler runs."""
         # An isolated one is killed by whoever runs it.
         if attempt.started_at is not None and not attempt.slot_freed and not attempt.isolated:
             self._told.append((self._timer.monotonic() + HEEDING_SECONDS, attempt))
 
-    def take_slots(self) -> list[Attempt]:
+    def take_slots(self) -> list[RunningAttempt]:
         """Take the slots of those that had their time, and return them."""
         taken = []
         while self._told and (self._told[0][0] <= self._timer.monotonic() or self._told[0][1].slot_freed):
@@ -62,7 +62,7 @@ class StuckHandlers:
         kinds = sorted({attempt.claim.job.kind for attempt in self._abandoned.values()})
         return HandlersStuck(len(self._abandoned), kinds)
 
-    def came_back(self, attempt: Attempt) -> bool:
+    def came_back(self, attempt: RunningAttempt) -> bool:
         """Note that a handler has ended; tell whether it had been abandoned."""
         if self._abandoned.pop(attempt.key, None) is None:
             return False

@@ -32,7 +32,7 @@ _ASKED_TO_END = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
 
 
 @dataclass
-class _Place:
+class _ProcessSlot:
     """One of the places for children, and who is in it."""
 
     number: int
@@ -45,11 +45,11 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Ended:
-    place: _Place
+    place: _ProcessSlot
     code: int
 
 
-class Crew:
+class WorkerProcesses:
     """Keeps *size* children running until a signal ends it.
 
     *command* gives the command line of a child by its number, from 1. One that is told to end and has not done so
@@ -75,7 +75,7 @@ class Crew:
         self._ending_seconds = ending_seconds
         self._hopeless = hopeless
         self._output = output
-        self._places = [_Place(number) for number in range(1, size + 1)]
+        self._places = [_ProcessSlot(number) for number in range(1, size + 1)]
         # Its `put` may be called in the middle of anything, as handlers of signals are.
         self._news: queue.SimpleQueue[int | _Ended] = queue.SimpleQueue()
         self._signals = 0
@@ -143,7 +143,7 @@ class Crew:
 
     # --- one child -------------------------------------------------------------------------------------------------
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, place: _ProcessSlot) -> None:
         place.start_at = None
         place.started_at = time.monotonic()
         piped = None if self._output is None else subprocess.PIPE
@@ -161,14 +161,14 @@ class Crew:
         log.info("worker process %d runs as process %d", place.number, place.process.pid)
         self._attend(place, place.process)
 
-    def _attend(self, place: _Place, process: subprocess.Popen[str]) -> None:
+    def _attend(self, place: _ProcessSlot, process: subprocess.Popen[str]) -> None:
         """Let threads wait for the end of a child and read what it writes."""
         _in_thread(lambda: self._news.put(_Ended(place, process.wait())))
         output, stream = self._output, process.stdout
         if output is not None and stream is not None:
             _in_thread(lambda: _read_out(place.number, stream, output))
 
-    def _child_ended(self, place: _Place, code: int) -> None:
+    def _child_ended(self, place: _ProcessSlot, code: int) -> None:
         if place.process is not None and place.process.stdin is not None:
             place.process.stdin.close()
         place.process = None
@@ -183,7 +183,7 @@ class Crew:
         else:
             self._start_again(place, code)
 
-    def _start_again(self, place: _Place, code: int) -> None:
+    def _start_again(self, place: _ProcessSlot, code: int) -> None:
         now = time.monotonic()
         quick = now - place.started_at < _QUICK_SECONDS
         place.quick_ends = place.quick_ends + 1 if quick else 0
@@ -222,7 +222,7 @@ def pause_before_start(quick_ends: int) -> float:
 
 
 def end_with_parent(grace_seconds: float) -> None:
-    """Let this process, a child of a `Crew`, end when its supervisor is gone: in good order, and by force if need be.
+    """End this process, a child of `WorkerProcesses`, when its supervisor is gone: in good order, or by force.
 
     Standard input, which tells of it, is taken away: what handlers start must not read from it.
     """

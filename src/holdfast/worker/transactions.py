@@ -19,15 +19,15 @@ from holdfast.client.operations import Operations
 from holdfast.client.queue import Transaction
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, OutcomeUnknown
 from holdfast.domain.outcomes import Done, Failed, Outcome
-from holdfast.storage.store import Joined, Store
+from holdfast.storage.store import ExternalTransaction, Store
 from holdfast.storage.transaction import Operation, PlainForm, run_sync
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.timers import Scheduled
 
 T = TypeVar("T")
 
 
-def offer_transaction(attempt: Attempt, operations: Operations, store: Store) -> None:
+def offer_transaction(attempt: RunningAttempt, operations: Operations, store: Store) -> None:
     """Let the handler of *attempt* open a transaction that its settlement joins."""
     attempt.context._open_transaction = partial(SettlingTransaction, attempt, operations, store)
 
@@ -35,7 +35,7 @@ def offer_transaction(attempt: Attempt, operations: Operations, store: Store) ->
 class SettlingTransaction:
     """The block that `context.transaction()` gives, in both colours."""
 
-    def __init__(self, attempt: Attempt, operations: Operations, store: Store, seconds: float) -> None:
+    def __init__(self, attempt: RunningAttempt, operations: Operations, store: Store, seconds: float) -> None:
         self._attempt = attempt
         self._operations = operations
         self._store = store
@@ -43,8 +43,8 @@ class SettlingTransaction:
         self._ends_at = 0.0
         self._expired = False
         self._guarded: _Guarded | None = None
-        self._opened: AbstractContextManager[Joined] | None = None
-        self._opened_async: AbstractAsyncContextManager[Joined] | None = None
+        self._opened: AbstractContextManager[ExternalTransaction] | None = None
+        self._opened_async: AbstractAsyncContextManager[ExternalTransaction] | None = None
         self._timer = attempt.timer
         self._expiring: Scheduled | None = None
 
@@ -84,7 +84,7 @@ class SettlingTransaction:
         if self._attempt.transaction is not None:
             raise Misconfigured("this attempt has opened its transaction already; there is one for each")
 
-    def _begin(self, joined: Joined) -> _Guarded:
+    def _begin(self, joined: ExternalTransaction) -> _Guarded:
         self._guarded = _Guarded(joined)
         self._ends_at = self._timer.monotonic() + self._seconds
         self._attempt.transaction = self
@@ -170,7 +170,7 @@ class SettlingTransaction:
         if not isinstance(error, Exception):
             raise error
         if isinstance(error, LeaseLost | OutcomeUnknown):
-            # Not ours any more, or perhaps committed: if it was not, the lease will lapse.
+            # Not ours any more, or perhaps committed: if it was not, the lease will expire.
             return None
         # The caller's own tables may refuse the commit as well.
         reason = error.code if isinstance(error, HoldfastError) else "transaction_refused"
@@ -206,7 +206,7 @@ class SettlingTransaction:
 class _Guarded:
     """The transaction as its handler has it: no call is under way when it ends, and none comes after."""
 
-    def __init__(self, joined: Joined) -> None:
+    def __init__(self, joined: ExternalTransaction) -> None:
         self.joined = joined
         self.hub = joined.hub
         self.lock = threading.Lock()

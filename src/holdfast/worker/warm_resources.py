@@ -1,7 +1,8 @@
 """What a worker has loaded: which models, warm shards or caches are at hand, which has to go for another to come.
 
 A job that names an affinity runs only while that is resident. What is not is loaded first, in the place of what was
-used longest ago and is not in use. Residents live in the core's loop; hooks that block run in threads of their own.
+used longest ago and is not in use. WarmResources live in the core's loop; hooks that block run in threads of their
+own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.errors import HandlersStuck, InvalidInput
 from holdfast.domain.validation import Duration
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
@@ -34,7 +35,7 @@ class LoadFailedError(Exception):
     """What a job needs could not be loaded; it will be tried again."""
 
 
-class ResidentTerms(NamedTuple):
+class WarmResourceSettings(NamedTuple):
     """What a worker was told of residents."""
 
     load: Hook | None
@@ -51,7 +52,7 @@ def check_terms(
     residents: int | None,
     residence: Duration | None,
     affinity: str | Sequence[str] | None,
-) -> ResidentTerms | None:
+) -> WarmResourceSettings | None:
     """Return the terms, or None where nothing is ever loaded; raise `InvalidInput` naming the word that is wrong."""
     for word, hook in (("load", load), ("unload", unload)):
         if hook is not None and not callable(hook):
@@ -63,7 +64,7 @@ def check_terms(
     if len(set(loaded)) > capacity:
         raise InvalidInput("affinity", f"names {len(set(loaded))} of them; the worker has room for {capacity}")
     seconds = None if residence is None else validation.duration_ms(residence, "residence") / 1000
-    return ResidentTerms(load, unload, capacity, seconds, tuple(dict.fromkeys(loaded)))
+    return WarmResourceSettings(load, unload, capacity, seconds, tuple(dict.fromkeys(loaded)))
 
 
 class _Load:
@@ -71,7 +72,7 @@ class _Load:
 
     def __init__(self, affinity: str) -> None:
         self.affinity = affinity
-        self.attempts: list[Attempt] = []
+        self.attempts: list[RunningAttempt] = []
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -80,15 +81,15 @@ class _Load:
         return max(attempt.timeout_at or 0.0 for attempt in self.attempts)
 
 
-class Residents:
+class WarmResources:
     """Knows what is loaded and in use, loads what attempts need, and counts the switches."""
 
     def __init__(
         self,
-        terms: ResidentTerms,
+        terms: WarmResourceSettings,
         *,
-        ready: Callable[[Sequence[Attempt]], None],
-        say: Callable[[Sequence[Attempt], str], Awaitable[None]],
+        ready: Callable[[Sequence[RunningAttempt]], None],
+        say: Callable[[Sequence[RunningAttempt], str], Awaitable[None]],
         changed: Callable[[], None],
         timer: Timer,
     ) -> None:
@@ -137,7 +138,7 @@ class Residents:
 
     # --- who needs what --------------------------------------------------------------------------------------------
 
-    def admit(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+    def admit(self, attempts: Sequence[RunningAttempt]) -> list[RunningAttempt]:
         """Return those that can run now; the others are handed on as soon as what they need is loaded."""
         can_run = []
         for attempt in attempts:
@@ -151,13 +152,13 @@ class Residents:
             can_run.append(attempt)
         return can_run
 
-    def let_go(self, attempt: Attempt) -> None:
+    def let_go(self, attempt: RunningAttempt) -> None:
         """Note that an attempt needs nothing any more."""
         affinity = attempt.claim.job.affinity
         if affinity is not None:
             self._used[affinity] -= 1
 
-    def _wait_for(self, affinity: str, attempt: Attempt) -> None:
+    def _wait_for(self, affinity: str, attempt: RunningAttempt) -> None:
         attempt.loading_since = self._timer.monotonic()
         attempt.context.note_progress(LOADING)
         load = self._loads.get(affinity)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from holdfast.client.middleware import Watch
 from holdfast.domain.claims import Claim
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.status import WorkerStatus
 
 Enclose: TypeAlias = Callable[[Claim], AbstractContextManager[object]]
@@ -24,7 +24,7 @@ class WorkerMetrics(Watch):
         """Take note that the worker has ended."""
 
 
-def watch_attempts(watches: Sequence[Watch], attempts: Sequence[Attempt]) -> None:
+def watch_attempts(watches: Sequence[Watch], attempts: Sequence[RunningAttempt]) -> None:
     """Tell of attempts that were claimed, and let their handlers run inside the watches' blocks."""
     claims = [attempt.claim for attempt in attempts]
     for watch in watches:

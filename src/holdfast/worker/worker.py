@@ -28,10 +28,10 @@ from holdfast.domain.validation import Duration
 from holdfast.storage.cancellation import in_daemon_thread
 from holdfast.tasks.policy import Isolation, check_isolation, check_memory_limit
 from holdfast.worker import isolation
-from holdfast.worker.isolation.dispatcher import Terms, refuse_unfit
+from holdfast.worker.isolation.dispatcher import IsolationSettings, refuse_unfit
 from holdfast.worker.lease_keeper import LeaseKeeper
-from holdfast.worker.loop import Core
-from holdfast.worker.maintenance import Upkeep
+from holdfast.worker.loop import WorkerLoop
+from holdfast.worker.maintenance import WorkerMaintenance
 from holdfast.worker.status import WorkerStatus
 from holdfast.worker.subscription import Subscription
 from holdfast.worker.timers import REAL_TIMER, Timer
@@ -104,7 +104,7 @@ class Worker:
         self._concurrency = validation.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
         self._retention_seconds = None if retention is None else validation.duration_ms(retention, "retention") / 1000
         self._grace_seconds = validation.duration_ms(grace, "grace") / 1000
-        self._isolation = Terms(
+        self._isolation = IsolationSettings(
             isolate_all=check_isolation(isolate) is not None,
             memory_limit_bytes=check_memory_limit(memory_limit),
             recycle_after=validation.integer(recycle_after, "recycle_after", 1, limits.RECYCLE_AFTER_MAX),
@@ -121,7 +121,7 @@ class Worker:
         self._refuse_unfit()
         self._metrics = metrics
         self._timer = timer
-        self._core: Core | None = None
+        self._core: WorkerLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
         self._stop_asked = False
@@ -190,7 +190,7 @@ class Worker:
         keeper_store = self._store.twin()
         keeper = LeaseKeeper(self._operations, keeper_store, self.name, self._lease_seconds, self._timer)
         try:
-            self._core = Core(
+            self._core = WorkerLoop(
                 self._operations,
                 self._store,
                 self._tasks,
@@ -231,9 +231,9 @@ class Worker:
         return (*self._operations.watches, metrics)
 
     @asynccontextmanager
-    async def _kept_up(self, core: Core) -> AsyncIterator[Upkeep]:
+    async def _kept_up(self, core: WorkerLoop) -> AsyncIterator[WorkerMaintenance]:
         """Do the upkeep beside the block, and take this worker out of the registry at its end."""
-        upkeep = Upkeep(
+        upkeep = WorkerMaintenance(
             self._operations,
             self._store,
             core.words,
@@ -260,7 +260,7 @@ class Worker:
             with suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stops.put_nowait, None)
 
-    async def _serve_and_end(self, core: Core, upkeep: Upkeep) -> None:
+    async def _serve_and_end(self, core: WorkerLoop, upkeep: WorkerMaintenance) -> None:
         """Serve until told to stop, then let handlers end, then give back what is left."""
         self._stops = asyncio.Queue()
         if self._stop_asked:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Queue
 from holdfast.worker.isolation import codec, log_records, task_locator
-from holdfast.worker.isolation.process_pool import Child, NoProcess, Pool, TemplateProcess
+from holdfast.worker.isolation.process_pool import Child, ForkServerProcess, NoProcess, Pool
 from tests.chaos.threads import wait_until
 from tests.support.claims import claim_one
 from tests.worker.isolation import handlers
@@ -24,15 +24,15 @@ def _setup() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[TemplateProcess]:
-    made = TemplateProcess(_setup())
+def template() -> Iterator[ForkServerProcess]:
+    made = ForkServerProcess(_setup())
     assert made.wait_ready() == {}
     yield made
     made.close()
 
 
 @pytest.fixture
-def child(template: TemplateProcess) -> Iterator[Child]:
+def child(template: ForkServerProcess) -> Iterator[Child]:
     forked = template.fork()
     yield forked
     forked.close()
@@ -79,7 +79,7 @@ def test_a_claim_comes_back_as_it_went(queue: Queue) -> None:
     assert codec.claim_from(codec.claim_to(claim)) == claim
 
 
-def test_a_process_ends_when_it_is_let_go(template: TemplateProcess) -> None:
+def test_a_process_ends_when_it_is_let_go(template: ForkServerProcess) -> None:
     child = template.fork()
     child.close()
 
@@ -87,7 +87,7 @@ def test_a_process_ends_when_it_is_let_go(template: TemplateProcess) -> None:
 
 
 def test_a_template_that_is_gone_forks_no_more() -> None:
-    template = TemplateProcess({**_setup(), "places": {}})
+    template = ForkServerProcess({**_setup(), "places": {}})
     template.wait_ready()
     template.close()
 
@@ -107,4 +107,4 @@ def test_a_template_that_cannot_start_is_an_error_and_not_a_hang(monkeypatch: py
     monkeypatch.setattr("sys.executable", "/bin/false")
 
     with pytest.raises(NoProcess):
-        TemplateProcess(_setup()).wait_ready()
+        ForkServerProcess(_setup()).wait_ready()

@@ -34,7 +34,7 @@ def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, 
     assert [(each.state, each.attempt) for each in found] == [("done", 2)] * 3
     assert os.getpid() not in {each.result for each in found}
     assert [attempt.failure_reason for attempt in queue.attempts(poison.id)] == [
-        *["lease_lapsed", "process_died", "process_died"]
+        *["lease_expired", "process_died", "process_died"]
     ]
     assert job.state == "failed"
 
@@ -59,8 +59,8 @@ def test_what_a_killed_worker_took_ahead_spends_no_attempt(shared: Shared, tmp_p
     assert set(outcomes) == {"released", "done"}
 
 
-def _lapsed(harness: Harness, queue: Queue, kind: str, **payload: Any) -> str:
-    """Return a job whose first attempt lapsed."""
+def _expired(harness: Harness, queue: Queue, kind: str, **payload: Any) -> str:
+    """Return a job whose first attempt expired."""
     made = queue.enqueue(kind, payload)
     claim = queue.claim(kinds=[kind], lease=1)
     assert claim is not None
@@ -71,14 +71,14 @@ def _lapsed(harness: Harness, queue: Queue, kind: str, **payload: Any) -> str:
 
 class TestASuspect:
     def test_it_runs_isolated_though_its_task_does_not_say_so(self, durable_harness: Harness, queue: Queue) -> None:
-        suspect = _lapsed(durable_harness, queue, "which.plain")
+        suspect = _expired(durable_harness, queue, "which.plain")
         innocent = queue.enqueue("which.plain", {})
         with at_work(queue, kinds=["which.plain"]):
             assert ended(queue, suspect).result != os.getpid()
             assert ended(queue, innocent.id).result == os.getpid()
 
     def test_it_stays_one_if_it_is_given_back_before_it_was_run(self, durable_harness: Harness, queue: Queue) -> None:
-        suspect = _lapsed(durable_harness, queue, "which.plain")
+        suspect = _expired(durable_harness, queue, "which.plain")
         claim = queue.claim(kinds=["which.plain"])
         assert claim is not None
         queue.settle(claim, Released())
@@ -125,7 +125,7 @@ class TestOneThatCannotBeIsolated:
         self, durable_harness: Harness, guests: tuple[Queue, Guests], caplog: pytest.LogCaptureFixture
     ) -> None:
         queue, noted = guests
-        suspect = _lapsed(durable_harness, queue, "guest", name="suspect")
+        suspect = _expired(durable_harness, queue, "guest", name="suspect")
         others = [queue.enqueue("guest", {"name": name}, priority=5) for name in ("early", "earlier")]
         with at_work(queue, concurrency=3):
             # All three are taken at once, and the suspect waits for the one that runs long.

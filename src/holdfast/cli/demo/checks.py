@@ -176,7 +176,7 @@ def _struck_and_last(record: Record, victim: Victim) -> tuple[Attempt, Attempt]:
 
 
 def _taken_over(struck: Attempt, last: Attempt) -> bool:
-    return struck.outcome == "lapsed" and last.outcome == "done" and last.incarnation != struck.incarnation
+    return struck.outcome == "expired" and last.outcome == "done" and last.incarnation != struck.incarnation
 
 
 def _failures_handled(record: Record) -> Check:

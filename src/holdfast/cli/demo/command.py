@@ -23,11 +23,11 @@ from rich.text import Text
 
 import holdfast
 from holdfast.cli.demo.checks import Check, Record, collect, examine
-from holdfast.cli.demo.crew import Crew
+from holdfast.cli.demo.crew import DemoWorkers
 from holdfast.cli.demo.picture import LiveStage, PlainStage, QuietStage, Stage, can_draw
 from holdfast.cli.demo.plan import Pace
 from holdfast.cli.demo.story import GaveUp, Story
-from holdfast.cli.errors import REFUSED, Complaint
+from holdfast.cli.errors import REFUSED, CommandError
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
 
@@ -89,14 +89,14 @@ def _stage(terminal: Terminal, *, plain: bool) -> Stage:
 
 
 def _play(url: str, folder: Path, pace: Pace, stage: Stage) -> Record:
-    with holdfast.connect(url) as queue, Crew(url, folder, pace) as crew:
+    with holdfast.connect(url) as queue, DemoWorkers(url, folder, pace) as crew:
         story = Story(queue, crew, pace)
         try:
             with stage.open():
                 for _ in story.play():
                     stage.show(story.scene)
         except GaveUp as problem:
-            raise Complaint(f"the demo cannot go on: {problem}", code="demo_failed", exit_code=REFUSED) from None
+            raise CommandError(f"the demo cannot go on: {problem}", code="demo_failed", exit_code=REFUSED) from None
         return collect(
             queue,
             acknowledged=story.acknowledged,
@@ -129,7 +129,7 @@ def _document(record: Record, checks: list[Check]) -> dict[str, object]:
         "acknowledged": len(record.acknowledged),
         "finished": record.finished,
         "settled_once": record.settled_once,
-        "lapses": record.ended("lapsed"),
+        "expires": record.ended("expired"),
         "refusals": len(record.refusals),
         "retries": record.retries,
         "checks": [check._asdict() for check in checks],

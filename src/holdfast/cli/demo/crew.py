@@ -55,7 +55,7 @@ class Member:
         return self.condition != "killed" and self.process.poll() is not None
 
 
-class Crew:
+class DemoWorkers:
     """The workers by name. Leaving the context ends every process."""
 
     def __init__(self, url: str, folder: Path, pace: Pace) -> None:
@@ -65,7 +65,7 @@ class Crew:
         self._tales: deque[Tale] = deque()
         self.members: dict[str, Member] = {}
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> DemoWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -176,7 +176,7 @@ class Picture:
     def _lease(self, held: Job) -> Text:
         left = self._scene.lease_left.get(held.id, 0.0)
         if left <= 0:
-            return Text("lapsed", "bold red")
+            return Text("expired", "bold red")
         return Text(f"{left:.1f} s", "yellow" if left < self._scene.pace.lease / 2 else "")
 
     def _progress(self, held: Job) -> Text:

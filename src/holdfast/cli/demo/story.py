@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from holdfast import Event, Job, NewJob, Queue
-from holdfast.cli.demo.crew import Crew, Tale, still_holds
+from holdfast.cli.demo.crew import DemoWorkers, Tale, still_holds
 from holdfast.cli.demo.plan import CHAT, Pace, Plan
 from holdfast.cli.demo.worker import RECEIPTS_TABLE
 
@@ -38,7 +38,7 @@ ACTS: Final = (
     ),
     Act(
         "A worker is killed with SIGKILL in the middle of a job",
-        "No more heartbeats: its lease lapses, and another worker takes the job over.",
+        "No more heartbeats: its lease expires, and another worker takes the job over.",
     ),
     Act(
         "A worker freezes past its lease, wakes up, and tries to settle",
@@ -71,7 +71,7 @@ class Victim(NamedTuple):
 class Scene:
     """What the story knows right now; this is all that a picture gets to see."""
 
-    crew: Crew
+    crew: DemoWorkers
     pace: Pace
     act: int = 0
     at: float = 0.0
@@ -90,7 +90,7 @@ class GaveUp(Exception):  # noqa: N818  # it names what happened
 class Story:
     """Plays the acts and remembers what the checks will need."""
 
-    def __init__(self, queue: Queue, crew: Crew, pace: Pace) -> None:
+    def __init__(self, queue: Queue, crew: DemoWorkers, pace: Pace) -> None:
         self._queue = queue
         self._crew = crew
         self._pace = pace
@@ -99,7 +99,7 @@ class Story:
         self._cursor: str | None = None
         # What has been told, so that no act runs ahead of its telling.
         self._epochs: Counter[str] = Counter()
-        self._lapsed: set[str] = set()
+        self._expired: set[str] = set()
         self._done: set[str] = set()
         self._lease_seen: dict[str, tuple[int, float]] = {}
         self.scene = Scene(crew, pace)
@@ -265,12 +265,12 @@ class Story:
     def _tell_event(self, event: Event) -> None:
         details, named = event.details, event.job_id
         match event.name:
-            case "lapsed":
-                self._lapsed.add(named)
-                self._tell(f"lease of {details['worker']} on {named} lapsed: no heartbeat came", "warning")
-            case "claimed" if named in self._lapsed:
+            case "expired":
+                self._expired.add(named)
+                self._tell(f"lease of {details['worker']} on {named} expired: no heartbeat came", "warning")
+            case "claimed" if named in self._expired:
                 self._tell(f"{named} taken over by {details['worker']} at epoch {details['epoch']}", "good")
-            case "done" if named in self._lapsed:
+            case "done" if named in self._expired:
                 self._tell(f"{named} finished by {details['worker']} at epoch {details['epoch']}", "good")
             case "retrying":
                 self._tell(

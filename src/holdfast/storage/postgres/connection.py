@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from holdfast.domain.errors import InvalidInput, SchemaMismatch, UnsupportedStore
 from holdfast.storage.postgres import migrate as migrations
 from holdfast.storage.postgres.errors import translated, translated_opening
-from holdfast.storage.postgres.transaction import Terms
+from holdfast.storage.postgres.transaction import PostgresSettings
 
 _OLDEST_SERVER = 140000
 _STATEMENTS_KEPT = 500
@@ -27,10 +27,10 @@ _DEFAULTS = {
 }
 
 
-class Opener:
+class PostgresConnector:
     """Makes connections to one database, whose schema is current once `make_ready` has returned."""
 
-    def __init__(self, url: str, terms: Terms, *, migrates: bool) -> None:
+    def __init__(self, url: str, terms: PostgresSettings, *, migrates: bool) -> None:
         self._conninfo = with_defaults(url)
         self._terms = terms
         self._migrates = migrates

@@ -1,4 +1,4 @@
-"""An open transaction that scripts join, each in a savepoint of its own, so that a refused one leaves nothing."""
+"""An open transaction that operations join, each in a savepoint of its own, so that a refused one leaves nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.storage.cancellation import to_its_end
-from holdfast.storage.notifications import Hub
+from holdfast.storage.cancellation import finish_despite_cancellation
+from holdfast.storage.notifications import Notifier
 from holdfast.storage.postgres.errors import translated, translated_loss
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
-from holdfast.storage.postgres.transaction import PostgresState, Terms, check_joined, refuse_ended, run_joined
+from holdfast.storage.postgres.transaction import (
+    PostgresSettings,
+    PostgresState,
+    check_joined,
+    refuse_ended,
+    run_joined,
+)
 from holdfast.storage.transaction import Operation, PlainForm, run_sync
 
 T = TypeVar("T")
@@ -22,7 +28,9 @@ T = TypeVar("T")
 class _Joined:
     """What both colours have in common: whose transaction it is, and what to tell once it has committed."""
 
-    def __init__(self, state: PostgresState, io: ServerIO, terms: Terms, hub: Hub, *, own: bool) -> None:
+    def __init__(
+        self, state: PostgresState, io: ServerIO, terms: PostgresSettings, hub: Notifier, *, own: bool
+    ) -> None:
         self.hub = hub
         self.io = io
         self.connection = io.connection
@@ -60,7 +68,7 @@ class _Joined:
             raise Misconfigured("the transaction that this would join has ended")
 
 
-class SyncJoined(_Joined):
+class PostgresSyncExternalTransaction(_Joined):
     """Joins a transaction on a `psycopg.Connection`; awaited, it blocks, so that only blocking queues use it."""
 
     def read(self, operation: Operation[T]) -> T:
@@ -92,7 +100,7 @@ class SyncJoined(_Joined):
         raise TypeError("a sync connection needs a Queue")
 
 
-class AsyncJoined(_Joined):
+class PostgresAsyncExternalTransaction(_Joined):
     """Joins a transaction on a `psycopg.AsyncConnection`, awaiting each statement."""
 
     def read(self, operation: Operation[T]) -> T:
@@ -111,7 +119,7 @@ class AsyncJoined(_Joined):
         """Run *operation* in a savepoint; if the task is cancelled, the operation finishes first."""
         self._refuse_ended()
         with translated(self._terms.schema):
-            return await to_its_end(self._run(operation))
+            return await finish_despite_cancellation(self._run(operation))
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
         """Refuse: this connection is async."""
@@ -124,7 +132,9 @@ class AsyncJoined(_Joined):
             return await self._execute(sql, values)
 
 
-def join(state: PostgresState, connection: Any, terms: Terms, hub: Hub) -> SyncJoined | AsyncJoined:
+def join(
+    state: PostgresState, connection: Any, terms: PostgresSettings, hub: Notifier
+) -> PostgresSyncExternalTransaction | PostgresAsyncExternalTransaction:
     """Return the transaction open on the caller's own *connection*, or raise `InvalidInput`."""
     if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
         raise InvalidInput("connection", f"must be a psycopg connection, not {type(connection).__name__}")
@@ -142,5 +152,5 @@ def join(state: PostgresState, connection: Any, terms: Terms, hub: Hub) -> SyncJ
     if status != TransactionStatus.INTRANS and not begins_by_itself:
         raise InvalidInput("connection", "has no open transaction; begin one")
     if isinstance(connection, psycopg.Connection):
-        return SyncJoined(state, SyncIO(connection), terms, hub, own=False)
-    return AsyncJoined(state, AsyncIO(connection), terms, hub, own=False)
+        return PostgresSyncExternalTransaction(state, SyncIO(connection), terms, hub, own=False)
+    return PostgresAsyncExternalTransaction(state, AsyncIO(connection), terms, hub, own=False)

@@ -10,10 +10,10 @@ _TRANSACTION_SECONDS_LONG = 600
 
 async def examine(tx: SqlTransaction) -> list[Finding]:
     """Return what is found of server, durability, clearing up, schema and transactions left open."""
-    [[version, _number]] = await tx.query("doctor_version")
-    [settings] = await tx.query("doctor_settings")
-    [[schema]] = await tx.query("doctor_schema")
-    [[seconds]] = await tx.query("doctor_oldest_transaction")
+    [[version, _number]] = await tx.query("health_version")
+    [settings] = await tx.query("health_settings")
+    [[schema]] = await tx.query("health_schema")
+    [[seconds]] = await tx.query("health_oldest_transaction")
     fsync, full_page_writes, synchronous_commit, autovacuum, track_counts = settings
     return [
         Finding("PostgreSQL", "ok", version),

@@ -15,7 +15,8 @@ import psycopg
 from holdfast.domain.errors import InvalidInput
 from holdfast.storage.migrations import Migration, known_in, missing
 from holdfast.storage.postgres.errors import translated
-from holdfast.storage.postgres.queries import in_schema, texts
+from holdfast.storage.postgres.sql import in_schema, texts
+from holdfast.storage.query_names import QueryName
 
 
 @cache
@@ -61,7 +62,7 @@ def _apply(connection: psycopg.Connection[Any], schema: str, migration: Migratio
 
 
 def _ask(
-    connection: psycopg.Connection[Any], schema: str, name: str, values: Mapping[str, Any] | None = None
+    connection: psycopg.Connection[Any], schema: str, name: QueryName, values: Mapping[str, Any] | None = None
 ) -> list[Any]:
     cursor = connection.execute(texts(schema).reading[name].encode(), values, prepare=False)
     return cursor.fetchall() if cursor.description is not None else []

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.storage.notifications import Hub, Listener
+from holdfast.storage.notifications import Listener, Notifier
 from holdfast.storage.postgres.connection import with_defaults
 from holdfast.storage.postgres.transaction import DIGEST_CHARS, digest
 
@@ -24,7 +24,7 @@ _BACKOFF_SECONDS_FIRST = 0.1
 _BACKOFF_SECONDS_LAST = 5.0
 
 
-class ServerHub(Hub):
+class ServerNotifier(Notifier):
     """Who listens to what, here and through the server."""
 
     def __init__(self, url: str, channel: str) -> None:
@@ -82,14 +82,14 @@ class ServerHub(Hub):
 
 # --- one hub for each schema of a server ---------------------------------------------------------------------------
 
-_hubs: weakref.WeakValueDictionary[tuple[str, str], ServerHub] = weakref.WeakValueDictionary()
+_hubs: weakref.WeakValueDictionary[tuple[str, str], ServerNotifier] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
-def hub_of(url: str, channel: str) -> ServerHub:
+def hub_of(url: str, channel: str) -> ServerNotifier:
     """Return the hub of a schema, the same for all queues of this process that are open on it."""
     with _hubs_lock:
-        return _hubs.setdefault((url, channel), ServerHub(url, channel))
+        return _hubs.setdefault((url, channel), ServerNotifier(url, channel))
 
 
 def _forget_hubs() -> None:

@@ -19,13 +19,13 @@ from psycopg.pq.abc import PGconn
 from holdfast.domain import new_job as admissions
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import OutcomeUnknown, StoreUnreachable
-from holdfast.domain.new_job import Admission
+from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.results import Enqueued
-from holdfast.domain.routing import Catalog
+from holdfast.domain.routing import RoutingTable
 from holdfast.storage.notifications import lane_topic
 from holdfast.storage.postgres.errors import lost, worth_another_run
 from holdfast.storage.postgres.io import AfterCommitError, ServerIO
-from holdfast.storage.postgres.transaction import LOCK_MS, Terms, notification, roll_back
+from holdfast.storage.postgres.transaction import LOCK_MS, PostgresSettings, notification, roll_back
 from holdfast.storage.sql_queries import Rows
 from holdfast.storage.transaction import Operation, PlainForm
 
@@ -52,29 +52,29 @@ def still_unknown(doubt: UnconfirmedError) -> Iterator[None]:
         raise OutcomeUnknown(f"{doubt}; send the same call again ({error})") from error
 
 
-def plain_enqueue(new: Admission, catalog: Catalog | None, again: Operation[Any]) -> PlainForm | None:
+def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operation[Any]) -> PlainForm | None:
     """Return the storing of one job as one statement, if it is due at once and nothing else has to be written."""
-    if catalog is None or new.digest is not None or new.dedupe_key is not None:
+    if routing is None or new.digest is not None or new.dedupe_key is not None:
         return None
     terms, route = new.terms, new.terms.route
     if (
         route.session
-        or route not in catalog.routes
-        or catalog.lane(route.lane).state == "draining"
-        or route.kind in catalog.retired
+        or route not in routing.routes
+        or routing.lane(route.lane).state == "draining"
+        or route.kind in routing.retired
     ):
         return None
     waits = terms.delay_ms or terms.run_at_ms is not None
     expires = terms.deadline_in_ms is not None or terms.deadline_at_ms is not None
-    told = terms.record_all or terms.route.lane in catalog.loud
+    told = terms.record_all or terms.route.lane in routing.loud
     if waits or expires or told or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
         return None
-    turn = catalog.lane(terms.route.lane).turn_of(terms.tenant)
+    fair_key = routing.lane(terms.route.lane).fair_key_of(terms.tenant)
     values = {
-        "route": catalog.routes[terms.route].number,
+        "route": routing.routes[terms.route].number,
         "id": new.id,
         "tenant": terms.tenant,
-        "turn": turn,
+        "fair_key": fair_key,
         "priority": terms.priority,
         "affinity": terms.affinity,
         "payload": new.payload_json,
@@ -82,25 +82,25 @@ def plain_enqueue(new: Admission, catalog: Catalog | None, again: Operation[Any]
         "tags": terms.tags_json,
         "max_attempts": terms.max_attempts,
         "backoff": terms.backoff_json,
-        "version": str(catalog.version),
+        "version": str(routing.version),
     }
     return PlainForm(
-        "job_insert_brief",
+        "job_insert_plain",
         values,
-        partial(_stored, new, turn),
+        partial(_stored, new, fair_key),
         again,
         (lane_topic(terms.route.lane),),
     )
 
 
-def _stored(new: Admission, turn: str, rows: Rows) -> Enqueued | None:
+def _stored(new: CheckedJob, fair_key: str, rows: Rows) -> Enqueued | None:
     seq, now_ms = rows[0]
     if seq is None:
         return None
-    return Enqueued(admissions.new_job(new, seq, turn, Now(now_ms, now_ms)), created=True)
+    return Enqueued(admissions.new_job(new, seq, fair_key, Now(now_ms, now_ms)), created=True)
 
 
-async def run_plain(terms: Terms, plain: PlainForm, io: ServerIO) -> Any:
+async def run_plain(terms: PostgresSettings, plain: PlainForm, io: ServerIO) -> Any:
     """Run a transaction of one statement; return None if it did nothing and the full operation has to run."""
     text = _text(terms, plain, io.connection)
     for name in ("begin", plain.name, "commit"):
@@ -120,7 +120,7 @@ async def run_plain(terms: Terms, plain: PlainForm, io: ServerIO) -> Any:
     return plain.finish(rows)
 
 
-def _text(terms: Terms, plain: PlainForm, connection: Any) -> str:
+def _text(terms: PostgresSettings, plain: PlainForm, connection: Any) -> str:
     now_ms = None if terms.clock is None else terms.clock.now().wall_ms
     values = {**plain.values, "now": now_ms}
     literals = {word: literal(value, connection.pgconn) for word, value in values.items()}

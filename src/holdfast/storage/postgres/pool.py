@@ -24,7 +24,7 @@ _SIZE = 20
 _PATIENCE_SECONDS = 10.0
 
 
-class BlockingPool:
+class SyncPool:
     """Connections for threads."""
 
     def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
@@ -91,7 +91,7 @@ class BlockingPool:
         _finish(idle)
 
 
-class AwaitingPool:
+class AsyncPool:
     """Connections for the tasks of one event loop."""
 
     def __init__(self, connect: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]) -> None:
@@ -103,7 +103,7 @@ class AwaitingPool:
         weakref.finalize(self, _finish_here, os.getpid(), self._idle)
 
     async def take(self, *, fresh: bool = False, beside: bool = False) -> psycopg.AsyncConnection[Any]:
-        """Lend a connection, as `BlockingPool.take` does."""
+        """Lend a connection, as `SyncPool.take` does."""
         if fresh:
             self.close()
         if not beside:

@@ -1,12 +1,12 @@
-"""Marks: from where on the ready jobs of a route stand, so that what was claimed before is not walked through again.
+"""Scan positions: where the ready jobs of a route start, so that claimed ones are not read again.
 
 A claimed job leaves its old entry in the index until a vacuum may take it away, and while any transaction of the
 server is older than the claim, none may. Without a mark every claim would walk along all of those entries first.
 
-The same goes for the turn served last where only one tenant waits: reading it each time would change nothing.
+The same goes for the fair_key served last where only one tenant waits: reading it each time would change nothing.
 
-A mark hides nothing for good. It holds for one priority and one turn; what stands before it is reached again after a
-second at the latest, and at once by a claim that does not get as much as it asked for.
+A mark hides nothing for good. It holds for one priority and one fair_key; what stands before it is reached again
+after a second at the latest, and at once by a claim that does not get as much as it asked for.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from holdfast.storage.select_ready import Place
 
 _LIFE_SECONDS: Final = 1.0
 _LOWEST: Final = (-1, -1)
-_TURNS_KEPT: Final = 1_000
+_FAIR_KEYS_KEPT: Final = 1_000
 
 
-class Mark(NamedTuple):
-    """The first ready job of one route, priority and turn, as it was last seen."""
+class ScanPosition(NamedTuple):
+    """The first ready job of one route, priority and fair_key, as it was last seen."""
 
     priority: int
-    turn: str
+    fair_key: str
     due_at_ms: int
     seq: int
 
 
-class Marks:
+class ScanPositions:
     """The marks that one store knows. Safe to share between threads: a lost one only costs a longer walk."""
 
     def __init__(self) -> None:
-        self._marks: dict[int, tuple[Mark, float]] = {}
-        self._turns: dict[str, tuple[str, float]] = {}
+        self._marks: dict[int, tuple[ScanPosition, float]] = {}
+        self._fair_keys: dict[str, tuple[str, float]] = {}
 
-    def of(self, routes: Iterable[Route]) -> dict[int, Mark]:
+    def of(self, routes: Iterable[Route]) -> dict[int, ScanPosition]:
         """Return the marks of these routes that still hold."""
         now = time.monotonic()
         known = ((route.number, self._marks.get(route.number)) for route in routes)
         return {number: held[0] for number, held in known if held is not None and held[1] > now}
 
-    def move(self, route: int, mark: Mark, *, seen_all: bool) -> None:
+    def move(self, route: int, mark: ScanPosition, *, seen_all: bool) -> None:
         """Remember where a route begins; its life starts anew only if *seen_all*, that is, without a mark before."""
         held = self._marks.get(route)
         if seen_all:
@@ -59,22 +59,22 @@ class Marks:
         for route in routes:
             self._marks.pop(route.number, None)
 
-    def last_turn(self, scope: str) -> str | None:
-        """Return the turn served last in a round, if that was seen a moment ago."""
-        held = self._turns.get(scope)
+    def last_fair_key(self, scope: str) -> str | None:
+        """Return the fair_key served last in a round, if that was seen a moment ago."""
+        held = self._fair_keys.get(scope)
         return held[0] if held is not None and held[1] > time.monotonic() else None
 
-    def move_turn(self, scope: str, turn: str) -> None:
-        """Remember the turn served last, where it was the only one, so that it need not be read each time."""
-        held = self._turns.get(scope)
-        if held is None or held[0] != turn or held[1] <= time.monotonic():
-            if len(self._turns) >= _TURNS_KEPT:
-                self._turns.clear()
-            self._turns[scope] = (turn, time.monotonic() + _LIFE_SECONDS)
+    def remember_fair_key(self, scope: str, fair_key: str) -> None:
+        """Remember the fair_key served last, where it was the only one, so that it need not be read each time."""
+        held = self._fair_keys.get(scope)
+        if held is None or held[0] != fair_key or held[1] <= time.monotonic():
+            if len(self._fair_keys) >= _FAIR_KEYS_KEPT:
+                self._fair_keys.clear()
+            self._fair_keys[scope] = (fair_key, time.monotonic() + _LIFE_SECONDS)
 
 
 class PastMoments:
-    """Until when nothing was due, lapsed or overdue. What was claimed, promoted or ended leaves entries there, too.
+    """Until when nothing was due, expired or overdue. What was claimed, promoted or ended leaves entries there, too.
 
     Whatever is committed after its own moment has passed is found within a second, and at once by a claim that does
     not get as much as it asked for.
@@ -102,7 +102,7 @@ class Behind(NamedTuple):
     """What a claim looks past: jobs that others have in hand, and what stands before the marks."""
 
     taken: list[int]
-    marks: dict[int, Mark]
+    marks: dict[int, ScanPosition]
 
     def at_top(self, routes: Sequence[Route]) -> dict[str, Any]:
         """Return the values for seeking the first level."""
@@ -110,7 +110,7 @@ class Behind(NamedTuple):
         return {
             "taken": self.taken,
             "mark_priorities": [mark and mark.priority for mark in marks],
-            "mark_turns": [mark and mark.turn for mark in marks],
+            "mark_fair_keys": [mark and mark.fair_key for mark in marks],
             "mark_dues": [mark and mark.due_at_ms for mark in marks],
             "mark_seqs": [mark and mark.seq for mark in marks],
         }
@@ -123,9 +123,9 @@ class Behind(NamedTuple):
         """Return the values for seeking the first jobs of each place."""
         return {"lows": [list(self.low(priority, place[0], place[1])) for place in places]}
 
-    def low(self, priority: int, route: int, turn: str) -> tuple[int, int]:
+    def low(self, priority: int, route: int, fair_key: str) -> tuple[int, int]:
         """Return the moment and number from which the jobs of one place stand."""
         mark = self.marks.get(route)
-        if mark is None or (mark.priority, mark.turn) != (priority, turn):
+        if mark is None or (mark.priority, mark.fair_key) != (priority, fair_key):
             return _LOWEST
         return mark.due_at_ms, mark.seq

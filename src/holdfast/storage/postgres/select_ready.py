@@ -16,7 +16,8 @@ from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
 from holdfast.domain.routing import Route
 from holdfast.storage.contract import ReadyJobs, ReadyRequest
-from holdfast.storage.postgres.scan_positions import Behind, Mark, Marks
+from holdfast.storage.postgres.scan_positions import Behind, ScanPosition, ScanPositions
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import Level, Place, choose_from, first_level, is_one_stream, offer_of, scope_of
 from holdfast.storage.sql_queries import Row
 from holdfast.storage.sql_transaction import SqlTransaction
@@ -30,12 +31,12 @@ class _Look(NamedTuple):
 
     selection: ReadyJobs
     chosen: list[int]
-    heads: dict[int, Mark]
+    heads: dict[int, ScanPosition]
     barred: bool = False
     """Whether what comes first would be one affinity too many."""
 
 
-async def select_ready(tx: SqlTransaction, marks: Marks, wanted: ReadyRequest) -> ReadyJobs | None:
+async def select_ready(tx: SqlTransaction, marks: ScanPositions, wanted: ReadyRequest) -> ReadyJobs | None:
     """Choose and lease up to the limit of ready jobs of the first level that has any for us, in order of claiming."""
     limit, known = wanted.limit, marks.of(wanted.routes)
     if known:
@@ -57,13 +58,13 @@ async def select_ready(tx: SqlTransaction, marks: Marks, wanted: ReadyRequest) -
     return None
 
 
-def _move(marks: Marks, look: _Look, *, seen_all: bool) -> None:
+def _move(marks: ScanPositions, look: _Look, *, seen_all: bool) -> None:
     for route, mark in look.heads.items():
         marks.move(route, mark, seen_all=seen_all)
 
 
 async def _look(
-    tx: SqlTransaction, marks: Marks, wanted: ReadyRequest, behind: Behind, spare: int, least: int = 0
+    tx: SqlTransaction, marks: ScanPositions, wanted: ReadyRequest, behind: Behind, spare: int, least: int = 0
 ) -> _Look | None:
     """Look once; with fewer jobs than the *least*, lease none."""
     level = await first_level(tx, wanted.request, wanted.routes, wanted.limit + spare, behind)
@@ -80,26 +81,28 @@ async def _look(
 
 
 async def _take_stream(
-    tx: SqlTransaction, marks: Marks, wanted: ReadyRequest, level: Level, behind: Behind, least: int
+    tx: SqlTransaction, marks: ScanPositions, wanted: ReadyRequest, level: Level, behind: Behind, least: int
 ) -> ReadyJobs:
     """Lease the first jobs of a level that is a single run of jobs."""
-    assert level.only_turn is not None  # noqa: S101  # that makes it one
+    assert level.only_fair_key is not None  # noqa: S101  # that makes it one
     [route] = level.routes
     scope = scope_of(level, wanted.preference)
-    last_turn = level.only_turn if marks.last_turn(scope) == level.only_turn else (await tx.last_fair_key(scope))
-    due_low, seq_low = behind.low(level.priority, route, level.only_turn)
+    last_fair_key = (
+        level.only_fair_key if marks.last_fair_key(scope) == level.only_fair_key else (await tx.last_fair_key(scope))
+    )
+    due_low, seq_low = behind.low(level.priority, route, level.only_fair_key)
     values = {
         "route": route,
         "priority": level.priority,
-        "turn": level.only_turn,
+        "fair_key": level.only_fair_key,
         "due_low": due_low,
         "seq_low": seq_low,
         "least": least,
     }
     jobs, now = await lease(tx, wanted, "ready_lease_stream", values)
     if jobs:
-        marks.move_turn(scope, level.only_turn)
-    return ReadyJobs(jobs, scope, last_turn, now)
+        marks.remember_fair_key(scope, level.only_fair_key)
+    return ReadyJobs(jobs, scope, last_fair_key, now)
 
 
 async def _choose(tx: SqlTransaction, wanted: ReadyRequest, level: Level, least: int) -> _Look:
@@ -119,25 +122,27 @@ async def _choose(tx: SqlTransaction, wanted: ReadyRequest, level: Level, least:
     return _Look(ReadyJobs(jobs, *offer.round, now), chosen, heads, bool(offer.heads) and not chosen)
 
 
-def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, Mark]:
+def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, ScanPosition]:
     """Return where each route begins, from the jobs *seen* on it, the first of which comes last.
 
-    Only where there is one turn: with several, what comes first depends on whose turn it is.
+    Only where there is one fair_key: with several, what comes first depends on whose turn it is.
     """
-    if level.only_turn is None or level.request.tenant is not None:
+    if level.only_fair_key is None or level.request.tenant is not None:
         return {}
-    return {route: Mark(level.priority, level.only_turn, due_at_ms, seq) for route, due_at_ms, seq in seen}
+    return {
+        route: ScanPosition(level.priority, level.only_fair_key, due_at_ms, seq) for route, due_at_ms, seq in seen
+    }
 
 
 # Where the columns stand that the statements return; the job's own order, but for what they leave out.
 _ROUTE, _CLAIM_PLACE = 2, 19
 
 
-_NO_BATCH = (None, None, None)
+_NO_ENTRY = (None, None, None)
 
 
 async def lease(
-    tx: SqlTransaction, wanted: ReadyRequest, statement: str, values: dict[str, Any]
+    tx: SqlTransaction, wanted: ReadyRequest, statement: QueryName, values: dict[str, Any]
 ) -> tuple[list[Job], Now]:
     """Lease what *statement* finds, up to the limit, in the order of claiming; return the jobs and the moment."""
     request, now = wanted.request, (await tx.now())
@@ -166,5 +171,5 @@ def _leased(row: Row, route: Route, request: ClaimRequest, lease_until_ms: int, 
     # By place, as this is done once for every claim.
     head = (*row[:_ROUTE], "running", kind, lane, *row[_ROUTE + 1 : 7], requires_json, *row[7:_CLAIM_PLACE])
     attempt = (*holder, row[_CLAIM_PLACE], now.wall_ms, None, None, None, None)
-    # No plain claim takes a batch of a session, so that what only those have is not sent.
-    return tuple.__new__(Job, (*head, *attempt, *row[_CLAIM_PLACE + 1 : -2], *_NO_BATCH, *row[-2:]))
+    # No plain claim takes an entry of a session, so that what only those have is not sent.
+    return tuple.__new__(Job, (*head, *attempt, *row[_CLAIM_PLACE + 1 : -2], *_NO_ENTRY, *row[-2:]))

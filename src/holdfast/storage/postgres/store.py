@@ -14,21 +14,25 @@ import psycopg
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import Misconfigured, StoreUnreachable
 from holdfast.domain.masking import mask_url
-from holdfast.domain.new_job import Admission
-from holdfast.storage.cancellation import in_daemon_thread, to_its_end
-from holdfast.storage.notifications import Hub
-from holdfast.storage.postgres.connection import Opener, described
+from holdfast.domain.new_job import CheckedJob
+from holdfast.storage.cancellation import finish_despite_cancellation, in_daemon_thread
+from holdfast.storage.notifications import Notifier
+from holdfast.storage.postgres.connection import PostgresConnector, described
 from holdfast.storage.postgres.errors import translated
-from holdfast.storage.postgres.external_transaction import AsyncJoined, SyncJoined, join
+from holdfast.storage.postgres.external_transaction import (
+    PostgresAsyncExternalTransaction,
+    PostgresSyncExternalTransaction,
+    join,
+)
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
 from holdfast.storage.postgres.notify import hub_of
 from holdfast.storage.postgres.plain_forms import UnconfirmedError, plain_enqueue, run_plain, still_unknown
-from holdfast.storage.postgres.pool import AwaitingPool, BlockingPool
+from holdfast.storage.postgres.pool import AsyncPool, SyncPool
 from holdfast.storage.postgres.transaction import (
     Observer,
+    PostgresSettings,
     PostgresState,
     StaleConnectionError,
-    Terms,
     begin,
     commit,
     refuse_ended,
@@ -36,7 +40,7 @@ from holdfast.storage.postgres.transaction import (
     run_transaction,
     unobserved,
 )
-from holdfast.storage.store import Joined
+from holdfast.storage.store import ExternalTransaction
 from holdfast.storage.transaction import Operation, PlainForm, run_sync
 
 T = TypeVar("T")
@@ -61,7 +65,7 @@ class PostgresStore:
         observe: Observer = unobserved,
     ) -> None:
         self._state = PostgresState(judged_by_server=clock is None)
-        self._terms = Terms(schema, clock, observe)
+        self._terms = PostgresSettings(schema, clock, observe)
         self._url, self._listen_url, self._migrates = url, listen_url or url, migrates
         self._start()
 
@@ -70,10 +74,10 @@ class PostgresStore:
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._hub: Hub = hub_of(self._listen_url, self._terms.channel)
-        self._opener = Opener(self._url, self._terms, migrates=self._migrates)
-        self._threads = BlockingPool(self._opener.connect)
-        self._loops: dict[asyncio.AbstractEventLoop, AwaitingPool] = {}
+        self._hub: Notifier = hub_of(self._listen_url, self._terms.channel)
+        self._opener = PostgresConnector(self._url, self._terms, migrates=self._migrates)
+        self._threads = SyncPool(self._opener.connect)
+        self._loops: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
         self._loops_lock = threading.Lock()
         self._begun: set[asyncio.Future[Any]] = set()
         self._holders: set[object] = set()
@@ -84,7 +88,7 @@ class PostgresStore:
             self._start()
 
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> Notifier:
         """Where to listen for what is committed."""
         self._check_process()
         return self._hub
@@ -193,7 +197,7 @@ class PostgresStore:
                 return result, set(form.topics)
         return await run_transaction(self._state, self._terms, operation, io, writes=writes)
 
-    def plain_enqueue(self, new: Admission, again: Operation[Any]) -> PlainForm | None:
+    def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
         """Return the storing of one job as one message, if it is plain."""
         return plain_enqueue(new, self._state.newest, again)
 
@@ -212,11 +216,11 @@ class PostgresStore:
             self._hub.publish(topics)
         self._terms.observe("committed")
 
-    def _pool(self) -> AwaitingPool:
+    def _pool(self) -> AsyncPool:
         loop = asyncio.get_running_loop()
         pool = self._loops.get(loop)
         if pool is None:
-            pool = AwaitingPool(self._opener.connect_async)
+            pool = AsyncPool(self._opener.connect_async)
             with self._loops_lock:
                 for ended in [known for known in self._loops if known.is_closed()]:
                     self._loops.pop(ended).close()
@@ -226,13 +230,13 @@ class PostgresStore:
     # --- transactions of the caller --------------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[Joined]:
+    def transaction(self) -> Iterator[ExternalTransaction]:
         """Open a write transaction for the block."""
         self._check_process()
         self._refuse_holder()
         self._make_ready()
         connection = self._open()
-        joined = SyncJoined(self._state, SyncIO(connection), self._terms, self.hub, own=True)
+        joined = PostgresSyncExternalTransaction(self._state, SyncIO(connection), self._terms, self.hub, own=True)
         try:
             try:
                 with self._held(joined):
@@ -262,26 +266,26 @@ class PostgresStore:
         raise AssertionError("unreachable")
 
     @asynccontextmanager
-    async def transaction_async(self) -> AsyncIterator[Joined]:
+    async def transaction_async(self) -> AsyncIterator[ExternalTransaction]:
         """Open a write transaction for the block."""
         self._check_process()
         self._refuse_holder()
         await self._make_ready_async()
         pool = self._pool()
         connection = await self._open_async(pool)
-        joined = AsyncJoined(self._state, AsyncIO(connection), self._terms, self.hub, own=True)
+        joined = PostgresAsyncExternalTransaction(self._state, AsyncIO(connection), self._terms, self.hub, own=True)
         try:
             try:
                 with self._held(joined):
                     yield joined
                 with translated(self._terms.schema):
-                    await to_its_end(self._finish(joined))
+                    await finish_despite_cancellation(self._finish(joined))
             finally:
-                await to_its_end(roll_back(joined.io, resets=joined.ran_sql))
+                await finish_despite_cancellation(roll_back(joined.io, resets=joined.ran_sql))
         finally:
             pool.give_back(connection)
 
-    async def _open_async(self, pool: AwaitingPool) -> psycopg.AsyncConnection[Any]:
+    async def _open_async(self, pool: AsyncPool) -> psycopg.AsyncConnection[Any]:
         for fresh in (False, True):
             connection = await pool.take(fresh=fresh)
             try:
@@ -298,21 +302,21 @@ class PostgresStore:
                 return connection
         raise AssertionError("unreachable")
 
-    async def _finish(self, joined: SyncJoined | AsyncJoined) -> None:
+    async def _finish(self, joined: PostgresSyncExternalTransaction | PostgresAsyncExternalTransaction) -> None:
         refuse_ended(joined.connection)
         await commit(self._terms, joined.io, joined.signals, resets=joined.ran_sql)
         joined.ran_sql = False
         self._hub.publish(joined.signals)
         self._terms.observe("committed")
 
-    def within(self, connection: Any) -> Joined:
+    def within(self, connection: Any) -> ExternalTransaction:
         """Join the transaction that is open on the caller's own connection."""
         self._check_process()
         self._make_ready()
         return join(self._state, connection, self._terms, self.hub)
 
     @contextmanager
-    def _held(self, joined: SyncJoined | AsyncJoined) -> Iterator[None]:
+    def _held(self, joined: PostgresSyncExternalTransaction | PostgresAsyncExternalTransaction) -> Iterator[None]:
         holder = _whoever_runs()
         self._holders.add(holder)
         try:

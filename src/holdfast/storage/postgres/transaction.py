@@ -23,15 +23,16 @@ from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
-from holdfast.domain.transitions import Step
+from holdfast.domain.transitions import Transition
 from holdfast.storage.contract import Due, ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.binding import bound, columns
 from holdfast.storage.postgres.errors import fell_silent, lost, prepared_lost, worth_another_run
 from holdfast.storage.postgres.health import examine
 from holdfast.storage.postgres.io import AfterCommitError, ServerIO
-from holdfast.storage.postgres.queries import texts
-from holdfast.storage.postgres.scan_positions import Marks, PastMoments
+from holdfast.storage.postgres.scan_positions import PastMoments, ScanPositions
 from holdfast.storage.postgres.select_ready import select_ready
+from holdfast.storage.postgres.sql import texts
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.sql_queries import Row, Rows
 from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
@@ -68,7 +69,7 @@ class StaleConnectionError(Exception):
     """The connection was dead before anything had begun on it."""
 
 
-class Terms:
+class PostgresSettings:
     """What every transaction of one store goes by."""
 
     def __init__(self, schema: str, clock: Clock | None, observe: Observer) -> None:
@@ -130,7 +131,7 @@ class PostgresState(RoutingCache):
         super().__init__()
         self.judged_by_server = judged_by_server
         """Whether the server's clock judges leases, at the moment when a row is locked."""
-        self.marks = Marks()
+        self.marks = ScanPositions()
         self.moments = PastMoments()
 
 
@@ -139,7 +140,9 @@ class PostgresTransaction(SqlTransaction):
 
     __slots__ = ("_clock", "_io", "_state", "_terms", "_texts")
 
-    def __init__(self, state: PostgresState, terms: Terms, io: ServerIO, begun: Rows, *, writes: bool) -> None:
+    def __init__(
+        self, state: PostgresState, terms: PostgresSettings, io: ServerIO, begun: Rows, *, writes: bool
+    ) -> None:
         super().__init__(state)
         self._state = state
         self._terms = terms
@@ -152,7 +155,7 @@ class PostgresTransaction(SqlTransaction):
         return self._clock.now()
 
     async def query(
-        self, name: str, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
+        self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named statement."""
         self._terms.observe(name)
@@ -173,7 +176,7 @@ class PostgresTransaction(SqlTransaction):
         """Choose and lease ready jobs in claim order."""
         return await select_ready(self, self._state.marks, wanted)
 
-    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Step]:
+    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
         """End jobs whose lease holds as done, with their events, in one statement."""
         return await succeed_held(self, wanted, now, judged_by_server=self._state.judged_by_server)
 
@@ -192,7 +195,7 @@ class PostgresTransaction(SqlTransaction):
 
 
 async def run_transaction(
-    state: PostgresState, terms: Terms, operation: Operation[T], io: ServerIO, *, writes: bool
+    state: PostgresState, terms: PostgresSettings, operation: Operation[T], io: ServerIO, *, writes: bool
 ) -> tuple[T, set[str]]:
     """Run *operation* in one transaction; return its result and what to tell the others, once that has committed."""
     for run in range(_RUNS_MAX):
@@ -214,7 +217,7 @@ async def run_transaction(
     raise AssertionError("unreachable")
 
 
-def _again(terms: Terms, error: BaseException, run: int) -> bool:
+def _again(terms: PostgresSettings, error: BaseException, run: int) -> bool:
     """Whether to run the script again after *error*."""
     if prepared_lost(error) and terms.prepares is None:
         terms.prepares = False
@@ -227,7 +230,7 @@ def _pause_seconds(run: int) -> float:
     return RANDOM.uniform(0.0, _PAUSE_SECONDS_FIRST * 2.0 ** min(run, _PAUSE_DOUBLINGS_MAX))
 
 
-async def begin(terms: Terms, io: ServerIO, text: str) -> Rows:
+async def begin(terms: PostgresSettings, io: ServerIO, text: str) -> Rows:
     """Begin, with the words that *terms* has for it."""
     terms.observe("begin")
     try:
@@ -238,7 +241,7 @@ async def begin(terms: Terms, io: ServerIO, text: str) -> Rows:
         raise
 
 
-async def commit(terms: Terms, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
+async def commit(terms: PostgresSettings, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
     """Commit and wake, in one message. The notification is a transaction of its own, which waits for no disk.
 
     With *resets* the same message undoes what the caller's own SQL has changed of the session.
@@ -274,12 +277,12 @@ async def roll_back(io: ServerIO, *, resets: bool = False) -> None:
         io.connection.pgconn.finish()
 
 
-def notification(terms: Terms, signals: Collection[str]) -> str:
+def notification(terms: PostgresSettings, signals: Collection[str]) -> str:
     """Return the statement that wakes the listeners of *signals* once it has committed by itself."""
     return f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), {_notify(terms, signals)}"
 
 
-def _notify(terms: Terms, signals: Collection[str]) -> str:
+def _notify(terms: PostgresSettings, signals: Collection[str]) -> str:
     told = "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
     return f"pg_notify('{terms.channel}', '{told}')"
 
@@ -296,7 +299,7 @@ def digest(topic: str) -> str:
 
 
 async def run_joined(
-    state: PostgresState, terms: Terms, operation: Operation[T], io: ServerIO, *, notifies: bool
+    state: PostgresState, terms: PostgresSettings, operation: Operation[T], io: ServerIO, *, notifies: bool
 ) -> tuple[T, set[str]]:
     """Run *operation* in a savepoint of the open transaction; it leaves nothing behind if it is refused.
 
@@ -328,7 +331,7 @@ async def _undo_joined(io: ServerIO, *, keep: bool) -> None:
         await io.message(undo if keep else f"{undo}; release holdfast_join")
 
 
-async def check_joined(terms: Terms, io: ServerIO) -> None:
+async def check_joined(terms: PostgresSettings, io: ServerIO) -> None:
     """Refuse a transaction on another store, or one that would not see what others commit while it waits."""
     [[isolation]] = await io.message(_ISOLATION)
     if isolation != "read committed":
@@ -356,10 +359,10 @@ _standing = attrgetter(*_STANDING[:-1])
 
 async def succeed_held(
     tx: SqlTransaction, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now, *, judged_by_server: bool
-) -> dict[int, Step]:
+) -> dict[int, Transition]:
     """End the jobs whose lease holds, with their events, and return each one's step by number.
 
-    *judged_by_server*: its clock tells whether a lease has lapsed, at the moment when the row is locked.
+    *judged_by_server*: its clock tells whether a lease has expired, at the moment when the row is locked.
     """
     held = [[claim.job.seq, claim.epoch, claim.lease_token, checked.result_json] for claim, checked in wanted]
     values = {
@@ -377,7 +380,7 @@ async def succeed_held(
     }
 
 
-def _step(claimed: Job, standing: Row, checked: CheckedOutcome, now: Now) -> Step:
+def _step(claimed: Job, standing: Row, checked: CheckedOutcome, now: Now) -> Transition:
     before = claimed
     if standing != (*_standing(claimed), claimed.event_count + 1):
         before = claimed._replace(**dict(zip(_STANDING, standing, strict=True)))

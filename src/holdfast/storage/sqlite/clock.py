@@ -2,7 +2,7 @@
 
 Leases count on the kernel's boot-time clock, which nobody can set and which goes on while the machine sleeps. It
 starts anew with each boot, so that the file remembers, for the boot it was last used in, how much to add. In a later
-boot the sum starts beyond every lease ever given: whatever ran when the machine went down has lapsed.
+boot the sum starts beyond every lease ever given: whatever ran when the machine went down has expired.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from holdfast.domain.clock import Now
-from holdfast.storage.sqlite.queries import statements
+from holdfast.storage.sqlite.sql import QUERIES
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -49,7 +49,7 @@ def known_clock(connection: sqlite3.Connection) -> SystemClock | None:
     boot = _boot()
     if boot is None or not hasattr(time, "CLOCK_BOOTTIME"):
         return SystemClock(None)
-    known = connection.execute(statements()["clock_read"]).fetchone()
+    known = connection.execute(QUERIES["clock_read"]).fetchone()
     remembered, _, offset = known[0].partition(" ") if known else ("", "", "")
     return SystemClock(int(offset)) if remembered == boot else None
 
@@ -57,6 +57,6 @@ def known_clock(connection: sqlite3.Connection) -> SystemClock | None:
 def set_clock(connection: sqlite3.Connection) -> None:
     """Start the lease clock for this boot, unless another process has; a write transaction is open."""
     if known_clock(connection) is None:
-        [latest] = connection.execute(statements()["clock_latest_lease"]).fetchone()
+        [latest] = connection.execute(QUERIES["clock_latest_lease"]).fetchone()
         offset_ms = max(time.time_ns() // 1_000_000, latest + 1) - boot_time_ms()
-        connection.execute(statements()["clock_write"], {"value": f"{_boot()} {offset_ms}"})
+        connection.execute(QUERIES["clock_write"], {"value": f"{_boot()} {offset_ms}"})

@@ -22,7 +22,7 @@ from holdfast.storage.sqlite import migrate as migrations
 from holdfast.storage.sqlite.clock import known_clock, set_clock
 from holdfast.storage.sqlite.file_systems import network_file_system
 from holdfast.storage.sqlite.fork_safety import refuse_unusable
-from holdfast.storage.sqlite.lock_file import SideFile
+from holdfast.storage.sqlite.lock_file import LockFile
 from holdfast.storage.sqlite.paths import MEMORY, Identity, check_path, identity_of
 
 BUSY_SECONDS = 10.0
@@ -30,7 +30,7 @@ _OLDEST_SQLITE = (3, 37, 0)  # strict tables
 _STATEMENTS_KEPT = 256
 
 
-class Opener:
+class SqliteConnector:
     """Makes connections to the database at *path*, a real path, and knows its clock once one is open."""
 
     def __init__(self, path: str, *, relaxed: bool, migrates: bool, network_files: bool, clock: Clock | None) -> None:
@@ -107,17 +107,17 @@ class Opener:
                 connection.close()
         return self.clock
 
-    def side_file(self) -> SideFile:
+    def side_file(self) -> LockFile:
         """Open the file beside the database; it is made only if the database is one that this store can use."""
         self._check_place()
         if not self._writable():
             raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
         try:
             try:
-                return SideFile(self.path, create=False)
+                return LockFile(self.path, create=False)
             except FileNotFoundError:
                 self._make_database()
-                return SideFile(self.path)
+                return LockFile(self.path)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise StoreFull(f"the disk is full; nothing was stored ({error})") from error

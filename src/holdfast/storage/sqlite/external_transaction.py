@@ -1,4 +1,4 @@
-"""An open transaction that scripts join, each in a savepoint of its own, so that a refused one leaves nothing."""
+"""An open transaction that operations join, each in a savepoint of its own, so that a refused one leaves nothing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.storage.cancellation import in_thread
-from holdfast.storage.notifications import Hub
+from holdfast.storage.notifications import Notifier
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.paths import MEMORY
-from holdfast.storage.sqlite.queries import statements
+from holdfast.storage.sqlite.sql import QUERIES
 from holdfast.storage.sqlite.transaction import (
     AioSqliteTransaction,
     Observer,
@@ -32,7 +32,7 @@ _KEEP = "release holdfast_join"
 _UNDO = "rollback to holdfast_join"
 
 
-class SyncJoined:
+class SqliteSyncExternalTransaction:
     """Joins a transaction on a `sqlite3.Connection`; awaited, it runs in another thread."""
 
     def __init__(
@@ -41,7 +41,7 @@ class SyncJoined:
         connection: sqlite3.Connection,
         clock: Clock,
         observe: Observer,
-        hub: Hub,
+        hub: Notifier,
         mutex: threading.RLock,
     ) -> None:
         self.hub = hub
@@ -113,11 +113,11 @@ class SyncJoined:
         return await in_thread(lambda: self.execute(sql, values))
 
 
-class AsyncJoined:
+class SqliteAsyncExternalTransaction:
     """Joins a transaction on an `aiosqlite.Connection`, awaiting each statement."""
 
     def __init__(
-        self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, hub: Hub
+        self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, hub: Notifier
     ) -> None:
         self.hub = hub
         self._state = state
@@ -189,7 +189,7 @@ def _checks(path: str) -> list[tuple[str, Callable[[list[Any]], None]]]:
     """Return statements to run on the caller's connection, each with what refuses the rows it must not return."""
     return [
         ("pragma database_list", partial(_refuse_other_file, path)),
-        (statements()["schema_ledger"], _refuse_converted),
+        (QUERIES["schema_ledger"], _refuse_converted),
         ("pragma count_changes", _refuse_counting),
     ]
 

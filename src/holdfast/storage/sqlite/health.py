@@ -19,11 +19,11 @@ _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 async def examine(tx: SqlTransaction, path: str) -> list[Finding]:
     """Return what is found of library, journal, syncing, schema, file and the disk it lies on."""
-    [[version]] = await tx.query("doctor_version")
-    [[journal]] = await tx.query("doctor_journal_mode")
-    [[synchronous]] = await tx.query("doctor_synchronous")
-    [[schema]] = await tx.query("doctor_schema")
-    [[soundness]] = await tx.query("doctor_integrity")
+    [[version]] = await tx.query("health_version")
+    [[journal]] = await tx.query("health_journal_mode")
+    [[synchronous]] = await tx.query("health_synchronous")
+    [[schema]] = await tx.query("health_schema")
+    [[soundness]] = await tx.query("health_integrity")
     return [
         _version(version),
         _journal(journal),

@@ -30,7 +30,7 @@ LOOK_SECONDS: Final = 0.25
 INTERRUPTED: Final = "the wait for other writers was interrupted and nothing was stored; try again"
 
 
-class SideFile:
+class LockFile:
     """One opening of the side file. One thread at a time may lock it or raise its counters."""
 
     def __init__(self, database: str, *, create: bool = True) -> None:
@@ -99,7 +99,7 @@ class SideFile:
         os.close(self._descriptor)
 
 
-_opened: weakref.WeakSet[SideFile] = weakref.WeakSet()
+_opened: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
 def _forget_inherited() -> None:

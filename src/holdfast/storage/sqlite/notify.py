@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from holdfast.storage.notifications import Hub, Listener
-from holdfast.storage.sqlite.lock_file import SideFile
+from holdfast.storage.notifications import Listener, Notifier
+from holdfast.storage.sqlite.lock_file import LockFile
 
 _IN_MODIFY = 0x00000002
 # Where there is no inotify, how often the counters are looked at.
@@ -25,7 +25,7 @@ Wait: TypeAlias = Callable[[float], None]
 """Wait for the bell, so many seconds at most."""
 
 
-class FileHub(Hub):
+class FileNotifier(Notifier):
     """The hub of one database file in this process: it hears of commits here and in every other process."""
 
     def __init__(self, database: str) -> None:
@@ -33,7 +33,7 @@ class FileHub(Hub):
         self._database = database
         self._watching = threading.Lock()
         self._seen: dict[str, int] = {}
-        self._side: SideFile | None = None
+        self._side: LockFile | None = None
 
     def add(self, topic: str, listener: Listener) -> None:
         """Let *listener* hear of *topic* from now on, wherever the signal comes from."""
@@ -49,16 +49,16 @@ class FileHub(Hub):
             for topic in self.topics():
                 self._renew(topic)
 
-    def _start(self) -> SideFile | None:
+    def _start(self) -> LockFile | None:
         """Open the side file and start to watch it. If there is none yet, or on a read-only disk, waiters poll."""
         try:
-            self._side = SideFile(self._database, create=False)
+            self._side = LockFile(self._database, create=False)
         except OSError:
             return None
         threading.Thread(target=self._watch, args=(self._side,), name="holdfast-wake", daemon=True).start()
         return self._side
 
-    def _watch(self, side: SideFile) -> None:
+    def _watch(self, side: LockFile) -> None:
         with _bell(side.path) as wait:
             left_alone_since: float | None = None
             while left_alone_since is None or time.monotonic() - left_alone_since < _LINGER_SECONDS:
@@ -80,7 +80,7 @@ class FileHub(Hub):
                 self._seen.setdefault(topic, side.count(topic))
         self.publish([topic])
 
-    def _heed(self, side: SideFile) -> bool:
+    def _heed(self, side: LockFile) -> bool:
         """Wake whom the moved counters concern; tell whether anybody listens."""
         topics = self.topics()
         moved = []
@@ -98,14 +98,14 @@ class FileHub(Hub):
 
 # --- one hub for each file -----------------------------------------------------------------------------------------
 
-_hubs: weakref.WeakValueDictionary[str, FileHub] = weakref.WeakValueDictionary()
+_hubs: weakref.WeakValueDictionary[str, FileNotifier] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
-def hub_of(database: str) -> FileHub:
+def hub_of(database: str) -> FileNotifier:
     """Return the hub of a file, the same for all queues of this process that are open on it."""
     with _hubs_lock:
-        return _hubs.setdefault(database, FileHub(database))
+        return _hubs.setdefault(database, FileNotifier(database))
 
 
 def _forget_hubs() -> None:

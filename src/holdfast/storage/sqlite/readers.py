@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.storage.sqlite.connection import Opener
+from holdfast.storage.sqlite.connection import SqliteConnector
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.transaction import (
     Observer,
@@ -43,7 +43,7 @@ class Readers:
     """Connections that only read. One is lent to each script; a few are kept for the next."""
 
     def __init__(
-        self, state: SqliteState, opener: Opener, observe: Observer, make_ready: Callable[[], object]
+        self, state: SqliteState, opener: SqliteConnector, observe: Observer, make_ready: Callable[[], object]
     ) -> None:
         self._state = state
         self._opener = opener

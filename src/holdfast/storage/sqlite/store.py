@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.masking import mask_url
-from holdfast.domain.new_job import Admission
+from holdfast.domain.new_job import CheckedJob
 from holdfast.storage.contract import Transaction
-from holdfast.storage.notifications import Hub
-from holdfast.storage.sqlite.connection import Opener
-from holdfast.storage.sqlite.external_transaction import AsyncJoined, SyncJoined
+from holdfast.storage.notifications import Notifier
+from holdfast.storage.sqlite.connection import SqliteConnector
+from holdfast.storage.sqlite.external_transaction import SqliteAsyncExternalTransaction, SqliteSyncExternalTransaction
 from holdfast.storage.sqlite.fork_safety import rest_at_fork
 from holdfast.storage.sqlite.notify import hub_of
 from holdfast.storage.sqlite.paths import MEMORY
 from holdfast.storage.sqlite.readers import Readers
 from holdfast.storage.sqlite.transaction import Observer, SqliteState, unobserved
 from holdfast.storage.sqlite.writer import Writer
-from holdfast.storage.store import Joined
+from holdfast.storage.store import ExternalTransaction
 from holdfast.storage.transaction import Operation, PlainForm
 
 T = TypeVar("T")
@@ -59,7 +59,9 @@ class SqliteStore:
             "clock": clock,
             "observe": observe,
         }
-        self._opener = Opener(path, relaxed=relaxed, migrates=migrates, network_files=network_files, clock=clock)
+        self._opener = SqliteConnector(
+            path, relaxed=relaxed, migrates=migrates, network_files=network_files, clock=clock
+        )
         self._observe = observe
         self._closed_in_memory = False
         self._start()
@@ -71,12 +73,12 @@ class SqliteStore:
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._hub: Hub = Hub() if self._opener.in_memory else hub_of(self._opener.path)
+        self._hub: Notifier = Notifier() if self._opener.in_memory else hub_of(self._opener.path)
         self._writer = Writer(self._state, self._opener, self._hub, self._observe)
         self._readers = Readers(self._state, self._opener, self._observe, self.migrate)
 
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> Notifier:
         """Where to listen for what is committed."""
         self._check_process()
         return self._hub
@@ -122,27 +124,27 @@ class SqliteStore:
         self._writer.refuse_holder()
         return self._writer.run_async(operation)
 
-    def plain_enqueue(self, new: Admission, again: Operation[Any]) -> PlainForm | None:
+    def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
         """Return None: SQLite gains nothing by it."""
         return None
 
     # --- transactions of the caller --------------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[Joined]:
+    def transaction(self) -> Iterator[ExternalTransaction]:
         """Open a write transaction for the block."""
         self._check_process()
         with self._writer.transaction() as joined:
             yield joined
 
     @asynccontextmanager
-    async def transaction_async(self) -> AsyncIterator[Joined]:
+    async def transaction_async(self) -> AsyncIterator[ExternalTransaction]:
         """Open a write transaction for the block, running each of its calls in another thread."""
         self._check_process()
         async with self._writer.transaction_async() as joined:
             yield joined
 
-    def within(self, connection: Any) -> Joined:
+    def within(self, connection: Any) -> ExternalTransaction:
         """Join the write transaction that is open on the caller's own connection."""
         self._check_process()
         if not getattr(connection, "in_transaction", False):
@@ -153,11 +155,15 @@ class SqliteStore:
             if path == MEMORY:
                 raise InvalidInput("connection", "cannot be open on a queue in memory, which belongs to itself alone")
             clock = self._opener.know_clock()
-            joined = SyncJoined(self._state, connection, clock, self._observe, self.hub, threading.RLock())
+            joined = SqliteSyncExternalTransaction(
+                self._state, connection, clock, self._observe, self.hub, threading.RLock()
+            )
             joined.check(path)
             return joined
         if hasattr(connection, "execute_fetchall"):
-            return AsyncJoined(self._state, connection, path, self._opener.know_clock(), self._observe, self.hub)
+            return SqliteAsyncExternalTransaction(
+                self._state, connection, path, self._opener.know_clock(), self._observe, self.hub
+            )
         raise InvalidInput(
             "connection", f"must be a sqlite3 or aiosqlite connection, not {type(connection).__name__}"
         )

@@ -11,11 +11,12 @@ from holdfast.domain import strict_json
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.results import Finding
 from holdfast.storage.contract import ReadyJobs, ReadyRequest
+from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import choose_from, first_level, is_one_stream, offer_of, select_stream
 from holdfast.storage.sql_queries import Row, Rows
 from holdfast.storage.sql_transaction import RoutingCache, SqlTransaction
 from holdfast.storage.sqlite.health import examine
-from holdfast.storage.sqlite.queries import statements
+from holdfast.storage.sqlite.sql import FOR_ONE, QUERIES
 
 Observer: TypeAlias = Callable[[str], None]
 """Told the name of each statement before it runs, and of begin, commit and committed. A test may raise here."""
@@ -60,7 +61,7 @@ class SqliteTransaction(SqlTransaction):
     cursor of its own, kept by the traceback, the statement would stay open, and with it the view it reads.
     """
 
-    __slots__ = ("_clock", "_cursor", "_observe", "_path", "_texts")
+    __slots__ = ("_clock", "_cursor", "_observe", "_path")
 
     def __init__(self, state: SqliteState, cursor: Any, clock: Clock, observe: Observer) -> None:
         super().__init__(state)
@@ -68,20 +69,19 @@ class SqliteTransaction(SqlTransaction):
         self._cursor = cursor
         self._clock = clock
         self._observe = observe
-        self._texts = statements()
 
     async def now(self) -> Now:
         """Return the store's clock."""
         return self._clock.now()
 
     async def query(
-        self, name: str, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
+        self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named statement; never suspends."""
         self._observe(name)
         cursor: sqlite3.Cursor = self._cursor
         if many is not None:
-            cursor.executemany(self._texts[name], many)
+            cursor.executemany(QUERIES[name], many)
             return [(cursor.rowcount,)]
         cursor.execute(*self._bind(name, values))
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
@@ -94,12 +94,12 @@ class SqliteTransaction(SqlTransaction):
         """Return the state of the library, the file and its modes."""
         return await examine(self, self._path)
 
-    def _bind(self, name: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _bind(self, name: QueryName, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the text and its values. Some statements for many have a quicker text for one."""
-        for_one = self._texts.get(f"{name}_one")
+        for_one = FOR_ONE.get(name)
         if for_one is not None and (bound := _bound_one(values)) is not None:
-            return for_one, bound
-        return self._texts[name], _bound(values)
+            return QUERIES[for_one], bound
+        return QUERIES[name], _bound(values)
 
 
 class AioSqliteTransaction(SqliteTransaction):
@@ -108,13 +108,13 @@ class AioSqliteTransaction(SqliteTransaction):
     __slots__ = ()
 
     async def query(
-        self, name: str, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
+        self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named statement, awaiting it."""
         self._observe(name)
         cursor = self._cursor
         if many is not None:
-            await cursor.executemany(self._texts[name], many)
+            await cursor.executemany(QUERIES[name], many)
             return [(cursor.rowcount,)]
         await cursor.execute(*self._bind(name, values))
         return list(await cursor.fetchall()) if cursor.description is not None else [(cursor.rowcount,)]

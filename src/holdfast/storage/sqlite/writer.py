@@ -1,4 +1,4 @@
-"""Writing: one transaction at a time, many scripts in each.
+"""Writing: one transaction at a time, many operations in each.
 
 A caller that finds nobody writing leads: it passes the gate, runs its script, then those that others have queued
 meanwhile, each in a savepoint of its own, commits once and answers all. Whoever came too late for that leads next. No
@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 
 from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown, StoreBusy
 from holdfast.storage.cancellation import in_thread
-from holdfast.storage.notifications import Hub
-from holdfast.storage.sqlite.connection import BUSY_SECONDS, Opener, trim_log
+from holdfast.storage.notifications import Notifier
+from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector, trim_log
 from holdfast.storage.sqlite.errors import translate, translated
 from holdfast.storage.sqlite.event_loops import abandon_when_closed
-from holdfast.storage.sqlite.external_transaction import SyncJoined
-from holdfast.storage.sqlite.lock_file import INTERRUPTED, LOOK_SECONDS, SideFile
+from holdfast.storage.sqlite.external_transaction import SqliteSyncExternalTransaction
+from holdfast.storage.sqlite.lock_file import INTERRUPTED, LOOK_SECONDS, LockFile
 from holdfast.storage.sqlite.transaction import (
     Observer,
     SqliteState,
@@ -37,12 +37,12 @@ from holdfast.storage.sqlite.transaction import (
     close_connection,
     plain_cursor,
 )
-from holdfast.storage.sqlite.writer_queue import TaskTicket, Ticket, Turns
+from holdfast.storage.sqlite.writer_queue import TaskTicket, Ticket, WriterQueue
 from holdfast.storage.transaction import Operation, run_sync
 
 T = TypeVar("T")
 
-# How many scripts, and for how long, one commit gathers at most.
+# How many operations, and for how long, one commit gathers at most.
 _GROUP_MAX = 256
 _GROUP_SECONDS = 0.02
 
@@ -63,17 +63,17 @@ _transactions: ContextVar[dict[int, Ticket]] = ContextVar("holdfast_transactions
 class Writer:
     """The only way to write to one database in this process: for threads, tasks and explicit transactions."""
 
-    def __init__(self, state: SqliteState, opener: Opener, hub: Hub, observe: Observer) -> None:
+    def __init__(self, state: SqliteState, opener: SqliteConnector, hub: Notifier, observe: Observer) -> None:
         self._state = state
         self._opener = opener
         self._hub = hub
         self._observe = observe
-        self._turns = Turns()
+        self._queue = WriterQueue()
         self._cursor: sqlite3.Cursor | None = None
         """Runs every statement of the writing connection; see `SqliteTransaction`."""
         self._dropped: sqlite3.Cursor | None = None
         """What is not used any more, and not surely closed yet."""
-        self._side: SideFile | None = None
+        self._side: LockFile | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._commits = 0
         # Of the lead under way:
@@ -82,17 +82,17 @@ class Writer:
         self._all_told = False
         """Whether each of the group has what to tell its caller without a commit."""
         self._holder: object = None
-        self._joined: SyncJoined | None = None
+        self._joined: SqliteSyncExternalTransaction | None = None
         self._rest: Ticket | None = None
 
-    # --- scripts ---------------------------------------------------------------------------------------------------
+    # --- operations -------------------------------------------------------------------------------------------------
 
     def run(self, operation: Operation[T]) -> T:
         """Run *operation* in a transaction and return its result once that has committed."""
         self.refuse_holder()
         ticket = Ticket(operation)
         try:
-            if self._turns.join(ticket) or self._wait_for_lead(ticket):
+            if self._queue.join(ticket) or self._wait_for_lead(ticket):
                 self._lead(ticket)
         except BaseException:
             try:
@@ -109,7 +109,7 @@ class Writer:
         """Run *operation* as `run` does, in another thread. It is run to its end also if the task is cancelled."""
         self.refuse_holder()
         ticket = TaskTicket(operation, self._lead_elsewhere)
-        if self._turns.join(ticket):
+        if self._queue.join(ticket):
             try:
                 self._lead_elsewhere(ticket)
             except BaseException:
@@ -125,7 +125,7 @@ class Writer:
 
     def _wait_for_lead(self, ticket: Ticket) -> bool:
         """Wait in this thread; return whether *ticket* leads, else it has its answer. Raise after too long."""
-        while not self._turns.wait(ticket, BUSY_SECONDS):
+        while not self._queue.wait(ticket, BUSY_SECONDS):
             if ticket.answered:
                 return False
             self._give_up(ticket)
@@ -141,8 +141,8 @@ class Writer:
 
     def _give_up(self, ticket: Ticket) -> None:
         """Take *ticket* out of the queue and raise, unless it leads or its script is being run."""
-        leader = self._turns.leader
-        if not self._turns.withdraw(ticket):
+        leader = self._queue.leader
+        if not self._queue.withdraw(ticket):
             return
         if leader is _transactions.get({}).get(id(self)):
             raise Misconfigured(
@@ -159,7 +159,7 @@ class Writer:
         self._threads.submit(self._lead_in_thread, ticket)
 
     def _lead_in_thread(self, ticket: Ticket) -> None:
-        if not self._turns.leads(ticket):
+        if not self._queue.leads(ticket):
             return  # summoned twice
         try:
             self._lead(ticket)
@@ -181,9 +181,9 @@ class Writer:
     def _write_group(self) -> None:
         cursor, group, signals = self._pass_gate(), self._group, set[str]()
         self._run_part(cursor, group[0], signals)
-        if self._turns.queue:
+        if self._queue.queue:
             patience = time.monotonic() + _GROUP_SECONDS
-            while len(group) < _GROUP_MAX and (member := self._turns.take_next(group)) is not None:
+            while len(group) < _GROUP_MAX and (member := self._queue.take_next(group)) is not None:
                 self._run_part(cursor, member, signals)
                 if time.monotonic() > patience:
                     break
@@ -231,7 +231,7 @@ class Writer:
 
     def _finish(self, ticket: Ticket) -> None:
         """Put right whatever the lead of *ticket* has left open, answer its group and pass the lead on."""
-        if self._turns.leader is not ticket:
+        if self._queue.leader is not ticket:
             return
         answerable = self._all_told or self._committed()
         if not answerable:
@@ -249,13 +249,13 @@ class Writer:
         if len(self._group) > 1 or ticket.threadless:
             self._dismiss(ticket, answerable=answerable)
         self._group = []
-        self._turns.pass_on(ticket)
+        self._queue.pass_on(ticket)
 
     def _dismiss(self, leader: Ticket, *, answerable: bool) -> None:
         """Answer the group if it has answers; else only the leader is to stop, and the others are tried again."""
         others = [member for member in self._group if member is not leader]
         if not answerable:
-            self._turns.put_back(others)
+            self._queue.put_back(others)
             others = []
         for member in [*others, leader]:
             member.answered = True
@@ -269,7 +269,7 @@ class Writer:
         """Leave the queue, or finish the lead, however many interrupts strike meanwhile."""
         for _ in range(_INTERRUPTS_MAX):
             try:
-                self._turns.withdraw(ticket)
+                self._queue.withdraw(ticket)
                 self._finish(ticket)
             except BaseException:  # noqa: S112  # the first interrupt is on its way to the caller
                 continue
@@ -278,12 +278,12 @@ class Writer:
     # --- explicit transactions -------------------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[SyncJoined]:
+    def transaction(self) -> Iterator[SqliteSyncExternalTransaction]:
         """Hold the writer for the block: commit at its end, or roll back if it raises."""
         self.refuse_holder()
         ticket = Ticket(None)
         try:
-            if not self._turns.join(ticket):
+            if not self._queue.join(ticket):
                 self._wait_for_lead(ticket)
             joined = self._open_joined(threading.RLock())
             self._hold(ticket)
@@ -298,14 +298,14 @@ class Writer:
             raise
 
     @asynccontextmanager
-    async def transaction_async(self) -> AsyncIterator[SyncJoined]:
+    async def transaction_async(self) -> AsyncIterator[SqliteSyncExternalTransaction]:
         """Hold the writer for the block as `transaction` does, running each call in another thread."""
         self.refuse_holder()
         ticket = TaskTicket(None)
         try:
             with abandon_when_closed(ticket, self._abandon):
-                if not self._turns.join(ticket):
-                    await self._wait_async(ticket, lambda: self._turns.leads(ticket))
+                if not self._queue.join(ticket):
+                    await self._wait_async(ticket, lambda: self._queue.leads(ticket))
                 # Opened and committed in threads, because both may have to wait for other processes.
                 joined = await in_thread(partial(self._work_for, ticket, self._open_joined, ticket.working))
                 self._hold(ticket)
@@ -317,7 +317,7 @@ class Writer:
     def _work_for(self, ticket: TaskTicket, work: Callable[..., T], *arguments: Any) -> T:
         """Do *work* in this thread, unless *ticket* lost the lead because its event loop was closed."""
         with ticket.working:
-            if not self._turns.leads(ticket):
+            if not self._queue.leads(ticket):
                 raise Misconfigured("the event loop of this transaction was closed; nothing was stored")
             return work(*arguments)
 
@@ -330,15 +330,17 @@ class Writer:
         if self._holder is not None and self._holder == _whoever_runs():
             raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
 
-    def _open_joined(self, mutex: threading.RLock) -> SyncJoined:
+    def _open_joined(self, mutex: threading.RLock) -> SqliteSyncExternalTransaction:
         with translated():
             cursor = self._pass_gate()
             self._begin(cursor)
         clock = self._opener.clock
-        self._joined = SyncJoined(self._state, cursor.connection, clock, self._observe, self._hub, mutex)
+        self._joined = SqliteSyncExternalTransaction(
+            self._state, cursor.connection, clock, self._observe, self._hub, mutex
+        )
         return self._joined
 
-    def _finish_joined(self, joined: SyncJoined) -> None:
+    def _finish_joined(self, joined: SqliteSyncExternalTransaction) -> None:
         joined.end()
         if not joined.connection.in_transaction:
             raise Misconfigured("the transaction was ended by SQL run in it; leave commit and rollback to the block")
@@ -380,7 +382,7 @@ class Writer:
 
     def _interrupted(self) -> bool:
         """Return whether the leader waits no longer for other writers."""
-        leader = self._turns.leader
+        leader = self._queue.leader
         return leader is not None and leader.interrupted
 
     def _commit(self, cursor: sqlite3.Cursor) -> None:
@@ -427,11 +429,11 @@ class Writer:
 
     def interrupt(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Make calls that wait for other writers raise `StoreBusy`: those of the tasks of *loop*, or all."""
-        for ticket in self._turns.all():
+        for ticket in self._queue.all():
             if loop is None or ticket.belongs_to(loop):
                 ticket.interrupted = True
                 # One that leads looks by itself; so does a transaction as soon as it leads.
-                if ticket.operation is not None and self._turns.withdraw(ticket):
+                if ticket.operation is not None and self._queue.withdraw(ticket):
                     ticket.error, ticket.answered = StoreBusy(INTERRUPTED), True
                     ticket.ring()
 
@@ -442,7 +444,7 @@ class Writer:
         self.refuse_holder()
         ticket = Ticket(None)
         try:
-            if not self._turns.join(ticket):
+            if not self._queue.join(ticket):
                 self._wait_for_lead(ticket)
             self._close_all()
         finally:
@@ -458,7 +460,7 @@ class Writer:
         ticket = Ticket(None)
         self._rest = ticket
         try:
-            if self._turns.join(ticket) or self._turns.wait(ticket, seconds):
+            if self._queue.join(ticket) or self._queue.wait(ticket, seconds):
                 self._close_all()
                 return True
         except Exception:

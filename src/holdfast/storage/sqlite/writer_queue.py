@@ -110,7 +110,7 @@ class TaskTicket(Ticket):
             self._lead(self)
 
 
-class Turns:
+class WriterQueue:
     """The queue for the lead. What only the leader may call says so."""
 
     def __init__(self) -> None:

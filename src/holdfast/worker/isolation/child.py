@@ -28,12 +28,12 @@ from holdfast.domain.outcomes import Failed
 from holdfast.storage.store import Store
 from holdfast.tasks.context import Context
 from holdfast.tasks.task import AnyTask
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import TaskSlots, run_blocking
+from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.executors import TaskExecutor, run_blocking
 from holdfast.worker.isolation import codec, os_limits
 from holdfast.worker.isolation.channel import Channel, Garbled, Message
 from holdfast.worker.isolation.log_records import forward_records
-from holdfast.worker.isolation.task_locator import Finder, NotFound
+from holdfast.worker.isolation.task_locator import NotFound, TaskLocator
 from holdfast.worker.timers import REAL_TIMER
 from holdfast.worker.transactions import SettlingTransaction
 
@@ -46,7 +46,7 @@ class IsolatedContext(Context):
 
     __slots__ = ("_noted_again",)
 
-    def __init__(self, attempt: Attempt, noted_again: threading.Event) -> None:
+    def __init__(self, attempt: RunningAttempt, noted_again: threading.Event) -> None:
         super().__init__(attempt.claim)
         self._noted_again = noted_again
 
@@ -59,19 +59,19 @@ class IsolatedContext(Context):
 class IsolatedProcess:
     """Runs what the worker sends, until the worker hangs up."""
 
-    def __init__(self, sock: socket.socket, faults: int, finder: Finder, setup: Message) -> None:
+    def __init__(self, sock: socket.socket, faults: int, finder: TaskLocator, setup: Message) -> None:
         self._channel = Channel(sock)
         self._finder = finder
         self._setup = setup
         self._requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._current: Attempt | None = None
+        self._current: RunningAttempt | None = None
         self._told: Message | None = None
         """The newest word to stop, which may come before its attempt has begun."""
         self._lock = threading.Lock()
         self._noted = threading.Event()
         self._notes_thread: threading.Thread | None = None
         self._runner: asyncio.Runner | None = None
-        self._slots: TaskSlots | None = None
+        self._slots: TaskExecutor | None = None
         self._opened: tuple[Operations, Store] | None = None
         self._out_of_memory = False
         # A crash in C leaves the Python frames there that led to it, for the failure to show.
@@ -139,11 +139,11 @@ class IsolatedProcess:
                 stream.flush()
         self._report(attempt)
 
-    def _attempt(self, request: Message, task: AnyTask) -> Attempt:
+    def _attempt(self, request: Message, task: AnyTask) -> RunningAttempt:
         limit: int | None = request["memory_limit"]
         if limit is not None:
             task = self._limited(task, limit)
-        attempt = Attempt(codec.claim_from(request), task, REAL_TIMER.monotonic())
+        attempt = RunningAttempt(codec.claim_from(request), task, REAL_TIMER.monotonic())
         if task.takes_context:
             attempt.context = IsolatedContext(attempt, self._noted)
             attempt.context._tasks = task.registry
@@ -151,7 +151,7 @@ class IsolatedProcess:
             self._start_notes()
         return attempt
 
-    def _run(self, attempt: Attempt) -> None:
+    def _run(self, attempt: RunningAttempt) -> None:
         if not attempt.task.is_async:
             run_blocking(attempt)
             return
@@ -160,13 +160,13 @@ class IsolatedProcess:
             self._runner = asyncio.Runner()
         self._runner.run(self._run_async(attempt))
 
-    async def _run_async(self, attempt: Attempt) -> None:
-        self._slots = self._slots or TaskSlots(lambda _attempt: None)
+    async def _run_async(self, attempt: RunningAttempt) -> None:
+        self._slots = self._slots or TaskExecutor(lambda _attempt: None)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # this is one
         await self._slots.run_in(task, attempt)
 
-    def _report(self, attempt: Attempt) -> None:
+    def _report(self, attempt: RunningAttempt) -> None:
         outcome, used = attempt.outcome, os_limits.memory_bytes()
         if outcome is None:
             self._send({"ended": "settled" if attempt.settled else "let go", "memory": used})
@@ -200,7 +200,7 @@ class IsolatedProcess:
 
     # --- the store -------------------------------------------------------------------------------------------------
 
-    def _open_transaction(self, attempt: Attempt, seconds: float) -> SettlingTransaction:
+    def _open_transaction(self, attempt: RunningAttempt, seconds: float) -> SettlingTransaction:
         if self._opened is None:
             address = self._setup["store"]
             if address is None:
@@ -251,7 +251,7 @@ class IsolatedProcess:
         return call
 
 
-def _pass_on(told: Message | None, attempt: Attempt | None) -> None:
+def _pass_on(told: Message | None, attempt: RunningAttempt | None) -> None:
     """Stop the attempt if it is the one that was meant."""
     if told is not None and attempt is not None and list(attempt.key) == told["key"]:
         attempt.stop(told["stop"])

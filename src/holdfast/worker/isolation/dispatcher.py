@@ -1,6 +1,6 @@
 """Where each attempt runs: in the worker's process, in one of its own, or in the worker's while nothing else does.
 
-A suspect, whose last attempt lapsed or died, may kill its worker. It runs in a process of its own even if its task
+A suspect, whose last attempt expired or died, may kill its worker. It runs in a process of its own even if its task
 does not ask for it. Where its task cannot be found in another process it waits until no handler runs in this one, and
 none starts before it has ended: if it is the poisonous one, it takes nobody with it.
 """
@@ -19,17 +19,17 @@ from holdfast.domain.errors import Misconfigured
 from holdfast.storage.store import Store
 from holdfast.tasks.session_tasks import BaseSessionTask
 from holdfast.tasks.task import AnyTask
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import Slots, Told
+from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.executors import Executors, Told
 from holdfast.worker.isolation import exit_outcomes, log_records, os_limits, task_locator
 from holdfast.worker.isolation.channel import Message
-from holdfast.worker.isolation.executors import ProcessSlots
+from holdfast.worker.isolation.executors import ProcessExecutor
 from holdfast.worker.isolation.process_pool import Pool
 
 log = logging.getLogger("holdfast.worker")
 
 
-class Terms(NamedTuple):
+class IsolationSettings(NamedTuple):
     """What a worker says of isolation."""
 
     isolate_all: bool
@@ -43,7 +43,7 @@ class Terms(NamedTuple):
         return asked and not isinstance(task, BaseSessionTask)
 
 
-def refuse_unfit(terms: Terms, tasks: Iterable[AnyTask]) -> None:
+def refuse_unfit(terms: IsolationSettings, tasks: Iterable[AnyTask]) -> None:
     """Raise `Misconfigured` for a task that is to be isolated and cannot be."""
     isolated = [task for task in tasks if terms.isolates(task)]
     for task in isolated:
@@ -58,13 +58,13 @@ class Places:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: IsolationSettings,
         tasks: Callable[[], list[AnyTask]],
         *,
         told: Told,
-        enter: Callable[[Sequence[Attempt]], None],
-        blocking: Slots,
-        awaited: Slots,
+        enter: Callable[[Sequence[RunningAttempt]], None],
+        blocking: Executors,
+        awaited: Executors,
         store: Store,
         words: ClaimOptions,
     ) -> None:
@@ -77,7 +77,7 @@ class Places:
         self._about: Message = {"store": store.address(), **about}
         self._loop = asyncio.get_running_loop()
         self._pool = Pool(self._setup, terms.recycle_after)
-        self.processes = ProcessSlots(
+        self.processes = ProcessExecutor(
             told,
             self._pool,
             kill_after_seconds=terms.kill_after_seconds,
@@ -86,9 +86,9 @@ class Places:
         )
         self._inside = 0
         """Attempts in this process, running or about to."""
-        self._suspects: deque[Attempt] = deque()
+        self._suspects: deque[RunningAttempt] = deque()
         """Those that wait to be alone in it."""
-        self._alone: Attempt | None = None
+        self._alone: RunningAttempt | None = None
 
     @property
     def closed(self) -> bool:
@@ -102,7 +102,7 @@ class Places:
         if any(map(self._terms.isolates, self._tasks())):
             await asyncio.to_thread(self._pool.start)
 
-    def admit(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+    def admit(self, attempts: Sequence[RunningAttempt]) -> list[RunningAttempt]:
         """Decide where attempts run; return those whose turn has come, without suspects that are to be alone."""
         admitted = []
         for attempt in attempts:
@@ -115,13 +115,13 @@ class Places:
             admitted.append(attempt)
         return admitted
 
-    def slots_of(self, attempt: Attempt) -> Slots:
+    def slots_of(self, attempt: RunningAttempt) -> Executors:
         """Return where the attempt runs; from any thread."""
         if attempt.isolated:
             return self.processes
         return self._awaited if attempt.task.is_async else self._blocking
 
-    def ended(self, attempt: Attempt) -> None:
+    def ended(self, attempt: RunningAttempt) -> None:
         """Note that an attempt is in no slot any more."""
         if attempt.isolated:
             return
@@ -137,7 +137,7 @@ class Places:
 
     # --- suspects --------------------------------------------------------------------------------------------------
 
-    def _can_be_found(self, suspect: Attempt) -> bool:
+    def _can_be_found(self, suspect: RunningAttempt) -> bool:
         """Tell whether another process may find the task of a suspect; if not, let it wait until it is alone."""
         job_id = suspect.claim.job.id
         try:
@@ -145,10 +145,10 @@ class Places:
         except Misconfigured as error:
             self._wait_alone(suspect, str(error))
             return False
-        log.info("job %s is suspect, because its last attempt lapsed or died: it runs isolated", job_id)
+        log.info("job %s is suspect, because its last attempt expired or died: it runs isolated", job_id)
         return True
 
-    def _unfound(self, problem: str, attempt: Attempt) -> None:
+    def _unfound(self, problem: str, attempt: RunningAttempt) -> None:
         """Let an attempt whose task is not found elsewhere run alone, or fail if that is no help; from any thread."""
         if self._terms.isolates(attempt.task):
             attempt.decide(exit_outcomes.not_started(problem, attempt.task.policy, attempt.context))
@@ -157,9 +157,9 @@ class Places:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to run it
             self._loop.call_soon_threadsafe(self._wait_alone, attempt, problem)
 
-    def _wait_alone(self, attempt: Attempt, problem: str) -> None:
+    def _wait_alone(self, attempt: RunningAttempt, problem: str) -> None:
         log.warning(
-            "job %s is suspect, because its last attempt lapsed or died, and cannot be isolated: it runs alone (%s)",
+            "job %s is suspect, because its last attempt expired or died, and cannot be isolated: it runs alone (%s)",
             attempt.claim.job.id,
             problem,
         )

@@ -1,4 +1,4 @@
-"""Slots for isolated handlers: a thread for each, which hands an attempt to a process and hears how it goes."""
+"""Executors for isolated handlers: a thread for each, which hands an attempt to a process and hears how it goes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.domain.outcomes import Outcome
 from holdfast.tasks.control_flow import Cancelled
 from holdfast.tasks.outcomes import outcome_of
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import ThreadSlots, Told
+from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.executors import ThreadExecutor, Told
 from holdfast.worker.isolation import codec, exit_outcomes, log_records, task_locator
 from holdfast.worker.isolation.channel import Garbled, Message
 from holdfast.worker.isolation.process_pool import Child, NoProcess, Pool
@@ -26,7 +26,7 @@ log = logging.getLogger("holdfast.worker")
 _TRIES = 3
 
 
-class ProcessSlots(ThreadSlots):
+class ProcessExecutor(ThreadExecutor):
     """Threads for handlers in processes of their own.
 
     *unfound* is told why no other process finds the task of an attempt, and which.
@@ -41,7 +41,7 @@ class ProcessSlots(ThreadSlots):
         *,
         kill_after_seconds: float,
         memory_limit_bytes: int | None,
-        unfound: Callable[[str, Attempt], None],
+        unfound: Callable[[str, RunningAttempt], None],
     ) -> None:
         super().__init__(told)
         self._pool = pool
@@ -50,11 +50,11 @@ class ProcessSlots(ThreadSlots):
         self._unfound = unfound
         self._places: dict[str, Message] = {}
 
-    def _handle(self, attempt: Attempt) -> Told:
+    def _handle(self, attempt: RunningAttempt) -> Told:
         problem = self._run_or_give_up(attempt)
         return self._told if problem is None else partial(self._unfound, problem)
 
-    def _run_or_give_up(self, attempt: Attempt) -> str | None:
+    def _run_or_give_up(self, attempt: RunningAttempt) -> str | None:
         try:
             return self._run(attempt)
         except Exception as error:  # such as no file left to open: a slot must live on
@@ -69,7 +69,7 @@ class ProcessSlots(ThreadSlots):
 
     # --- one attempt -----------------------------------------------------------------------------------------------
 
-    def _run(self, attempt: Attempt) -> str | None:
+    def _run(self, attempt: RunningAttempt) -> str | None:
         """Run an attempt in a process and let what comes of it decide; return why its task was not found, if so."""
         for _ in range(_TRIES):
             try:
@@ -100,7 +100,7 @@ class ProcessSlots(ThreadSlots):
             run.stop()
         return True
 
-    def _request(self, attempt: Attempt) -> Message:
+    def _request(self, attempt: RunningAttempt) -> Message:
         kind = attempt.task.kind
         place = self._places.get(kind)
         if place is None:
@@ -116,7 +116,7 @@ class ProcessSlots(ThreadSlots):
             self._pool.give_back(run.child, run.memory_bytes, spent=run.spent)
         return run.unfound
 
-    def _give_up(self, attempt: Attempt, problem: str) -> None:
+    def _give_up(self, attempt: RunningAttempt, problem: str) -> None:
         if attempt.start():
             attempt.decide(exit_outcomes.not_started(problem, attempt.task.policy, attempt.context))
 
@@ -124,7 +124,7 @@ class ProcessSlots(ThreadSlots):
 class _Run:
     """One attempt in one process, from the word to begin to the last that is heard of it."""
 
-    def __init__(self, attempt: Attempt, child: Child, kill_after_seconds: float) -> None:
+    def __init__(self, attempt: RunningAttempt, child: Child, kill_after_seconds: float) -> None:
         self.attempt = attempt
         self.child = child
         self.lost = False

@@ -22,7 +22,7 @@ from holdfast.worker import isolation
 from holdfast.worker.isolation import os_limits
 from holdfast.worker.isolation.channel import Channel, Message, unpacked
 from holdfast.worker.isolation.child import IsolatedProcess
-from holdfast.worker.isolation.task_locator import Finder, NotFound
+from holdfast.worker.isolation.task_locator import NotFound, TaskLocator
 
 _BYTES_AT_ONCE = 1 << 16
 _DESCRIPTORS_AT_ONCE = 16
@@ -35,10 +35,10 @@ def main() -> NoReturn:
     os_limits.end_with(parent, signal.SIGHUP)
     _leave_ends_to_worker()
     isolation.inside = True
-    Template(socket.socket(fileno=descriptor)).serve()
+    ForkServer(socket.socket(fileno=descriptor)).serve()
 
 
-class Template:
+class ForkServer:
     """Does what the worker asks for over a socket."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -48,7 +48,7 @@ class Template:
         self._descriptors: deque[int] = deque()
         self._children: set[int] = set()
         self._setup = self._wait_for_message()
-        self._finder = Finder(self._setup)
+        self._finder = TaskLocator(self._setup)
 
     def serve(self) -> NoReturn:
         """Import, say so, and do what is asked for until the worker is gone."""

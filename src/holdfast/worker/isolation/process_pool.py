@@ -97,7 +97,7 @@ class Child:
             self._faults.close()
 
 
-class TemplateProcess:
+class ForkServerProcess:
     """A template that runs; made anew once it has died."""
 
     def __init__(self, setup: Message) -> None:
@@ -248,7 +248,7 @@ class Pool:
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._idle: list[Child] = []
-        self._template: TemplateProcess | None = None
+        self._template: ForkServerProcess | None = None
         self._closed = False
 
     def start(self) -> None:
@@ -260,14 +260,14 @@ class Pool:
         for kind, problem in missing.items():
             raise Misconfigured(f"task {kind!r} cannot run in a process of its own: {problem}")
 
-    def _usable_template(self) -> TemplateProcess:
+    def _usable_template(self) -> ForkServerProcess:
         with self._starting:
             if self._closed:
                 raise NoProcess("the worker goes down")
             if self._template is None or self._template.gone:
                 if self._template is not None:
                     self._template.close()
-                self._template = TemplateProcess(self._setup())
+                self._template = ForkServerProcess(self._setup())
             if self._closed:
                 # It was closed before there was anything to close.
                 self._template.close()

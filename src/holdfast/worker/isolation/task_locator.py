@@ -71,7 +71,7 @@ def main_place() -> Message | None:
 # --- in the other process -------------------------------------------------------------------------------------------
 
 
-class Finder:
+class TaskLocator:
     """Imports modules and remembers the tasks found in them."""
 
     def __init__(self, surroundings: Message) -> None:

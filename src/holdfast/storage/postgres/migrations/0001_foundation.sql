@@ -1,4 +1,4 @@
--- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, turns, workers, events.
+-- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, fair_keys, workers, events.
 -- Names are compared byte by byte, as the domain's order compares them, whatever language the database speaks.
 
 -- The store's clock, read once by each transaction.
@@ -21,7 +21,7 @@ begin
 end
 $$;
 
--- Single values: the lowest code version that may use this schema, the catalog's version, the event horizon, and who
+-- Single values: the lowest code version that may use this schema, the routing version, the event horizon, and who
 -- this store is, so that a connection to another one is noticed.
 create table holdfast.meta (
     name  text collate "C" primary key,
@@ -30,7 +30,7 @@ create table holdfast.meta (
 
 insert into holdfast.meta (name, value) values
     ('code_version_min', '0.1.0'),
-    ('catalog_version', '0'),
+    ('routing_version', '0'),
     ('event_horizon', '0-0'),
     ('identity', gen_random_uuid()::text);
 
@@ -47,9 +47,9 @@ begin
 end
 $$;
 
--- The catalog's version. Whoever decides by it holds the catalog still until its transaction ends. This has to be a
+-- The routing table's version. Whoever decides by it holds the routing table still until its transaction ends. This has to be a
 -- function: a plain statement that waits for a lock still sees what there was before it waited.
-create function holdfast.catalog_version(held boolean, keys integer[] default '{}') returns text
+create function holdfast.routing_version(held boolean, keys integer[] default '{}') returns text
 language plpgsql volatile as
 $$
 begin
@@ -57,14 +57,14 @@ begin
         perform pg_advisory_xact_lock_shared('holdfast.meta'::regclass::oid::integer, 1);
         perform holdfast.hold_keys(keys);
     end if;
-    return (select value from holdfast.meta where name = 'catalog_version');
+    return (select value from holdfast.meta where name = 'routing_version');
 end
 $$;
 
--- Hold the catalog alone, in order to change it. Whoever waits for a lock makes all who come later wait too, so that one
+-- Hold the routing table alone, in order to change it. Whoever waits for a lock makes all who come later wait too, so that one
 -- transaction left open would hold up everybody: wait for a moment only, let the others pass, and try again until the
 -- patience of the transaction is over.
-create function holdfast.hold_catalog() returns void language plpgsql volatile as
+create function holdfast.lock_routing() returns void language plpgsql volatile as
 $$
 declare
     patience_ms constant integer := (select setting from pg_settings where name = 'lock_timeout');
@@ -101,7 +101,7 @@ create table holdfast.retired_kind (
     retired_at_ms bigint not null
 );
 
--- Each combination of lane, kind, required capabilities, "names an affinity" and "is a batch of a session", as a small
+-- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a small
 -- number.
 create table holdfast.route (
     route    integer generated always as identity primary key,
@@ -119,10 +119,10 @@ create function holdfast.route_of(number integer)
 returns table (kind text, lane text, requires text) language sql stable as
 $$ select r.kind, r.lane, r.requires from holdfast.route r where r.route = number $$;
 
--- Which turn was served last in each round of tenants. A hint for fairness, nothing more.
-create table holdfast.turn (
+-- Which fair_key was served last in each round of tenants. A hint for fairness, nothing more.
+create table holdfast.fair_key (
     scope      text collate "C" primary key,
-    turn       text collate "C" not null,
+    fair_key       text collate "C" not null,
     used_at_ms bigint not null
 ) with (fillfactor = 50);
 
@@ -191,7 +191,7 @@ create table holdfast.job (
     id                text collate "C" not null unique,
     state             text collate "C" not null,
     tenant            text collate "C" not null,
-    turn              text collate "C" not null,
+    fair_key              text collate "C" not null,
     affinity          text collate "C",
     worker            text collate "C",
     incarnation       text collate "C",
@@ -201,7 +201,7 @@ create table holdfast.job (
     dedupe_key        text collate "C",
     dedupe_kind       text collate "C",
     digest            bytea,
-    batch             text collate "C",
+    entry             text collate "C",
     phase             text collate "C",
     backoff           text collate "C",
     failure_class     text collate "C",
@@ -222,54 +222,54 @@ create table holdfast.job (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Store one plain job, due at once, under the catalog that the caller knows; nothing if that has changed. As a function,
+-- Store one plain job, due at once, under the routing table that the caller knows; nothing if that has changed. As a function,
 -- because its plan is kept even where the call comes without values beside its text.
 create function holdfast.job_store(
-    known_version text, clock_ms bigint, route integer, id text, tenant text, turn text, priority integer, affinity text,
+    known_version text, clock_ms bigint, route integer, id text, tenant text, fair_key text, priority integer, affinity text,
     payload text, headers text, tags text, max_attempts integer, backoff text, out seq bigint, out now_ms bigint
 ) language plpgsql volatile as
 $$
 begin
-    if holdfast.catalog_version(true) = known_version then
+    if holdfast.routing_version(true) = known_version then
         seq := nextval('holdfast.job_seq');
         now_ms := coalesce(clock_ms, holdfast.clock_ms());
         insert into holdfast.job (
-            route, seq, id, state, tenant, turn, priority, affinity, payload, headers, tags,
+            route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
             enqueued_at_ms, due_at_ms, max_attempts, backoff, record_all, event_count
         ) values (
-            route, seq, id, 'ready', tenant, turn, priority, affinity, payload, headers, tags,
+            route, seq, id, 'ready', tenant, fair_key, priority, affinity, payload, headers, tags,
             now_ms, now_ms, max_attempts, backoff, 0, 0
         );
     end if;
 end
 $$;
 
--- One index serves order, fairness and filters: per route the first priority, then the next turn, then its first row.
-create index job_ready on holdfast.job (route, priority desc, turn, due_at_ms, seq)
+-- One index serves order, fairness and filters: per route the first priority, then the next fair_key, then its first row.
+create index job_ready on holdfast.job (route, priority desc, fair_key, due_at_ms, seq)
     where state = 'ready';
 
 -- The same order beside one affinity; only jobs that name one pay for it.
-create index job_affinity on holdfast.job (route, priority desc, affinity, turn, due_at_ms, seq)
+create index job_affinity on holdfast.job (route, priority desc, affinity, fair_key, due_at_ms, seq)
     where state = 'ready' and affinity is not null;
 
--- Strict lanes have no turns to find a tenant by; only their jobs pay for these two.
+-- Strict lanes have no fair_keys to find a tenant by; only their jobs pay for these two.
 create index job_strict on holdfast.job (tenant, route, priority desc, due_at_ms, seq)
-    where state = 'ready' and turn = '';
+    where state = 'ready' and fair_key = '';
 create index job_strict_affinity on holdfast.job (tenant, route, priority desc, affinity, due_at_ms, seq)
-    where state = 'ready' and turn = '' and affinity is not null;
+    where state = 'ready' and fair_key = '' and affinity is not null;
 
 -- Future jobs, found when their moment has come.
 create index job_scheduled on holdfast.job (due_at_ms, seq)
     where state = 'scheduled';
 
--- Running jobs, found when their lease has lapsed, and by the worker that holds them. The second says more than it has to,
+-- Running jobs, found when their lease has expired, and by the worker that holds them. The second says more than it has to,
 -- so that nobody who looks for leases is led through all that runs.
 create index job_lease on holdfast.job (lease_until_ms)
     where state = 'running';
 create index job_holder on holdfast.job (worker, lease_token)
     where state = 'running' and worker is not null;
 
--- Jobs whose last attempt lapsed, few as they are, for those who look after them.
+-- Jobs whose last attempt expired, few as they are, for those who look after them.
 create index job_suspect on holdfast.job (suspect, state, worker, incarnation)
     where suspect = 1;
 
@@ -301,7 +301,7 @@ create index job_session on holdfast.job (session, seq)
     where session is not null;
 
 -- Sessions: counters, the lease of the runtime, the claim given last, and the head that any claimer could take. A row
--- stays when its batches are gone, so that the fence never starts again. Each turn rewrites it a few times.
+-- stays when its entries are gone, so that the fence never starts again. Each turn rewrites it a few times.
 create table holdfast.session (
     number            bigint generated always as identity primary key,
     enqueue_seq       bigint not null default 0,
@@ -320,7 +320,7 @@ create table holdfast.session (
     claim_nonce       text collate "C",
     claim_token       text collate "C",
     head_class        text collate "C",
-    head_turn         text collate "C",
+    head_fair_key         text collate "C",
     unique (tenant, name)
 ) with (
     fillfactor = 50,
@@ -329,13 +329,13 @@ create table holdfast.session (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- The heads on offer: per route and class the next turn, then the oldest head.
-create index session_head on holdfast.session (head_route, head_class, head_turn, head_seq)
+-- The heads on offer: per route and class the next fair_key, then the oldest head.
+create index session_head on holdfast.session (head_route, head_class, head_fair_key, head_seq)
     where head_seq is not null;
 create index session_strict on holdfast.session (tenant, head_route, head_class, head_seq)
-    where head_seq is not null and head_turn = '';
+    where head_seq is not null and head_fair_key = '';
 
--- Session leases, found when they have lapsed, and claims by the nonce that a claimer chose.
+-- Session leases, found when they have expired, and claims by the nonce that a claimer chose.
 create index session_lease on holdfast.session (lease_until_ms)
     where lease_until_ms is not null;
 create index session_nonce on holdfast.session (claim_worker, claim_nonce)
@@ -344,10 +344,10 @@ create index session_nonce on holdfast.session (claim_worker, claim_nonce)
 -- A session as the code reads it: columns in the order of its fields.
 create view holdfast.session_row as
 select number, tenant, name, enqueue_seq, fence, generation, lease_token, lease_worker, lease_incarnation,
-       lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_turn, head_seq
+       lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_fair_key, head_seq
   from holdfast.session;
 
--- Which source keys a session has seen. A row outlives its batch: when that is deleted, the moment is noted.
+-- Which source keys a session has seen. A row outlives its entry: when that is deleted, the moment is noted.
 create table holdfast.session_source (
     session        bigint not null,
     seq            bigint not null,
@@ -357,7 +357,7 @@ create table holdfast.session_source (
     route          integer not null,
     source_key     text collate "C" not null,
     id             text collate "C" not null,
-    batch          text collate "C" not null,
+    entry          text collate "C" not null,
     state          text collate "C",
     primary key (session, source_key)
 );
@@ -367,14 +367,14 @@ create index session_source_deleted on holdfast.session_source (deleted_at_ms)
 
 -- A job as the code reads it: columns in the order of its fields.
 create view holdfast.job_row as
-select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.affinity,
+select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j.affinity,
        r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
        j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
        j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
        j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
        j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class,
        j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor,
-       j.digest, j.session as session_number, j.enqueue_seq, j.batch as batch_json, j.record_all, j.event_count
+       j.digest, j.session as session_number, j.enqueue_seq, j.entry as entry_json, j.record_all, j.event_count
   from holdfast.job j
  cross join lateral holdfast.route_of(j.route) r;
 

@@ -1,6 +1,6 @@
--- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, turns, workers, events.
+-- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, fair_keys, workers, events.
 
--- Single values: the lowest code version that may use this schema, the catalog's version, the event horizon, the lease clock.
+-- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the lease clock.
 create table holdfast_meta (
     name  text primary key,
     value text not null
@@ -8,7 +8,7 @@ create table holdfast_meta (
 
 insert into holdfast_meta (name, value) values
     ('code_version_min', '0.1.0'),
-    ('catalog_version', '0'),
+    ('routing_version', '0'),
     ('event_horizon', '0');
 
 -- Lanes that somebody configured; any other lane has the defaults.
@@ -26,7 +26,7 @@ create table holdfast_retired_kind (
     retired_at_ms integer not null
 ) strict, without rowid;
 
--- Each combination of lane, kind, required capabilities, "names an affinity" and "is a batch of a session", as a small
+-- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a small
 -- number.
 create table holdfast_route (
     route    integer primary key,
@@ -38,10 +38,10 @@ create table holdfast_route (
     unique (lane, kind, requires, placed, session)
 ) strict;
 
--- Which turn was served last in each round of tenants. A hint for fairness, nothing more.
-create table holdfast_turn (
+-- Which fair_key was served last in each round of tenants. A hint for fairness, nothing more.
+create table holdfast_fair_key (
     scope      text primary key,
-    turn       text not null,
+    fair_key       text not null,
     used_at_ms integer not null
 ) strict, without rowid;
 
@@ -83,7 +83,7 @@ create table holdfast_job (
     state             text not null,
     route             integer not null,
     tenant            text not null,
-    turn              text not null,
+    fair_key              text not null,
     priority          integer not null,
     affinity          text,
     due_at_ms         integer not null,
@@ -115,7 +115,7 @@ create table holdfast_job (
     digest            blob,
     session           integer,
     enqueue_seq       integer,
-    batch             text,
+    entry             text,
     phase             text,
     percent           real,
     backoff           text,
@@ -129,31 +129,31 @@ create table holdfast_job (
     payload           text not null
 ) strict;
 
--- One index serves order, fairness and filters: per route the first priority, then the next turn, then its first row.
-create index holdfast_job_ready on holdfast_job (route, priority desc, turn, due_at_ms, seq)
+-- One index serves order, fairness and filters: per route the first priority, then the next fair_key, then its first row.
+create index holdfast_job_ready on holdfast_job (route, priority desc, fair_key, due_at_ms, seq)
     where state = 'ready';
 
 -- The same order beside one affinity; only jobs that name one pay for it.
-create index holdfast_job_affinity on holdfast_job (route, priority desc, affinity, turn, due_at_ms, seq)
+create index holdfast_job_affinity on holdfast_job (route, priority desc, affinity, fair_key, due_at_ms, seq)
     where state = 'ready' and affinity is not null;
 
--- Strict lanes have no turns to find a tenant by; only their jobs pay for these two.
+-- Strict lanes have no fair_keys to find a tenant by; only their jobs pay for these two.
 create index holdfast_job_strict on holdfast_job (tenant, route, priority desc, due_at_ms, seq)
-    where state = 'ready' and turn = '';
+    where state = 'ready' and fair_key = '';
 create index holdfast_job_strict_affinity on holdfast_job (tenant, route, priority desc, affinity, due_at_ms, seq)
-    where state = 'ready' and turn = '' and affinity is not null;
+    where state = 'ready' and fair_key = '' and affinity is not null;
 
 -- Future jobs, found when their moment has come.
 create index holdfast_job_scheduled on holdfast_job (due_at_ms, seq)
     where state = 'scheduled';
 
--- Running jobs, found when their lease has lapsed, and by the worker that holds them.
+-- Running jobs, found when their lease has expired, and by the worker that holds them.
 create index holdfast_job_lease on holdfast_job (lease_until_ms)
     where state = 'running';
 create index holdfast_job_holder on holdfast_job (worker, lease_token)
     where state = 'running';
 
--- Jobs whose last attempt lapsed, few as they are, for those who look after them.
+-- Jobs whose last attempt expired, few as they are, for those who look after them.
 create index holdfast_job_suspect on holdfast_job (suspect, state, worker, incarnation)
     where suspect = 1;
 
@@ -185,7 +185,7 @@ create index holdfast_job_session on holdfast_job (session, seq)
     where session is not null;
 
 -- Sessions: counters, the lease of the runtime, the claim given last, and the head that any claimer could take. A row
--- stays when its batches are gone, so that the fence never starts again.
+-- stays when its entries are gone, so that the fence never starts again.
 create table holdfast_session (
     number            integer primary key,
     tenant            text not null,
@@ -203,18 +203,18 @@ create table holdfast_session (
     claim_token       text,
     head_route        integer,
     head_class        text,
-    head_turn         text,
+    head_fair_key         text,
     head_seq          integer,
     unique (tenant, name)
 ) strict;
 
--- The heads on offer: per route and class the next turn, then the oldest head.
-create index holdfast_session_head on holdfast_session (head_route, head_class, head_turn, head_seq)
+-- The heads on offer: per route and class the next fair_key, then the oldest head.
+create index holdfast_session_head on holdfast_session (head_route, head_class, head_fair_key, head_seq)
     where head_seq is not null;
 create index holdfast_session_strict on holdfast_session (tenant, head_route, head_class, head_seq)
-    where head_seq is not null and head_turn = '';
+    where head_seq is not null and head_fair_key = '';
 
--- Session leases, found when they have lapsed, and claims by the nonce that a claimer chose.
+-- Session leases, found when they have expired, and claims by the nonce that a claimer chose.
 create index holdfast_session_lease on holdfast_session (lease_until_ms)
     where lease_until_ms is not null;
 create index holdfast_session_nonce on holdfast_session (claim_worker, claim_nonce)
@@ -223,17 +223,17 @@ create index holdfast_session_nonce on holdfast_session (claim_worker, claim_non
 -- A session as the code reads it: columns in the order of its fields.
 create view holdfast_session_row as
 select number, tenant, name, enqueue_seq, fence, generation, lease_token, lease_worker, lease_incarnation,
-       lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_turn, head_seq
+       lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_fair_key, head_seq
   from holdfast_session;
 
--- Which source keys a session has seen. A row outlives its batch: when that is deleted, the moment is noted.
+-- Which source keys a session has seen. A row outlives its entry: when that is deleted, the moment is noted.
 create table holdfast_session_source (
     session        integer not null,
     source_key     text not null,
     seq            integer not null,
     id             text not null,
     route          integer not null,
-    batch          text not null,
+    entry          text not null,
     enqueue_seq    integer not null,
     enqueued_at_ms integer not null,
     state          text,
@@ -246,14 +246,14 @@ create index holdfast_session_source_deleted on holdfast_session_source (deleted
 
 -- A job as the code reads it: columns in the order of its fields.
 create view holdfast_job_row as
-select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.turn, j.priority, j.affinity,
+select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j.affinity,
        r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
        j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
        j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
        j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
        j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason,
        j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest,
-       j.session as session_number, j.enqueue_seq, j.batch as batch_json, j.record_all, j.event_count
+       j.session as session_number, j.enqueue_seq, j.entry as entry_json, j.record_all, j.event_count
   from holdfast_job j
   join holdfast_route r on r.route = j.route;
 

@@ -1,0 +1,13 @@
+-- What operators change: priority, kinds.
+
+-- name: job_priority
+-- Change the priority of a job.
+update holdfast.job set priority = %(priority)s, event_count = %(event_count)s where seq = %(seq)s;
+
+-- name: jobs_waiting_on_routes
+-- Find the next waiting jobs of some routes in enqueue order, for a pass over all of them outside any write.
+select seq from holdfast.job
+ where seq > %(after)s and state in ('scheduled', 'blocked', 'ready')
+   and route = any (%(routes)s::integer[])
+ order by seq
+ limit %(limit)s;

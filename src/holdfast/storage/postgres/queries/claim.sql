@@ -1,0 +1,91 @@
+-- Claiming: what every claim starts with, leases, exclusive workers, fairness positions.
+
+-- name: claim_header
+-- Read what every claim begins with: the routing version, and whether anything is due, expired or overdue since moments up
+-- to which nothing was.
+select (select holdfast.routing_version(false /* lock: or true */)),
+       exists (select 1 from holdfast.job
+                where state = 'scheduled' and due_at_ms > %(wall_low)s and due_at_ms <= %(wall_now)s),
+       exists (select 1 from holdfast.job
+                where state = 'running' and lease_until_ms > %(lease_low)s and lease_until_ms <= %(lease_now)s),
+       exists (select 1 from holdfast.job
+                where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                  and deadline_at_ms > %(wall_low)s and deadline_at_ms <= %(wall_now)s);
+
+-- name: claim_lock_token
+-- Wait for the same claim sent before, if it is still on its way, until that has ended.
+select pg_advisory_xact_lock('holdfast.job'::regclass::oid::integer,
+                             hashtext(concat_ws(chr(10), %(worker)s::text, %(token)s::text)));
+
+-- name: fair_key_read
+-- Read which fair_key was served last in a round.
+select fair_key from holdfast.fair_key where scope = %(scope)s;
+
+-- name: fair_key_trim
+-- Forget the rounds unused for longest beyond so many; a round that is forgotten starts anew.
+delete from holdfast.fair_key
+ where scope in (select scope from holdfast.fair_key
+                  order by used_at_ms desc offset %(keep)s
+                    for update skip locked);
+
+-- name: fair_key_write
+-- Remember which fair_key was served last in a round. It is a hint: where another worker is just writing it, theirs stands.
+with free as (
+    select scope from holdfast.fair_key where scope = %(scope)s for update skip locked
+),
+moved as (
+    update holdfast.fair_key t set fair_key = %(fair_key)s, used_at_ms = %(now)s from free where t.scope = free.scope
+)
+insert into holdfast.fair_key (scope, fair_key, used_at_ms)
+select %(scope)s, %(fair_key)s, %(now)s
+ where not exists (select 1 from holdfast.fair_key where scope = %(scope)s)
+on conflict (scope) do nothing;
+
+-- name: incarnation_insert
+-- Note the newest start of an exclusive worker; of two at the same moment one is turned away and looks again.
+insert into holdfast.incarnation (worker, incarnation, started_at_ms)
+values (%(worker)s, %(incarnation)s, %(now)s);
+
+-- name: incarnation_read
+-- Tell whether one start of an exclusive worker is known, and whether a later one has superseded it. The lock makes a
+-- later start wait until what is claimed under this one can be seen and taken back.
+select superseded from holdfast.incarnation
+ where worker = %(worker)s and incarnation = %(incarnation)s
+/* lock: for share */;
+
+-- name: incarnation_supersede
+-- Mark every start of an exclusive worker as superseded.
+update holdfast.incarnation set superseded = 1 where worker = %(worker)s and superseded = 0;
+
+-- name: incarnations_delete
+-- Forget the oldest superseded starts of a worker beyond the newest so many.
+delete from holdfast.incarnation
+ where worker = %(worker)s and superseded = 1
+   and incarnation not in (select incarnation from holdfast.incarnation
+                            where worker = %(worker)s
+                            order by started_at_ms desc limit %(keep)s);
+
+-- name: job_claim
+-- Write claims of ready jobs: what they have in common once, and the index of each in the claim. The state is hidden
+-- from the planner, which would else go through all ready jobs rather than straight to these.
+update holdfast.job j
+   set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1, claim_place = p.place,
+       event_count = j.event_count + %(counted)s::integer, worker = %(worker)s, incarnation = %(incarnation)s,
+       lease_token = %(lease_token)s, lease_until_ms = %(lease_until_ms)s, started_at_ms = %(started_at_ms)s,
+       outcome = null, settle_digest = null, phase = null, percent = null,
+       unacknowledged = case when p.place < %(acknowledged)s::integer then 0 else j.unacknowledged + 1 end
+  from unnest(%(places_0)s::bigint[], %(places_1)s::integer[]) as p (seq, place)
+ where j.seq = p.seq and coalesce(j.state, '') = 'ready';
+
+-- name: jobs_held
+-- Read the running jobs that a worker holds under one token, for a claim that is sent again.
+select * from holdfast.job_row
+ where state = 'running' and worker = %(worker)s and lease_token = %(lease_token)s;
+
+-- name: jobs_held_by_others
+-- Read some running jobs that other starts of a worker hold, locked in order for taking them back.
+select * from holdfast.job_row
+ where state = 'running' and worker = %(worker)s and incarnation <> %(incarnation)s
+ order by seq
+ limit %(limit)s
+/* lock: for update */;

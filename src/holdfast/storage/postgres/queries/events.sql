@@ -1,0 +1,47 @@
+-- The event log.
+
+-- name: event_horizon
+-- Read up to which event, of which transaction, the log has been pruned.
+select split_part(value, '-', 1)::bigint, split_part(value, '-', 2)::bigint
+  from holdfast.meta where name = 'event_horizon';
+
+-- name: events_after
+-- Read the log after one event, in order, as far as no transaction can add to it any more.
+select e.xid::text::bigint, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind, r.lane, e.tenant, e.tags,
+       e.state, e.attempt, e.epoch, e.worker, e.due_at_ms, e.failure_class, e.failure_reason
+  from (select * from holdfast.event
+         where (xid, event) > (%(transaction)s::xid8, %(event)s) and xid < pg_snapshot_xmin(pg_current_snapshot())
+         order by xid, event
+         limit %(limit)s) e
+  join holdfast.route r on r.route = e.route
+ order by e.xid, e.event;
+
+-- name: events_aged
+-- Count the events before a moment, up to the first that is not, as pruning deletes them; tell whether there is one.
+with young as (
+    select xid, event from holdfast.event
+     where at_ms >= %(before)s and xid < pg_snapshot_xmin(pg_current_snapshot())
+     order by xid, event
+     limit 1
+)
+select (select count(*) from holdfast.event e
+         where e.xid < pg_snapshot_xmin(pg_current_snapshot())
+           and not exists (select 1 from young y where (e.xid, e.event) >= (y.xid, y.event))),
+       exists (select 1 from young);
+
+-- name: events_append
+-- Append to the event log one event of each job, in order, telling of the job as its row stands now.
+insert into holdfast.event (
+    name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, due_at_ms, failure_class, failure_reason
+)
+select t.name, %(at_ms)s::bigint, j.id, j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch, j.worker,
+       case when j.state in ('scheduled', 'blocked', 'ready') then j.due_at_ms end, j.failure_class, j.failure_reason
+  from unnest(%(told_0)s::bigint[], %(told_1)s::text[]) with ordinality as t (seq, name, place)
+  join holdfast.job j on j.seq = t.seq
+ order by t.place;
+
+-- name: events_held_back
+-- Tell whether the log has more after one event, which an open transaction keeps from being read.
+select exists (select 1 from holdfast.event
+                where (xid, event) > (%(transaction)s::xid8, %(event)s)
+                  and xid >= pg_snapshot_xmin(pg_current_snapshot()));

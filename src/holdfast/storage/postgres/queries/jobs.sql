@@ -1,0 +1,155 @@
+-- Reading jobs: by id, by number, lists, counts, backlog.
+
+-- name: backlog_oldest
+-- For each route: since when the first ready job of each fair_key is due, at some priorities from the lowest up.
+with recursive
+level (route, lane, kind, priority, place) as (
+    select r.route, r.lane, r.kind, (select j.priority from holdfast.job j
+                                      where j.state = 'ready' and j.route = r.route
+                                      order by j.priority limit 1), 1
+      from holdfast.route r
+    union all
+    select l.route, l.lane, l.kind, (select j.priority from holdfast.job j
+                                      where j.state = 'ready' and j.route = l.route and j.priority > l.priority
+                                      order by j.priority limit 1), l.place + 1
+      from level l where l.priority is not null and l.place < %(priorities)s
+),
+head (route, lane, kind, priority, fair_key, place) as (
+    select l.route, l.lane, l.kind, l.priority, (select j.fair_key from holdfast.job j
+                                                  where j.state = 'ready' and j.route = l.route
+                                                    and j.priority = l.priority
+                                                  order by j.fair_key limit 1), 1
+      from level l where l.priority is not null
+    union all
+    select h.route, h.lane, h.kind, h.priority, (select j.fair_key from holdfast.job j
+                                                  where j.state = 'ready' and j.route = h.route
+                                                    and j.priority = h.priority and j.fair_key > h.fair_key
+                                                  order by j.fair_key limit 1), h.place + 1
+      from head h where h.fair_key is not null and h.place < %(fair_keys)s
+)
+select h.lane, h.kind, (select j.due_at_ms from holdfast.job j
+                         where j.state = 'ready' and j.route = h.route and j.priority = h.priority
+                           and j.fair_key = h.fair_key
+                         order by j.due_at_ms limit 1)
+  from head h where h.fair_key is not null;
+
+-- name: backlog_ready
+-- Count the ready jobs of each route, up to so many.
+select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast.job j
+                                               where j.state = 'ready' and j.route = r.route
+                                               limit %(most)s) counted)
+  from holdfast.route r;
+
+-- name: backlog_rest
+-- Count the unfinished jobs that are not ready, the expired and the suspect, each up to so many.
+select (select count(*) from (select 1 from holdfast.job where state = 'scheduled' limit %(most)s) counted),
+       (select count(*) from (select 1 from holdfast.job where state = 'blocked' limit %(most)s) counted),
+       (select count(*) from (select 1 from holdfast.job where state = 'running' limit %(most)s) counted),
+       (select count(*) from (select 1 from holdfast.job
+                               where state = 'running' and lease_until_ms <= %(lease_now)s limit %(most)s) counted),
+       (select count(*) from (select 1 from holdfast.job
+                               where suspect = 1 and state = 'ready' limit %(most)s) counted);
+
+-- name: counts_by_failure_class
+-- Count failed jobs by the class of their failure.
+select failure_class, count(*) from holdfast.job
+ where finished_at_ms is not null and state = 'failed' and failure_class is not null
+   and (%(tenant)s::text is null or tenant = %(tenant)s::text)
+ group by failure_class;
+
+-- name: counts_by_kind
+-- Count jobs by kind.
+select r.kind, sum(j.jobs)::bigint
+  from (select route, count(*) as jobs from holdfast.job
+         where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by route) j
+  join holdfast.route r on r.route = j.route
+ group by r.kind;
+
+-- name: counts_by_lane
+-- Count jobs by lane.
+select r.lane, sum(j.jobs)::bigint
+  from (select route, count(*) as jobs from holdfast.job
+         where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by route) j
+  join holdfast.route r on r.route = j.route
+ group by r.lane;
+
+-- name: counts_by_state
+-- Count jobs by state.
+select state, count(*) from holdfast.job where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by state;
+
+-- name: counts_by_tenant
+-- Count jobs by tenant.
+select tenant, count(*) from holdfast.job
+ where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by tenant;
+
+-- name: job_by_id
+-- Read one job by its id, locked where something is decided next.
+select * from holdfast.job_row where id = %(id)s /* lock: for update */;
+
+-- name: jobs_by_finish
+-- List jobs of one finished state by their end, newest first, with any filter.
+select * from holdfast.job_row
+ where finished_at_ms is not null and state = %(state)s
+   and (finished_at_ms, seq) < (%(finished_before)s, %(before)s)
+   and (%(kind)s::text is null or kind = %(kind)s::text)
+   and (%(lane)s::text is null or lane = %(lane)s::text)
+   and (%(tenant)s::text is null or tenant = %(tenant)s::text)
+   and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
+   and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
+ order by finished_at_ms desc, seq desc
+ limit %(limit)s;
+
+-- name: jobs_by_id
+-- Read jobs by their ids, locked in order for what is decided next.
+select * from holdfast.job_row where id = any (%(ids)s::text[]) order by seq /* lock: for update */;
+
+-- name: jobs_by_order
+-- List jobs by enqueue order, newest first, with any filter.
+select * from holdfast.job_row
+ where seq < %(before)s
+   and (%(states)s::text[] is null or state = any (%(states)s::text[]))
+   and (%(kind)s::text is null or kind = %(kind)s::text)
+   and (%(lane)s::text is null or lane = %(lane)s::text)
+   and (%(tenant)s::text is null or tenant = %(tenant)s::text)
+   and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
+   and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
+ order by seq desc
+ limit %(limit)s;
+
+-- name: jobs_by_seq
+-- Read jobs by their numbers, locked in order for what is decided next.
+select * from holdfast.job_row where seq = any (%(seqs)s::bigint[]) order by seq /* lock: for update */;
+
+-- name: jobs_by_session
+-- List the entries of one session, newest first, with any filter.
+select * from holdfast.job_row
+ where session_number = (select number from holdfast.session where tenant = %(tenant)s and name = %(session)s)
+   and session_number is not null and seq < %(before)s
+   and (%(states)s::text[] is null or state = any (%(states)s::text[]))
+   and (%(kind)s::text is null or kind = %(kind)s::text)
+   and (%(lane)s::text is null or lane = %(lane)s::text)
+   and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
+   and (%(aged_before)s::bigint is null or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
+ order by seq desc
+ limit %(limit)s;
+
+-- name: jobs_count
+-- Count jobs by lane, kind and state, with any filter.
+select r.lane, r.kind, j.state, sum(j.jobs)::bigint
+  from (select route, state, count(*) as jobs from holdfast.job
+         where (%(states)s::text[] is null or state = any (%(states)s::text[]))
+           and (%(tenant)s::text is null or tenant = %(tenant)s::text)
+           and (%(failure_class)s::text is null or failure_class = %(failure_class)s::text)
+           and (%(aged_before)s::bigint is null
+                or coalesce(finished_at_ms, enqueued_at_ms) < %(aged_before)s::bigint)
+         group by route, state) j
+  join holdfast.route r on r.route = j.route
+ where (%(kind)s::text is null or r.kind = %(kind)s::text)
+   and (%(lane)s::text is null or r.lane = %(lane)s::text)
+ group by r.lane, r.kind, j.state;
+
+-- name: report_problems
+-- Count what an operator should look at: expired and not taken back, suspect, due but not promoted.
+select (select count(*) from holdfast.job where state = 'running' and lease_until_ms <= %(lease_now)s),
+       (select count(*) from holdfast.job where state = 'ready' and suspect = 1),
+       (select count(*) from holdfast.job where state = 'scheduled' and due_at_ms <= %(wall_now)s);

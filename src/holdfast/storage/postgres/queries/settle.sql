@@ -1,0 +1,112 @@
+-- Settling: leases, progress, and the writes of transitions.
+
+-- name: job_acknowledge
+-- Acknowledge claims where they are still held. The state is hidden from the planner, which would else go through all
+-- running jobs rather than straight to these.
+update holdfast.job j set unacknowledged = 0
+  from unnest(%(c0)s::bigint[], %(c1)s::integer[], %(c2)s::text[], %(c3)s::bigint[])
+       as v (seq, epoch, lease_token, lease_now)
+ where j.seq = v.seq and j.epoch = v.epoch and j.lease_token = v.lease_token
+   and coalesce(j.state, '') = 'running' and j.lease_until_ms > v.lease_now;
+
+-- name: job_clear_suspicion
+-- Write jobs that are suspect no more, but only onto the epoch each was decided for.
+update holdfast.job j
+   set suspect = v.suspect, failure_reason = v.failure_reason, failure_message = v.failure_message
+  from unnest(%(c0)s::smallint[], %(c1)s::text[], %(c2)s::text[], %(c3)s::bigint[], %(c4)s::integer[])
+       as v (suspect, failure_reason, failure_message, seq, epoch)
+ where j.seq = v.seq and j.epoch = v.epoch;
+
+-- name: job_digest
+-- Write what tells whether a settlement sent again says the same, where the result alone does not tell it.
+update holdfast.job j
+   set settle_digest = d.digest
+  from unnest(%(digests_0)s::bigint[], %(digests_1)s::text[]) as d (seq, digest)
+ where j.seq = d.seq;
+
+-- name: job_done
+-- Write the ends of running jobs that succeeded: what they have in common once, and the result of each. The state is hidden
+-- from the planner, which would else go through all running jobs rather than straight to these.
+update holdfast.job j
+   set state = 'done', outcome = 'done', result = r.result, event_count = j.event_count + %(counted)s::integer,
+       finished_at_ms = %(finished_at_ms)s, lease_until_ms = null, suspect = 0, unacknowledged = 0,
+       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+  from unnest(%(results_0)s::bigint[], %(results_1)s::text[]) as r (seq, result)
+ where j.seq = r.seq and coalesce(j.state, '') = 'running';
+
+-- name: job_lease
+-- Extend leases and write whether they are acknowledged, but only of the claim they were asked for.
+update holdfast.job j set lease_until_ms = v.lease_until_ms, unacknowledged = v.unacknowledged
+  from unnest(%(c0)s::bigint[], %(c1)s::smallint[], %(c2)s::bigint[], %(c3)s::integer[])
+       as v (lease_until_ms, unacknowledged, seq, epoch)
+ where j.seq = v.seq and j.epoch = v.epoch;
+
+-- name: job_progress
+-- Write what a running job says of itself.
+update holdfast.job set phase = %(phase)s, percent = %(percent)s where seq = %(seq)s and epoch = %(epoch)s;
+
+-- name: job_transition
+-- Write what transitions changed, but only onto the epoch each was decided for.
+update holdfast.job j
+   set state = v.state, fair_key = v.fair_key, due_at_ms = v.due_at_ms, deadline_at_ms = v.deadline_at_ms,
+       finished_at_ms = v.finished_at_ms, attempt = v.attempt, epoch = v.epoch, worker = v.worker,
+       incarnation = v.incarnation, lease_token = v.lease_token, lease_until_ms = v.lease_until_ms,
+       claim_place = v.claim_place, started_at_ms = v.started_at_ms, outcome = v.outcome,
+       settle_digest = v.settle_digest, phase = v.phase, percent = v.percent,
+       cancel_requested = v.cancel_requested, suspect = v.suspect, deferrals = v.deferrals,
+       deferred_since_ms = v.deferred_since_ms, releases = v.releases, failure_class = v.failure_class,
+       failure_reason = v.failure_reason, failure_message = v.failure_message,
+       failure_traceback = v.failure_traceback, predecessor = v.predecessor, event_count = v.event_count,
+       result = v.result, unacknowledged = v.unacknowledged
+  from unnest(
+    %(c0)s::text[], %(c1)s::text[], %(c2)s::bigint[], %(c3)s::bigint[], %(c4)s::bigint[], %(c5)s::integer[],
+    %(c6)s::integer[], %(c7)s::text[], %(c8)s::text[], %(c9)s::text[], %(c10)s::bigint[], %(c11)s::integer[],
+    %(c12)s::bigint[], %(c13)s::text[], %(c14)s::text[], %(c15)s::text[], %(c16)s::double precision[],
+    %(c17)s::smallint[], %(c18)s::smallint[], %(c19)s::integer[], %(c20)s::bigint[], %(c21)s::integer[],
+    %(c22)s::text[], %(c23)s::text[], %(c24)s::text[], %(c25)s::text[], %(c26)s::bigint[], %(c27)s::integer[],
+    %(c28)s::text[], %(c29)s::smallint[], %(c30)s::bigint[], %(c31)s::integer[]
+  ) as v (
+    state, fair_key, due_at_ms, deadline_at_ms, finished_at_ms, attempt, epoch, worker, incarnation, lease_token,
+    lease_until_ms, claim_place, started_at_ms, outcome, settle_digest, phase, percent, cancel_requested, suspect,
+    deferrals, deferred_since_ms, releases, failure_class, failure_reason, failure_message, failure_traceback,
+    predecessor, event_count, result, unacknowledged, seq, epoch_before
+  )
+ where j.seq = v.seq and j.epoch = v.epoch_before;
+
+-- name: jobs_current
+-- Read of some jobs only what may have changed since they were claimed, locked in order for what is decided next.
+select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
+  from holdfast.job where seq = any (%(seqs)s::bigint[])
+ order by seq
+/* lock: for update */;
+
+-- name: jobs_succeed
+-- End running jobs as done where their fence holds, tell of each in the event log, and return what may have changed
+-- since they were claimed. Only a running job has an end of its lease.
+with ended as (
+    update holdfast.job j
+       set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
+           finished_at_ms = %(finished_at_ms)s, lease_until_ms = null, suspect = 0, unacknowledged = 0,
+           failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+      from unnest(%(held_0)s::bigint[], %(held_1)s::integer[], %(held_2)s::text[], %(held_3)s::text[])
+           as h (seq, epoch, lease_token, result)
+     where j.seq = h.seq and j.epoch = h.epoch and j.lease_token = h.lease_token
+       and j.lease_until_ms > coalesce(%(lease_now)s::bigint, holdfast.clock_ms())
+ returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
+           j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker
+),
+told as (
+    insert into holdfast.event (name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker)
+    select 'done', %(finished_at_ms)s::bigint, id, event_count, route, tenant, tags, 'done', attempt, epoch, worker
+      from ended
+     order by seq
+)
+select seq, priority, phase, percent, cancel_requested, event_count from ended;
+
+-- name: jobs_suspect_of_worker
+-- Read some waiting suspect jobs that one start of a worker held last; what is locked elsewhere is left out.
+select * from holdfast.job_row
+ where suspect = 1 and state in ('ready', 'scheduled', 'blocked') and worker = %(worker)s
+   and incarnation = %(incarnation)s
+ limit %(limit)s
+/* lock: for update skip locked */;

@@ -1,0 +1,37 @@
+-- The registry of workers.
+
+-- name: worker_delete
+-- Delete the row of a start that has ended in good order.
+delete from holdfast.worker where worker = %(worker)s and incarnation = %(incarnation)s;
+
+-- name: worker_write
+-- Write what one start of a worker says of itself.
+insert into holdfast.worker (
+    worker, incarnation, host, process, version, state, concurrency, running, lanes, kinds, capabilities, loaded,
+    switches, started_at_ms, beat_at_ms
+) values (
+    %(worker)s, %(incarnation)s, %(host)s, %(process)s, %(version)s, %(state)s, %(concurrency)s, %(running)s, %(lanes)s,
+    %(kinds)s, %(capabilities)s, %(loaded)s, %(switches)s, %(now)s, %(now)s
+)
+on conflict (worker, incarnation) do update
+   set state = excluded.state, running = excluded.running, kinds = excluded.kinds, loaded = excluded.loaded,
+       switches = excluded.switches, beat_at_ms = excluded.beat_at_ms;
+
+-- name: workers_delete
+-- Delete the rows of workers that fell silent long ago, a bite of them, past what another worker deletes.
+delete from holdfast.worker
+ where (worker, incarnation) in (select worker, incarnation from holdfast.worker
+                                  where beat_at_ms < %(before)s
+                                  order by beat_at_ms
+                                  limit %(limit)s
+                                    for update skip locked);
+
+-- name: workers_newest
+-- Read the workers that said something last, and how many jobs each holds.
+select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
+       w.capabilities, w.loaded, w.switches, w.started_at_ms, w.beat_at_ms,
+       (select count(*) from holdfast.job j
+         where j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation)
+  from holdfast.worker w
+ order by w.beat_at_ms desc
+ limit %(limit)s;

@@ -1,2 +1,0 @@
--- Read what artifacts a job has, by name.
-select name, media_type, size, epoch, created_at_ms from holdfast.artifact where seq = %(seq)s order by name

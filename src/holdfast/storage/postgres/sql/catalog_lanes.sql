@@ -1,2 +1,0 @@
--- Read every configured lane.
-select lane, state, lane_order, events, backoff from holdfast.lane

@@ -1,2 +1,0 @@
--- Read every retired kind.
-select kind from holdfast.retired_kind

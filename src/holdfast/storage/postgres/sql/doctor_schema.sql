@@ -1,2 +1,0 @@
--- Tell the newest migration applied.
-select max(name) from holdfast.migration

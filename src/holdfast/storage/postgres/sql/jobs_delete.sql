@@ -1,2 +1,0 @@
--- Delete jobs.
-delete from holdfast.job where seq = any (%(seqs)s::bigint[])

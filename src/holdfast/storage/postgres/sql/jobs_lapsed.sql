@@ -1,6 +1,0 @@
--- Read some running jobs whose lease has lapsed, earliest first; what somebody else has in hand is left to them.
-select * from holdfast.job_row
- where state = 'running' and lease_until_ms <= %(now)s
- order by lease_until_ms
- limit %(limit)s
-/* lock: for update skip locked */

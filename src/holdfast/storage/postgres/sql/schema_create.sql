@@ -1,2 +1,0 @@
--- Create the schema in which everything stands.
-create schema holdfast

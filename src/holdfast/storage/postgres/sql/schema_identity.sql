@@ -1,2 +1,0 @@
--- Read who this store is.
-select value from holdfast.meta where name = 'identity'

@@ -1,0 +1,13 @@
+-- What operators change: priority, kinds.
+
+-- name: job_priority
+-- Change the priority of a job.
+update holdfast_job set priority = :priority, event_count = :event_count where seq = :seq;
+
+-- name: jobs_waiting_on_routes
+-- Find the next waiting jobs of some routes in enqueue order, for a pass over all of them outside any write.
+select seq from holdfast_job
+ where seq > :after and state in ('scheduled', 'blocked', 'ready')
+   and route in (select value from json_each(:routes))
+ order by seq
+ limit :limit;

@@ -1,0 +1,81 @@
+-- Claiming: what every claim starts with, leases, exclusive workers, fairness positions.
+
+-- name: claim_header
+-- Read what every claim begins with: the routing version, and whether anything is due, expired or overdue.
+select (select value from holdfast_meta where name = 'routing_version'),
+       exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now),
+       exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now),
+       exists (select 1 from holdfast_job
+                where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready')
+                  and deadline_at_ms <= :wall_now);
+
+-- name: claim_lock_token
+-- Wait for the same claim sent before, if it is still on its way: the only writer there can be has done so already.
+select 1;
+
+-- name: fair_key_read
+-- Read which fair_key was served last in a round.
+select fair_key from holdfast_fair_key where scope = :scope;
+
+-- name: fair_key_trim
+-- Forget the rounds unused for longest beyond so many; a round that is forgotten starts anew.
+delete from holdfast_fair_key
+ where scope in (select scope from holdfast_fair_key order by used_at_ms desc limit -1 offset :keep);
+
+-- name: fair_key_write
+-- Remember which fair_key was served last in a round.
+insert into holdfast_fair_key (scope, fair_key, used_at_ms) values (:scope, :fair_key, :now)
+on conflict (scope) do update set fair_key = excluded.fair_key, used_at_ms = excluded.used_at_ms;
+
+-- name: incarnation_insert
+-- Note the newest start of an exclusive worker.
+insert into holdfast_incarnation (worker, incarnation, started_at_ms) values (:worker, :incarnation, :now);
+
+-- name: incarnation_read
+-- Tell whether one start of an exclusive worker is known, and whether a later one has superseded it.
+select superseded from holdfast_incarnation where worker = :worker and incarnation = :incarnation;
+
+-- name: incarnation_supersede
+-- Mark every start of an exclusive worker as superseded.
+update holdfast_incarnation set superseded = 1 where worker = :worker and superseded = 0;
+
+-- name: incarnations_delete
+-- Forget the oldest superseded starts of a worker beyond the newest so many.
+delete from holdfast_incarnation
+ where worker = :worker and superseded = 1
+   and incarnation not in (select incarnation from holdfast_incarnation
+                            where worker = :worker
+                            order by started_at_ms desc limit :keep);
+
+-- name: job_claim
+-- Write claims of ready jobs: what they have in common once, and the index of each in the claim.
+-- The plus before the state keeps the planner from going through all that are ready.
+update holdfast_job
+   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_place = p.value,
+       event_count = event_count + :counted, worker = :worker, incarnation = :incarnation,
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms,
+       outcome = null, settle_digest = null, phase = null, percent = null,
+       unacknowledged = case when p.value < :acknowledged then 0 else unacknowledged + 1 end
+  from json_each(:places) p
+ where seq = cast(p.key as integer) and +state = 'ready';
+
+-- name: job_claim_one
+-- As job_claim, for one job.
+update holdfast_job
+   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_place = :value,
+       event_count = event_count + :counted, worker = :worker, incarnation = :incarnation,
+       lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms,
+       outcome = null, settle_digest = null, phase = null, percent = null,
+       unacknowledged = case when :value < :acknowledged then 0 else unacknowledged + 1 end
+ where seq = :key and state = 'ready';
+
+-- name: jobs_held
+-- Read the running jobs that a worker holds under one token, for a claim that is sent again.
+select * from holdfast_job_row
+ where state = 'running' and worker = :worker and lease_token = :lease_token;
+
+-- name: jobs_held_by_others
+-- Read some running jobs that other starts of a worker hold.
+select * from holdfast_job_row
+ where state = 'running' and worker = :worker and incarnation <> :incarnation
+ limit :limit;

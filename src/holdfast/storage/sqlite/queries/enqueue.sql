@@ -1,0 +1,57 @@
+-- Enqueueing: numbers, duplicates, new rows.
+
+-- name: enqueue_header
+-- Read the routing version and the first of the next numbers in enqueue order; within a write transaction nobody else
+-- can take them.
+select (select value from holdfast_meta where name = 'routing_version'),
+       coalesce((select seq from sqlite_sequence where name = 'holdfast_job'), 0) + 1;
+
+-- name: job_dedupe_holder
+-- Read the unfinished job that holds a dedupe key.
+select * from holdfast_job_row
+ where tenant = :tenant and dedupe_kind = :dedupe_kind and dedupe_key = :dedupe_key
+   and dedupe_key is not null and state in ('scheduled', 'ready', 'running');
+
+-- name: job_dedupe_successor
+-- Read the blocked job that waits to succeed the holder of a dedupe key.
+select * from holdfast_job_row
+ where tenant = :tenant and dedupe_kind = :dedupe_kind and dedupe_key = :dedupe_key
+   and dedupe_key is not null and state = 'blocked';
+
+-- name: job_insert
+-- Store new jobs, one for each row of values.
+insert into holdfast_job (
+    route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
+    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
+    dedupe_key, dedupe_kind, predecessor, digest, record_all, event_count,
+    attempt, epoch, cancel_requested, suspect, deferrals, releases
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0);
+
+-- name: job_payload_write
+-- Give a job another payload.
+update holdfast_job set payload = :payload, headers = :headers, tags = :tags, event_count = :event_count
+ where seq = :seq;
+
+-- name: jobs_matching
+-- Read the jobs that others meet by a dedupe key they hold, by id or by number.
+select * from holdfast_job_row
+ where seq in (
+    select json_extract(value, '$[4]') from json_each(:met)
+     union all
+    select j.seq from json_each(:met) m
+      join holdfast_job j on j.id = json_extract(m.value, '$[3]')
+     union all
+    select j.seq from json_each(:met) m
+      join holdfast_job j on j.tenant = json_extract(m.value, '$[0]')
+       and j.dedupe_kind = json_extract(m.value, '$[1]') and j.dedupe_key = json_extract(m.value, '$[2]')
+       and j.dedupe_key is not null and j.state in ('scheduled', 'ready', 'running')
+ );
+
+-- name: keys_lock
+-- Wait until no other transaction holds any of these keys: the only writer there can be has done so already.
+select 1;
+
+-- name: keys_of_jobs
+-- Read the dedupe keys of jobs, by their ids.
+select tenant, dedupe_kind, dedupe_key from holdfast_job
+ where id in (select value from json_each(:ids)) and dedupe_key is not null;

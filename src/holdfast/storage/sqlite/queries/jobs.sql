@@ -1,0 +1,153 @@
+-- Reading jobs: by id, by number, lists, counts, backlog.
+
+-- name: backlog_oldest
+-- For each route: since when the first ready job of each fair_key is due, at some priorities from the lowest up.
+with recursive
+level (route, lane, kind, priority, place) as (
+    select r.route, r.lane, r.kind, (select priority from holdfast_job
+                                      where state = 'ready' and route = r.route
+                                      order by priority limit 1), 1
+      from holdfast_route r
+    union all
+    select l.route, l.lane, l.kind, (select priority from holdfast_job
+                                      where state = 'ready' and route = l.route and priority > l.priority
+                                      order by priority limit 1), l.place + 1
+      from level l where l.priority is not null and l.place < :priorities
+),
+head (route, lane, kind, priority, fair_key, place) as (
+    select l.route, l.lane, l.kind, l.priority, (select fair_key from holdfast_job
+                                                  where state = 'ready' and route = l.route and priority = l.priority
+                                                  order by fair_key limit 1), 1
+      from level l where l.priority is not null
+    union all
+    select h.route, h.lane, h.kind, h.priority, (select fair_key from holdfast_job
+                                                  where state = 'ready' and route = h.route and priority = h.priority
+                                                    and fair_key > h.fair_key
+                                                  order by fair_key limit 1), h.place + 1
+      from head h where h.fair_key is not null and h.place < :fair_keys
+)
+select h.lane, h.kind, (select due_at_ms from holdfast_job
+                         where state = 'ready' and route = h.route and priority = h.priority and fair_key = h.fair_key
+                         order by due_at_ms limit 1)
+  from head h where h.fair_key is not null;
+
+-- name: backlog_ready
+-- Count the ready jobs of each route, up to so many.
+select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast_job
+                                               where state = 'ready' and route = r.route limit :most))
+  from holdfast_route r;
+
+-- name: backlog_rest
+-- Count the unfinished jobs that are not ready, the expired and the suspect, each up to so many.
+select (select count(*) from (select 1 from holdfast_job
+                               where state = 'scheduled' and due_at_ms > 0 limit :most)),
+       (select count(*) from (select 1 from holdfast_job
+                               where state = 'blocked' and predecessor > 0 limit :most)),
+       (select count(*) from (select 1 from holdfast_job
+                               where state = 'running' and lease_until_ms > 0 limit :most)),
+       (select count(*) from (select 1 from holdfast_job
+                               where state = 'running' and lease_until_ms <= :lease_now limit :most)),
+       (select count(*) from (select 1 from holdfast_job
+                               where suspect = 1 and state = 'ready' limit :most));
+
+-- name: counts_by_failure_class
+-- Count failed jobs by the class of their failure.
+select failure_class, count(*) from holdfast_job
+ where finished_at_ms is not null and state = 'failed' and failure_class is not null
+   and (:tenant is null or tenant = :tenant)
+ group by failure_class;
+
+-- name: counts_by_kind
+-- Count jobs by kind.
+select r.kind, sum(j.jobs)
+  from (select route, count(*) as jobs from holdfast_job
+         where (:tenant is null or tenant = :tenant) group by route) j
+  join holdfast_route r on r.route = j.route
+ group by r.kind;
+
+-- name: counts_by_lane
+-- Count jobs by lane.
+select r.lane, sum(j.jobs)
+  from (select route, count(*) as jobs from holdfast_job
+         where (:tenant is null or tenant = :tenant) group by route) j
+  join holdfast_route r on r.route = j.route
+ group by r.lane;
+
+-- name: counts_by_state
+-- Count jobs by state.
+select state, count(*) from holdfast_job where (:tenant is null or tenant = :tenant) group by state;
+
+-- name: counts_by_tenant
+-- Count jobs by tenant.
+select tenant, count(*) from holdfast_job where (:tenant is null or tenant = :tenant) group by tenant;
+
+-- name: job_by_id
+-- Read one job by its id.
+select * from holdfast_job_row where id = :id;
+
+-- name: jobs_by_finish
+-- List jobs of one finished state by their end, newest first, with any filter.
+select * from holdfast_job_row
+ where finished_at_ms is not null and state = :state
+   and (finished_at_ms, seq) < (:finished_before, :before)
+   and (:kind is null or kind = :kind)
+   and (:lane is null or lane = :lane)
+   and (:tenant is null or tenant = :tenant)
+   and (:failure_class is null or failure_class = :failure_class)
+   and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
+ order by finished_at_ms desc, seq desc
+ limit :limit;
+
+-- name: jobs_by_id
+-- Read jobs by their ids.
+select * from holdfast_job_row where id in (select value from json_each(:ids));
+
+-- name: jobs_by_order
+-- List jobs by enqueue order, newest first, with any filter.
+select * from holdfast_job_row
+ where seq < :before
+   and (:states is null or state in (select value from json_each(:states)))
+   and (:kind is null or kind = :kind)
+   and (:lane is null or lane = :lane)
+   and (:tenant is null or tenant = :tenant)
+   and (:failure_class is null or failure_class = :failure_class)
+   and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
+ order by seq desc
+ limit :limit;
+
+-- name: jobs_by_seq
+-- Read jobs by their numbers, locked for what is decided next.
+select * from holdfast_job_row where seq in (select value from json_each(:seqs));
+
+-- name: jobs_by_session
+-- List the entries of one session, newest first, with any filter.
+select * from holdfast_job_row
+ where session_number = (select number from holdfast_session where tenant = :tenant and name = :session)
+   and session_number is not null and seq < :before
+   and (:states is null or state in (select value from json_each(:states)))
+   and (:kind is null or kind = :kind)
+   and (:lane is null or lane = :lane)
+   and (:failure_class is null or failure_class = :failure_class)
+   and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
+ order by seq desc
+ limit :limit;
+
+-- name: jobs_count
+-- Count jobs by lane, kind and state, with any filter.
+select r.lane, r.kind, j.state, sum(j.jobs)
+  from (select route, state, count(*) as jobs from holdfast_job
+         where (:states is null or state in (select value from json_each(:states)))
+           and (:tenant is null or tenant = :tenant)
+           and (:failure_class is null or failure_class = :failure_class)
+           and (:aged_before is null or coalesce(finished_at_ms, enqueued_at_ms) < :aged_before)
+         group by route, state) j
+  join holdfast_route r on r.route = j.route
+ where (:kind is null or r.kind = :kind)
+   and (:lane is null or r.lane = :lane)
+ group by r.lane, r.kind, j.state;
+
+-- name: report_problems
+-- Count what an operator should look at: expired and not taken back, suspect, due but not promoted.
+select (select count(*) from holdfast_job where state = 'running' and lease_until_ms <= :lease_now),
+       (select count(*) from holdfast_job where suspect = 1 and state = 'ready'),
+       (select count(*) from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now);

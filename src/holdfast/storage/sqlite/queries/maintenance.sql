@@ -1,0 +1,39 @@
+-- Maintenance: due jobs, expired leases, passed deadlines, and when the next one comes.
+
+-- name: claim_next_times
+-- Read when the next job falls due and when the next lease expires.
+select (select due_at_ms from holdfast_job where state = 'scheduled' and due_at_ms > 0 order by due_at_ms limit 1),
+       (select lease_until_ms from holdfast_job where state = 'running' and lease_until_ms > 0
+         order by lease_until_ms limit 1);
+
+-- name: jobs_due
+-- Read some scheduled jobs whose moment has come, earliest first.
+select * from holdfast_job_row
+ where state = 'scheduled' and due_at_ms <= :now
+ order by due_at_ms, seq
+ limit :limit;
+
+-- name: jobs_expired
+-- Read some running jobs whose lease has expired, earliest first.
+select * from holdfast_job_row
+ where state = 'running' and lease_until_ms <= :now
+ order by lease_until_ms
+ limit :limit;
+
+-- name: jobs_expired_of_worker
+-- Read some running jobs of one start of a worker whose lease has expired.
+select * from holdfast_job_row
+ where state = 'running' and worker = :worker and incarnation = :incarnation and lease_until_ms <= :now
+ limit :limit;
+
+-- name: jobs_past_deadline
+-- Read some waiting jobs whose deadline has passed, earliest first.
+select * from holdfast_job_row
+ where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready') and deadline_at_ms <= :now
+ order by deadline_at_ms
+ limit :limit;
+
+-- name: jobs_succeeding
+-- Read the blocked jobs that wait for any of these to end.
+select * from holdfast_job_row
+ where state = 'blocked' and predecessor in (select value from json_each(:seqs));

@@ -1,0 +1,213 @@
+-- Ready jobs in claim order: levels, fairness, affinity. Nothing here scans.
+
+-- name: ready_affinities
+-- For each route: the affinities that ready jobs at one priority name, in order, round after one of them.
+with recursive
+later (route, affinity, place) as (
+    select r.value, (select affinity from holdfast_job
+                      where state = 'ready' and affinity is not null and route = r.value
+                        and priority = :priority and affinity > :after
+                      order by affinity limit 1), 1
+      from json_each(:routes) r
+    union all
+    select l.route, (select affinity from holdfast_job
+                      where state = 'ready' and affinity is not null and route = l.route
+                        and priority = :priority and affinity > l.affinity
+                      order by affinity limit 1), l.place + 1
+      from later l where l.affinity is not null and l.place < :limit
+),
+earlier (route, affinity, place) as (
+    select r.value, (select affinity from holdfast_job
+                      where state = 'ready' and affinity is not null and route = r.value
+                        and priority = :priority
+                      order by affinity limit 1), 1
+      from json_each(:routes) r
+    union all
+    select e.route, (select affinity from holdfast_job
+                      where state = 'ready' and affinity is not null and route = e.route
+                        and priority = :priority and affinity > e.affinity
+                      order by affinity limit 1), e.place + 1
+      from earlier e where e.affinity < :after and e.place < :limit
+)
+select affinity from later where affinity is not null
+union all
+select affinity from earlier where affinity < :after;
+
+-- name: ready_fair_keys
+-- For each route: the fair_keys with ready jobs at one priority that come next, round after the one served last.
+with recursive
+later (route, fair_key, place) as (
+    select r.value, (select fair_key from holdfast_job
+                      where state = 'ready' and route = r.value and priority = :priority and fair_key > :last_fair_key
+                      order by fair_key limit 1), 1
+      from json_each(:routes) r
+    union all
+    select l.route, (select fair_key from holdfast_job
+                      where state = 'ready' and route = l.route and priority = :priority and fair_key > l.fair_key
+                      order by fair_key limit 1), l.place + 1
+      from later l where l.fair_key is not null and l.place < :limit
+),
+earlier (route, fair_key, place) as (
+    select r.value, (select fair_key from holdfast_job
+                      where state = 'ready' and route = r.value and priority = :priority
+                      order by fair_key limit 1), 1
+      from json_each(:routes) r
+    union all
+    select e.route, (select fair_key from holdfast_job
+                      where state = 'ready' and route = e.route and priority = :priority and fair_key > e.fair_key
+                      order by fair_key limit 1), e.place + 1
+      from earlier e where e.fair_key <= :last_fair_key and e.place < :limit
+)
+select route, fair_key from later where fair_key is not null
+union all
+select route, fair_key from earlier where fair_key <= :last_fair_key;
+
+-- name: ready_fair_keys_beside
+-- As ready_fair_keys, but only among jobs with one of these affinities.
+with recursive
+place (route, affinity) as materialized (
+    select r.value, a.value from json_each(:routes) r join json_each(:affinities) a
+),
+later (route, affinity, fair_key, place) as (
+    select p.route, p.affinity, (select fair_key from holdfast_job
+                                  where state = 'ready' and affinity is not null and affinity = p.affinity
+                                    and route = p.route and priority = :priority and fair_key > :last_fair_key
+                                  order by fair_key limit 1), 1
+      from place p
+    union all
+    select l.route, l.affinity, (select fair_key from holdfast_job
+                                  where state = 'ready' and affinity is not null and affinity = l.affinity
+                                    and route = l.route and priority = :priority and fair_key > l.fair_key
+                                  order by fair_key limit 1), l.place + 1
+      from later l where l.fair_key is not null and l.place < :limit
+),
+earlier (route, affinity, fair_key, place) as (
+    select p.route, p.affinity, (select fair_key from holdfast_job
+                                  where state = 'ready' and affinity is not null and affinity = p.affinity
+                                    and route = p.route and priority = :priority
+                                  order by fair_key limit 1), 1
+      from place p
+    union all
+    select e.route, e.affinity, (select fair_key from holdfast_job
+                                  where state = 'ready' and affinity is not null and affinity = e.affinity
+                                    and route = e.route and priority = :priority and fair_key > e.fair_key
+                                  order by fair_key limit 1), e.place + 1
+      from earlier e where e.fair_key <= :last_fair_key and e.place < :limit
+)
+select route, fair_key, affinity from later where fair_key is not null
+union all
+select route, fair_key, affinity from earlier where fair_key <= :last_fair_key;
+
+-- name: ready_heads
+-- For each pair of route and fair_key: its first ready jobs at one priority.
+select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
+  from json_each(:places) p
+ cross join holdfast_job j
+ where j.seq in (select seq from holdfast_job
+                  where state = 'ready' and route = json_extract(p.value, '$[0]') and priority = :priority
+                    and fair_key = json_extract(p.value, '$[1]')
+                  order by due_at_ms, seq limit :limit);
+
+-- name: ready_heads_beside
+-- For each triple of route, fair_key and affinity: its first ready jobs at one priority.
+select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
+  from json_each(:places) p
+ cross join holdfast_job j
+ where j.seq in (select seq from holdfast_job
+                  where state = 'ready' and affinity is not null and affinity = json_extract(p.value, '$[2]')
+                    and route = json_extract(p.value, '$[0]') and priority = :priority
+                    and fair_key = json_extract(p.value, '$[1]')
+                  order by due_at_ms, seq limit :limit);
+
+-- name: ready_heads_of_tenant
+-- For each strict route: the first ready jobs of one tenant at one priority.
+select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
+  from json_each(:places) p
+ cross join holdfast_job j
+ where j.seq in (select seq from holdfast_job
+                  where state = 'ready' and fair_key = '' and tenant = :tenant
+                    and route = json_extract(p.value, '$[0]') and priority = :priority
+                  order by due_at_ms, seq limit :limit);
+
+-- name: ready_heads_of_tenant_beside
+-- For each strict route and each affinity: the first ready jobs of one tenant at one priority.
+select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
+  from json_each(:places) p
+ cross join holdfast_job j
+ where j.seq in (select seq from holdfast_job
+                  where state = 'ready' and fair_key = '' and affinity is not null
+                    and affinity = json_extract(p.value, '$[2]') and tenant = :tenant
+                    and route = json_extract(p.value, '$[0]') and priority = :priority
+                  order by due_at_ms, seq limit :limit);
+
+-- name: ready_stream
+-- Read the first ready jobs of one route, priority and fair_key. The plus before the value hides it from the planner: it
+-- would else compare it with the `fair_key = ''` of another partial index, and plan the statement anew at every call.
+select * from holdfast_job_row
+ where seq in (select seq from holdfast_job
+                where state = 'ready' and route = :route and priority = :priority and fair_key = +:fair_key
+                order by due_at_ms, seq limit :limit);
+
+-- name: ready_tops
+-- For each route: its highest priority with ready jobs, and the first and last fair_key there.
+with top (route, priority) as materialized (
+    select r.value, (select priority from holdfast_job
+                      where state = 'ready' and route = r.value
+                      order by priority desc limit 1)
+      from json_each(:routes) r
+)
+select route, priority,
+       (select fair_key from holdfast_job
+         where state = 'ready' and route = top.route and priority = top.priority
+         order by fair_key limit 1),
+       (select fair_key from holdfast_job
+         where state = 'ready' and route = top.route and priority = top.priority
+         order by fair_key desc limit 1)
+  from top
+ where priority is not null;
+
+-- name: ready_tops_of_tenant
+-- For each fair route: the highest priority at which one tenant has ready jobs, stepping down from the top. The plus
+-- before the value matters: see ready_stream.
+with recursive step (route, priority, found) as (
+    select r.value, t.priority, exists (select 1 from holdfast_job
+                                         where state = 'ready' and route = r.value
+                                           and priority = t.priority and fair_key = +:tenant)
+      from json_each(:routes) r
+      join holdfast_job t on t.seq = (select seq from holdfast_job
+                                       where state = 'ready' and route = r.value
+                                       order by priority desc limit 1)
+    union all
+    select s.route, t.priority, exists (select 1 from holdfast_job
+                                         where state = 'ready' and route = s.route
+                                           and priority = t.priority and fair_key = +:tenant)
+      from step s
+      join holdfast_job t on t.seq = (select seq from holdfast_job
+                                       where state = 'ready' and route = s.route and priority < s.priority
+                                       order by priority desc limit 1)
+     where not s.found
+)
+select route, priority, :tenant, :tenant from step where found;
+
+-- name: ready_tops_of_tenant_strict
+-- For each strict route: the highest priority at which one tenant has ready jobs.
+with top (route, priority) as materialized (
+    select r.value, (select priority from holdfast_job
+                      where state = 'ready' and fair_key = '' and tenant = :tenant and route = r.value
+                      order by priority desc limit 1)
+      from json_each(:routes) r
+)
+select route, priority, '', '' from top where priority is not null;
+
+-- name: ready_tops_one
+-- As ready_tops, for one route.
+select :value, priority,
+       (select fair_key from holdfast_job
+         where state = 'ready' and route = :value and priority = top.priority
+         order by fair_key limit 1),
+       (select fair_key from holdfast_job
+         where state = 'ready' and route = :value and priority = top.priority
+         order by fair_key desc limit 1)
+  from (select priority from holdfast_job
+         where state = 'ready' and route = :value
+         order by priority desc limit 1) top;

@@ -1,0 +1,32 @@
+-- Deleting what is finished and old.
+
+-- name: artifacts_delete
+-- Delete the artifacts of jobs.
+delete from holdfast_artifact where seq in (select value from json_each(:seqs));
+
+-- name: attempts_delete
+-- Delete the attempts of jobs.
+delete from holdfast_attempt where seq in (select value from json_each(:seqs));
+
+-- name: event_horizon_write
+-- Remember up to which event the log has been pruned.
+update holdfast_meta set value = cast(:event as text) where name = 'event_horizon';
+
+-- name: events_delete
+-- Delete the log up to one event.
+delete from holdfast_event where event <= :event;
+
+-- name: events_head
+-- Read the first events of the log with their moments, for pruning a prefix.
+select 0, event, at_ms from holdfast_event order by event limit :limit;
+
+-- name: jobs_delete
+-- Delete jobs.
+delete from holdfast_job where seq in (select value from json_each(:seqs));
+
+-- name: jobs_to_prune
+-- Find some jobs of one finished state that ended before a moment, earliest first.
+select seq from holdfast_job
+ where finished_at_ms is not null and state = :state and finished_at_ms < :before
+ order by finished_at_ms, seq
+ limit :limit;

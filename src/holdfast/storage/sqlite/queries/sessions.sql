@@ -1,0 +1,190 @@
+-- Sessions: entries in order, heads, claims and runtimes.
+
+-- name: jobs_unlocked
+-- Read jobs by their numbers without a lock, for those who have locked their session already.
+select * from holdfast_job_row where seq in (select value from json_each(:seqs));
+
+-- name: session_by_name
+-- Read one session by its name, locked where something is decided next.
+select * from holdfast_session_row where tenant = :tenant and name = :name;
+
+-- name: session_by_nonce
+-- Read the session that a worker claimed with a nonce of its choice, for a claim that is sent again.
+select * from holdfast_session_row
+ where claim_nonce is not null and claim_worker = :worker and claim_nonce = :nonce;
+
+-- name: session_claim_write
+-- Write a session's newest claim; while it is held, no head is on offer.
+update holdfast_session
+   set fence = :fence, claim_id = :claim_id, claim_worker = :worker, claim_nonce = :nonce, claim_token = :lease_token,
+       head_route = null, head_class = null, head_fair_key = null, head_seq = null
+ where number = :number;
+
+-- name: session_create
+-- Store a new session, unless it is there already.
+insert into holdfast_session (tenant, name) values (:tenant, :name) on conflict (tenant, name) do nothing;
+
+-- name: session_due
+-- Read some scheduled entries of a session whose moment has come.
+select * from holdfast_job_row
+ where session_number = :session and state = 'scheduled' and due_at_ms <= :now
+ order by due_at_ms
+ limit :limit;
+
+-- name: session_enqueue_seq_write
+-- Write the place of each session's newest entry.
+update holdfast_session set enqueue_seq = ? where number = ?;
+
+-- name: session_entries_in_order
+-- Read some entries of a session's line in enqueue order, those that a claim may meet.
+select seq, enqueue_seq, state, epoch, route, entry from holdfast_job
+ where session = :session and session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0)) and enqueue_seq > :after
+ order by enqueue_seq
+ limit :limit;
+
+-- name: session_entries_ready
+-- Read the chosen entries of a session that are still ready.
+select * from holdfast_job_row where seq in (select value from json_each(:seqs)) and +state = 'ready';
+
+-- name: session_entries_waiting
+-- Find the next entries of a session that wait, by their numbers, for a pass over all of them.
+select seq from holdfast_job
+ where session = :session and session is not null and seq > :after and state in ('scheduled', 'ready')
+ order by seq
+ limit :limit;
+
+-- name: session_entry_insert
+-- Store new entries of sessions, one for each row of values.
+insert into holdfast_job (
+    session, enqueue_seq, entry, route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
+    enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
+    dedupe_key, dedupe_kind, predecessor, digest, record_all, event_count,
+    attempt, epoch, cancel_requested, suspect, deferrals, releases
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0);
+
+-- name: session_expired
+-- Read some running entries of a session whose lease has expired.
+select * from holdfast_job_row
+ where session_number = :session and state = 'running' and lease_until_ms <= :now
+ order by lease_until_ms
+ limit :limit;
+
+-- name: session_fair_keys
+-- For each route and class: the next fair_key with a head on offer after the one served last, and the first of all.
+select (select head_fair_key from holdfast_session
+         where head_seq is not null and head_route = json_extract(p.value, '$[0]')
+           and head_class = json_extract(p.value, '$[1]') and head_fair_key > :last_fair_key
+         order by head_fair_key limit 1),
+       (select head_fair_key from holdfast_session
+         where head_seq is not null and head_route = json_extract(p.value, '$[0]')
+           and head_class = json_extract(p.value, '$[1]')
+         order by head_fair_key limit 1)
+  from json_each(:places) p;
+
+-- name: session_first_entries
+-- For each session: whether anything of it runs, and the first entry in its line. One with an empty line is left out.
+select s.value, exists (select 1 from holdfast_job r where r.session = s.value and r.state = 'running'),
+       j.seq, j.enqueue_seq, j.state, j.epoch, j.route, j.entry
+  from json_each(:sessions) s
+ cross join holdfast_job j
+ where j.seq = (select f.seq from holdfast_job f
+                 where f.session = s.value and f.session is not null
+                   and (f.state = 'ready' or (f.state = 'scheduled' and f.epoch > 0))
+                 order by f.enqueue_seq limit 1);
+
+-- name: session_first_ready
+-- Read the first of some sessions, in their order, that still offers a head. The cross join keeps that order.
+select s.* from json_each(:numbers) n
+ cross join holdfast_session_row s
+ where s.number = n.value and s.head_seq is not null
+ limit 1;
+
+-- name: session_heads
+-- For each route, class and fair_key: the sessions with the oldest heads on offer.
+select s.head_seq, s.number
+  from json_each(:places) p
+ cross join holdfast_session s
+ where s.number in (select h.number from holdfast_session h
+                     where h.head_seq is not null and h.head_route = json_extract(p.value, '$[0]')
+                       and h.head_class = json_extract(p.value, '$[1]') and h.head_fair_key = json_extract(p.value, '$[2]')
+                     order by h.head_seq limit :limit);
+
+-- name: session_heads_of_tenant
+-- For each route and class: one tenant's sessions with the oldest heads on offer in strict lanes, which have no fair_keys.
+select s.head_seq, s.number
+  from json_each(:places) p
+ cross join holdfast_session s
+ where s.number in (select h.number from holdfast_session h
+                     where h.head_seq is not null and h.head_fair_key = '' and h.tenant = :tenant
+                       and h.head_route = json_extract(p.value, '$[0]') and h.head_class = json_extract(p.value, '$[1]')
+                     order by h.head_seq limit :limit);
+
+-- name: session_heads_write
+-- Write which head each session offers.
+update holdfast_session set head_route = ?, head_class = ?, head_fair_key = ?, head_seq = ? where number = ?;
+
+-- name: session_lease_write
+-- Write who is a session's runtime, and until when.
+update holdfast_session
+   set generation = :generation, lease_token = :lease_token, lease_worker = :lease_worker,
+       lease_incarnation = :lease_incarnation, lease_until_ms = :lease_until_ms
+ where number = :number;
+
+-- name: session_next_moment
+-- Read when the next session lease expires.
+select (select lease_until_ms from holdfast_session where lease_until_ms is not null order by lease_until_ms limit 1);
+
+-- name: session_number
+-- Tell the number of a session without locking it, for those who lock its entries first.
+select number from holdfast_session where tenant = :tenant and name = :name;
+
+-- name: session_running
+-- Read the entries of a session that run.
+select * from holdfast_job_row where session_number = :session and state = 'running';
+
+-- name: session_running_entries
+-- Tell which entries of a session run, and under which lease.
+select seq, lease_token from holdfast_job where session = :session and session is not null and state = 'running';
+
+-- name: sessions_by_name
+-- Read sessions by their names.
+select s.* from json_each(:names) n
+  join holdfast_session_row s on s.tenant = json_extract(n.value, '$[0]') and s.name = json_extract(n.value, '$[1]');
+
+-- name: sessions_by_number
+-- Read sessions by their numbers.
+select * from holdfast_session_row where number in (select value from json_each(:numbers)) order by number;
+
+-- name: sessions_expired
+-- Read some sessions whose lease has expired, earliest first.
+select * from holdfast_session_row
+ where lease_until_ms is not null and lease_until_ms <= :now
+ order by lease_until_ms
+ limit :limit;
+
+-- name: sessions_unlocked
+-- Tell which of some sessions nobody else has in hand: all of them, as nobody else can write.
+select number from holdfast_session where number in (select value from json_each(:numbers));
+
+-- name: source_insert
+-- Remember the source keys of new entries.
+insert into holdfast_session_source (session, source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms)
+values (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: sources_delete
+-- Forget some source keys whose entries were deleted before a moment, earliest first.
+delete from holdfast_session_source
+ where (session, source_key) in (select session, source_key from holdfast_session_source
+                                  where deleted_at_ms is not null and deleted_at_ms < :before
+                                  order by deleted_at_ms limit :limit);
+
+-- name: sources_mark_deleted
+-- Note of jobs that are about to be deleted in which state and when, where a source key outlives them.
+update holdfast_session_source set state = :state, deleted_at_ms = :now
+ where seq in (select value from json_each(:seqs));
+
+-- name: sources_seen
+-- Read which of some source keys a session has seen, with what identifies the entry of each.
+select source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, deleted_at_ms
+  from holdfast_session_source
+ where session = :session and source_key in (select value from json_each(:keys));

@@ -1,0 +1,70 @@
+-- Settling: leases, progress, and the writes of transitions.
+
+-- name: job_acknowledge
+-- Acknowledge claims, one for each row of values, where they are still held.
+update holdfast_job set unacknowledged = 0
+ where seq = ? and epoch = ? and lease_token = ? and state = 'running' and lease_until_ms > ?;
+
+-- name: job_clear_suspicion
+-- Write jobs that are suspect no more, one for each row of values, but only onto the epoch each was decided for.
+update holdfast_job set suspect = ?, failure_reason = ?, failure_message = ? where seq = ? and epoch = ?;
+
+-- name: job_digest
+-- Write what tells whether a settlement sent again says the same, where the result alone does not tell it.
+update holdfast_job
+   set settle_digest = d.value
+  from json_each(:digests) d
+ where seq = cast(d.key as integer);
+
+-- name: job_done
+-- Write the ends of running jobs that succeeded: what they have in common once, and the result of each.
+-- The plus before the state keeps the planner from going through all that are running.
+update holdfast_job
+   set state = 'done', outcome = 'done', result = r.value, event_count = event_count + :counted,
+       finished_at_ms = :finished_at_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
+       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+  from json_each(:results) r
+ where seq = cast(r.key as integer) and +state = 'running';
+
+-- name: job_done_one
+-- As job_done, for one job.
+update holdfast_job
+   set state = 'done', outcome = 'done', result = :value, event_count = event_count + :counted,
+       finished_at_ms = :finished_at_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
+       failure_class = null, failure_reason = null, failure_message = null, failure_traceback = null
+ where seq = :key and state = 'running';
+
+-- name: job_lease
+-- Extend leases and write whether they are acknowledged, one for each row of values, but only of the claim they were
+-- asked for.
+update holdfast_job set lease_until_ms = ?, unacknowledged = ? where seq = ? and epoch = ?;
+
+-- name: job_progress
+-- Write what a running job says of itself.
+update holdfast_job set phase = :phase, percent = :percent where seq = :seq and epoch = :epoch;
+
+-- name: job_transition
+-- Write what a transition changed, one job for each row of values, but only onto the epoch it was decided for.
+update holdfast_job
+   set state = ?, fair_key = ?, due_at_ms = ?, deadline_at_ms = ?, finished_at_ms = ?, attempt = ?, epoch = ?,
+       worker = ?, incarnation = ?, lease_token = ?, lease_until_ms = ?, claim_place = ?, started_at_ms = ?, outcome = ?,
+       settle_digest = ?, phase = ?, percent = ?, cancel_requested = ?, suspect = ?, deferrals = ?,
+       deferred_since_ms = ?, releases = ?, failure_class = ?, failure_reason = ?, failure_message = ?,
+       failure_traceback = ?, predecessor = ?, event_count = ?, result = ?, unacknowledged = ?
+ where seq = ? and epoch = ?;
+
+-- name: jobs_current
+-- Read of some jobs only what may have changed since they were claimed, locked for what is decided next.
+select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
+  from holdfast_job where seq in (select value from json_each(:seqs));
+
+-- name: jobs_current_one
+-- As jobs_current, for one job.
+select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
+  from holdfast_job where seq = :value;
+
+-- name: jobs_suspect_of_worker
+-- Read some waiting suspect jobs that one start of a worker held last.
+select * from holdfast_job_row
+ where suspect = 1 and state in ('ready', 'scheduled', 'blocked') and worker = :worker and incarnation = :incarnation
+ limit :limit;

@@ -1,2 +1,0 @@
--- Read under which token and with which digest a kept attempt was settled.
-select lease_token, settle_digest from holdfast_attempt where seq = :seq and epoch = :epoch

@@ -1,2 +1,0 @@
--- Keep everybody else from deciding by the catalog: the only writer there can be has done so already.
-select 1

@@ -1,2 +1,0 @@
--- Read every route.
-select route, lane, kind, requires, placed, session from holdfast_route

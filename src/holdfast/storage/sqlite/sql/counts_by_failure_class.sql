@@ -1,5 +1,0 @@
--- Count failed jobs by the class of their failure.
-select failure_class, count(*) from holdfast_job
- where finished_at_ms is not null and state = 'failed' and failure_class is not null
-   and (:tenant is null or tenant = :tenant)
- group by failure_class

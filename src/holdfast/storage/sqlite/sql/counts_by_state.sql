@@ -1,2 +1,0 @@
--- Count jobs by state.
-select state, count(*) from holdfast_job where (:tenant is null or tenant = :tenant) group by state

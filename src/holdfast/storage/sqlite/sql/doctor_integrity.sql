@@ -1,2 +1,0 @@
--- Check that the file is sound, up to the first fault.
-pragma quick_check(1)

@@ -1,2 +1,0 @@
--- Tell how the journal is kept.
-pragma journal_mode

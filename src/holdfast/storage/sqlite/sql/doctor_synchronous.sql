@@ -1,2 +1,0 @@
--- Tell how often writes are forced to the disk.
-pragma synchronous

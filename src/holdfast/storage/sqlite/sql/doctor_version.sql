@@ -1,2 +1,0 @@
--- Tell the version of the SQLite library.
-select sqlite_version()

@@ -1,9 +1,0 @@
--- For each strict route and each affinity: the first ready jobs of one tenant at one priority.
-select j.seq, j.route, j.affinity, j.turn, j.due_at_ms
-  from json_each(:places) p
- cross join holdfast_job j
- where j.seq in (select seq from holdfast_job
-                  where state = 'ready' and turn = '' and affinity is not null
-                    and affinity = json_extract(p.value, '$[2]') and tenant = :tenant
-                    and route = json_extract(p.value, '$[0]') and priority = :priority
-                  order by due_at_ms, seq limit :limit)

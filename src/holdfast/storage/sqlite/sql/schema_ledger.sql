@@ -1,2 +1,0 @@
--- Read which migrations were applied, with their checksums.
-select number, checksum from holdfast_migration

@@ -1,2 +1,0 @@
--- Write the place of each session's newest batch.
-update holdfast_session set enqueue_seq = ? where number = ?
