@@ -71,6 +71,18 @@ class Sums:
 
 
 @COLOURS
+def test_the_traceback_names_the_line_that_raised_within_the_block(harness: Harness, awaited: bool) -> None:
+    sums = Sums(harness, awaited=awaited, max_attempts=1)
+    sums.error = ValueError("no")
+    made = sums.queue.enqueue("sum", {})
+    with at_work(sums.queue):
+        failure = ended(sums.queue, made.id).failure
+
+    assert failure is not None
+    assert "in add\n    raise self.error" in (failure.traceback or "")
+
+
+@COLOURS
 def test_writes_and_settlement_arrive_together(harness: Harness, awaited: bool) -> None:
     sums = Sums(harness, awaited=awaited)
     made = sums.queue.enqueue("sum", {})

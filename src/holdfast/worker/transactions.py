@@ -187,7 +187,7 @@ class SettlingTransaction:
         opened, self._opened = self._opened, None
         if opened is not None:
             try:
-                opened.__exit__(type(error), error, None)
+                opened.__exit__(type(error), error, error.__traceback__)
             except BaseException as raised:
                 if raised is not error:
                     raise
@@ -197,7 +197,7 @@ class SettlingTransaction:
         opened, self._opened_async = self._opened_async, None
         if opened is not None:
             try:
-                await opened.__aexit__(type(error), error, None)
+                await opened.__aexit__(type(error), error, error.__traceback__)
             except BaseException as raised:
                 if raised is not error:
                     raise
