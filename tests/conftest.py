@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 import pytest
 
 import holdfast
-from tests.support import postgres_server
+from tests.support import order, postgres_server
 from tests.support.clock import ManualClock
 from tests.support.filesystems import quick_folder
 from tests.support.stores import CHEAPEST_ENGINE, DURABLE_ENGINES, ENGINES, Harness
@@ -15,10 +15,11 @@ FAILED = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say where the PostgreSQL servers of this run are, and let what the tests start be interrupted."""
+    """Say where the PostgreSQL servers are, order the tests, and let what they start be interrupted."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell lets what it runs in the background ignore interrupts, and with it all that the tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(order)
     if not hasattr(config, "workerinput"):
         postgres_server.begin_run()
 

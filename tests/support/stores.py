@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -28,6 +30,16 @@ _harnesses: WeakKeyDictionary[holdfast.Queue, Harness] = WeakKeyDictionary()
 def statements_of(queue: holdfast.Queue) -> list[str]:
     """Return the names of the statements that *queue*, opened by a harness, has sent."""
     return _harnesses[queue].faults.seen
+
+
+@functools.cache
+def _migrated_file() -> bytes:
+    """Return the bytes of a SQLite file without rows: to migrate one takes as long as a short test."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "jobs.db"
+        with holdfast.connect(path) as queue:
+            queue.migrate()
+        return path.read_bytes()
 
 
 class Harness:
@@ -75,6 +87,8 @@ class Harness:
 
     def _store(self) -> Store:
         if not self._on_server:
+            if not self._in_memory and not Path(self._path).exists():
+                Path(self._path).write_bytes(_migrated_file())
             return SqliteStore(self._path, clock=self.clock, observe=self.faults)
         self._schema = self._schema or postgres_schemas.take()
         # The tables that a test makes for itself stand beside the store's own, and go with them.
