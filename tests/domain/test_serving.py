@@ -99,6 +99,12 @@ def test_a_finding_keeps_its_subject_while_its_number_changes() -> None:
     assert one.says != other.says
 
 
+def test_the_remedy_names_the_capabilities_that_are_required() -> None:
+    [finding] = unserved_findings([Unserved("default", "doc.chunk", ("big", "gpu"), 1, "no_worker")])
+
+    assert "kind doc.chunk and has big, gpu (--capability), or enqueue" in finding.remedy
+
+
 def test_very_many_findings_are_cut() -> None:
     findings = unserved_findings([Unserved("default", f"kind-{n}", (), 1, "no_worker") for n in range(50)])
 

@@ -116,3 +116,13 @@ def _things(connection: psycopg.Connection[tuple[object, ...]], schema: str) -> 
 def test_any_other_name_is_refused_at_once(url: str, name: object) -> None:
     with pytest.raises(InvalidInput):
         holdfast.connect(url, schema=name)  # type: ignore[arg-type]  # that is the point
+
+
+def test_a_store_names_its_schema_unless_it_is_the_usual_one() -> None:
+    usual, other = (
+        holdfast.connect("postgresql://db.internal:6432/shop", schema=name).store
+        for name in ("holdfast", "shop_jobs")
+    )
+
+    assert usual.description() == "db.internal:6432/shop"
+    assert other.description() == "db.internal:6432/shop (schema shop_jobs)"

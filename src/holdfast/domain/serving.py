@@ -96,4 +96,5 @@ def _takes(worker: WorkerInfo, lane: str, kind: str, requires: Collection[str]) 
 def _remedy(one: Unserved) -> str:
     if one.reason == "lane_paused":
         return f"`holdfast lanes set {one.lane} --state active` lets workers take them"
-    return f"start a worker that takes lane {one.lane} and kind {one.kind}, or enqueue where one does"
+    having = f" and has {', '.join(one.requires)} (--capability)" if one.requires else ""
+    return f"start a worker that takes lane {one.lane} and kind {one.kind}{having}, or enqueue where one does"

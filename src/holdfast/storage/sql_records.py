@@ -103,7 +103,7 @@ class SqlRecords(SqlQueries):
 
     async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
         """Return since when the first jobs of each route have been due."""
-        rows = await self.query("backlog_oldest", {"priorities": priorities, "turns": fair_keys})
+        rows = await self.query("backlog_oldest", {"priorities": priorities, "fair_keys": fair_keys})
         return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
 
     async def unfinished_counts(self, now: Now, most: int) -> tuple[int, int, int, int, int]:

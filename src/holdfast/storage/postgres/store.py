@@ -45,6 +45,7 @@ from holdfast.storage.transaction import Operation, PlainForm, run_sync
 
 T = TypeVar("T")
 
+_SCHEMA_DEFAULT = "holdfast"
 # How long calls that are to be interrupted may take to end by themselves, and after that.
 _INTERRUPT_SECONDS = 0.25
 # What came over a fork. The parent goes on using its connections, so that here they are kept and never touched.
@@ -58,7 +59,7 @@ class PostgresStore:
         self,
         url: str,
         *,
-        schema: str = "holdfast",
+        schema: str = _SCHEMA_DEFAULT,
         listen_url: str | None = None,
         migrates: bool = True,
         clock: Clock | None = None,
@@ -348,8 +349,9 @@ class PostgresStore:
         )
 
     def description(self) -> str:
-        """Return host, port and database."""
-        return described(self._url)
+        """Return host, port and database, and the schema unless it has the usual name."""
+        schema = self._terms.schema
+        return described(self._url) + ("" if schema == _SCHEMA_DEFAULT else f" (schema {schema})")
 
     def address(self) -> dict[str, Any] | None:
         """Return what another process opens the same schema by; none for one with a clock of its own."""
