@@ -102,7 +102,7 @@ def _buried(routing: RoutingTable, session: Session, source: SourceRow) -> Job:
         "kind": key.kind,
         "lane": key.lane,
         "tenant": session.tenant,
-        "turn": "",
+        "fair_key": "",
         "requires_json": key.requires_json,
         "payload_json": "null",
         "headers_json": "{}",
