@@ -78,7 +78,7 @@ def test_a_job_past_its_deadline_is_not_started_however_many_there_are(
     harness: Harness, queue: Queue, clock: ManualClock, kinds: int
 ) -> None:
     """More than one claim ends on its way, so that some stand at the head when it comes to leasing."""
-    count = 12 * limits.BITE
+    count = 12 * limits.CHUNK
     queue.enqueue_many([NewJob(f"kind{number % kinds}", deadline=10) for number in range(count)])
     clock.advance(11)
     queue.enqueue("kind0", "in time")

@@ -510,9 +510,9 @@ class TestCancelling:
 
     def test_more_than_a_bite_is_cancelled(self, queue: Queue) -> None:
         words = {"kind": "chat.message", "session": SESSION}
-        queue.enqueue_many([words] * (limits.BITE + 10))
+        queue.enqueue_many([words] * (limits.CHUNK + 10))
 
-        assert len(queue.cancel_session(SESSION)) == limits.BITE + 10
+        assert len(queue.cancel_session(SESSION)) == limits.CHUNK + 10
         assert queue.claim_any_session() is None
 
 

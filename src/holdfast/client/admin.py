@@ -58,8 +58,8 @@ class AdminOperations:
         asked = [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
         tenant = validate_calls.tenant(tenant)
         total = Requeued([], [])
-        for at in range(0, len(asked), limits.BITE):
-            _add(total, await self.runner.write(admin_operations.requeue_many, asked[at : at + limits.BITE], tenant))
+        for at in range(0, len(asked), limits.CHUNK):
+            _add(total, await self.runner.write(admin_operations.requeue_many, asked[at : at + limits.CHUNK], tenant))
         return total
 
     async def requeue_failed(
@@ -80,7 +80,7 @@ class AdminOperations:
         )
         total, after = Requeued([], []), None
         while True:
-            page = await self.runner.read(job_operations.jobs, wanted, after, limits.BITE)
+            page = await self.runner.read(job_operations.jobs, wanted, after, limits.CHUNK)
             found = [job.id for job in page]
             _add(total, await self.runner.write(admin_operations.requeue_many, found, wanted.tenant))
             after = page.cursor

@@ -44,6 +44,7 @@ from holdfast.operations import claim as claim_operations
 from holdfast.operations import events as event_operations
 from holdfast.operations import jobs as job_operations
 from holdfast.operations import lease as lease_operations
+from holdfast.operations import maintenance
 from holdfast.operations import retention as retention_operations
 from holdfast.operations import workers as worker_operations
 from holdfast.storage.notifications import job_topic, lane_topic
@@ -296,7 +297,7 @@ class Operations(AdminOperations, SessionOperations):
         if not overdue:
             return job
         # The deadline has passed and no worker came by to notice: whoever waits brings it to its end.
-        await self.runner.write(claim_operations.expire_overdue)
+        await self.runner.write(maintenance.fail_late_jobs)
         return await self.runner.read(job_operations.get, job_id, tenant)
 
     async def jobs(
@@ -518,7 +519,7 @@ class Operations(AdminOperations, SessionOperations):
                     return []
                 tried = False
                 # A job that falls due or a lease that expires sends no notification.
-                coming = await self.runner.read(claim_operations.seconds_to_come)
+                coming = await self.runner.read(claim_operations.seconds_to_next_change)
                 left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
 
     def _claim_request(self, limit: int, words: ClaimOptions) -> ClaimRequest:

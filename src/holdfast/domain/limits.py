@@ -94,5 +94,5 @@ WORKERS_FORGOTTEN_MS: Final = 7 * DAY_MS
 
 # History and housekeeping.
 ATTEMPTS_KEPT: Final = 100
-BITE: Final = 200
+CHUNK: Final = 200
 SOURCE_KEYS_KEPT_MS_DEFAULT: Final = 7 * DAY_MS

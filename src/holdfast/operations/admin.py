@@ -150,4 +150,4 @@ async def restore_kind(tx: Transaction, kind: str) -> bool:
 
 async def waiting_on(tx: Transaction, routes: Sequence[int], after: int) -> list[int]:
     """Return the next waiting jobs of these routes in enqueue order, a bite of them."""
-    return await tx.waiting_seqs(routes, after, limits.BITE)
+    return await tx.waiting_seqs(routes, after, limits.CHUNK)

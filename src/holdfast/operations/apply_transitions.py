@@ -24,15 +24,17 @@ async def apply_transitions(
     """Write *steps* with their history and events, free successors, and return the jobs they leave, in order."""
     if not steps:
         return []
-    placed = [_in_this_house(routing, step, now) for step in steps]
+    placed = [_apply_lane_rules(routing, step, now) for step in steps]
     await tx.apply(placed, now)
-    return await conclude_steps(tx, routing, placed, now)
+    return await finish_transitions(tx, routing, placed, now)
 
 
-async def conclude_steps(tx: Transaction, routing: RoutingTable, steps: Sequence[Transition], now: Now) -> list[Job]:
+async def finish_transitions(
+    tx: Transaction, routing: RoutingTable, steps: Sequence[Transition], now: Now
+) -> list[Job]:
     """Do what follows from *steps* that are written and recorded, and return the jobs they leave, in order."""
     after = [step.after for step in steps]
-    await signal_jobs(tx, after)
+    await notify_jobs(tx, after)
     await _free_successors(tx, routing, steps, now)
     # A claim writes its session itself.
     touched = {
@@ -48,7 +50,7 @@ async def conclude_steps(tx: Transaction, routing: RoutingTable, steps: Sequence
 # --- lane rules ----------------------------------------------------------------------------------------------------
 
 
-def _in_this_house(routing: RoutingTable, step: Transition, now: Now) -> Transition:
+def _apply_lane_rules(routing: RoutingTable, step: Transition, now: Now) -> Transition:
     """Apply lane rules: retire jobs of retired kinds and set the fairness key."""
     before, after, event = step
     if after.state in WAITING:
@@ -71,7 +73,7 @@ def records(routing: RoutingTable, job: Job, event: EventName) -> bool:
     return event in TERMINAL or bool(job.record_all) or job.lane in routing.loud
 
 
-async def signal_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
+async def notify_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Wake those who wait for what has finished, and claimers in lanes where something came or will come."""
     topics = [job_topic(job.id) for job in jobs if job.state in FINISHED]
     # A scheduled job concerns claimers too: it may fall due before anything they know of.

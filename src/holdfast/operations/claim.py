@@ -1,10 +1,9 @@
-"""Handing work out: tidy up in bounded bites, choose by the order, lease what was chosen."""
+"""Claiming: run due maintenance, select ready jobs in claim order, lease them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast.domain import limits, transitions
@@ -15,56 +14,63 @@ from holdfast.domain.events import EventName
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
-from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions, records
-from holdfast.operations.fairness import remember_fair_key
 from holdfast.operations.lease import acknowledge_held
-from holdfast.operations.sessions import only_free
+from holdfast.operations.maintenance import run_due_maintenance, run_maintenance
+from holdfast.operations.sessions import lock_free_sessions
 from holdfast.operations.settle import settle_under
-from holdfast.storage.contract import Due, ReadyJobs, ReadyRequest, Transaction
+from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest, Transaction
 
-_BITES_MAX = 10
+_CHUNKS_MAX = 10
 _CLAIMED: Final[EventName] = "claimed"
 
 
 async def claim_jobs(tx: Transaction, request: ClaimRequest) -> list[Claim]:
-    """Lease up to the limit of ready jobs, in the order of claiming."""
-    routing, untidy, now = await tx.begin_claim()
-    return await _claim(tx, routing, request, untidy, now)
+    """Lease up to `request.limit` ready jobs to one worker, in claim order.
+
+    If the request repeats an earlier one, return the jobs that were leased then and are still held.
+    """
+    routing, due, now = await tx.begin_claim()
+    return await _claim(tx, routing, request, due, now)
 
 
 async def settle_and_claim(
     tx: Transaction,
-    wanted: Sequence[tuple[Claim, CheckedOutcome]],
+    outcomes: Sequence[tuple[Claim, CheckedOutcome]],
     started: Sequence[Lease],
     request: ClaimRequest,
 ) -> tuple[list[Settlement], list[Claim]]:
-    """Settle, acknowledge what has *started* and claim in one transaction, which is opened with one statement."""
-    routing, untidy, now = await tx.begin_claim()
-    settlements = (await settle_under(tx, routing, wanted)) if wanted else []
+    """Settle, acknowledge the *started* leases and claim, in one transaction that begins with one statement."""
+    routing, due, now = await tx.begin_claim()
+    settlements = (await settle_under(tx, routing, outcomes)) if outcomes else []
     await acknowledge_held(tx, started)
-    if any(checked.follow_ups for _, checked in wanted):
-        # They may have brought new routes.
+    if any(checked.follow_ups for _, checked in outcomes):
+        # Follow-ups may have added routes.
         routing = await tx.routing()
-    claims = await _claim(tx, routing, request, untidy, now)
+    claims = await _claim(tx, routing, request, due, now)
     return settlements, claims
 
 
-async def _claim(tx: Transaction, routing: RoutingTable, request: ClaimRequest, untidy: Due, now: Now) -> list[Claim]:
+async def _claim(
+    tx: Transaction, routing: RoutingTable, request: ClaimRequest, due: frozenset[PassName], now: Now
+) -> list[Claim]:
     if request.exclusive:
         await _supersede(tx, routing, request)
-    if request.resent and (held := (await _held_already(tx, request))):
+    if request.resent and (held := (await _find_held(tx, request))):
         return held
     if request.cut_off:
-        # Before leases that have ended are taken back below, which would make their jobs suspect.
+        # Maintenance would take back the expired leases and make their jobs suspect.
         await _clear_suspicion(tx, routing, request.worker, request.incarnation)
-    await tidy(tx, routing, untidy, now)
+    await run_maintenance(tx, routing, due, now)
     jobs = await _take(tx, routing, request)
     return [Claim(job, request.lease_ms) for job in jobs]
 
 
-async def _held_already(tx: Transaction, request: ClaimRequest) -> list[Claim]:
-    """Return what this very claim was given before, if its answer was lost."""
+async def _find_held(tx: Transaction, request: ClaimRequest) -> list[Claim]:
+    """Return the jobs that an earlier send of the same claim has leased.
+
+    Lock the token first, so that a send that is still in flight is decided before this one.
+    """
     await tx.lock_claim_token(request.worker, request.lease_token)
     jobs = await tx.jobs_held(request.worker, request.lease_token)
     now = await tx.now()
@@ -74,12 +80,12 @@ async def _held_already(tx: Transaction, request: ClaimRequest) -> list[Claim]:
 
 
 async def undo_settle_and_claim(tx: Transaction, both: tuple[list[Settlement], list[Claim]]) -> None:
-    """Give back what a fused call has leased; its settlements stay."""
+    """Release the jobs that a settle-and-claim has leased; its settlements stay."""
     await undo_claims(tx, both[1])
 
 
 async def undo_claims(tx: Transaction, claims: Sequence[Claim]) -> None:
-    """Give back what a call has leased itself."""
+    """Release the jobs that this call has leased, not those that it found held already."""
     leased = [claim for claim in claims if not claim.repeated]
     if not leased:
         return
@@ -89,11 +95,11 @@ async def undo_claims(tx: Transaction, claims: Sequence[Claim]) -> None:
     decided = [
         transitions.withdraw(jobs[claim.job.seq], claim.lease, now) for claim in leased if claim.job.seq in jobs
     ]
-    await apply_transitions(tx, routing, [step for step in decided if step is not None], now)
+    await apply_transitions(tx, routing, [transition for transition in decided if transition is not None], now)
 
 
-async def seconds_to_come(tx: Transaction) -> float:
-    """Return in how many seconds, at the earliest, a job falls due or a lease expires; infinite if none will."""
+async def seconds_to_next_change(tx: Transaction) -> float:
+    """Return the seconds until the next job is due or the next lease expires; infinite if there is none."""
     due_at_ms, lease_until_ms = await tx.next_moments()
     now = await tx.now()
     waits = [
@@ -104,30 +110,30 @@ async def seconds_to_come(tx: Transaction) -> float:
     return max(min(waits), 0) / 1000 if waits else math.inf
 
 
-# --- choosing and leasing ------------------------------------------------------------------------------------------
+# --- selecting and leasing ------------------------------------------------------------------------------------------
 
 
 async def _take(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -> list[Job]:
     routes = routing.serving(request.lanes, request.kinds, request.capabilities)
     preference, taken = request.preference, list[Job]()
-    bites_left = _BITES_MAX
+    chunks_left = _CHUNKS_MAX
     while routes and len(taken) < request.limit:
-        # Past its bound an affinity gives way to one job at a time, until that brings another affinity.
+        # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
         limit = 1 if preference.expired else request.limit - len(taken)
-        wanted = ReadyRequest(request, preference, routes, limit, len(taken), routing.loud)
-        selection = await tx.select_ready(wanted)
+        ready = ReadyRequest(request, preference, routes, limit, len(taken), routing.loud)
+        selection = await tx.select_ready(ready)
         if selection is not None and not selection.jobs:
-            # What comes next would be one affinity too many.
+            # The next job has an affinity that the claim may not add.
             break
         if selection is not None:
             jobs = await _lease(tx, routing, request, selection, len(taken))
-            await remember_fair_key(tx, selection, jobs)
+            await _remember_fair_key(tx, selection, jobs)
             taken += jobs
             preference = preference.after(jobs[-1].affinity) if jobs else preference
             preference = preference.holding(job.affinity for job in jobs)
-        elif bites_left and (await _tidy_more(tx, routing)):
-            # What this claim could take may stand behind what others could; it looks so far and no further.
-            bites_left -= 1
+        elif chunks_left and await run_due_maintenance(tx, routing):
+            # Jobs this claim could take may become ready only after more maintenance; look a bounded number of times.
+            chunks_left -= 1
         else:
             break
     return taken
@@ -136,11 +142,11 @@ async def _take(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -
 async def _lease(
     tx: Transaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs, place: int
 ) -> list[Job]:
-    """Lease the chosen jobs, the first at *place* of the batch; one whose deadline has passed ends instead."""
+    """Lease the selected jobs, the first with index *place* in the claim; fail those whose deadline has passed."""
     chosen = selection.jobs
     if selection.leased_at is not None:
-        told = {job.seq: _CLAIMED for job in chosen if records(routing, job, _CLAIMED)}
-        await tx.append_events(told, selection.leased_at)
+        recorded = {job.seq: _CLAIMED for job in chosen if records(routing, job, _CLAIMED)}
+        await tx.append_events(recorded, selection.leased_at)
         return chosen
     now = await tx.now()
     late = [job for job in chosen if transitions.overdue(job, now)]
@@ -151,66 +157,33 @@ async def _lease(
     return await apply_transitions(tx, routing, started, now)
 
 
-# --- tidying -------------------------------------------------------------------------------------------------------
-
-
-async def _tidy_more(tx: Transaction, routing: RoutingTable) -> bool:
-    """Tidy another bite; tell if there was anything."""
-    _, untidy, now = await tx.begin_claim(thorough=True)
-    return await tidy(tx, routing, untidy, now)
-
-
-async def tidy(tx: Transaction, routing: RoutingTable, untidy: Due, now: Now) -> bool:
-    """Promote due jobs, take back expired ones, fail late ones, a chunk of each; return whether there were any."""
-    tidied = False
-    if untidy.late:
-        tidied |= await _bite(
-            tx, routing, await tx.late_jobs(now, limits.BITE), partial(transitions.miss_deadline, now=now), now
-        )
-    if untidy.expired:
-        expired = await tx.expired_jobs(now, limits.BITE)
-        tidied |= await _bite(tx, routing, expired, partial(transitions.expire, now=now), now)
-    if untidy.due:
-        tidied |= await _bite(tx, routing, await tx.due_jobs(now, limits.BITE), transitions.promote, now)
-    return tidied
-
-
-async def expire_overdue(tx: Transaction) -> bool:
-    """End a bite of the waiting jobs whose deadline has passed; tell if there were any."""
-    routing = await tx.routing()
-    now = await tx.now()
-    return await _bite(
-        tx, routing, await tx.late_jobs(now, limits.BITE), partial(transitions.miss_deadline, now=now), now
-    )
-
-
-async def _bite(
-    tx: Transaction, routing: RoutingTable, found: Sequence[Job], decide: Callable[[Job], Transition], now: Now
-) -> bool:
-    jobs = await only_free(tx, found)
-    await apply_transitions(tx, routing, [decide(job) for job in jobs], now)
-    return bool(jobs)
+async def _remember_fair_key(tx: Transaction, selected: ReadyJobs, jobs: Sequence[Job]) -> None:
+    """Store the fairness key served last, if claims take tenants in turn and it has changed."""
+    if selected.fair_scope is None or not jobs or jobs[-1].fair_key == selected.last_fair_key:
+        return
+    first = selected.last_fair_key is None
+    await tx.set_last_fair_key(selected.fair_scope, jobs[-1].fair_key, await tx.now(), first=first)
 
 
 # --- workers that were cut off -------------------------------------------------------------------------------------
 
 
 async def _clear_suspicion(tx: Transaction, routing: RoutingTable, worker: str, incarnation: str) -> None:
-    """Clear the suspicion of what one start of a worker held when its leases expired.
+    """Clear the suspicion of jobs that one incarnation of a worker held when their leases expired.
 
-    Leases that have expired but were not taken back yet are taken back here, so that their jobs never become suspect.
+    Take back its expired leases here, so that their jobs do not become suspect.
     """
     now = await tx.now()
-    while expired := await tx.expired_jobs_of(worker, incarnation, now, limits.BITE):
-        jobs = await only_free(tx, expired)
+    while expired := await tx.expired_jobs_of(worker, incarnation, now, limits.CHUNK):
+        jobs = await lock_free_sessions(tx, expired)
         if not jobs:
             break
         await apply_transitions(tx, routing, [transitions.expire(job, now, lived=True) for job in jobs], now)
-    while suspects := await tx.suspect_jobs_of(worker, incarnation, limits.BITE):
+    while suspects := await tx.suspect_jobs_of(worker, incarnation, limits.CHUNK):
         decided = [transitions.clear_suspicion(job, worker, incarnation) for job in suspects]
         cleared = [job for job in decided if job is not None]
         await tx.clear_suspicion(cleared)
-        if len(cleared) < limits.BITE:
+        if len(cleared) < limits.CHUNK:
             break
 
 
@@ -218,7 +191,7 @@ async def _clear_suspicion(tx: Transaction, routing: RoutingTable, worker: str, 
 
 
 async def _supersede(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -> None:
-    """Make this start the only one of its worker; refuse one that a later start has superseded."""
+    """Make this incarnation the only one of its worker; raise `Conflict` if a later one has superseded it."""
     superseded = await tx.is_superseded(request.worker, request.incarnation)
     if superseded:
         raise Conflict(f"a later start of the exclusive worker {request.worker!r} has taken over from this one")
@@ -227,5 +200,5 @@ async def _supersede(tx: Transaction, routing: RoutingTable, request: ClaimReque
     now = await tx.now()
     await tx.supersede(request.worker, request.incarnation, now)
     chance = tx.random()
-    while held := await tx.jobs_held_by_others(request.worker, request.incarnation, limits.BITE):
+    while held := await tx.jobs_held_by_others(request.worker, request.incarnation, limits.CHUNK):
         await apply_transitions(tx, routing, [transitions.take_back(job, now, chance) for job in held], now)

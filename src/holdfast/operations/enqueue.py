@@ -16,7 +16,7 @@ from holdfast.domain.job import HOLDING_KEY, Job
 from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import RouteKey, RoutingTable
-from holdfast.operations.apply_transitions import apply_transitions, records, signal_jobs
+from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
 from holdfast.operations.routing import intern_routes
 from holdfast.operations.session_enqueue import Entered, enter_sessions, place_entry, seen_before, write_sessions
 from holdfast.storage.contract import Met, SessionName, Transaction
@@ -277,7 +277,7 @@ async def _write_new(tx: Transaction, intake: _Intake) -> None:
     jobs = [job for _, job in intake.fresh]
     intake.fresh.clear()
     await tx.append_events({job.seq: "enqueued" for job in jobs if job.event_count}, intake.now)
-    await signal_jobs(tx, jobs)
+    await notify_jobs(tx, jobs)
     if entries:
         await write_sessions(tx, intake.routing, list(intake.entered.values()), entries, intake.now)
 

@@ -12,7 +12,7 @@ from holdfast.storage.contract import Transaction
 async def prune_jobs(tx: Transaction, state: State, age_ms: int) -> int:
     """Delete a chunk of the jobs that ended in *state* longer ago than *age_ms*, with all that belongs to them."""
     now = await tx.now()
-    return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.BITE)
+    return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.CHUNK)
 
 
 async def count_prunable_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
@@ -28,7 +28,7 @@ async def count_prunable_events(tx: Transaction, age_ms: int) -> tuple[int, bool
 async def prune_sources(tx: Transaction, age_ms: int) -> int:
     """Forget a chunk of the source keys whose entries were deleted longer ago than *age_ms*."""
     now = await tx.now()
-    return await tx.forget_source_keys(now.wall_ms - age_ms, limits.BITE)
+    return await tx.forget_source_keys(now.wall_ms - age_ms, limits.CHUNK)
 
 
 async def prune_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
@@ -38,10 +38,10 @@ async def prune_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
     """
     now = await tx.now()
     before_ms = now.wall_ms - age_ms
-    head = await tx.oldest_events(limits.BITE)
+    head = await tx.oldest_events(limits.CHUNK)
     old = list(takewhile(lambda event: event[1] < before_ms, head))
     if old:
         await tx.delete_events(old[-1][0])
-    if len(old) < len(head) or len(head) == limits.BITE:
+    if len(old) < len(head) or len(head) == limits.CHUNK:
         return len(old), False
     return len(old), await tx.events_held_back(head[-1][0] if head else (0, 0))

@@ -20,8 +20,9 @@ from holdfast.domain.session_leases import SessionClaim, SessionFence, check_run
 from holdfast.domain.sessions import Session, WorkClass
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions
-from holdfast.operations.claim import seconds_to_come, tidy, undo_claims
+from holdfast.operations.claim import seconds_to_next_change, undo_claims
 from holdfast.operations.lease import held_job
+from holdfast.operations.maintenance import run_due_maintenance, run_maintenance
 from holdfast.operations.session_candidates import offered_sessions, remember_session_fair_key
 from holdfast.operations.session_lease import end_expired
 from holdfast.operations.sessions import choose_from_line
@@ -29,7 +30,7 @@ from holdfast.storage.contract import OvertakenError, Transaction
 
 # How many sessions that turn out to have nothing for it, or to be in other hands, a claim of any passes by.
 _TRIES_MAX = 64
-_BITES_MAX = 10
+_CHUNKS_MAX = 10
 
 
 async def claim_session(tx: Transaction, request: SessionRequest) -> SessionClaim | None:
@@ -52,29 +53,28 @@ async def claim_session(tx: Transaction, request: SessionRequest) -> SessionClai
 
 async def claim_any_session(tx: Transaction, request: SessionRequest) -> SessionClaim | None:
     """Lease the next run of whichever session is ready: the oldest head of the tenant whose turn it is."""
-    routing, untidy, now = await tx.begin_claim(thorough=True)
+    routing, due, now = await tx.begin_claim(thorough=True)
     if request.resent:
         holder = request.holder
         await tx.lock_claim_token(holder.worker, holder.nonce)
         for session in await tx.sessions_by_nonce(holder.worker, holder.nonce):
             if again := await _given_before(tx, session, request):
                 return again
-    await tidy(tx, routing, untidy, now)
+    await run_maintenance(tx, routing, due, now)
     await end_expired(tx, routing, now)
-    for _ in range(_BITES_MAX):
+    for _ in range(_CHUNKS_MAX):
         claim = await _claim_offered(tx, routing, request)
         if claim is not None:
             return claim
         # What this claim could take may stand behind what others could; it looks so far and no further.
-        _, untidy, now = await tx.begin_claim(thorough=True)
-        if not ((await tidy(tx, routing, untidy, now)) or (await end_expired(tx, routing, now))):
+        if not (await run_due_maintenance(tx, routing) or await end_expired(tx, routing, await tx.now())):
             break
     return None
 
 
 async def seconds_to_session(tx: Transaction) -> float:
     """Return in how many seconds, at the earliest, an entry falls due or a lease expires; infinite if none will."""
-    jobs = await seconds_to_come(tx)
+    jobs = await seconds_to_next_change(tx)
     lease_until_ms = await tx.next_session_expiry()
     now = await tx.now()
     session = math.inf if lease_until_ms is None else max(lease_until_ms - now.lease_ms, 0) / 1000
@@ -293,7 +293,7 @@ async def _bites(
 ) -> bool:
     """Apply a transition to all of one session's entries that *find* returns, a chunk at a time."""
     moved = False
-    while jobs := await find(now, limits.BITE):
+    while jobs := await find(now, limits.CHUNK):
         await apply_transitions(tx, routing, [decide(job) for job in jobs], now)
         moved = True
     return moved

@@ -86,7 +86,7 @@ async def close_session(tx: Transaction, lease: SessionLease) -> None:
 
 async def end_expired(tx: Transaction, routing: RoutingTable, now: Now) -> bool:
     """End a bite of the session leases that have expired, so that their sessions are on offer again."""
-    ended = [end_lease(session) for session in await tx.expired_sessions(now, limits.BITE)]
+    ended = [end_lease(session) for session in await tx.expired_sessions(now, limits.CHUNK)]
     for session in ended:
         await tx.write_session_lease(session)
     await refresh_heads(tx, routing, ended, now)

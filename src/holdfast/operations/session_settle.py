@@ -86,7 +86,7 @@ async def cancel_waiting(tx: Transaction, tenant: str, name: str, after: int) ->
     """Cancel a bite of the session's entries that nobody has in hand; return their ids and where to go on."""
     routing = await tx.routing()
     number = await tx.session_number(tenant, name)
-    seqs = [] if number is None else await tx.session_waiting(number, after, limits.BITE)
+    seqs = [] if number is None else await tx.session_waiting(number, after, limits.CHUNK)
     if not seqs:
         return [], None
     found = await tx.jobs_by_seq(seqs)
@@ -94,4 +94,4 @@ async def cancel_waiting(tx: Transaction, tenant: str, name: str, after: int) ->
     waiting = [job for job in found if job.state in WAITING]
     steps = [step for job in waiting if (step := transitions.cancel(job, force=False, now=now)) is not None]
     cancelled = await apply_transitions(tx, routing, steps, now)
-    return [job.id for job in cancelled], seqs[-1] if len(seqs) == limits.BITE else None
+    return [job.id for job in cancelled], seqs[-1] if len(seqs) == limits.CHUNK else None

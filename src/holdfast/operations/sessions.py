@@ -30,7 +30,7 @@ from holdfast.storage.notifications import session_topic, sessions_topic
 _FIRST = Wanted("next", "idle", 1)
 
 
-async def only_free(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
+async def lock_free_sessions(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
     """Leave out entries whose session somebody else has in hand, and lock the sessions of the others.
 
     For whoever tidies up: a claim of something quite different must not wait for a session.

@@ -13,7 +13,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.outcomes import CheckedOutcome, Done
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
-from holdfast.operations.apply_transitions import apply_transitions, conclude_steps
+from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
 from holdfast.operations.enqueue import KEYS_LOCKED_MAX, enqueue_jobs, is_shared, lock_met
 from holdfast.operations.lease import held_job, write_artifacts
 from holdfast.storage.contract import Transaction
@@ -82,7 +82,7 @@ async def _succeed_at_once(
         return {}
     now = await tx.now()
     steps = await tx.finish_held([wanted[place] for place in places.values()], now)
-    jobs = await conclude_steps(tx, routing, list(steps.values()), now)
+    jobs = await finish_transitions(tx, routing, list(steps.values()), now)
     return {places[job.seq]: Settlement(wanted[places[job.seq]][0], job) for job in jobs}
 
 

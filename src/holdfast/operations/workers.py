@@ -11,7 +11,7 @@ async def beat(tx: Transaction, worker: WorkerInfo) -> None:
     """Store what one start of a worker says of itself, and delete a few that have been silent for long."""
     now = await tx.now()
     await tx.write_worker(worker, now)
-    await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.BITE)
+    await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.CHUNK)
 
 
 async def leave(tx: Transaction, worker: str, incarnation: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.domain.claim_order import Preference
 from holdfast.domain.claims import Claim, ClaimRequest, Lease
@@ -57,15 +57,8 @@ class OvertakenError(RuntimeError):
     """
 
 
-class Due(NamedTuple):
-    """Which kinds of maintenance have something to do."""
-
-    due: bool
-    """Scheduled jobs have become due."""
-    expired: bool
-    """Leases have expired."""
-    late: bool
-    """Waiting jobs have passed their deadline."""
+PassName: TypeAlias = Literal["schedules", "leases", "deadlines"]
+"""A maintenance pass: scheduled jobs that are due, leases that have expired, deadlines that have passed."""
 
 
 class ReadyRequest(NamedTuple):
@@ -221,7 +214,7 @@ class Transaction(ABC):
     # --- claim ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, Due, Now]:
+    async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, frozenset[PassName], Now]:
         """Return what every claim starts with: the routing, what maintenance is due, and the clock.
 
         An engine that remembers up to when nothing was due looks from there on, unless *thorough*.

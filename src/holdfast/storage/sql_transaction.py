@@ -21,7 +21,7 @@ from holdfast.domain.outcomes import Artifact, CheckedOutcome
 from holdfast.domain.results import ArtifactInfo, CountBy, JobFilter, Tally
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.transitions import Transition
-from holdfast.storage.contract import Due, JobPosition, Met, NextMoments
+from holdfast.storage.contract import JobPosition, Met, NextMoments, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_records import SqlRecords
 from holdfast.storage.sql_sessions import SqlSessions
@@ -243,12 +243,12 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     # --- claim ------------------------------------------------------------------------------------------------------
 
-    async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, Due, Now]:
+    async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, frozenset[PassName], Now]:
         """Return what every claim starts with, by one query."""
         now = await self.now()
         values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms, **self._seen_from(thorough=thorough)}
         [[version, *found]] = await self.query("claim_header", values)
-        due = Due(*map(bool, found))
+        due = frozenset(name for name, is_due in zip(_PASSES, found, strict=True) if is_due)
         self._seen(now, due, thorough=thorough)
         return await self._routing_at(int(version)), due, now
 
@@ -256,7 +256,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Return from which moments on to look for due maintenance, as values of the query."""
         return {}
 
-    def _seen(self, now: Now, due: Due, *, thorough: bool) -> None:
+    def _seen(self, now: Now, due: frozenset[PassName], *, thorough: bool) -> None:
         """Remember what a look for due maintenance has found."""
 
     async def lock_claim_token(self, worker: str, lease_token: str) -> None:
@@ -511,6 +511,9 @@ class SqlTransaction(SqlSessions, SqlRecords):
         ]
         await self._change_rows("artifact_write", rows)
 
+
+# In the order of the columns of `claim_header`.
+_PASSES: Final[tuple[PassName, ...]] = ("schedules", "leases", "deadlines")
 
 _COUNTS: Final[Mapping[CountBy, QueryName]] = {
     "state": "counts_by_state",

@@ -24,7 +24,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
 from holdfast.domain.transitions import Transition
-from holdfast.storage.contract import Due, ReadyJobs, ReadyRequest
+from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.binding import bound, columns
 from holdfast.storage.postgres.errors import fell_silent, lost, prepared_lost, worth_another_run
 from holdfast.storage.postgres.health import examine
@@ -187,8 +187,8 @@ class PostgresTransaction(SqlTransaction):
     def _seen_from(self, *, thorough: bool) -> dict[str, int]:
         return self._state.moments.lows(whole=thorough)
 
-    def _seen(self, now: Now, due: Due, *, thorough: bool) -> None:
-        self._state.moments.looked(now, whole=thorough, found=any(due))
+    def _seen(self, now: Now, due: frozenset[PassName], *, thorough: bool) -> None:
+        self._state.moments.looked(now, whole=thorough, found=bool(due))
 
 
 # --- a transaction of our own --------------------------------------------------------------------------------------
