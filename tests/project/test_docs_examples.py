@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from tests.project.sources import DOCS, PAGES, ROOT
+from tests.project.sources import DOCS, PACKAGE, PAGES, ROOT, assert_none
 
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^\s*#> ?(.*)$", re.MULTILINE)
@@ -103,6 +103,16 @@ def test_a_page_links_only_to_what_is_there() -> None:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_contributing_and_decisions_name_only_files_that_exist() -> None:
+    layers = "|".join(path.name for path in PACKAGE.iterdir() if path.is_dir())
+    named = re.compile(rf"\b(?:{layers}|stores|runtime)/[\w/]*(?:\w/|\.py|\.sql)(?=[^\w*<]|$)", re.MULTILINE)
+    pages = [ROOT / "CONTRIBUTING.md", *(DOCS / "decisions").glob("*.md")]
+    paths = {(page.name, path) for page in pages for path in named.findall(page.read_text(encoding="utf-8"))}
+
+    assert len(paths) > 30
+    assert_none(sorted((page, path) for page, path in paths if not (PACKAGE / path).exists()))
 
 
 def test_the_readme_stays_short() -> None:
