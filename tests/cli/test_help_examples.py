@@ -57,6 +57,7 @@ def prepare(words: list[str]) -> None:
             queue.settle(claim, holdfast.Done(artifacts=artifacts))
 
 
+@pytest.mark.slow("the command line runs as a process")
 def test_every_example_in_the_help_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, example in enumerate(examples()):
         words = words_of(example)

@@ -97,6 +97,7 @@ def test_one_subscription_that_changes_its_batch_size_takes_everything_in_the_to
     assert queue.claim(**words) is None
 
 
+@pytest.mark.slow("hundreds of jobs go through the store")
 @pytest.mark.parametrize("limit", [1, 3, 50])
 def test_a_thousand_jobs_of_few_tenants_come_in_the_total_order(
     queue: Queue, clock: ManualClock, oracle: Oracle, limit: int

@@ -291,6 +291,7 @@ class TestAllFailed:
         assert queue.requeue_failed(kind="a", lane="l", tenant="t").requeued == [wanted.id]
         assert len(queue.jobs(state="failed")) == 3
 
+    @pytest.mark.slow("hundreds of jobs go through the store")
     def test_thousands_are_requeued_though_some_are_skipped(self, queue: Queue) -> None:
         _fail_many(queue, 2_300)
         collisions = [job_in(queue, "failed", kind="keyed", dedupe_key=f"k{number % 3}") for number in range(12)]

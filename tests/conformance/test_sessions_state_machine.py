@@ -215,6 +215,7 @@ def _run(engine: str, examples: int, steps: int, *, repeatable: bool) -> None:
     run_state_machine_as_test(OnThisEngine, settings=chosen)
 
 
+@pytest.mark.slow("dozens of random histories are compared with a model")
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_sessions_do_what_the_model_does(engine: str) -> None:
     _run(engine, examples=24, steps=40, repeatable=True)

@@ -68,6 +68,7 @@ class TestAMachineWhoseClockIsOff:
         assert _run(program, hours, url, schema) is True
         assert queue.settle(claim, Done()).epoch == 1
 
+    @pytest.mark.slow("a server or processes of its own are started")
     def test_its_own_lease_is_neither_shorter_nor_longer(
         self, queue: holdfast.Queue, url: str, schema: str, hours: float
     ) -> None:

@@ -295,6 +295,7 @@ class TestAnAnswerLostAfterCommit:
         assert queue.enqueue("mail", job_id="one").created
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_nothing_but_typed_errors_while_the_server_is_gone_and_work_goes_on_when_it_is_back(server: Server) -> None:
     drop_schema(server.url, SCHEMA)
     queue = holdfast.connect(server.url, schema=SCHEMA)

@@ -48,6 +48,7 @@ def _fill_up(queue: holdfast.Queue, stored: list[str]) -> None:
         stored.append(queue.enqueue("large", {"number": len(stored), "body": BODY}).id)
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_a_full_disk_refuses_by_name_loses_nothing_and_is_used_again(queue: holdfast.Queue, disk: Path) -> None:
     reserve = disk / "reserve"
     reserve.write_bytes(bytes(ROOM_FOR_LATER))

@@ -59,6 +59,7 @@ def _go(process: subprocess.Popen[bytes]) -> int:
     return process.returncode
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_many_processes_that_start_at_once_make_one_schema(server: Server) -> None:
     started = [_start(server.url) for _ in range(8)]
     for process in started:
@@ -73,6 +74,7 @@ def test_many_processes_that_start_at_once_make_one_schema(server: Server) -> No
     queue.close()
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_a_migration_that_was_killed_at_any_message_is_done_by_the_next_process(server: Server, wire: Wire) -> None:
     struck = 0
     for nth in range(1, 100):

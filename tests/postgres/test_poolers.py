@@ -59,6 +59,7 @@ def _live(queue: holdfast.Queue, number: int) -> None:
     assert [event.number for event in all_events(queue) if event.job_id == made.id] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_a_job_lives_its_whole_life(queue: holdfast.Queue) -> None:
     # Often enough for the driver to have prepared every statement, and to find it missing elsewhere.
     for number in range(15):

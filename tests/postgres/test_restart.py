@@ -120,6 +120,7 @@ def _crash_under_load(server: Server, *, restarts: int, count: int) -> None:
     queue.close()
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_crashes_under_load_lose_nothing_and_settle_nothing_twice(server: Server) -> None:
     _crash_under_load(server, restarts=3, count=4)
 

@@ -56,6 +56,7 @@ def test_a_newer_schema_that_still_admits_this_code_is_used(
     late.close()
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_a_queue_that_was_open_goes_on_while_the_schema_grows(
     queue: holdfast.Queue, apply: Callable[[tuple[str, ...]], None]
 ) -> None:

@@ -26,6 +26,7 @@ def _gone(path: Path) -> bool:
     return not path.exists()
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 @pytest.mark.parametrize("installation", installations(), ids=lambda one: one.name)
 def test_every_server_that_is_found_starts_whoever_we_are(installation: Installation) -> None:
     server = Server(installation)
@@ -43,6 +44,7 @@ def test_there_is_a_server_from_a_package_to_fall_back_on() -> None:
     assert preferred("package").source == "package"
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_programs_that_only_root_can_reach_start_all_the_same(tmp_path: Path) -> None:
     packaged = preferred("package")
     package = packaged.programs.parent.parent
@@ -102,6 +104,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert _gone(folder)
 
 
+@pytest.mark.slow("a server or processes of its own are started")
 def test_each_worker_of_a_run_has_a_server_and_a_database_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_configure\n")
     (tmp_path / "test_each.py").write_text(f"""

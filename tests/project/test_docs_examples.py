@@ -47,6 +47,7 @@ def _runs(page: Path) -> bool:
     return any(block.language in {"python", "console"} for block in _blocks(page))
 
 
+@pytest.mark.slow("the whole project is read, or a program of its own runs")
 @pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_and_print_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

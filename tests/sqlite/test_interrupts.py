@@ -120,6 +120,7 @@ def strike(one: Strike, work: Callable[[], Any]) -> BaseException | None:
     return None
 
 
+@pytest.mark.slow("an interrupt strikes at each place in turn")
 @pytest.mark.parametrize("work", ALONE)
 def test_an_interrupt_at_any_place_leaves_nothing_held(
     queue: holdfast.Queue, path: str, work: Callable[..., object]
@@ -188,6 +189,7 @@ def crowd(path: str) -> Iterator[Crowd]:
     in_background(crowd.queue.close).result(PATIENCE_SECONDS)
 
 
+@pytest.mark.slow("an interrupt strikes at each place in turn")
 def test_a_leader_interrupted_at_any_place_neither_loses_nor_repeats_what_others_asked_for(
     crowd: Crowd, path: str
 ) -> None:

@@ -60,6 +60,7 @@ def test_an_installed_holdfast_brings_it_along() -> None:
     assert project["project"]["entry-points"]["pytest11"] == {"holdfast": "holdfast.testing.plugin"}
 
 
+@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_by_default_each_test_has_a_file_of_its_own(inner: pytest.Pytester) -> None:
     ran = run(inner)
 
@@ -68,6 +69,7 @@ def test_by_default_each_test_has_a_file_of_its_own(inner: pytest.Pytester) -> N
     ran.stdout.no_fnmatch_line("*= holdfast =*")
 
 
+@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_every_engine_that_is_configured_is_used(inner: pytest.Pytester) -> None:
     inner.makeini(f"[pytest]\nholdfast_engines = sqlite postgres\nholdfast_postgres = {database_url()}\n")
 
@@ -77,6 +79,7 @@ def test_every_engine_that_is_configured_is_used(inner: pytest.Pytester) -> None
     ran.stdout.fnmatch_lines(["*test_one?sqlite? PASSED*", "*test_one?postgres? PASSED*"])
 
 
+@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_the_command_line_and_the_environment_choose_as_well(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +88,7 @@ def test_the_command_line_and_the_environment_choose_as_well(
     run(inner, "--holdfast-engines=postgres").assert_outcomes(passed=3)
 
 
+@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_nothing_is_left_on_the_server(inner: pytest.Pytester) -> None:
     run(inner, "--holdfast-engines=postgres", f"--holdfast-postgres={database_url()}").assert_outcomes(passed=3)
 
@@ -93,6 +97,7 @@ def test_nothing_is_left_on_the_server(inner: pytest.Pytester) -> None:
     assert left == []
 
 
+@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_without_a_server_its_tests_are_skipped_loudly(inner: pytest.Pytester) -> None:
     ran = run(inner, "--holdfast-engines=sqlite,postgres")
 
@@ -100,6 +105,7 @@ def test_without_a_server_its_tests_are_skipped_loudly(inner: pytest.Pytester) -
     ran.stdout.fnmatch_lines(["=* holdfast =*", "2 tests did not run on PostgreSQL. *--holdfast-postgres*"])
 
 
+@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_a_server_that_does_not_answer_fails_its_tests(inner: pytest.Pytester) -> None:
     url = "postgresql://nobody@127.0.0.1:1/none"
 
@@ -108,6 +114,7 @@ def test_a_server_that_does_not_answer_fails_its_tests(inner: pytest.Pytester) -
     ran.assert_outcomes(passed=1, failed=2, errors=2)
 
 
+@pytest.mark.slow("a pytest of its own runs the plugin")
 @pytest.mark.parametrize("engines", ["mysql", ""])
 def test_an_engine_that_does_not_exist_is_refused(inner: pytest.Pytester, engines: str) -> None:
     ran = run(inner, f"--holdfast-engines={engines}")
@@ -116,6 +123,7 @@ def test_an_engine_that_does_not_exist_is_refused(inner: pytest.Pytester, engine
     ran.stdout.fnmatch_lines(["*is not one of sqlite, postgres*"])
 
 
+@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_a_programs_own_queue_is_redirected_and_the_awaited_one_is_the_same(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         app="""

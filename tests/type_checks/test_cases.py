@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.project.sources import ROOT, assert_none
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.py"))
@@ -44,6 +46,7 @@ def _expected(case: Path) -> set[tuple[int, str]]:
     }
 
 
+@pytest.mark.slow("mypy runs")
 def test_a_case_is_right_but_for_the_lines_that_say_so() -> None:
     expected = {case.name: _expected(case) for case in CASES}
     found = _found()

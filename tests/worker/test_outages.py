@@ -153,6 +153,7 @@ def _frozen(server: Server) -> Iterator[None]:
             os.kill(process, signal.SIGCONT)
 
 
+@pytest.mark.slow("many jobs run, or a store is away for a while")
 @pytest.mark.parametrize("away", [_down, _frozen], ids=["down", "frozen"])
 def test_a_worker_ends_though_its_server_does_not_answer(
     server: Server, away: Callable[[Server], AbstractContextManager[None]]

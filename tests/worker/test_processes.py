@@ -62,6 +62,7 @@ def test_a_job_whose_worker_is_killed_is_finished_by_another(queue: Queue, place
     assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["expired", "done"]
 
 
+@pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue: Queue, place: str) -> None:
     made = queue.enqueue("hold", {})
     with Child(work_by_hand, place, {"lease": 0.5, "worker": "sleeper", "kinds": ["hold"]}) as sleeper:
@@ -90,6 +91,7 @@ def test_a_worker_whose_loop_is_blocked_keeps_its_job_by_the_real_clock(queue: Q
     assert job.worker == "rude"
 
 
+@pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_a_worker_cut_off_for_longer_than_a_lease_stops_its_handlers_and_then_goes_on(vanishing: Vanishing) -> None:
     with _opened(vanishing.url) as queue:
         made = queue.enqueue("hold", {})
@@ -130,6 +132,7 @@ def _all_done(queue: Queue, count: int) -> bool:
     return queue.counts() == {"done": count}
 
 
+@pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_workers_go_on_after_the_store_was_away_under_load(vanishing: Vanishing) -> None:
     count = 1_500
     with _opened(vanishing.url) as queue:

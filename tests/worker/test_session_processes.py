@@ -56,6 +56,7 @@ def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue:
     assert [attempt.outcome for attempt in queue.attempts(ids[0])] == ["expired", "done"]
 
 
+@pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place: str) -> None:
     ids = [say(queue, "one"), say(queue, "two")]
     words = {"lease": KEPT_LEASE_SECONDS, "worker": "sleeper", "concurrency": 1}
@@ -76,6 +77,7 @@ def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place:
     assert [queue.get(job_id) for job_id in ids] == jobs
 
 
+@pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_killed_workers_leave_every_session_in_order_and_once(queue: Queue, place: str) -> None:
     with queue.transaction() as transaction:
         transaction.execute(LINES)

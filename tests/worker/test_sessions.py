@@ -247,6 +247,7 @@ def test_while_both_wait_one_slot_goes_to_jobs_and_sessions_in_turn(queue: Queue
     assert order in (["job", "turn"] * 8, ["turn", "job"] * 8)
 
 
+@pytest.mark.slow("many jobs run, or a store is away for a while")
 def test_many_sessions_in_few_slots_are_all_served_in_order(queue: Queue) -> None:
     said: dict[str, list[int]] = {}
     inside: set[str] = set()

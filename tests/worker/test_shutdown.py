@@ -182,6 +182,7 @@ def test_a_claim_whose_answer_was_lost_is_not_left_to_expire(harness: Harness) -
     assert (job.state, job.attempt) in {("ready", 0), ("done", 1)}
 
 
+@pytest.mark.slow("many jobs run, or a store is away for a while")
 def test_a_store_that_is_away_for_a_while_costs_no_attempt(harness: Harness) -> None:
     outage = Outage(harness)
     queue = harness.open()
@@ -204,6 +205,7 @@ def test_a_store_that_is_away_for_a_while_costs_no_attempt(harness: Harness) -> 
     assert [job.result for job in found] == list(range(500))
 
 
+@pytest.mark.slow("many jobs run, or a store is away for a while")
 @pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 def test_ten_rolling_restarts_lose_nothing_and_spend_no_attempt(harness: Harness, awaited: bool) -> None:
     queue = harness.open()

@@ -59,6 +59,7 @@ def _errors(cases: list[dict[str, Any]]) -> set[str]:
 
 
 class TestInputOutputErrors:
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     @pytest.mark.parametrize("calls", [Call.WRITE, Call.SYNC], ids=["write", "sync"])
     @pytest.mark.parametrize("operation", ["enqueue", "claim", "settle", "cancel"])
     def test_a_call_that_fails_is_told_as_such_and_can_be_sent_again(
@@ -71,6 +72,7 @@ class TestInputOutputErrors:
             # reads as well here, and SQLite passes descriptors on among connections without opening a file.)
             assert [case["at"] for case in cases if not case["reopened"]] == []
 
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     @pytest.mark.parametrize("operation", ["enqueue", "settle"])
     def test_opening_a_file_that_cannot_be_written_is_told_as_such(
         self, form: Form, built: Path, prepared: Path, operation: str
@@ -79,6 +81,7 @@ class TestInputOutputErrors:
         assert _errors(cases) <= BROKEN
         assert _errors(cases)
 
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     def test_making_a_file_that_cannot_be_written_is_told_as_such(
         self, form: Form, built: Path, tmp_path: Path
     ) -> None:
@@ -89,6 +92,7 @@ class TestInputOutputErrors:
         assert _errors(cases) <= BROKEN
         assert _errors(cases)
 
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     def test_a_log_that_cannot_be_copied_into_the_database_costs_nobody_an_answer(
         self, form: Form, built: Path, prepared: Path
     ) -> None:
@@ -102,6 +106,7 @@ class TestInputOutputErrors:
         cases = _sweep(form, built, prepared, "enqueue", calls=Call.WRITE, error=errno.EIO, suffix="-holdfast")
         assert _errors(cases) == set()
 
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     @pytest.mark.parametrize("cold", [False, True], ids=["open", "opening"])
     @pytest.mark.parametrize("operation", ["enqueue", "settle"])
     def test_a_file_that_cannot_be_read_is_told_as_such(
@@ -114,6 +119,7 @@ class TestInputOutputErrors:
 
 
 class TestFullDisk:
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     @pytest.mark.parametrize("operation", ["enqueue", "claim", "settle", "cancel"])
     def test_a_full_disk_is_told_as_such_until_there_is_space_again(
         self, form: Form, built: Path, prepared: Path, operation: str
@@ -123,6 +129,7 @@ class TestFullDisk:
         )
         assert {case["error"] for case in cases} == FULL
 
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     def test_opening_a_file_on_a_full_disk_is_told_as_such(self, form: Form, built: Path, prepared: Path) -> None:
         cases = _sweep(
             form,
@@ -136,6 +143,7 @@ class TestFullDisk:
         )
         assert _errors(cases) == FULL
 
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     def test_making_a_file_on_a_full_disk_is_told_as_such(self, form: Form, built: Path, tmp_path: Path) -> None:
         (tmp_path / "store").mkdir()
         calls = Call.WRITE | Call.TRUNCATE | Call.CREATE
@@ -145,6 +153,7 @@ class TestFullDisk:
         assert _errors(cases) <= FULL | {"StoreUnreachable"}
         assert "StoreFull" in _errors(cases)
 
+    @pytest.mark.slow("each call of a process fails or kills it in turn")
     def test_a_log_that_finds_no_space_in_the_database_costs_nobody_an_answer(
         self, form: Form, built: Path, prepared: Path
     ) -> None:

@@ -53,6 +53,7 @@ def prepared(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.mark.slow("each call of a process fails or kills it in turn")
 @pytest.mark.parametrize("after", BEFORE_AND_AFTER, ids=["before", "after"])
 @pytest.mark.parametrize("operation", ["enqueue", "claim", "settle", "cancel"])
 def test_a_kill_leaves_the_store_as_before_or_as_after_the_call(
@@ -61,6 +62,7 @@ def test_a_kill_leaves_the_store_as_before_or_as_after_the_call(
     _sweep(form, built, prepared, operation, after=after, cold=False, step=1)
 
 
+@pytest.mark.slow("each call of a process fails or kills it in turn")
 @pytest.mark.parametrize("after", BEFORE_AND_AFTER, ids=["before", "after"])
 @pytest.mark.parametrize("operation", ["enqueue", "close"])
 def test_a_kill_while_the_file_is_opened_or_closed_harms_nothing(
@@ -69,12 +71,14 @@ def test_a_kill_while_the_file_is_opened_or_closed_harms_nothing(
     _sweep(form, built, prepared, operation, after=after, cold=True, step=1)
 
 
+@pytest.mark.slow("each call of a process fails or kills it in turn")
 def test_a_kill_while_the_file_is_made_leaves_one_to_begin_anew_with(form: Form, built: Path, tmp_path: Path) -> None:
     empty = tmp_path / "store"
     empty.mkdir()
     _sweep(form, built, empty, "enqueue", after=False, cold=True, step=3)
 
 
+@pytest.mark.slow("each call of a process fails or kills it in turn")
 def test_a_kill_while_the_log_is_copied_into_the_database_harms_nothing(
     form: Form, built: Path, prepared: Path
 ) -> None:

@@ -100,6 +100,7 @@ def _findings(images: Iterator[tuple[Cut, Path, History]]) -> tuple[int, dict[Cu
     return count, wrong
 
 
+@pytest.mark.slow("dozens of disks after a power cut are opened and checked")
 def test_what_was_acknowledged_outlives_a_power_cut(form: Form, built: Path, tmp_path: Path) -> None:
     recording = _record(form, built, tmp_path, rounds=5)
     count, wrong = _findings(_images(recording, random.Random(1), at_syncs=0.1, between=0.0005))
@@ -128,6 +129,7 @@ def test_a_log_that_grew_long_and_was_started_anew_outlives_a_power_cut(
     assert count >= 50
 
 
+@pytest.mark.slow("dozens of disks after a power cut are opened and checked")
 def test_a_first_opening_that_loses_its_power_leaves_a_file_to_begin_anew_with(
     form: Form, built: Path, tmp_path: Path
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_first_opening_that_loses_its_power_leaves_a_file_to_begin_anew_with(
     assert count >= 10
 
 
+@pytest.mark.slow("dozens of disks after a power cut are opened and checked")
 @pytest.mark.parametrize(("suffix", "payload_bytes"), [("-wal", 3_000), (".db", 120_000)], ids=["log", "database"])
 def test_what_was_acknowledged_after_a_failed_sync_outlives_a_power_cut(
     form: Form, built: Path, tmp_path: Path, suffix: str, payload_bytes: int
@@ -153,6 +156,7 @@ def test_what_was_acknowledged_after_a_failed_sync_outlives_a_power_cut(
 
 
 class TestTheMethodFindsLosses:
+    @pytest.mark.slow("dozens of disks after a power cut are opened and checked")
     def test_relaxed_durability_loses_acknowledged_work_in_some_cut(
         self, form: Form, built: Path, tmp_path: Path
     ) -> None:
@@ -163,6 +167,7 @@ class TestTheMethodFindsLosses:
         # Nothing worse than that: relaxed means that the last moments may be gone, not that the file is broken.
         assert [complaint for complaint in found if not complaint.startswith("lost")] == []
 
+    @pytest.mark.slow("dozens of disks after a power cut are opened and checked")
     def test_a_disk_that_only_claims_to_sync_breaks_the_file_in_some_cut(
         self, form: Form, built: Path, tmp_path: Path
     ) -> None:

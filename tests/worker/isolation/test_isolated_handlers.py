@@ -150,6 +150,7 @@ class TestEnds:
         assert failed[1] == "Traceback (most recent call last):"
         assert any('raise OneOfAKind("one of a kind"' in line for line in failed)
 
+    @pytest.mark.slow("handlers run in processes of their own")
     def test_a_result_that_cannot_be_stored_fails_as_in_the_worker(self, queue: Queue) -> None:
         with at_work(queue, kinds=["end.inside", "end.isolated", "echo"]):
             for how in handlers.UNFIT:
@@ -177,6 +178,7 @@ class TestEnds:
         assert failure is not None
         assert (failure.failure_class, failure.reason) == ("permanent", "payload_invalid")
 
+    @pytest.mark.slow("handlers run in processes of their own")
     def test_what_it_prints_is_printed_and_disturbs_nothing(
         self, queue: Queue, capfd: pytest.CaptureFixture[str]
     ) -> None:
@@ -190,6 +192,7 @@ class TestEnds:
 
 
 class TestTransactions:
+    @pytest.mark.slow("handlers run in processes of their own")
     def test_its_writes_and_the_settlement_are_one_commit(self, shared_queue: Queue) -> None:
         queue = shared_queue
         _make_effects(queue)

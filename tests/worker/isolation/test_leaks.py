@@ -81,6 +81,7 @@ def _leaks_nothing(queue: Queue, jobs: int, memory_bytes_more: int) -> None:
     wait_until(lambda: not isolated(ours))
 
 
+@pytest.mark.slow("handlers run in processes of their own")
 def test_a_thousand_jobs_leak_nothing(queue: Queue) -> None:
     _leaks_nothing(queue, 1_000, 32 << 20)
 

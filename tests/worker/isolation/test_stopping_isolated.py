@@ -29,6 +29,7 @@ def told(tmp_path: Path) -> Path:
 
 
 class TestTheGilHeldInC:
+    @pytest.mark.slow("handlers run in processes of their own")
     def test_for_three_leases_it_keeps_its_lease(self, durable_harness: Harness, started: Path) -> None:
         queue = live(durable_harness)
         queue.include(handlers.tasks, again=True)

@@ -39,6 +39,7 @@ def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, 
     assert job.state == "failed"
 
 
+@pytest.mark.slow("handlers run in processes of their own")
 def test_what_a_killed_worker_took_ahead_spends_no_attempt(shared: Shared, tmp_path: Path) -> None:
     # It takes seconds: a process starts, and a lease has to end by the real clock.
     queue = shared.queue
