@@ -59,7 +59,7 @@ def refusing() -> Iterator[int]:
 def test_a_server_that_does_not_run() -> None:
     error = enqueued(f"postgresql://ada:{PASSWORD}@127.0.0.1:{free_port()}/jobs")
     assert isinstance(error, StoreUnreachable)
-    assert "check that it runs, and the host and port" in str(error)
+    assert "check that it is running, and the host and port" in str(error)
     assert PASSWORD not in str(error)
     assert str(error).isprintable(), "one line, without tabs"
 

@@ -1,1 +1,1 @@
-"""The stores: every operation as a script without colour, and the engines that run them. Only here is SQL spoken."""
+"""Stores: the storage contract and the engines that implement it. SQL occurs only in this package."""

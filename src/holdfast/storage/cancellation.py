@@ -1,4 +1,4 @@
-"""Awaited work that is never left behind half done."""
+"""Awaiting work that must not be left half done when the task is cancelled."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ T = TypeVar("T")
 
 
 async def finish_despite_cancellation(work: Awaitable[T]) -> T:
-    """Await *work*; if the task is cancelled meanwhile, let it come to its end before giving way.
+    """Await *work*; if the task is cancelled, wait for *work* to finish, then raise the cancellation.
 
-    A connection must not be touched by anybody else while something still uses it.
+    No other caller may use a connection while *work* still uses it.
     """
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         while not running.done():
-            # A further cancellation changes nothing.
+            # Ignore further cancellations until the work has finished.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
         raise
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run *work* in another thread; if the task is cancelled meanwhile, wait for the thread before giving way."""
+    """Run *work* in another thread; if the task is cancelled, wait for the thread, then raise the cancellation."""
     return await finish_despite_cancellation(asyncio.get_running_loop().run_in_executor(None, work))
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Run *work* in a thread for which neither the end of the event loop nor that of the process waits.
+    """Run *work* in a daemon thread; neither the event loop nor the process waits for it to finish.
 
-    It goes on if the task is cancelled, and its result is dropped.
+    If the task is cancelled, the thread continues and its result is dropped.
     """
     future: Future[T] = Future()
-    # From here on a cancelled task does not cancel it.
+    # Mark the future as running, so that cancelling the task does not cancel it.
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
 

@@ -1,8 +1,8 @@
-"""The storage contract: what an operation asks of an open transaction, in terms of the domain.
+"""The storage contract: the methods of an open transaction that operations call, in terms of the domain.
 
-An operation is an ordinary `async def fn(tx, …)`. On a sync engine the methods of its transaction never suspend, so
-that `run_sync` runs the operation in the caller's thread; on an async engine the caller awaits it. The two engines
-may have different tables: nothing here speaks of statements. `sql_transaction` holds what they have in common.
+An operation is an ordinary `async def fn(tx, …)`. On a sync engine the methods of its transaction never suspend, and
+`run_sync` runs the operation in the caller's thread; on an async engine the caller awaits it. The two engines may
+have different tables; the contract does not mention statements. `sql_transaction` holds the code they share.
 
 Unless a method says otherwise, rows that it returns in a write transaction are locked until the commit.
 """
@@ -42,7 +42,7 @@ def cursor_of(position: EventPosition) -> str:
 
 
 class Met(NamedTuple):
-    """By what a call may meet a job that another call locks too: its dedupe key, its id or its number."""
+    """A dedupe key, id or number by which a call may match an existing job that other calls lock too."""
 
     key: DedupeKey | None = None
     job_id: str | None = None
@@ -50,10 +50,10 @@ class Met(NamedTuple):
 
 
 class OvertakenError(RuntimeError):
-    """Fewer rows changed than were decided upon.
+    """A write changed fewer rows than were decided upon.
 
-    If many callers write at once, another one was faster: the operation runs again from its beginning. With a single
-    writer it can only be a defect.
+    If several callers write at once, another transaction changed the rows first; the operation is run again. With a
+    single writer it is a defect.
     """
 
 
@@ -62,27 +62,27 @@ PassName: TypeAlias = Literal["schedules", "leases", "deadlines"]
 
 
 class ReadyRequest(NamedTuple):
-    """What one look for ready jobs is after."""
+    """The arguments of one selection of ready jobs."""
 
     request: ClaimRequest
     preference: Preference
     routes: list[Route]
     limit: int
     place: int
-    """The place of the first job among those that the claim takes."""
+    """The index of the first selected job within the claim."""
     loud: frozenset[str]
     """The lanes in which a claim is recorded as an event."""
 
 
 class ReadyJobs(NamedTuple):
-    """Jobs chosen to be claimed, and the fairness position they move."""
+    """Jobs selected for a claim, and the fairness position that the claim advances."""
 
     jobs: list[Job]
     fair_scope: str | None
-    """None if a single tenant was asked for, so that tenants do not take turns."""
+    """None if the claim names a single tenant; tenants then do not alternate."""
     last_fair_key: str | None
     leased_at: Now | None = None
-    """When they were leased, by an engine that leases while it selects; else they are still ready."""
+    """When the engine leased the jobs, if it leases while it selects; None if they are still ready."""
 
 
 class NextMoments(NamedTuple):
@@ -93,7 +93,7 @@ class NextMoments(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """The entry that came with a source key, or what is left of it after it was deleted."""
+    """The entry that was enqueued with a source key, or its remaining record after it was deleted."""
 
     key: str
     seq: int
@@ -107,7 +107,7 @@ class SourceRow(NamedTuple):
 
 
 class LineRow(NamedTuple):
-    """An entry in a session's line, as the selection needs it."""
+    """An entry in a session's line, with the columns that selection reads."""
 
     seq: int
     enqueue_seq: int
@@ -118,7 +118,7 @@ class LineRow(NamedTuple):
 
 
 class SessionFront(NamedTuple):
-    """Whether an entry of a session runs, and the first entry in its line."""
+    """Whether an entry of a session is running, and the first entry in its line."""
 
     running: bool
     first: LineRow
@@ -133,11 +133,11 @@ class Transaction(ABC):
         self.topics: set[str] = set()
         """The topics to notify once the transaction has committed."""
 
-    # --- clock, chance, notifications -------------------------------------------------------------------------------
+    # --- clock, randomness, notifications ---------------------------------------------------------------------------
 
     @abstractmethod
     async def now(self) -> Now:
-        """Return the store's clock. Call it after the rows it judges are locked."""
+        """Return the store's clock. Call it after locking the rows that are compared with it."""
 
     def random(self) -> float:
         """Return a random fraction from 0 to 1."""
@@ -149,7 +149,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        """Undo what the block wrote if it raises a `HoldfastError`; the transaction goes on."""
+        """Roll back the block's writes if it raises a `HoldfastError`; the transaction stays open."""
 
     # --- routing ----------------------------------------------------------------------------------------------------
 
@@ -159,11 +159,11 @@ class Transaction(ABC):
 
     @abstractmethod
     async def lock_routing(self) -> None:
-        """Keep other transactions from deciding by the routing until this one commits. Call it before reading it."""
+        """Exclusively lock the routing until this transaction commits. Call it before reading the routing."""
 
     @abstractmethod
     async def add_routes(self, keys: Sequence[RouteKey]) -> RoutingTable:
-        """Give each of *keys* a number and return the routing with them."""
+        """Assign a number to each of *keys* and return the routing that includes them."""
 
     @abstractmethod
     async def set_lane(self, lane: Lane) -> None:
@@ -175,29 +175,29 @@ class Transaction(ABC):
 
     @abstractmethod
     async def restore_kind(self, kind: str) -> bool:
-        """Remove the mark; return whether there was one."""
+        """Remove the mark; return whether *kind* was retired."""
 
     # --- enqueue ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[RoutingTable, Sequence[int]]:
-        """Take *locks* as `lock_keys` does; return the routing and *count* fresh job numbers."""
+        """Take *locks* as `lock_keys` does; return the routing and *count* new job numbers."""
 
     @abstractmethod
     async def lock_keys(self, locks: Sequence[int]) -> None:
-        """Keep other transactions from taking the same numbers, which stand for keys and ids, until the commit."""
+        """Lock numbers that represent keys and ids until the commit; other transactions wait for them."""
 
     @abstractmethod
     async def dedupe_keys(self, job_ids: Sequence[str]) -> list[DedupeKey]:
-        """Return the dedupe keys of the jobs with these ids. It locks nothing: a key never changes."""
+        """Return the dedupe keys of the jobs with these ids. No lock is taken: a key never changes."""
 
     @abstractmethod
     async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
-        """Lock the jobs that a call may meet, in order of their numbers, and return them."""
+        """Lock the jobs that *met* matches, in order of their numbers, and return them."""
 
     @abstractmethod
     async def insert_jobs(self, jobs: Sequence[tuple[Route, Job]]) -> None:
-        """Store new jobs, entries of sessions included. Raises `OvertakenError` if an id or key was just taken."""
+        """Store new jobs, including session entries; raise `OvertakenError` if an id or key was taken."""
 
     @abstractmethod
     async def job_by_key(self, key: DedupeKey) -> Job | None:
@@ -215,18 +215,18 @@ class Transaction(ABC):
 
     @abstractmethod
     async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, frozenset[PassName], Now]:
-        """Return what every claim starts with: the routing, what maintenance is due, and the clock.
+        """Return the routing, the maintenance that is due, and the clock, which every claim reads first.
 
-        An engine that remembers up to when nothing was due looks from there on, unless *thorough*.
+        An engine may skip times up to which it found nothing due, unless *thorough*.
         """
 
     @abstractmethod
     async def select_ready(self, wanted: ReadyRequest) -> ReadyJobs | None:
-        """Lock ready jobs in claim order, and lease them if that is one with it; None if there are none."""
+        """Lock ready jobs in claim order, and lease them if the engine does both at once; None if there are none."""
 
     @abstractmethod
     async def lock_claim_token(self, worker: str, lease_token: str) -> None:
-        """Wait until the same claim, if it was sent before and is still in flight, is decided."""
+        """Wait until an earlier send of the same claim that is still in flight has been decided."""
 
     @abstractmethod
     async def jobs_held(self, worker: str, lease_token: str) -> list[Job]:
@@ -238,11 +238,11 @@ class Transaction(ABC):
 
     @abstractmethod
     async def set_last_fair_key(self, scope: str, fair_key: str, now: Now, *, first: bool) -> None:
-        """Remember the fairness key served last; *first* if the scope had none."""
+        """Store the fairness key served last; *first* if the scope had none."""
 
     @abstractmethod
     async def is_superseded(self, worker: str, incarnation: str) -> bool | None:
-        """Return whether a later start of an exclusive worker took over; None if this start is not known."""
+        """Return whether a later start of an exclusive worker has taken over; None if this start is unknown."""
 
     @abstractmethod
     async def supersede(self, worker: str, incarnation: str, now: Now) -> None:
@@ -276,39 +276,39 @@ class Transaction(ABC):
 
     @abstractmethod
     async def next_moments(self) -> NextMoments:
-        """Return when maintenance has something to do next."""
+        """Return when the next maintenance is due."""
 
     @abstractmethod
     async def successors(self, seqs: Sequence[int]) -> list[Job]:
-        """Return the blocked jobs that wait for these jobs to end."""
+        """Return the blocked jobs that wait for these jobs to finish."""
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     async def apply(self, steps: Sequence[Transition], now: Now) -> None:
-        """Write decided transitions, their history and their events; raise `OvertakenError` if one no longer holds.
+        """Write decided transitions, their history and their events; raise `OvertakenError` if a job changed since.
 
-        A transition whose job counted an event has that event appended to the log.
+        The event of a transition is appended to the log if the job's event count has changed.
         """
 
     @abstractmethod
     async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
-        """End jobs whose lease holds as done, in a plain form; return the transitions by job number.
+        """Finish jobs whose lease is held as done, in a plain form; return the transitions by job number.
 
-        Jobs that are missing in the result are settled by the full form. An engine that gains nothing ends none.
+        The full form settles the jobs that are missing from the result. An engine without a plain form returns none.
         """
 
     @abstractmethod
     async def refresh(self, claims: Sequence[Claim]) -> dict[int, Job]:
-        """Return the jobs of *claims* by number as they are now; a deleted one is missing."""
+        """Return the current jobs of *claims* by number; deleted jobs are missing."""
 
     @abstractmethod
     async def settled_attempt(self, seq: int, epoch: int) -> tuple[str, str | None] | None:
-        """Return the lease token and the digest with which a kept attempt was settled."""
+        """Return the lease token and the digest with which a stored attempt was settled."""
 
     @abstractmethod
     async def renew_leases(self, jobs: Sequence[Job]) -> None:
-        """Write the end of the lease of each job."""
+        """Write the lease expiry of each job."""
 
     @abstractmethod
     async def acknowledge(self, leases: Sequence[Lease], now: Now) -> None:
@@ -316,7 +316,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def clear_suspicion(self, jobs: Sequence[Job]) -> None:
-        """Write that jobs are no longer suspect."""
+        """Store that jobs are no longer suspect."""
 
     @abstractmethod
     async def update_progress(self, job: Job) -> None:
@@ -332,7 +332,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def append_events(self, events: Mapping[int, EventName], now: Now) -> None:
-        """Append an event of each job, by number, in order. It records the job's row, which counted it already."""
+        """Append an event for each job, by number, in order. An event records the job's row with its event count."""
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def attempts(self, seq: int) -> list[Attempt]:
-        """Return the kept attempts of a job, oldest first."""
+        """Return the stored attempts of a job, oldest first."""
 
     @abstractmethod
     async def artifacts(self, seq: int) -> list[ArtifactInfo]:
@@ -380,7 +380,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def write_artifacts(self, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
-        """Store artifacts; one of the same name is replaced."""
+        """Store artifacts; an existing artifact of the same name is replaced."""
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -394,21 +394,21 @@ class Transaction(ABC):
 
     @abstractmethod
     async def events_held_back(self, position: EventPosition) -> bool:
-        """Return whether an open transaction may still add an event after *position* and before those shown."""
+        """Return whether an open transaction may still add an event after *position*, before later visible events."""
 
     # --- retention --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     async def delete_finished(self, state: State, before_ms: int, now: Now, limit: int) -> int:
-        """Delete jobs that ended in *state* before a moment, with all that belongs to them; return how many."""
+        """Delete jobs that finished in *state* before a time, with all their data; return how many."""
 
     @abstractmethod
     async def count_old_events(self, before_ms: int) -> tuple[int, bool]:
-        """Return how many events are older than a moment, up to the first that is not, and whether there is one."""
+        """Return the number of events before a time at the start of the log, and whether a newer event follows."""
 
     @abstractmethod
     async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
-        """Return the positions and moments of the oldest events."""
+        """Return the positions and timestamps of the oldest events."""
 
     @abstractmethod
     async def delete_events(self, up_to: EventPosition) -> None:
@@ -416,13 +416,13 @@ class Transaction(ABC):
 
     @abstractmethod
     async def forget_source_keys(self, before_ms: int, limit: int) -> int:
-        """Forget source keys whose entries were deleted before a moment; return how many."""
+        """Delete source keys whose entries were deleted before a time; return how many."""
 
     # --- workers and health -----------------------------------------------------------------------------------------
 
     @abstractmethod
     async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
-        """Store what one start of a worker says of itself."""
+        """Store the self-reported status of one start of a worker."""
 
     @abstractmethod
     async def delete_worker(self, worker: str, incarnation: str) -> None:
@@ -430,11 +430,11 @@ class Transaction(ABC):
 
     @abstractmethod
     async def forget_workers(self, before_ms: int, limit: int) -> None:
-        """Delete workers that have been silent since a moment."""
+        """Delete workers that have not reported since a time."""
 
     @abstractmethod
     async def newest_workers(self, limit: int) -> list[WorkerInfo]:
-        """Return the workers that wrote last, with the number of jobs each holds."""
+        """Return the workers that reported last, with the number of jobs each holds."""
 
     @abstractmethod
     async def ready_counts(self, most: int) -> list[tuple[str, str, str, int]]:
@@ -442,7 +442,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
-        """Return lane, kind and the moment since which a job has been due, of the first jobs of each route."""
+        """Return lane, kind and due time of the first jobs of each route."""
 
     @abstractmethod
     async def unfinished_counts(self, now: Now, most: int) -> tuple[int, int, int, int, int]:
@@ -454,7 +454,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def health(self) -> list[Finding]:
-        """Return what the engine says of its own health."""
+        """Return the engine's findings about its own health."""
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -484,11 +484,11 @@ class Transaction(ABC):
 
     @abstractmethod
     async def free_sessions(self, numbers: Sequence[int]) -> set[int]:
-        """Lock those of these sessions that no other transaction holds, and return their numbers."""
+        """Lock the sessions among these that no other transaction has locked, and return their numbers."""
 
     @abstractmethod
     async def pick_session(self, numbers: Sequence[int]) -> Session | None:
-        """Lock and return the first of these sessions that no other transaction holds."""
+        """Lock and return the first of these sessions that no other transaction has locked."""
 
     @abstractmethod
     async def session_line(self, session: int, after: int, limit: int) -> list[LineRow]:
@@ -496,7 +496,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def session_fronts(self, sessions: Sequence[int]) -> dict[int, SessionFront]:
-        """Return the front of each session by number; one with an empty line is missing."""
+        """Return the front of each session by number; sessions with an empty line are missing."""
 
     @abstractmethod
     async def session_running(self, session: int) -> list[Job]:
@@ -520,7 +520,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def take_entries(self, seqs: Sequence[int]) -> list[Job]:
-        """Lock those of these entries that no other transaction holds, and return them."""
+        """Lock the entries among these that no other transaction has locked, and return them."""
 
     @abstractmethod
     async def expired_sessions(self, now: Now, limit: int) -> list[Session]:
@@ -528,7 +528,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def next_session_expiry(self) -> int | None:
-        """Return when the next lease of a runtime expires."""
+        """Return when the next runtime lease expires."""
 
     @abstractmethod
     async def session_heads(
@@ -540,15 +540,15 @@ class Transaction(ABC):
     async def session_heads_of_tenant(
         self, places: Sequence[tuple[int, str]], tenant: str, limit: int
     ) -> list[tuple[int, int]]:
-        """Return the same for one tenant in lanes of strict order."""
+        """Return the same for one tenant in strictly ordered lanes."""
 
     @abstractmethod
     async def next_session_fair_keys(self, places: Sequence[tuple[int, str]], last: str) -> set[str]:
-        """Return the fairness keys with heads that come next after *last*."""
+        """Return the fairness keys with heads that follow *last*."""
 
     @abstractmethod
     async def write_session_lengths(self, lengths: Sequence[tuple[int, int]]) -> None:
-        """Write the place of the newest entry of each session."""
+        """Write the position of the newest entry of each session."""
 
     @abstractmethod
     async def write_session_heads(self, heads: Sequence[tuple[Head, int]]) -> None:
@@ -564,7 +564,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def sources_seen(self, session: int, keys: Sequence[str]) -> list[SourceRow]:
-        """Return what a session knows of these source keys."""
+        """Return the stored records of these source keys of a session."""
 
     @abstractmethod
     async def jobs_seen(self, seqs: Sequence[int]) -> list[Job]:
@@ -572,4 +572,4 @@ class Transaction(ABC):
 
     @abstractmethod
     async def insert_sources(self, entries: Sequence[tuple[Job, int]]) -> None:
-        """Remember the source keys of new entries, each with the number of its route."""
+        """Store the source keys of new entries, each with its route number."""

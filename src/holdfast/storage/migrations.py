@@ -1,4 +1,4 @@
-"""Numbered migrations with checksums: which an engine knows, and which a schema still lacks."""
+"""Numbered migrations with checksums: those an engine knows, and those a schema still lacks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Migration(NamedTuple):
 
     @property
     def checksum(self) -> str:
-        """A digest of the text, to notice when an applied migration was edited afterwards."""
+        """A digest of the text, to detect that an applied migration was edited afterwards."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def known_in(package: str) -> tuple[Migration, ...]:
-    """Return the migrations that stand beside the modules of *package*, in order."""
+    """Return the migrations in the folder of *package*, in order."""
     folder = importlib.resources.files(package) / "migrations"
     found = [entry for entry in folder.iterdir() if entry.name.endswith(".sql")]
     return tuple(
@@ -37,16 +37,16 @@ def known_in(package: str) -> tuple[Migration, ...]:
 def missing(
     known: Sequence[Migration], applied: Mapping[int, str], code_version_min: Callable[[], str]
 ) -> list[Migration]:
-    """Return those of the *known* that are not *applied*, or raise `SchemaMismatch` if the schema needs other code.
+    """Return the *known* migrations that are not *applied*; raise `SchemaMismatch` if the schema needs other code.
 
-    *applied* has checksums by number; the lowest version of the code that may use the schema is asked for only if
-    there is a schema.
+    *applied* maps numbers to checksums. *code_version_min* returns the lowest code version that may use the schema;
+    it is called only if a schema exists.
     """
     for migration in known:
         if applied.get(migration.number, migration.checksum) != migration.checksum:
             raise SchemaMismatch(
-                f"migration {migration.name} was applied in another form than this code knows;"
-                " the schema was made by a modified or unreleased version"
+                f"migration {migration.name} was applied in a different form than this code contains;"
+                " the schema was created by a modified or unreleased version"
             )
     if applied and _parts(lowest := code_version_min()) > _parts(__version__):
         raise SchemaMismatch(

@@ -1,4 +1,4 @@
-"""The names of the queries, by topic as in the files: type checkers refuse any other, and so does the import."""
+"""The names of the queries, by topic as in the files. Type checkers and the import reject any other name."""
 
 from __future__ import annotations
 

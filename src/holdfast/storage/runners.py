@@ -1,6 +1,6 @@
-"""Runners: how an operation of several transactions runs them and waits between them, in sync and in async code.
+"""Runners run the transactions of an operation and wait between them, in sync and in async code.
 
-The methods of both runners are coroutines. Those of `SyncRunner` block instead of suspending, so that `run_sync` runs
+The methods of both runners are coroutines. Those of `SyncRunner` block instead of suspending, so `run_sync` can run
 any coroutine that awaits nothing else.
 """
 
@@ -21,11 +21,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Function: TypeAlias = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]
-"""A store operation whose arguments follow."""
+"""A store operation, without its arguments after the transaction."""
 
 
 class WaitingListener(Listener, Protocol):
-    """A listener that its caller waits for."""
+    """A listener whose caller can wait."""
 
     async def wait(self, seconds: float) -> float:
         """Wait for a notification, *seconds* at most, and return the seconds that passed."""
@@ -36,7 +36,7 @@ class Runner(Protocol):
     """Runs transactions for one caller."""
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `function(tx, *args, **kwargs)` on one consistent view of the store, without the right to write."""
+        """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
         ...
 
     async def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -50,11 +50,11 @@ class Runner(Protocol):
         ...
 
     async def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what `write` does for a function that leases; *undo* runs if the caller is gone too early."""
+        """Do what `write` does for a function that leases; run *undo* if the caller is gone before the result."""
         ...
 
     def listen(self, *topics: str) -> AbstractContextManager[WaitingListener]:
-        """Listen to *topics* for the block, so that no notification sent from here on is missed."""
+        """Listen to *topics* during the block; no notification sent after entering it is missed."""
         ...
 
 
@@ -66,7 +66,7 @@ class SyncRunner:
         self._leasing: UndoableWrite[Any] | None = None
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function* on one consistent view of the store."""
+        """Run *function* on one consistent snapshot of the store."""
         return self._target.read(lambda tx: function(tx, *args, **kwargs))
 
     async def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -86,7 +86,7 @@ class SyncRunner:
         return self._target.write(write.run)
 
     def abandon(self) -> None:
-        """Give back what the newest `lease` was given."""
+        """Release the jobs leased by the newest `lease`."""
         if self._leasing is not None:
             self._leasing.abandon(self._target)
 
@@ -105,7 +105,7 @@ class AsyncRunner:
         self._target = target
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function* on one consistent view of the store."""
+        """Run *function* on one consistent snapshot of the store."""
         return await self._target.read_async(lambda tx: function(tx, *args, **kwargs))
 
     async def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -131,7 +131,7 @@ class AsyncRunner:
 
 
 def run_leasing(runner: SyncRunner, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that leases through its own *runner*; give back what it leased if it is interrupted."""
+    """Run a coroutine that leases through its own *runner*; release the leases if it is interrupted."""
     try:
         return run_sync(coroutine)
     except HoldfastError:

@@ -1,7 +1,7 @@
-"""Choosing ready jobs, the part that engines share: seek the heads of each route, let the domain's order choose.
+"""Selecting ready jobs, the part that engines share: seek the heads of each route; the domain's order chooses.
 
-Nothing here scans. Per level (listed kind, priority) it seeks the fair_keys that come next, then the first jobs of
-each; the number of seeks depends on routes, fair_keys and the limit, never on how many jobs wait.
+No query scans. Per level (listed kind, priority) it seeks the next fair_keys, then the first jobs of each; the number
+of seeks depends on routes, fair_keys and the limit, never on the number of waiting jobs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Row
 from holdfast.storage.sql_transaction import SqlTransaction
 
-# How many other affinities a claim looks at when its own has used up its time.
+# How many other affinities a claim looks at when the time of its own has expired.
 _AFFINITIES_LOOKED_AT = 256
 
 Place: TypeAlias = tuple[Any, ...]
-"""Where jobs stand in a row: (route, fair_key) or (route, fair_key, affinity)."""
+"""A prefix of the ready index: (route, fair_key) or (route, fair_key, affinity)."""
 
 
 class Past(Protocol):
-    """What an engine looks past when it seeks ready jobs: its statements take these values beside the others."""
+    """The jobs that an engine skips when it seeks ready jobs, as additional values for its statements."""
 
     def at_top(self, routes: Sequence[Route]) -> dict[str, Any]:
         """Return the values for seeking the first level."""
@@ -43,32 +43,32 @@ class Past(Protocol):
 
 
 class Level(NamedTuple):
-    """The jobs that come first by listed kind and priority, and what is known of them."""
+    """The jobs that come first by listed kind and priority."""
 
     request: ClaimRequest
     listed: int
     priority: int
     routes: list[int]
     plain: list[int]
-    """Those of the routes whose jobs name no affinity."""
+    """The routes among them whose jobs name no affinity."""
     placed: list[int]
-    """Those whose jobs name one."""
+    """The routes among them whose jobs name an affinity."""
     only_fair_key: str | None
-    """The one fair_key there is, if there is but one."""
+    """The only fair_key, or None if there are several."""
     limit: int
     past: Past | None
-    """What is to be looked past; None where nobody else can write."""
+    """The jobs to skip; None if there is only one writer."""
 
 
 class _Round(NamedTuple):
-    """Whose turn it is among the jobs of one affinity rank."""
+    """The fairness position among the jobs of one affinity rank."""
 
     scope: str | None
     last_fair_key: str | None
 
 
 class ReadyOffer(NamedTuple):
-    """Jobs to choose from, and the streams that have more of them."""
+    """Candidate jobs, and the streams that have more of them."""
 
     heads: list[ReadyCandidate]
     unfinished: set[Place]
@@ -76,7 +76,7 @@ class ReadyOffer(NamedTuple):
 
 
 def is_one_stream(level: Level, preference: Preference) -> bool:
-    """Whether the level is a single run of jobs, so that there is nothing to choose: one queue, one tenant."""
+    """Return whether the level is a single stream, with nothing to choose: one route, one fair_key."""
     return (
         len(level.routes) == 1
         and level.only_fair_key is not None
@@ -86,7 +86,7 @@ def is_one_stream(level: Level, preference: Preference) -> bool:
 
 
 async def select_stream(tx: SqlTransaction, level: Level, preference: Preference, limit: int) -> ReadyJobs:
-    """Choose the first jobs of a level that is a single run of jobs."""
+    """Select the first jobs of a level that is a single stream."""
     [route] = level.routes
     scope = scope_of(level, preference)
     last_fair_key = await tx.last_fair_key(scope)
@@ -97,13 +97,13 @@ async def select_stream(tx: SqlTransaction, level: Level, preference: Preference
 
 
 def scope_of(level: Level, preference: Preference) -> str:
-    """Name the round in which the tenants of a level take turns, as far as no affinity is favoured."""
+    """Return the scope in which the tenants of a level alternate, if no affinity is preferred."""
     rank = preference.rank(None) if level.plain else 1
     return level.request.fair_scope(level.listed, level.priority, preference, rank)
 
 
 def choose_from(offer: ReadyOffer, limit: int, preference: Preference) -> list[ReadyCandidate]:
-    """Return up to *limit* jobs of the offer, in the order of claiming."""
+    """Return up to *limit* jobs of the offer, in claim order."""
     last_fair_key = offer.round.last_fair_key
     fair_keys = {} if last_fair_key is None else {level_of(head, preference): last_fair_key for head in offer.heads}
     return choose(offer.heads, limit, preference, fair_keys, offer.unfinished)
@@ -115,7 +115,7 @@ def choose_from(offer: ReadyOffer, limit: int, preference: Preference) -> list[R
 async def first_level(
     tx: SqlTransaction, request: ClaimRequest, routes: list[Route], limit: int, past: Past | None = None
 ) -> Level | None:
-    """Return the first level that has any ready job on these routes, beyond what lies in the *past*."""
+    """Return the first level that has any ready job on these routes, skipping *past*."""
     beyond = {} if past is None else past.at_top(routes)
     tops = await _tops(tx, request, {"routes": [route.number for route in routes], **beyond})
     if not tops:
@@ -143,7 +143,7 @@ async def _tops(tx: SqlTransaction, request: ClaimRequest, values: dict[str, Any
     if request.tenant is None:
         rows: list[Row] = await tx.query("ready_tops", values)
         return rows
-    # A lane may be fair or strict, or on its way from one to the other, so both places are looked at.
+    # A lane may be fair, strict, or changing from one to the other, so both are looked at.
     values["tenant"] = request.tenant
     fair = await tx.query("ready_tops_of_tenant", values)
     strict = await tx.query("ready_tops_of_tenant_strict", values)
@@ -151,15 +151,15 @@ async def _tops(tx: SqlTransaction, request: ClaimRequest, values: dict[str, Any
 
 
 def _beyond(level: Level) -> dict[str, Any]:
-    """Return what tells a statement to look past jobs, for those engines whose statements can."""
+    """Return the values that make a statement skip jobs, if the engine's statements take them."""
     return {} if level.past is None else level.past.in_level()
 
 
-# --- what to choose from -------------------------------------------------------------------------------------------
+# --- candidates ----------------------------------------------------------------------------------------------------
 
 
 async def offer_of(tx: SqlTransaction, level: Level, preference: Preference) -> ReadyOffer:
-    """Return enough of the level's jobs to choose from: those of the better affinity rank if there are any."""
+    """Return enough candidates of the level: those of the better affinity rank if there are any."""
     if preference.affinities and level.placed:
         favoured = await _round(tx, level, preference, 0)
         if preference.expired:
@@ -181,7 +181,7 @@ async def _round(tx: SqlTransaction, level: Level, preference: Preference, rank:
 
 
 async def _kept_waiting(tx: SqlTransaction, level: Level, preference: Preference, fair_round: _Round) -> ReadyOffer:
-    """Return jobs with another affinity or none, for a worker that has favoured its own for long enough."""
+    """Return jobs with another affinity or none, for a worker whose preference for its own has expired."""
     first = await _heads(tx, level, level.routes, fair_round)
     heads = choose_from(first, 1, Preference())
     if not heads or (head := heads[0]).affinity not in preference.affinities:
@@ -227,12 +227,12 @@ async def _heads_beside(tx: SqlTransaction, level: Level, affinities: list[str],
 async def _fetch(
     tx: SqlTransaction, level: Level, statement: QueryName, places: Sequence[Place], fair_round: _Round
 ) -> ReadyOffer:
-    """Return the first jobs of each place: all that may be needed of one, fewer of each where there are many."""
+    """Return the first jobs of each place: up to the limit of a single one, fewer of each if there are many."""
     if not places:
         return ReadyOffer([], set(), fair_round)
     fair_keys = len({place[1] for place in places})
     of_each_key = -(-level.limit // fair_keys)
-    # One fair_key may be spread over many places; twice its even share of each is nearly always enough.
+    # One fair_key may have many places; twice its even share of each is nearly always enough.
     window = min(level.limit, of_each_key, 1 + 2 * of_each_key * fair_keys // len(places))
     values: dict[str, Any] = {
         "places": [list(place) for place in places],
@@ -253,14 +253,14 @@ async def _fetch(
 
 def _candidate(level: Level, row: Row, width: int) -> ReadyCandidate:
     seq, route, affinity, fair_key, due_at_ms = row
-    # A claim for one tenant takes no fair_keys: what of its jobs stands in a strict lane must not go first for ever.
+    # A claim for one tenant ignores fair_keys: jobs of a strict lane must not always come first.
     taken = fair_key if level.request.tenant is None else ""
     return ReadyCandidate(
         level.listed, level.priority, affinity, taken, due_at_ms, seq, (route, fair_key, affinity)[:width]
     )
 
 
-# --- the fair_keys that come next -----------------------------------------------------------------------------------
+# --- the next fair_keys --------------------------------------------------------------------------------------------
 
 
 async def _fair_keys(tx: SqlTransaction, level: Level, routes: Sequence[int], fair_round: _Round) -> list[Place]:
@@ -290,7 +290,7 @@ def _next(level: Level, fair_round: _Round) -> dict[str, object]:
 
 
 def _within_reach(places: Iterable[Place], level: Level, fair_round: _Round) -> list[Place]:
-    """Keep the places of those fair_keys that the limit can reach."""
+    """Return the places of the fair_keys that the limit can reach."""
     found = list(dict.fromkeys(places))
     fair_keys = sorted({place[1] for place in found}, key=lambda name: fair_order_key(name, fair_round.last_fair_key))
     reached = set(fair_keys[: level.limit])

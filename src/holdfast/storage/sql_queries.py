@@ -1,4 +1,4 @@
-"""How the SQL engines send named queries: what the parts of `SqlTransaction` build upon."""
+"""How the SQL engines send named queries; the base of the parts of `SqlTransaction`."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class SqlQueries(Transaction):
     ) -> Rows:
         """Run one named query and return its rows, or one row with the number of rows it changed.
 
-        A list among *values* stands for many, a dict for many pairs. With *many*, the query runs once for each row
-        of values.
+        A list among *values* is bound as many values, a dict as many pairs. With *many*, the query runs once for each
+        row of values.
         """
 
     async def _jobs(self, name: QueryName, values: Mapping[str, Any]) -> list[Job]:
         return [Job._make(row) for row in await self.query(name, values)]
 
     async def _change(self, name: QueryName, values: Mapping[str, Any], wanted: int) -> None:
-        """Run one query for all rows together and make sure that it changed as many as wanted."""
+        """Run one query for all rows together; raise `OvertakenError` unless it changed as many rows as expected."""
         [[changed]] = await self.query(name, values)
         if changed != wanted:
             raise OvertakenError(f"{name} changed {changed} of {wanted} rows")
 
     async def _change_rows(self, name: QueryName, rows: Sequence[Row]) -> None:
-        """Run one query for each row of values and make sure that each changed exactly one row."""
+        """Run one query for each row of values; raise `OvertakenError` unless each changed exactly one row."""
         if rows:
             [[changed]] = await self.query(name, many=rows)
             if changed != len(rows):
                 raise OvertakenError(f"{name} changed {changed} of {len(rows)} rows")
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
-        """Undo what the block wrote if it raises an error of ours; any other ends the whole transaction."""
+        """Roll back the block's writes if it raises a `HoldfastError`; any other error rolls back the transaction."""
         return self._savepoint()
 
     @asynccontextmanager

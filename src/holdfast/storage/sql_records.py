@@ -1,4 +1,4 @@
-"""The part of the storage contract that concerns events, retention, workers and health, by named queries."""
+"""The part of the storage contract for events, retention, workers and health, by named queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORKER_LISTS: Final = ("lanes", "kinds", "capabilities", "loaded")
 
 
 class SqlRecords(SqlQueries):
-    """What is kept beside jobs: the event log, the registry of workers, counts, and what retention deletes."""
+    """The event log, the registry of workers, counts, and retention."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class SqlRecords(SqlQueries):
         return bool(held_back)
 
     async def delete_finished(self, state: State, before_ms: int, now: Now, limit: int) -> int:
-        """Delete finished jobs with all that belongs to them."""
+        """Delete finished jobs with all their data."""
         values = {"state": state, "before": before_ms, "limit": limit}
         seqs = [seq for (seq,) in await self.query("jobs_to_prune", values)]
         if seqs:
@@ -48,12 +48,12 @@ class SqlRecords(SqlQueries):
         return len(seqs)
 
     async def count_old_events(self, before_ms: int) -> tuple[int, bool]:
-        """Return how many events are older than a moment, up to the first that is not, and whether there is one."""
+        """Return the number of old events at the start of the log, and whether a newer event follows."""
         [[count, ends]] = await self.query("events_aged", {"before": before_ms})
         return int(count), bool(ends)
 
     async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
-        """Return the positions and moments of the oldest events."""
+        """Return the positions and timestamps of the oldest events."""
         rows = await self.query("events_head", {"limit": limit})
         return [((transaction, number), at_ms) for transaction, number, at_ms in rows]
 
@@ -63,12 +63,12 @@ class SqlRecords(SqlQueries):
         await self.query("event_horizon_write", _at(up_to))
 
     async def forget_source_keys(self, before_ms: int, limit: int) -> int:
-        """Forget source keys of deleted entries."""
+        """Delete source keys of deleted entries."""
         [[forgotten]] = await self.query("sources_delete", {"before": before_ms, "limit": limit})
         return int(forgotten)
 
     async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
-        """Store what one start of a worker says of itself."""
+        """Store the self-reported status of one start of a worker."""
         values = {
             "worker": worker.worker,
             "incarnation": worker.incarnation,
@@ -89,11 +89,11 @@ class SqlRecords(SqlQueries):
         await self.query("worker_delete", {"worker": worker, "incarnation": incarnation})
 
     async def forget_workers(self, before_ms: int, limit: int) -> None:
-        """Delete workers that have been silent since a moment."""
+        """Delete workers that have not reported since a time."""
         await self.query("workers_delete", {"before": before_ms, "limit": limit})
 
     async def newest_workers(self, limit: int) -> list[WorkerInfo]:
-        """Return the workers that wrote last."""
+        """Return the workers that reported last."""
         return [_worker(row) for row in await self.query("workers_newest", {"limit": limit})]
 
     async def ready_counts(self, most: int) -> list[tuple[str, str, str, int]]:
@@ -102,7 +102,7 @@ class SqlRecords(SqlQueries):
         return [(lane, kind, requires, count) for lane, kind, requires, count in rows]
 
     async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
-        """Return since when the first jobs of each route have been due."""
+        """Return the due times of the first jobs of each route."""
         rows = await self.query("backlog_oldest", {"priorities": priorities, "fair_keys": fair_keys})
         return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
 

@@ -1,4 +1,4 @@
-"""The part of the storage contract that concerns sessions, by named queries."""
+"""The part of the storage contract for sessions, by named queries."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class SqlSessions(SqlQueries):
         await self.query("session_create", {"tenant": tenant, "name": name})
 
     async def free_sessions(self, numbers: Sequence[int]) -> set[int]:
-        """Lock those of these sessions that are free."""
+        """Lock the unlocked ones among these sessions."""
         return {number for (number,) in await self.query("sessions_unlocked", {"numbers": list(numbers)})}
 
     async def pick_session(self, numbers: Sequence[int]) -> Session | None:
-        """Lock and return the first of these sessions that is free."""
+        """Lock and return the first unlocked one of these sessions."""
         rows = await self.query("session_first_ready", {"numbers": list(numbers)})
         return Session._make(rows[0]) if rows else None
 
@@ -83,7 +83,7 @@ class SqlSessions(SqlQueries):
         return await self._jobs("session_expired", {"session": session, "now": now.lease_ms, "limit": limit})
 
     async def take_entries(self, seqs: Sequence[int]) -> list[Job]:
-        """Lock those of these entries that are free."""
+        """Lock the unlocked ones among these entries."""
         return await self._jobs("session_entries_ready", {"seqs": list(seqs)})
 
     async def expired_sessions(self, now: Now, limit: int) -> list[Session]:
@@ -91,7 +91,7 @@ class SqlSessions(SqlQueries):
         return _sessions(await self.query("sessions_expired", {"now": now.lease_ms, "limit": limit}))
 
     async def next_session_expiry(self) -> int | None:
-        """Return when the next lease of a runtime expires."""
+        """Return when the next runtime lease expires."""
         [[lease_until_ms]] = await self.query("session_next_moment")
         return None if lease_until_ms is None else int(lease_until_ms)
 
@@ -110,12 +110,12 @@ class SqlSessions(SqlQueries):
         return [(seq, number) for seq, number in await self.query("session_heads_of_tenant", values)]
 
     async def next_session_fair_keys(self, places: Sequence[tuple[int, str]], last: str) -> set[str]:
-        """Return the fairness keys with heads that come next."""
+        """Return the next fairness keys with heads."""
         values = {"places": [list(place) for place in places], "last_fair_key": last}
         return {key for row in await self.query("session_fair_keys", values) for key in row if key is not None}
 
     async def write_session_lengths(self, lengths: Sequence[tuple[int, int]]) -> None:
-        """Write the place of the newest entry of each session."""
+        """Write the position of the newest entry of each session."""
         await self.query("session_enqueue_seq_write", many=lengths)
 
     async def write_session_heads(self, heads: Sequence[tuple[Head, int]]) -> None:
@@ -148,7 +148,7 @@ class SqlSessions(SqlQueries):
         await self.query("session_claim_write", values)
 
     async def sources_seen(self, session: int, keys: Sequence[str]) -> list[SourceRow]:
-        """Return what a session knows of these source keys."""
+        """Return the stored records of these source keys of a session."""
         rows = await self.query("sources_seen", {"session": session, "keys": list(keys)})
         return [SourceRow._make(row) for row in rows]
 
@@ -157,7 +157,7 @@ class SqlSessions(SqlQueries):
         return await self._jobs("jobs_unlocked", {"seqs": list(seqs)})
 
     async def insert_sources(self, entries: Sequence[tuple[Job, int]]) -> None:
-        """Remember the source keys of new entries."""
+        """Store the source keys of new entries."""
         if entries:
             await self.query("source_insert", many=[_source(job, route) for job, route in entries])
 

@@ -1,7 +1,7 @@
-"""The storage contract by named queries: what the SQL engines have in common.
+"""The storage contract by named queries: the part that the SQL engines have in common.
 
-An engine says how a query is sent, and overrides what it does in its own way. The columns of `Job` that a query
-writes stand here beside it, in its order.
+An engine defines how a query is sent, and overrides methods that it implements differently. The columns of `Job`
+that a query writes are listed here, in the order of the query.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAIR_SCOPES_KEPT: Final = 1_000
 _INCARNATIONS_KEPT: Final = 100
 _FREQUENT: Final = frozenset[EventName](("claimed", "done"))
 
-# The columns of `job_insert`, in its order, after the route. Counters of a new job are zero and not among them.
+# The columns of `job_insert`, in its order, after the route. The counters of a new job are zero and omitted.
 _NEW: Final = attrgetter(
     "seq",
     "id",
@@ -54,9 +54,9 @@ _NEW: Final = attrgetter(
     "record_all",
     "event_count",
 )
-# What an entry of a session has before them.
+# The columns of a session entry, before them.
 _ENTRY: Final = attrgetter("session_number", "enqueue_seq", "entry_json")
-# The columns of `job_transition`, in its order; the number and the epoch the transition was decided for follow.
+# The columns of `job_transition`, in its order; followed by the number, and the epoch the decision is based on.
 _MOVED: Final = attrgetter(
     "state",
     "fair_key",
@@ -89,7 +89,7 @@ _MOVED: Final = attrgetter(
     "result_json",
     "unacknowledged",
 )
-# The columns of `jobs_current` after number, epoch and state: what can change while an attempt runs.
+# The columns of `jobs_current` after number, epoch and state: those that can change while an attempt runs.
 _CHANGING: Final = (
     "lease_token",
     "lease_until_ms",
@@ -103,7 +103,7 @@ _changing: Final = attrgetter(*_CHANGING)
 
 
 class RoutingCache:
-    """The newest routing that a store has read. Its version is unique, even if its transaction is rolled back."""
+    """The newest routing that a store has read. Its version is unique, even across rolled-back transactions."""
 
     def __init__(self) -> None:
         self.newest: RoutingTable | None = None
@@ -131,7 +131,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
             lanes = await self.query("routing_lanes")
             routes = await self.query("routing_routes")
             retired = await self.query("routing_retired")
-            # Other threads may read another version at the same time: only the local variable is certain.
+            # Other threads may cache another version concurrently: use only the local variable.
             self._cache.newest = known = RoutingTable(
                 version,
                 (Lane(*row) for row in lanes),
@@ -141,15 +141,15 @@ class SqlTransaction(SqlSessions, SqlRecords):
         return known
 
     async def lock_routing(self) -> None:
-        """Keep other transactions from deciding by the routing until this one commits."""
+        """Exclusively lock the routing until this transaction commits."""
         await self.query("routing_lock")
 
     async def _new_routing_version(self) -> None:
-        # Random: a version that was rolled back is never met again.
+        # Random: a rolled-back version never occurs again.
         await self.query("routing_touch", {"version": str(secrets.randbits(62) + 1)})
 
     async def add_routes(self, keys: Sequence[RouteKey]) -> RoutingTable:
-        """Give each of *keys* a number."""
+        """Assign a number to each of *keys*."""
         for key in keys:
             values = {
                 "lane": key.lane,
@@ -188,9 +188,9 @@ class SqlTransaction(SqlSessions, SqlRecords):
     # --- enqueue ----------------------------------------------------------------------------------------------------
 
     async def begin_enqueue(self, count: int, locks: Sequence[int]) -> tuple[RoutingTable, Sequence[int]]:
-        """Take locks; return the routing and fresh job numbers."""
+        """Take locks; return the routing and new job numbers."""
         [[version, numbers]] = await self.query("enqueue_header", {"count": count, "keys": list(locks)})
-        # Either the first number of a run, or one for each.
+        # Either the first of consecutive numbers, or one number for each job.
         seqs = range(numbers, numbers + count) if type(numbers) is int else numbers
         return await self._routing_at(int(version)), seqs
 
@@ -213,7 +213,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         return [(tenant, kind, key) for tenant, kind, key in await self.query("keys_of_jobs", {"ids": list(job_ids)})]
 
     async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
-        """Lock the jobs that a call may meet."""
+        """Lock the jobs that *met* matches."""
         rows = [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in met]
         return await self._jobs("jobs_matching", {"met": rows})
 
@@ -231,7 +231,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         return Job._make(rows[0]) if rows else None
 
     async def update_content(self, job: Job) -> None:
-        """Write what a duplicate replaced."""
+        """Write the content that a duplicate replaced."""
         values = {
             "seq": job.seq,
             "payload": job.payload_json,
@@ -244,7 +244,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
     # --- claim ------------------------------------------------------------------------------------------------------
 
     async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, frozenset[PassName], Now]:
-        """Return what every claim starts with, by one query."""
+        """Return the routing, due maintenance and the clock, by one query."""
         now = await self.now()
         values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms, **self._seen_from(thorough=thorough)}
         [[version, *found]] = await self.query("claim_header", values)
@@ -253,14 +253,14 @@ class SqlTransaction(SqlSessions, SqlRecords):
         return await self._routing_at(int(version)), due, now
 
     def _seen_from(self, *, thorough: bool) -> dict[str, int]:
-        """Return from which moments on to look for due maintenance, as values of the query."""
+        """Return the times from which to look for due maintenance, as values of the query."""
         return {}
 
     def _seen(self, now: Now, due: frozenset[PassName], *, thorough: bool) -> None:
-        """Remember what a look for due maintenance has found."""
+        """Store the result of a look for due maintenance."""
 
     async def lock_claim_token(self, worker: str, lease_token: str) -> None:
-        """Wait until the same claim is decided."""
+        """Wait until an earlier send of the same claim has been decided."""
         await self.query("claim_lock_token", {"worker": worker, "token": lease_token})
 
     async def jobs_held(self, worker: str, lease_token: str) -> list[Job]:
@@ -321,12 +321,12 @@ class SqlTransaction(SqlSessions, SqlRecords):
         return await self._jobs("jobs_past_deadline", {"now": now.wall_ms, "limit": limit})
 
     async def next_moments(self) -> NextMoments:
-        """Return when maintenance has something to do next."""
+        """Return when the next maintenance is due."""
         [row] = await self.query("claim_next_times")
         return NextMoments(*row)
 
     async def successors(self, seqs: Sequence[int]) -> list[Job]:
-        """Return the blocked jobs that wait for these jobs to end."""
+        """Return the blocked jobs that wait for these jobs to finish."""
         return await self._jobs("jobs_succeeding", {"seqs": list(seqs)})
 
     # --- transitions ------------------------------------------------------------------------------------------------
@@ -346,8 +346,8 @@ class SqlTransaction(SqlSessions, SqlRecords):
     async def _write_frequent(self, steps: Sequence[Transition]) -> None:
         """Write the two transitions that every job goes through, by narrower queries.
 
-        The place in a claim and the result of a success differ by job; all else is the same for the whole call or,
-        as the epoch, rises by one.
+        The index in a claim and the result of a success differ by job; all other values are common to the call or,
+        like the epoch, increase by one.
         """
         claimed: dict[int, dict[int, Job]] = {}
         done: dict[int, dict[int, Job]] = {}
@@ -382,14 +382,14 @@ class SqlTransaction(SqlSessions, SqlRecords):
             await self.query("attempt_trim", many=trimmed)
 
     async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
-        """End none in a plain form."""
+        """Return an empty dict: there is no plain form."""
         return {}
 
     async def refresh(self, claims: Sequence[Claim]) -> dict[int, Job]:
-        """Return the jobs of *claims* as they are now.
+        """Return the current jobs of *claims*.
 
-        A job that still runs under its claim is what it was when claimed except for a few columns, so that only these
-        are read; any other is read whole.
+        A job that still runs under its claim differs from the claimed one in a few columns only, so only these are
+        read; any other job is read completely.
         """
         rows = await self.query("jobs_current", {"seqs": [claim.job.seq for claim in claims]})
         changed = {row[0]: row for row in rows}
@@ -410,12 +410,12 @@ class SqlTransaction(SqlSessions, SqlRecords):
         return jobs
 
     async def settled_attempt(self, seq: int, epoch: int) -> tuple[str, str | None] | None:
-        """Return with what a kept attempt was settled."""
+        """Return the lease token and digest of a stored attempt."""
         rows = await self.query("attempt_proof", {"seq": seq, "epoch": epoch})
         return (rows[0][0], rows[0][1]) if rows else None
 
     async def renew_leases(self, jobs: Sequence[Job]) -> None:
-        """Write the end of the lease of each job."""
+        """Write the lease expiry of each job."""
         rows = [(job.lease_until_ms, job.unacknowledged, job.seq, job.epoch) for job in jobs]
         await self._change_rows("job_lease", rows)
 
@@ -425,7 +425,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         await self.query("job_acknowledge", many=sorted(rows))
 
     async def clear_suspicion(self, jobs: Sequence[Job]) -> None:
-        """Write that jobs are no longer suspect."""
+        """Store that jobs are no longer suspect."""
         rows = [(job.suspect, job.failure_reason, job.failure_message, job.seq, job.epoch) for job in jobs]
         await self._change_rows("job_clear_suspicion", rows)
 
@@ -444,7 +444,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         await self._change_rows("job_fair_key", changes)
 
     async def append_events(self, events: Mapping[int, EventName], now: Now) -> None:
-        """Append an event of each job."""
+        """Append an event for each job."""
         if events:
             await self._change("events_append", {"told": dict(events), "at_ms": now.wall_ms}, len(events))
 
@@ -491,7 +491,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         return dict(sorted(await self.query(_COUNTS[by], {"tenant": tenant})))
 
     async def attempts(self, seq: int) -> list[Attempt]:
-        """Return the kept attempts of a job."""
+        """Return the stored attempts of a job."""
         return [Attempt(*row) for row in await self.query("attempts_of_job", {"seq": seq})]
 
     async def artifacts(self, seq: int) -> list[ArtifactInfo]:
@@ -531,7 +531,7 @@ def _route(number: int, lane: str, kind: str, requires_json: str, *flags: int) -
 
 
 def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:
-    """Return what all jobs of one claim have in common."""
+    """Return the values common to all jobs of one claim."""
     one = next(iter(jobs.values()))
     acknowledged = [job.claim_place or 0 for job in jobs.values() if not job.unacknowledged]
     return {
@@ -545,7 +545,7 @@ def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:
 
 
 def _conditions(wanted: JobFilter, now: Now) -> dict[str, Any]:
-    """Return what the queries that list and count jobs bind for *wanted*."""
+    """Return the values that list and count queries bind for *wanted*."""
     return {
         "states": list(wanted.states) or None,
         "kind": wanted.kind,

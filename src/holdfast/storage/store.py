@@ -1,4 +1,4 @@
-"""What the client needs of a store: running operations, opening transactions, joining the caller's."""
+"""The interface of a store to the client: running operations, opening transactions, joining the caller's."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class SyncTarget(Protocol):
 
     @property
     def hub(self) -> Notifier:
-        """Where to listen for what is committed."""
+        """The notifier of committed changes."""
         ...
 
     def read(self, operation: Operation[T]) -> T:
-        """Run *operation* on one consistent view of the store, without the right to write."""
+        """Run *operation* in a read-only transaction on one consistent snapshot of the store."""
         ...
 
     def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
         """Run *operation* in one write transaction and return its result once that has committed.
 
-        With *plain*, the engine may run that instead of the operation.
+        With *plain*, the engine may run that form instead of the operation.
         """
         ...
 
@@ -38,7 +38,7 @@ class AsyncTarget(Protocol):
 
     @property
     def hub(self) -> Notifier:
-        """Where to listen for what is committed."""
+        """The notifier of committed changes."""
         ...
 
     def read_async(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
@@ -53,7 +53,7 @@ class AsyncTarget(Protocol):
 
 
 class ExternalTransaction(SyncTarget, AsyncTarget, Protocol):
-    """A transaction that is already open: operations join it, each in a savepoint of its own."""
+    """A transaction that is already open: operations join it, each in its own savepoint."""
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL in the transaction and return the rows."""
@@ -68,9 +68,9 @@ class Store(SyncTarget, AsyncTarget, Protocol):
     """One database, opened lazily, safe to share between threads and tasks."""
 
     def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
-        """Return the storing of one job as one statement, if the engine has such a form and the job is plain.
+        """Return one statement that stores the job, if the engine has such a form and the job is plain.
 
-        *again* finds out whether the job was stored, if the statement was not confirmed.
+        *again* finds out whether the job was stored if the statement was not confirmed.
         """
         ...
 
@@ -87,29 +87,29 @@ class Store(SyncTarget, AsyncTarget, Protocol):
         ...
 
     def twin(self) -> Store:
-        """Return another store on the same database with connections of its own; one in memory has no other."""
+        """Return another store on the same database with its own connections; a store in memory returns itself."""
         ...
 
     def address(self) -> dict[str, Any] | None:
-        """Return, as JSON, what another process opens the same database by; none if no other can."""
+        """Return, as JSON, the arguments with which another process opens the same database; None if none can."""
         ...
 
     def description(self) -> str:
-        """Return where the database is, for people: a file's path, or host and database; never a password."""
+        """Return a human-readable location of the database: a file path, or host and database; never a password."""
         ...
 
     def interrupt(self) -> None:
-        """Make calls of threads that wait for a server raise `Unavailable`; other calls go on."""
+        """Make calls of threads that wait for a server raise `Unavailable`; other calls continue."""
         ...
 
     async def interrupt_async(self) -> None:
-        """Make calls in this event loop that wait for a server raise `Unavailable`, unless they end soon."""
+        """Make calls in this event loop that wait for a server raise `Unavailable`, unless they finish soon."""
         ...
 
     def migrate(self) -> list[str]:
-        """Bring the schema up to date and return the migrations applied."""
+        """Migrate the schema and return the migrations applied."""
         ...
 
     def close(self) -> None:
-        """Let go of the database. A store that is used again opens again."""
+        """Close the connections. A store that is used again opens again."""
         ...

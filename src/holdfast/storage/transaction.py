@@ -1,4 +1,4 @@
-"""Running operations: what a store is handed, and how sync callers run coroutines that never suspend."""
+"""Running operations: the types a store runs, and how sync callers run coroutines that never suspend."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from holdfast.storage.sql_queries import Rows
 T = TypeVar("T")
 
 Operation: TypeAlias = Callable[[Transaction], Coroutine[Any, Any, T]]
-"""A store operation with its arguments bound; it can be started again from its beginning."""
+"""A store operation with its arguments bound; it can be run again."""
 
 
 class PlainForm(NamedTuple):
-    """A whole write transaction as one statement, for an engine to which each question costs a round trip."""
+    """A whole write transaction as one statement, for an engine where each query costs a round trip."""
 
     name: QueryName
     values: Mapping[str, Any]
     finish: Callable[[Rows], Any]
-    """Return the result by what the statement returned; None if it did nothing and the operation has to run."""
+    """Return the result for the rows of the statement; None if it did nothing and the operation must run."""
     again: Operation[Any]
-    """What to run instead if it is not known whether the statement was committed."""
+    """The operation to run instead if it is unknown whether the statement was committed."""
     topics: Sequence[str]
     """The topics to notify."""
 

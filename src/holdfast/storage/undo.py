@@ -1,7 +1,7 @@
-"""Writes that lease something, for a caller that may be gone before it has the result.
+"""Writes that lease jobs, for a caller that may be gone before it receives the result.
 
-A cancelled task or an interrupted thread does not learn what its claim was given. Such a write is withdrawn if its
-transaction has not begun; if it has, the runner waits for its end and runs the write's own undo.
+A cancelled task or an interrupted thread never learns which jobs its claim leased. Such a write is withdrawn if its
+transaction has not begun; otherwise the runner waits for it to finish and runs its undo.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ T = TypeVar("T")
 log = logging.getLogger("holdfast")
 
 Undo: TypeAlias = Callable[[Transaction, T], Coroutine[Any, Any, None]]
-"""An operation that gives back what a result leased."""
+"""An operation that releases the leases of a result."""
 
-# How long a cancelled caller waits for the undo, which then goes on in the background.
+# How long a cancelled caller waits for the undo, which then continues in the background.
 _WAIT_SECONDS: Final = 1.0
-# The pauses between attempts to reach a store that does not answer; after that the leases expire by themselves.
+# The pauses between attempts to reach a store that does not respond; after that the leases simply expire.
 _RETRY_SECONDS: Final = (0.05, 0.2, 1.0)
 
 # The event loop keeps only weak references to its tasks.
@@ -34,11 +34,11 @@ _in_background: set[asyncio.Task[None]] = set()
 
 
 class WithdrawnError(Exception):
-    """The caller was gone before the transaction began, so that nothing was done."""
+    """The caller was gone before the transaction began; nothing was done."""
 
 
 class UndoableWrite(Generic[T]):
-    """One write, whether it has begun, and what it returned, known even if the caller never receives it."""
+    """One write, whether it has begun, and its result, even if the caller never receives it."""
 
     def __init__(self, operation: Operation[T], undo: Undo[T]) -> None:
         self._operation = operation
@@ -49,7 +49,7 @@ class UndoableWrite(Generic[T]):
 
     async def run(self, tx: Transaction) -> T:
         """Run the write in *tx*, unless the caller has withdrawn it."""
-        # The caller may withdraw at the same moment in another thread; `setdefault` lets one of them be first.
+        # The caller may withdraw concurrently in another thread; `setdefault` decides which of them is first.
         if self._abandoned or not self._fate.setdefault("begun", True):
             raise WithdrawnError
         self._results.clear()
@@ -58,12 +58,12 @@ class UndoableWrite(Generic[T]):
         return result
 
     def _withdraw(self) -> bool:
-        """Let the write not begin any more, nor be run again; return whether it had not begun."""
+        """Keep the write from beginning or running again; return whether it had not begun."""
         self._abandoned = True
         return not self._fate.setdefault("begun", False)
 
     async def _run_undo(self, tx: Transaction) -> None:
-        """Give back what the write leased; read in the transaction, because another thread may have run the write."""
+        """Release the write's leases. Reads the results in the transaction: another thread may have run the write."""
         for result in self._results:
             await self._undo(tx, result)
 
@@ -96,7 +96,7 @@ class UndoableWrite(Generic[T]):
         undoing = asyncio.create_task(self._undo_async(running, target))
         _in_background.add(undoing)
         undoing.add_done_callback(_in_background.discard)
-        # A second cancellation ends the waiting, not the undo.
+        # A second cancellation ends the wait, not the undo.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([undoing], timeout=_WAIT_SECONDS)
 
@@ -118,12 +118,12 @@ class UndoableWrite(Generic[T]):
                 break
             else:
                 return
-        assert failure is not None  # noqa: S101  # else it has returned
+        assert failure is not None  # noqa: S101  # otherwise it has returned
         _log_failure(failure)
 
 
 def _retrieve(running: asyncio.Future[Any]) -> None:
-    """Mark the exception of an abandoned write as seen."""
+    """Mark the exception of an abandoned write as retrieved."""
     if not running.cancelled():
         running.exception()
 

@@ -1,1 +1,1 @@
-"""The PostgreSQL engine: many writers on many machines, one server that keeps the time."""
+"""The PostgreSQL engine: many writers on many machines, with the server's clock."""

@@ -1,7 +1,7 @@
-"""Values as the server reads them.
+"""Convert values to the form in which they are sent to the server.
 
-Everything goes as text of no declared type: the statement alone says what each value is, and one plan serves all.
-A list goes as an array; a list of rows, or a dict of pairs, as one array for each column.
+Values are sent as text without a declared type: the statement determines the type of each value, and one plan serves
+all calls. A list becomes an array; a list of rows, or a dict of pairs, becomes one array per column.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _IN_COPY = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
 def bound(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *values* as they are sent: `rows` that has many columns becomes `rows_0`, `rows_1` and so on."""
+    """Return *values* as they are sent: `rows` with several columns becomes `rows_0`, `rows_1` and so on."""
     sent: dict[str, Any] = {}
     for name, value in values.items():
         if type(value) is dict:
@@ -32,7 +32,7 @@ def bound(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[Sequence[Any]], prefix: str) -> dict[str, str]:
-    """Return each column of *rows* as an array, named by its place."""
+    """Return each column of *rows* as an array, named by its index."""
     return {f"{prefix}{place}": array(column) for place, column in enumerate(zip(*rows, strict=True))}
 
 
@@ -52,14 +52,14 @@ def _element(value: Any) -> str:
 
 
 def copied(rows: Sequence[Row]) -> Iterator[bytes]:
-    """Return *rows* as the lines of a COPY, in parts: the server takes in one while the next is made."""
+    """Yield *rows* as the lines of a COPY, in chunks: the server reads one while the next is prepared."""
     for start in range(0, len(rows), _COPIED_AT_ONCE):
         columns_in_text = map(_fields, zip(*rows[start : start + _COPIED_AT_ONCE], strict=True))
         yield ("\n".join(map("\t".join, zip(*columns_in_text, strict=True))) + "\n").encode()
 
 
 def _fields(column: tuple[Any, ...]) -> list[str]:
-    # Most columns have few values or one, which need not be looked at for every row.
+    # Most columns have few distinct values, which need not be converted once per row.
     texts = {value: _field(value) for value in set(column)}
     return [texts[value] for value in column]
 

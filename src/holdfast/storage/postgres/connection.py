@@ -1,4 +1,4 @@
-"""Opening connections, and making sure once that the server and its schema are what this code was written for."""
+"""Open connections, and check once that the server and its schema suit this code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.storage.postgres.transaction import PostgresSettings
 
 _OLDEST_SERVER = 140000
 _STATEMENTS_KEPT = 500
-# A server that has vanished is noticed within a minute, even where nothing is being sent. The URL may say otherwise.
+# Detect a vanished server within a minute, even if nothing is being sent. The URL may override these.
 _DEFAULTS = {
     "application_name": "holdfast",
     "connect_timeout": "10",
@@ -28,7 +28,7 @@ _DEFAULTS = {
 
 
 class PostgresConnector:
-    """Makes connections to one database, whose schema is current once `make_ready` has returned."""
+    """Opens connections to one database, whose schema is current once `make_ready` has returned."""
 
     def __init__(self, url: str, terms: PostgresSettings, *, migrates: bool) -> None:
         self._conninfo = with_defaults(url)
@@ -38,7 +38,7 @@ class PostgresConnector:
         self._opening = threading.Lock()
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Return a connection that blocks."""
+        """Return a sync connection."""
         with translated_opening(self._terms.schema):
             connection = psycopg.connect(self._conninfo, autocommit=True)
         connection.add_notify_handler(_ignore)
@@ -46,7 +46,7 @@ class PostgresConnector:
         return connection
 
     async def connect_async(self) -> psycopg.AsyncConnection[Any]:
-        """Return a connection that is awaited."""
+        """Return an async connection."""
         with translated_opening(self._terms.schema):
             connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
         connection.add_notify_handler(_ignore)
@@ -55,11 +55,11 @@ class PostgresConnector:
 
     @property
     def ready(self) -> bool:
-        """Whether server and schema have been looked at."""
+        """Whether server and schema have been checked."""
         return self._ready
 
     def make_ready(self, *, again: bool = False) -> list[str]:
-        """Look at server and schema, unless that was done before; return the migrations applied."""
+        """Check server and schema, unless that was done before; return the migrations applied."""
         with self._opening:
             if self._ready and not again:
                 return []
@@ -87,19 +87,19 @@ class PostgresConnector:
 
 
 def _ignore(_notification: psycopg.Notify) -> None:
-    """Let go of a notification: through a pooler one may reach a connection that does not listen, and be kept."""
+    """Drop a notification: through a pooler it may reach a connection that does not listen, which would store it."""
 
 
 def with_defaults(url: str) -> str:
-    """Return *url* with what it does not say of patience and names, or raise `InvalidInput`."""
+    """Return *url* with defaults for timeouts and names; raise `InvalidInput` if it cannot be parsed."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        # The driver quotes the part it cannot read, which may be the password: neither quote nor chain it.
+        # The driver quotes the part it cannot parse, which may be the password: neither quote nor chain its error.
         raise InvalidInput("url", f"PostgreSQL cannot read it: {_without_quotes(str(error), url)}") from None
     _refuse_misread_password(url, given)
     defaults = {name: value for name, value in _DEFAULTS.items() if name not in given}
-    # The statements are sent as they stand in the files, which the environment must not reinterpret.
+    # Statements are sent exactly as in the files; settings from the environment must not change their meaning.
     return make_conninfo(url, **defaults, client_encoding="UTF8")
 
 
@@ -114,7 +114,7 @@ def described(url: str) -> str:
 
 
 def _without_quotes(message: str, url: str) -> str:
-    """Return the driver's *message* without the parts of *url* that it quotes, option names excepted."""
+    """Return the driver's *message* without the parts of *url* that it quotes, except option names."""
 
     def kept(found: re.Match[str]) -> str:
         names_option = re.search(rf"[?&]{re.escape(found[1])}=", url)
@@ -124,7 +124,7 @@ def _without_quotes(message: str, url: str) -> str:
 
 
 def _refuse_misread_password(url: str, given: dict[str, Any]) -> None:
-    """Raise if a special character of the password ends it early, so that the rest would be taken for a host."""
+    """Raise if a special character ends the password early, so that the rest would be parsed as a host."""
     credentials, _, _ = url.partition("://")[2].partition("?")
     in_path = "@" in credentials.partition("/")[2]
     ports = str(given.get("port") or "").split(",")

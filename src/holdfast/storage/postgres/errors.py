@@ -1,4 +1,4 @@
-"""From what the server and the driver say to what the caller should do. Driver errors are translated here alone."""
+"""Translate errors of the server and the driver to Holdfast's errors. Driver errors are translated only here."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from holdfast.domain.errors import (
 )
 from holdfast.storage.contract import OvertakenError
 
-# Looked up by the whole code first, then by its class, the first two characters.
+# Looked up by the full code first, then by its class, the first two characters.
 _BY_STATE: dict[str, tuple[type[HoldfastError], str]] = {
     "08": (StoreUnreachable, "the connection to the server was lost"),
     "22021": (Misconfigured, "the database cannot store this text; it must be encoded in UTF8"),
-    "25006": (ReadOnlyStore, "the server only reads, as a standby does; connect to one that writes"),
+    "25006": (ReadOnlyStore, "the server is read-only, like a standby; connect to one that accepts writes"),
     "25P03": (
         StoreUnreachable,
-        "it was silent for so long that the server ended its transaction; nothing was stored",
+        "the connection was idle for so long that the server ended its transaction; nothing was stored",
     ),
     "28": (Misconfigured, "the server refuses this role; check the URL and the server's pg_hba.conf"),
     "3D": (Misconfigured, "the server has no such database; create it, or check the URL"),
-    "40": (StoreBusy, "others changed the same jobs time and again; try again"),
+    "40": (StoreBusy, "other transactions changed the same jobs repeatedly; try again"),
     "42501": (Misconfigured, "the role lacks rights on the schema; grant them"),
-    "23505": (StoreBusy, "others stored the same key time and again; try again"),
+    "23505": (StoreBusy, "other transactions stored the same key repeatedly; try again"),
     "53100": (StoreFull, "the server's disk is full; nothing was stored"),
-    "53": (StoreBusy, "the server has no room for another connection or query; try again"),
+    "53": (StoreBusy, "the server has no capacity for another connection or query; try again"),
     "54": (StoreBusy, "the server reached one of its limits; try again"),
-    "55P03": (StoreBusy, "others held what this needs for too long; try again"),
-    "57014": (StoreBusy, "the server cancelled this because it took too long; try again"),
-    "57": (StoreUnreachable, "the server is going down or coming up"),
+    "55P03": (StoreBusy, "other transactions held a required lock for too long; try again"),
+    "57014": (StoreBusy, "the server cancelled the statement because it took too long; try again"),
+    "57": (StoreUnreachable, "the server is shutting down or starting up"),
     "58": (StoreUnreachable, "the server cannot read or write its files"),
     "XX001": (StoreDamaged, "the database is damaged; restore it from a backup"),
     "XX002": (StoreDamaged, "an index of the database is damaged; rebuild it"),
 }
-_UNREACHABLE = "the server cannot be reached; check that it runs, and the host and port in the URL"
+_UNREACHABLE = "the server cannot be reached; check that it is running, and the host and port in the URL"
 _MISSING = {"3F000", "42P01", "42703", "42883"}
-# A connection that is refused tells no code, only words, in the server's language.
+# A refused connection carries no code, only a message in the server's language.
 _REFUSED = {
     "authentication failed": "28",
     "no pg_hba.conf entry": "28",
@@ -54,24 +54,24 @@ _REFUSED = {
     "too many": "53",
     "remaining connection slots": "53",
 }
-# What is worth another run from the beginning: a key met, a deadlock, two writers on the same rows.
+# Errors that another run may avoid: a duplicate key, a deadlock, a serialization failure.
 _RUN_AGAIN = {"23505", "40001", "40P01"}
 _PREPARED_LOST = {"26000", "42P05"}
 
 
 def lost(error: psycopg.Error) -> bool:
-    """Whether the connection, or the server behind it, is gone."""
+    """Return whether the connection, or the server behind it, is gone."""
     return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"} or fell_silent(error)
 
 
 def fell_silent(error: psycopg.Error) -> bool:
-    """Whether the server undid the transaction because nothing was asked of it for too long."""
+    """Return whether the server rolled back the transaction because it was idle for too long."""
     return error.sqlstate == "25P03"
 
 
 @contextmanager
 def translated_opening(schema: str) -> Iterator[None]:
-    """Translate that no connection could be opened."""
+    """Translate the error if no connection could be opened."""
     try:
         yield
     except psycopg.Error as error:
@@ -83,7 +83,7 @@ def translated_opening(schema: str) -> Iterator[None]:
 
 @contextmanager
 def translated_loss(schema: str) -> Iterator[None]:
-    """Translate that the connection was lost; any other error of a statement of the caller's own is the caller's."""
+    """Translate the loss of the connection; other errors of the caller's own statements are raised unchanged."""
     try:
         yield
     except psycopg.OperationalError as error:
@@ -94,7 +94,7 @@ def translated_loss(schema: str) -> Iterator[None]:
 
 @contextmanager
 def translated(schema: str) -> Iterator[None]:
-    """Turn what the driver raises within the block into Holdfast's own errors."""
+    """Translate driver errors raised within the block to Holdfast's errors."""
     try:
         yield
     except (psycopg.Error, OvertakenError) as error:
@@ -105,9 +105,9 @@ def translated(schema: str) -> Iterator[None]:
 
 
 def translate(error: Exception, schema: str) -> Exception:
-    """Return the error to raise for *error*: itself if it is not the driver's, or is a defect of a program."""
+    """Return the error to raise for *error*: itself if it is not a driver error, or is a programming error."""
     if isinstance(error, OvertakenError):
-        return StoreBusy(f"others changed the same jobs time and again; try again ({error})")
+        return StoreBusy(f"other transactions changed the same jobs repeatedly; try again ({error})")
     if not isinstance(error, psycopg.Error):
         return error
     words = one_line(error)
@@ -125,22 +125,22 @@ def translate(error: Exception, schema: str) -> Exception:
 def one_line(error: BaseException | None) -> str:
     """Return the message of *error* on one line.
 
-    Before a connection is open the server writes in an encoding that the driver does not know: what the driver could
-    not decode becomes a question mark.
+    Before a connection is open the server uses an encoding that the driver does not know; characters that the driver
+    could not decode become question marks.
     """
     return " ".join(str(error).replace("\ufffd", "?").split())
 
 
 def _refusal(error: psycopg.Error) -> str | None:
-    """Return the code that the text of a refused connection stands for, if it is known."""
+    """Return the error code that the message of a refused connection corresponds to, if it is known."""
     return next((code for text, code in _REFUSED.items() if text in str(error)), None)
 
 
 def worth_another_run(error: BaseException) -> bool:
-    """Whether the same script, run again from its beginning, may well come through."""
+    """Return whether the same operation may succeed if it is run again."""
     return isinstance(error, OvertakenError) or getattr(error, "sqlstate", None) in _RUN_AGAIN
 
 
 def prepared_lost(error: BaseException) -> bool:
-    """Whether a pooler has handed our prepared statements to somebody else."""
+    """Return whether a pooler has assigned the server connection with our prepared statements to another client."""
     return getattr(error, "sqlstate", None) in _PREPARED_LOST

@@ -1,4 +1,4 @@
-"""An open transaction that operations join, each in a savepoint of its own, so that a refused one leaves nothing."""
+"""An open transaction that operations join, each in its own savepoint: a refused operation changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class _Joined:
-    """What both colours have in common: whose transaction it is, and what to tell once it has committed."""
+    """The part that sync and async have in common."""
 
     def __init__(
         self, state: PostgresState, io: ServerIO, terms: PostgresSettings, hub: Notifier, *, own: bool
@@ -41,15 +41,15 @@ class _Joined:
         self._checked = own
         self._ended = False
         self.ran_sql = False
-        """Whether the caller ran SQL of their own, which may have changed the session."""
+        """Whether the caller ran their own SQL, which may have changed session settings."""
 
     def end(self) -> None:
-        """Refuse whatever comes after the transaction's end."""
+        """Refuse all further calls."""
         self._ended = True
 
     async def _run(self, operation: Operation[T]) -> T:
         if self._checked or self.connection.autocommit:
-            # A connection that begins by itself may have nothing open yet, but only until it was first used.
+            # A connection without autocommit may have no transaction open yet, but only until its first use.
             refuse_ended(self.connection)
         if not self._checked:
             await check_joined(self._terms, self.io)
@@ -60,7 +60,7 @@ class _Joined:
 
     async def _execute(self, sql: str, values: Any) -> list[Any]:
         self.ran_sql = True
-        # Without values a percent sign in the text is just that.
+        # Without values, a percent sign in the SQL is literal.
         return await self.io.query(sql, values or None)
 
     def _refuse_ended(self) -> None:
@@ -69,7 +69,7 @@ class _Joined:
 
 
 class PostgresSyncExternalTransaction(_Joined):
-    """Joins a transaction on a `psycopg.Connection`; awaited, it blocks, so that only blocking queues use it."""
+    """Joins a transaction on a `psycopg.Connection`. Only a sync `Queue` uses it."""
 
     def read(self, operation: Operation[T]) -> T:
         """Run *operation* in a savepoint."""
@@ -82,11 +82,11 @@ class PostgresSyncExternalTransaction(_Joined):
             return run_sync(self._run(operation))
 
     async def read_async(self, operation: Operation[T]) -> T:
-        """Refuse: this connection is sync."""
+        """Raise `TypeError`: this connection is sync."""
         raise TypeError("a sync connection needs a Queue")
 
     async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
-        """Refuse: this connection is sync."""
+        """Raise `TypeError`: this connection is sync."""
         raise TypeError("a sync connection needs a Queue")
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
@@ -95,8 +95,8 @@ class PostgresSyncExternalTransaction(_Joined):
         with translated_loss(self._terms.schema):
             return run_sync(self._execute(sql, values))
 
-    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
-        """Refuse: this connection is sync."""
+    async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:  # part of the protocol
+        """Raise `TypeError`: this connection is sync."""
         raise TypeError("a sync connection needs a Queue")
 
 
@@ -104,11 +104,11 @@ class PostgresAsyncExternalTransaction(_Joined):
     """Joins a transaction on a `psycopg.AsyncConnection`, awaiting each statement."""
 
     def read(self, operation: Operation[T]) -> T:
-        """Refuse: this connection is async."""
+        """Raise `TypeError`: this connection is async."""
         raise TypeError("an async connection needs an AsyncQueue")
 
     def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
-        """Refuse: this connection is async."""
+        """Raise `TypeError`: this connection is async."""
         raise TypeError("an async connection needs an AsyncQueue")
 
     async def read_async(self, operation: Operation[T]) -> T:
@@ -121,8 +121,8 @@ class PostgresAsyncExternalTransaction(_Joined):
         with translated(self._terms.schema):
             return await finish_despite_cancellation(self._run(operation))
 
-    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
-        """Refuse: this connection is async."""
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # part of the protocol
+        """Raise `TypeError`: this connection is async."""
         raise TypeError("an async connection needs an AsyncQueue")
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
@@ -135,12 +135,12 @@ class PostgresAsyncExternalTransaction(_Joined):
 def join(
     state: PostgresState, connection: Any, terms: PostgresSettings, hub: Notifier
 ) -> PostgresSyncExternalTransaction | PostgresAsyncExternalTransaction:
-    """Return the transaction open on the caller's own *connection*, or raise `InvalidInput`."""
+    """Return the transaction open on the caller's *connection*; raise `InvalidInput` if it cannot be joined."""
     if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
         raise InvalidInput("connection", f"must be a psycopg connection, not {type(connection).__name__}")
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
-        raise InvalidInput("connection", "is in pipeline mode; leave it before you join the transaction")
-    # The driver has no public way to ask.
+        raise InvalidInput("connection", "is in pipeline mode; leave it before joining the transaction")
+    # The driver has no public API for this.
     if getattr(connection, "_tpc", None) is not None:
         raise InvalidInput(
             "connection",

@@ -1,4 +1,4 @@
-"""What the doctor finds of the server, its settings and the schema."""
+"""Health checks of the server, its settings and the schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TRANSACTION_SECONDS_LONG = 600
 
 
 async def examine(tx: SqlTransaction) -> list[Finding]:
-    """Return what is found of server, durability, clearing up, schema and transactions left open."""
+    """Return findings about the server, durability, vacuuming, the schema and long-open transactions."""
     [[version, _number]] = await tx.query("health_version")
     [settings] = await tx.query("health_settings")
     [[schema]] = await tx.query("health_schema")
@@ -27,7 +27,7 @@ async def examine(tx: SqlTransaction) -> list[Finding]:
 
 def _disk(fsync: str, full_page_writes: str) -> Finding:
     if fsync == full_page_writes == "on":
-        return Finding("disk", "ok", "writes are forced to the disk")
+        return Finding("disk", "ok", "writes are flushed to disk")
     return Finding(
         "disk",
         "problem",
@@ -38,7 +38,7 @@ def _disk(fsync: str, full_page_writes: str) -> Finding:
 
 def _durability(synchronous_commit: str) -> Finding:
     if synchronous_commit != "off":
-        says = f"synchronous_commit = {synchronous_commit}: what is acknowledged survives a power cut"
+        says = f"synchronous_commit = {synchronous_commit}: acknowledged jobs survive a power cut"
         return Finding("durability", "ok", says)
     return Finding(
         "durability",
@@ -50,11 +50,11 @@ def _durability(synchronous_commit: str) -> Finding:
 
 def _clearing(autovacuum: str, track_counts: str) -> Finding:
     if autovacuum == track_counts == "on":
-        return Finding("clearing up", "ok", "autovacuum is on")
+        return Finding("vacuum", "ok", "autovacuum is on")
     return Finding(
-        "clearing up",
+        "vacuum",
         "problem",
-        f"autovacuum = {autovacuum}, track_counts = {track_counts}: dead rows pile up and claims grow slow",
+        f"autovacuum = {autovacuum}, track_counts = {track_counts}: dead rows accumulate and claims become slow",
         "turn both on in postgresql.conf",
     )
 
@@ -65,6 +65,6 @@ def _oldest(seconds: int) -> Finding:
     return Finding(
         "open transactions",
         "warning",
-        f"one has been open for {seconds // 60} minutes: it holds back events and the clearing up of dead rows",
+        f"one has been open for {seconds // 60} minutes: it delays events and the removal of dead rows",
         "find it in pg_stat_activity and end it",
     )

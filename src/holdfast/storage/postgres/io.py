@@ -1,7 +1,7 @@
-"""Sending statements to the server over a psycopg connection, sync or async, through the same coroutine methods.
+"""Send statements to the server over a psycopg connection, sync or async, through the same coroutine methods.
 
-Beginning, committing, running again and undoing are written once as coroutines over a `ServerIO`. The methods of
-`SyncIO` block instead of suspending, so that `run_sync` runs any of them.
+Begin, commit, retry and rollback are written once as coroutines over a `ServerIO`. The methods of `SyncIO` block
+instead of suspending, so `run_sync` can run any of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ServerIO(Protocol):
     connection: Any
 
     async def message(self, text: str) -> Rows:
-        """Send several statements without values together; return the rows of all of them."""
+        """Send several statements without values in one message; return the rows of all of them."""
         ...
 
     async def query(
@@ -46,24 +46,24 @@ class ServerIO(Protocol):
     ) -> Rows:
         """Send one statement with its values.
 
-        *prepare* is False where a pooler would lose a prepared statement; with None the driver prepares what it has
-        met often enough.
+        *prepare* is False if a pooler would lose prepared statements; with None the driver prepares statements that
+        it has sent often enough.
         """
         ...
 
     async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
-        """Send many rows for one table."""
+        """Insert many rows into one table with COPY."""
         ...
 
     async def commit(self, text: str, after: str = "") -> Rows:
         """Send statements that end with COMMIT and, in the same message, statements that follow it.
 
-        An error after the server has answered COMMIT raises `AfterCommitError`.
+        An error after the server has confirmed COMMIT raises `AfterCommitError`.
         """
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Send nothing for a while."""
+        """Wait without sending anything."""
         ...
 
 
@@ -75,7 +75,7 @@ class SyncIO:
         self._cursor = psycopg.Cursor(connection, row_factory=tuple_row)
 
     async def message(self, text: str) -> Rows:
-        """Send several statements without values together."""
+        """Send several statements without values in one message."""
         cursor = self._cursor
         cursor.execute(text.encode(), prepare=False)
         rows = cursor.fetchall() if _has_rows(cursor) else []
@@ -92,14 +92,14 @@ class SyncIO:
         return cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
 
     async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
-        """Send many rows for one table."""
+        """Insert many rows into one table with COPY."""
         with self._cursor.copy(text.encode()) as copy:
             for lines in copied(rows):
                 copy.write(lines)
         return [(self._cursor.rowcount,)]
 
     async def commit(self, text: str, after: str = "") -> Rows:
-        """Send a commit and what follows it."""
+        """Send a commit and the statements that follow it."""
         results: list[PGresult] = []
         try:
             self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
@@ -108,7 +108,7 @@ class SyncIO:
         return _committed(self.connection, results)
 
     async def sleep(self, seconds: float) -> None:
-        """Send nothing for a while."""
+        """Wait without sending anything."""
         time.sleep(seconds)  # noqa: ASYNC251  # a sync connection blocks
 
 
@@ -120,7 +120,7 @@ class AsyncIO:
         self._cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
 
     async def message(self, text: str) -> Rows:
-        """Send several statements without values together."""
+        """Send several statements without values in one message."""
         cursor = self._cursor
         await cursor.execute(text.encode(), prepare=False)
         rows = await cursor.fetchall() if _has_rows(cursor) else []
@@ -137,14 +137,14 @@ class AsyncIO:
         return await cursor.fetchall() if _has_rows(cursor) else [(cursor.rowcount,)]
 
     async def copy(self, text: str, rows: Sequence[Row]) -> Rows:
-        """Send many rows for one table."""
+        """Insert many rows into one table with COPY."""
         async with self._cursor.copy(text.encode()) as copy:
             for lines in copied(rows):
                 await copy.write(lines)
         return [(self._cursor.rowcount,)]
 
     async def commit(self, text: str, after: str = "") -> Rows:
-        """Send a commit and what follows it."""
+        """Send a commit and the statements that follow it."""
         results: list[PGresult] = []
         try:
             await self.connection.wait(_exchange(self.connection.pgconn, text, after, results))
@@ -153,17 +153,17 @@ class AsyncIO:
         return _committed(self.connection, results)
 
     async def sleep(self, seconds: float) -> None:
-        """Send nothing for a while."""
+        """Wait without sending anything."""
         await asyncio.sleep(seconds)
 
 
 def _has_rows(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> bool:
-    # Not by the cursor's description, which it builds again, column by column, for every result.
+    # Not `cursor.description`, which is rebuilt column by column for every result.
     return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
 
 
 def _exchange(connection: PGconn, text: str, after: str, results: list[PGresult]) -> PQGen[None]:
-    """Send a commit and collect its results as they arrive: an error must not hide those that came before it."""
+    """Send a commit and collect its results as they arrive; an error must not hide the results before it."""
     connection.send_query((f"{text}; {after}" if after else text).encode())
     yield from send(connection)
     while (result := (yield from fetch(connection))) is not None:
@@ -171,7 +171,7 @@ def _exchange(connection: PGconn, text: str, after: str, results: list[PGresult]
 
 
 def _committed(connection: Any, results: list[PGresult], lost: psycopg.Error | None = None) -> Rows:
-    """Return the rows of a commit, or raise what went wrong: before the commit, or only after it."""
+    """Return the rows of a commit, or raise the error that occurred before or after it."""
     refused = [result for result in results if result.status == ExecStatus.FATAL_ERROR]
     error = error_from_result(refused[0], encoding="utf-8") if refused else lost
     rows: Rows = []

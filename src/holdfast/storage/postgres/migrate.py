@@ -1,6 +1,6 @@
-"""Bringing a schema up to date: all that is missing in one transaction, under a lock of the server.
+"""Migrate a schema: apply all missing migrations in one transaction, under a lock on the server.
 
-A killed migration leaves nothing behind, and processes that start together wait for the first.
+A killed migration leaves no trace, and processes that start at the same time wait for the first.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def migrate(connection: psycopg.Connection[Any], schema: str) -> list[str]:
-    """Apply what is missing and return the names; raise `SchemaMismatch` if the schema needs other code."""
+    """Apply missing migrations and return their names; raise `SchemaMismatch` if the schema needs other code."""
     if not pending(connection, schema):
         return []
     with connection.transaction():
         _ask(connection, schema, "schema_lock", {"schema": schema})
-        # Another process may have been quicker while this one waited for the lock.
+        # Another process may have migrated while this one waited for the lock.
         lacking = pending(connection, schema)
         for migration in lacking:
             _apply(connection, schema, migration)
@@ -39,7 +39,7 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[str]:
 
 
 def pending(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
-    """Return the migrations not yet applied, having checked that those applied fit this code."""
+    """Return the migrations not yet applied, after checking that the applied ones match this code."""
     if not _ask(connection, schema, "schema_ledger_exists", {"schema": schema}):
         return list(migrations())
     applied = dict(_ask(connection, schema, "schema_ledger"))
@@ -52,7 +52,7 @@ def _code_version_min(connection: psycopg.Connection[Any], schema: str) -> str:
 
 
 def _apply(connection: psycopg.Connection[Any], schema: str, migration: Migration) -> None:
-    # Asked for first: creating what exists needs rights that a role need not have.
+    # Checked first: creating an existing schema needs privileges that the role may not have.
     if not _ask(connection, schema, "schema_exists", {"schema": schema}):
         _ask(connection, schema, "schema_create")
     _ask(connection, schema, "schema_ledger_create")
@@ -73,8 +73,8 @@ _TEST_SCHEMA: Final = re.compile(rf"{TEST_PREFIX}[a-z0-9]{{8,32}}")
 
 
 def discard_schema(url: str, schema: str) -> None:
-    """Drop *schema*, which must be one that was made for a test."""
+    """Drop *schema*, which must be a test schema."""
     if not _TEST_SCHEMA.fullmatch(schema):
-        raise InvalidInput("schema", f"{schema!r} is not the schema of a test; nothing else is dropped")
+        raise InvalidInput("schema", f"{schema!r} is not a test schema; no other schema is dropped")
     with translated(schema), psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f'drop schema if exists "{schema}" cascade'.encode())

@@ -1,7 +1,7 @@
-"""Waking across processes: one thread listens to the server while anybody in this process waits.
+"""Notifications across processes: one thread listens to the server while this process has listeners.
 
-A signal may be lost, never made up: the connection may be gone for a while. So everybody is woken whenever listening
-takes effect anew, and looks; and every wait polls slowly in any case.
+Notifications may be lost while the connection is down. So all listeners are woken whenever LISTEN takes effect again,
+and every wait also polls slowly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BACKOFF_SECONDS_LAST = 5.0
 
 
 class ServerNotifier(Notifier):
-    """Who listens to what, here and through the server."""
+    """The listeners of each topic, notified by this process and by the server."""
 
     def __init__(self, url: str, channel: str) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class ServerNotifier(Notifier):
         self._thread: threading.Thread | None = None
 
     def add(self, topic: str, listener: Listener) -> None:
-        """Let *listener* hear of *topic* from now on; it is woken once where that has yet to take effect."""
+        """Notify *listener* of *topic* from now on; it is woken once if LISTEN has yet to take effect."""
         super().add(topic, listener)
         with self._guard:
             if self._thread is None:
@@ -57,7 +57,7 @@ class ServerNotifier(Notifier):
                 pause = min(pause * 2, _BACKOFF_SECONDS_LAST)
 
     def _heed(self, connection: psycopg.Connection[Any]) -> None:
-        """Wake whom notifications concern, until nobody has listened for a while."""
+        """Wake the listeners that notifications concern, until none has listened for a while."""
         left_alone_since: float | None = None
         while left_alone_since is None or time.monotonic() - left_alone_since < _LINGER_SECONDS:
             for notification in connection.notifies(timeout=_LOOK_SECONDS):
@@ -72,7 +72,7 @@ class ServerNotifier(Notifier):
         self.publish(topics)
 
     def _left_alone(self) -> bool:
-        """Whether nobody listens, so that the thread has ended; whoever comes next starts another."""
+        """Return whether there are no listeners, so that the thread ends; the next listener starts another."""
         with self._guard:
             if self.topics():
                 return False
@@ -80,20 +80,20 @@ class ServerNotifier(Notifier):
             return True
 
 
-# --- one hub for each schema of a server ---------------------------------------------------------------------------
+# --- one notifier for each schema of a server ----------------------------------------------------------------------
 
 _hubs: weakref.WeakValueDictionary[tuple[str, str], ServerNotifier] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
 def hub_of(url: str, channel: str) -> ServerNotifier:
-    """Return the hub of a schema, the same for all queues of this process that are open on it."""
+    """Return the notifier of a schema, shared by all queues of this process that are open on it."""
     with _hubs_lock:
         return _hubs.setdefault((url, channel), ServerNotifier(url, channel))
 
 
 def _forget_hubs() -> None:
-    """Start anew in a forked child: the threads of the parent are not there."""
+    """Start over in a forked child: the parent's threads do not exist there."""
     global _hubs, _hubs_lock
     _hubs, _hubs_lock = weakref.WeakValueDictionary(), threading.Lock()
 

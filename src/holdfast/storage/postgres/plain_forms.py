@@ -1,8 +1,8 @@
-"""Transactions of one statement: begun, run, committed and told of in a single message.
+"""Transactions of one statement: begin, run, commit and notify in a single message.
 
-What a caller mostly waits for is the way to the server and back. A plain job needs no answer before it is stored,
-so that its whole transaction goes in one message; the values stand in the text, as one message of several statements
-takes none beside it.
+A caller mostly waits for round trips to the server. A plain job needs no reply before it is stored, so its whole
+transaction is sent in one message. The values are literals in the text, because a message of several statements takes
+no parameters.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from holdfast.storage.postgres.transaction import LOCK_MS, PostgresSettings, not
 from holdfast.storage.sql_queries import Rows
 from holdfast.storage.transaction import Operation, PlainForm
 
-# The values travel as a part of the text, which the server reads whole before it does anything.
+# Values are part of the text, which the server parses completely before it executes anything.
 _PAYLOAD_CHARS_MAX = 100_000
 
 
 class UnconfirmedError(Exception):
-    """The connection was lost on the way: whether the statement was committed is not known. *again* finds out."""
+    """The connection was lost: it is unknown whether the statement was committed. *again* finds out."""
 
     def __init__(self, again: Operation[Any]) -> None:
         super().__init__("the commit was not confirmed")
@@ -43,7 +43,7 @@ class UnconfirmedError(Exception):
 
 @contextmanager
 def still_unknown(doubt: UnconfirmedError) -> Iterator[None]:
-    """Raise `OutcomeUnknown` if the store cannot be asked either whether it has committed."""
+    """Raise `OutcomeUnknown` if the store cannot be queried for the outcome either."""
     try:
         yield
     except (StoreUnreachable, psycopg.Error) as error:
@@ -53,7 +53,7 @@ def still_unknown(doubt: UnconfirmedError) -> Iterator[None]:
 
 
 def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operation[Any]) -> PlainForm | None:
-    """Return the storing of one job as one statement, if it is due at once and nothing else has to be written."""
+    """Return one statement that stores the job, if it is due at once and nothing else has to be written."""
     if routing is None or new.digest is not None or new.dedupe_key is not None:
         return None
     terms, route = new.terms, new.terms.route
@@ -101,7 +101,7 @@ def _stored(new: CheckedJob, fair_key: str, rows: Rows) -> Enqueued | None:
 
 
 async def run_plain(terms: PostgresSettings, plain: PlainForm, io: ServerIO) -> Any:
-    """Run a transaction of one statement; return None if it did nothing and the full operation has to run."""
+    """Run a transaction of one statement; return None if it did nothing and the full operation must run."""
     text = _text(terms, plain, io.connection)
     for name in ("begin", plain.name, "commit"):
         terms.observe(name)
@@ -130,7 +130,7 @@ def _text(terms: PostgresSettings, plain: PlainForm, connection: Any) -> str:
 
 
 def literal(value: str | int | None, connection: PGconn) -> str:
-    """Return *value* as it stands in the text of a statement."""
+    """Return *value* as a literal of a statement."""
     if value is None:
         return "null"
     if type(value) is int:

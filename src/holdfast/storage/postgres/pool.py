@@ -1,7 +1,8 @@
-"""Connections lent to one transaction at a time: a pool for callers that block, and one for each event loop.
+"""Connection pools: one for threads, and one for each event loop. A connection serves one transaction at a time.
 
-They are opened by whoever needs one, so that an error of opening is that caller's own, at once. psycopg's pools open
-in the background: their callers wait for a timeout instead, and theirs cannot be closed from outside the event loop.
+A caller that needs a connection opens it, so it gets an error of opening itself, at once. The pools of psycopg open
+connections in the background: callers wait for a timeout instead, and they cannot be closed from outside the event
+loop.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class SyncPool:
         self._in_use: set[psycopg.Connection[Any]] = set()
         self._beside: set[psycopg.Connection[Any]] = set()
         self._idle: list[psycopg.Connection[Any]] = []
-        # A queue that is left to the collector leaves nothing open.
+        # Closes idle connections if the queue is garbage-collected.
         weakref.finalize(self, _finish_here, os.getpid(), self._idle)
 
     def take(self, *, fresh: bool = False, beside: bool = False) -> psycopg.Connection[Any]:
-        """Lend a connection; a *fresh* one if those that lie here may be dead.
+        """Lend a connection; a *fresh* one if idle connections may be dead.
 
-        One *beside* another that the caller has already does not count: callers that each have one must not wait
-        for each other.
+        A connection *beside* one that the caller already has does not count towards the limit: callers that each have
+        one must not wait for each other.
         """
         if fresh:
             self.close()
@@ -63,7 +64,7 @@ class SyncPool:
         return connection
 
     def give_back(self, connection: psycopg.Connection[Any]) -> None:
-        """Keep the connection for the next, or close it if it is not at rest."""
+        """Return the connection to the pool, or close it if it is not idle."""
         self._in_use.discard(connection)
         if at_rest(connection):
             self._idle.append(connection)
@@ -75,7 +76,7 @@ class SyncPool:
             self._one_less()
 
     def interrupt(self) -> None:
-        """Break the connections that are lent; from any thread."""
+        """Break the lent connections. Can be called from any thread."""
         _break(list(self._in_use))
 
     def _one_less(self) -> None:
@@ -84,7 +85,7 @@ class SyncPool:
             self._changed.notify()
 
     def close(self) -> None:
-        """Close what is not lent; what is lent is kept when it comes back, for whoever uses the queue again."""
+        """Close idle connections; lent ones are kept when they are returned, for later use of the queue."""
         with self._changed:
             idle = self._idle[:]
             self._idle.clear()
@@ -124,11 +125,11 @@ class AsyncPool:
         return connection
 
     def interrupt(self) -> None:
-        """Break the connections that are lent."""
+        """Break the lent connections."""
         _break(list(self._in_use))
 
     def give_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        """Keep the connection for the next, or close it if it is not at rest."""
+        """Return the connection to the pool, or close it if it is not idle."""
         self._in_use.discard(connection)
         if at_rest(connection):
             self._idle.append(connection)
@@ -140,7 +141,7 @@ class AsyncPool:
             self._free.release()
 
     def close(self) -> None:
-        """Close what is not lent, from whichever thread: nobody else can have it."""
+        """Close idle connections. Can be called from any thread: nothing else uses them."""
         idle: list[psycopg.AsyncConnection[Any]] = []
         with contextlib.suppress(IndexError):
             while True:
@@ -149,12 +150,12 @@ class AsyncPool:
 
 
 def at_rest(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether the connection lives and has nothing open."""
+    """Return whether the connection is alive and has no transaction open."""
     return not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _break(connections: list[Any]) -> None:
-    """Let each call on these connections fail as if the server had closed them."""
+    """Make each call on these connections fail as if the server had closed them."""
     for connection in connections:
         with contextlib.suppress(OSError, psycopg.Error):
             descriptor = os.dup(connection.pgconn.socket)
@@ -168,7 +169,7 @@ def _finish(connections: list[Any]) -> None:
 
 
 def _finish_here(process: int, connections: list[Any]) -> None:
-    # In a forked child they are the parent's, and to finish them is to say goodbye in its name.
+    # In a forked child they belong to the parent; finishing them would end its connections.
     if os.getpid() == process:
         _finish(connections)
 

@@ -1,12 +1,12 @@
-"""Scan positions: where the ready jobs of a route start, so that claimed ones are not read again.
+"""Scan positions: where the ready jobs of a route start, to avoid reading index entries of claimed jobs again.
 
-A claimed job leaves its old entry in the index until a vacuum may take it away, and while any transaction of the
-server is older than the claim, none may. Without a mark every claim would walk along all of those entries first.
+A claimed job leaves its old entry in the index until vacuum may remove it, which it may not while any transaction on
+the server is older than the claim. Without a scan position every claim would read all of those entries first.
 
-The same goes for the fair_key served last where only one tenant waits: reading it each time would change nothing.
+The same holds for the fair_key served last if only one tenant has jobs: reading it each time would change nothing.
 
-A mark hides nothing for good. It holds for one priority and one fair_key; what stands before it is reached again
-after a second at the latest, and at once by a claim that does not get as much as it asked for.
+A position hides nothing permanently. It holds for one priority and one fair_key; jobs before it are reached again
+after a second at the latest, and at once by a claim that gets fewer jobs than requested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FAIR_KEYS_KEPT: Final = 1_000
 
 
 class ScanPosition(NamedTuple):
-    """The first ready job of one route, priority and fair_key, as it was last seen."""
+    """The first ready job of one route, priority and fair_key, as last seen."""
 
     priority: int
     fair_key: str
@@ -34,20 +34,20 @@ class ScanPosition(NamedTuple):
 
 
 class ScanPositions:
-    """The marks that one store knows. Safe to share between threads: a lost one only costs a longer walk."""
+    """The scan positions of one store. Safe to share between threads: a lost one only costs a longer scan."""
 
     def __init__(self) -> None:
         self._marks: dict[int, tuple[ScanPosition, float]] = {}
         self._fair_keys: dict[str, tuple[str, float]] = {}
 
     def of(self, routes: Iterable[Route]) -> dict[int, ScanPosition]:
-        """Return the marks of these routes that still hold."""
+        """Return the positions of these routes that are still valid."""
         now = time.monotonic()
         known = ((route.number, self._marks.get(route.number)) for route in routes)
         return {number: held[0] for number, held in known if held is not None and held[1] > now}
 
     def move(self, route: int, mark: ScanPosition, *, seen_all: bool) -> None:
-        """Remember where a route begins; its life starts anew only if *seen_all*, that is, without a mark before."""
+        """Store where a route begins; its lifetime restarts only if *seen_all*, that is, if no position was used."""
         held = self._marks.get(route)
         if seen_all:
             self._marks[route] = (mark, time.monotonic() + _LIFE_SECONDS)
@@ -55,17 +55,17 @@ class ScanPositions:
             self._marks[route] = (mark, held[1])
 
     def drop(self, routes: Iterable[Route]) -> None:
-        """Forget where these routes begin."""
+        """Drop the positions of these routes."""
         for route in routes:
             self._marks.pop(route.number, None)
 
     def last_fair_key(self, scope: str) -> str | None:
-        """Return the fair_key served last in a round, if that was seen a moment ago."""
+        """Return the fair_key served last in a scope, if it was stored recently."""
         held = self._fair_keys.get(scope)
         return held[0] if held is not None and held[1] > time.monotonic() else None
 
     def remember_fair_key(self, scope: str, fair_key: str) -> None:
-        """Remember the fair_key served last, where it was the only one, so that it need not be read each time."""
+        """Store the fair_key served last if it was the only one, to avoid reading it each time."""
         held = self._fair_keys.get(scope)
         if held is None or held[0] != fair_key or held[1] <= time.monotonic():
             if len(self._fair_keys) >= _FAIR_KEYS_KEPT:
@@ -74,10 +74,10 @@ class ScanPositions:
 
 
 class PastMoments:
-    """Until when nothing was due, expired or overdue. What was claimed, promoted or ended leaves entries there, too.
+    """Times up to which nothing was due, expired or late. Claimed, promoted and finished jobs leave entries there.
 
-    Whatever is committed after its own moment has passed is found within a second, and at once by a claim that does
-    not get as much as it asked for.
+    Rows committed after their own time has passed are found within a second, and at once by a claim that gets fewer
+    jobs than requested.
     """
 
     def __init__(self) -> None:
@@ -85,12 +85,12 @@ class PastMoments:
         self._until = 0.0
 
     def lows(self, *, whole: bool) -> dict[str, int]:
-        """Return from where on to look."""
+        """Return the times from which to look."""
         wall_low, lease_low = _LOWEST if whole or self._until <= time.monotonic() else self._low
         return {"wall_low": wall_low, "lease_low": lease_low}
 
     def looked(self, now: Now, *, whole: bool, found: bool) -> None:
-        """Remember that nothing was found up to *now*; for a second from when all of it was looked at."""
+        """Store that nothing was found up to *now*; valid for a second after the last complete look."""
         began = time.monotonic()
         if found:
             self._until = 0.0
@@ -99,7 +99,7 @@ class PastMoments:
 
 
 class Behind(NamedTuple):
-    """What a claim looks past: jobs that others have in hand, and what stands before the marks."""
+    """The jobs that a claim skips: those locked by other claims, and those before the scan positions."""
 
     taken: list[int]
     marks: dict[int, ScanPosition]
@@ -120,11 +120,11 @@ class Behind(NamedTuple):
         return {"taken": self.taken}
 
     def in_places(self, priority: int, places: Sequence[Place]) -> dict[str, Any]:
-        """Return the values for seeking the first jobs of each place."""
+        """Return the values for seeking the first jobs of each (route, fair_key)."""
         return {"lows": [list(self.low(priority, place[0], place[1])) for place in places]}
 
     def low(self, priority: int, route: int, fair_key: str) -> tuple[int, int]:
-        """Return the moment and number from which the jobs of one place stand."""
+        """Return the time and number from which the jobs of one route and fair_key start."""
         mark = self.marks.get(route)
         if mark is None or (mark.priority, mark.fair_key) != (priority, fair_key):
             return _LOWEST

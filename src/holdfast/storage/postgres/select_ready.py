@@ -1,8 +1,8 @@
-"""Choosing ready jobs on PostgreSQL: heads are read without locks; what was chosen is locked, checked and leased.
+"""Select ready jobs on PostgreSQL: heads are read without locks; chosen jobs are locked, checked and leased.
 
-Workers meet at the same heads. What somebody else has in hand is skipped, never waited for; a claim that got nothing
-looks again, past those jobs and a little further than it needs. Where the marks tell where a route begins it starts
-there, and looks again without them if that brought less than it wants.
+Workers compete for the same heads. Jobs locked by another claim are skipped, never waited for; a claim that got
+nothing looks again, past those jobs and a little further than it needs. If scan positions are known it starts there,
+and looks again without them if it found fewer jobs than requested.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from holdfast.storage.select_ready import Level, Place, choose_from, first_level
 from holdfast.storage.sql_queries import Row
 from holdfast.storage.sql_transaction import SqlTransaction
 
-# How many more jobs than wanted it looks at, each time that all it had chosen were taken by others.
+# How many extra jobs to look at after each time that other claims took all chosen ones.
 _SPARES = (16, 64, 256)
 
 
 class _Look(NamedTuple):
-    """What one look brought: the jobs leased, those chosen, and where each route of its level begins."""
+    """The result of one look: the leased jobs, the chosen ones, and where each route of the level begins."""
 
     selection: ReadyJobs
     chosen: list[int]
     heads: dict[int, ScanPosition]
     barred: bool = False
-    """Whether what comes first would be one affinity too many."""
+    """Whether the first job would exceed the limit of affinities."""
 
 
 async def select_ready(tx: SqlTransaction, marks: ScanPositions, wanted: ReadyRequest) -> ReadyJobs | None:
-    """Choose and lease up to the limit of ready jobs of the first level that has any for us, in order of claiming."""
+    """Choose and lease ready jobs of the first level that has any available, up to the limit, in claim order."""
     limit, known = wanted.limit, marks.of(wanted.routes)
     if known:
         look = await _look(tx, marks, wanted, Behind([], known), limit // 8, least=limit)
@@ -66,7 +66,7 @@ def _move(marks: ScanPositions, look: _Look, *, seen_all: bool) -> None:
 async def _look(
     tx: SqlTransaction, marks: ScanPositions, wanted: ReadyRequest, behind: Behind, spare: int, least: int = 0
 ) -> _Look | None:
-    """Look once; with fewer jobs than the *least*, lease none."""
+    """Look once; if fewer jobs than *least* are available, lease none."""
     level = await first_level(tx, wanted.request, wanted.routes, wanted.limit + spare, behind)
     if level is None:
         return None
@@ -83,8 +83,8 @@ async def _look(
 async def _take_stream(
     tx: SqlTransaction, marks: ScanPositions, wanted: ReadyRequest, level: Level, behind: Behind, least: int
 ) -> ReadyJobs:
-    """Lease the first jobs of a level that is a single run of jobs."""
-    assert level.only_fair_key is not None  # noqa: S101  # that makes it one
+    """Lease the first jobs of a level that is a single stream."""
+    assert level.only_fair_key is not None  # noqa: S101  # true for a single stream
     [route] = level.routes
     scope = scope_of(level, wanted.preference)
     last_fair_key = (
@@ -116,16 +116,16 @@ async def _choose(tx: SqlTransaction, wanted: ReadyRequest, level: Level, least:
         jobs, now = await lease(tx, wanted, "ready_lease", values)
     heads = {}
     if not preference.affinities:
-        # Beside an affinity not every job of the route was looked at.
+        # With an affinity, not every job of the route was read.
         first_last = sorted(offer.heads, key=lambda head: (head.due_at_ms, head.seq), reverse=True)
         heads = _heads(level, [(cast(Place, head.stream)[0], head.due_at_ms, head.seq) for head in first_last])
     return _Look(ReadyJobs(jobs, *offer.round, now), chosen, heads, bool(offer.heads) and not chosen)
 
 
 def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, ScanPosition]:
-    """Return where each route begins, from the jobs *seen* on it, the first of which comes last.
+    """Return where each route begins, from the jobs *seen* on it, the first of which is last.
 
-    Only where there is one fair_key: with several, what comes first depends on whose turn it is.
+    Only for a single fair_key: with several, the first job depends on the fairness position.
     """
     if level.only_fair_key is None or level.request.tenant is not None:
         return {}
@@ -134,7 +134,7 @@ def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, Scan
     }
 
 
-# Where the columns stand that the statements return; the job's own order, but for what they leave out.
+# The columns that the statements return: those of a job in order, except for omitted ones.
 _ROUTE, _CLAIM_PLACE = 2, 19
 
 
@@ -144,7 +144,7 @@ _NO_ENTRY = (None, None, None)
 async def lease(
     tx: SqlTransaction, wanted: ReadyRequest, statement: QueryName, values: dict[str, Any]
 ) -> tuple[list[Job], Now]:
-    """Lease what *statement* finds, up to the limit, in the order of claiming; return the jobs and the moment."""
+    """Lease the jobs that *statement* finds, up to the limit, in claim order; return the jobs and the time."""
     request, now = wanted.request, (await tx.now())
     lease_until_ms = now.lease_ms + request.lease_ms
     values |= {
@@ -165,11 +165,11 @@ async def lease(
 
 
 def _leased(row: Row, route: Route, request: ClaimRequest, lease_until_ms: int, now: Now) -> Job:
-    """Return the job of *row* with what every claim of the call has in common, and what its route tells."""
+    """Return the job of *row*, completed with the values common to the claim and those of its route."""
     lane, kind, requires_json = route.key[:3]
     holder = (request.worker, request.incarnation, request.lease_token, lease_until_ms)
-    # By place, as this is done once for every claim.
+    # By index, because this runs once for every claimed job.
     head = (*row[:_ROUTE], "running", kind, lane, *row[_ROUTE + 1 : 7], requires_json, *row[7:_CLAIM_PLACE])
     attempt = (*holder, row[_CLAIM_PLACE], now.wall_ms, None, None, None, None)
-    # No plain claim takes an entry of a session, so that what only those have is not sent.
+    # A plain claim takes no session entries, so their columns are not sent.
     return tuple.__new__(Job, (*head, *attempt, *row[_CLAIM_PLACE + 1 : -2], *_NO_ENTRY, *row[-2:]))

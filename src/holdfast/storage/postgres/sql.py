@@ -1,7 +1,7 @@
 """The SQL of this engine, by name, written for a schema called `holdfast` and loaded once.
 
-A query may contain `/* lock: … */`. That text is used only in transactions that write: the same query then locks the
-rows it reads.
+A query may contain `/* lock: … */`. Only write transactions use that text: there the same query locks the rows it
+reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOCK: Final = re.compile(r"/\* lock: (.*?) \*/")
 
 
 class QueryTexts(NamedTuple):
-    """The text of every query by its name: as sent by transactions that only read, and by those that write."""
+    """The text of every query by name, for read transactions and for write transactions."""
 
     reading: dict[str, str]
     writing: dict[str, str]

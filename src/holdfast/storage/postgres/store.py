@@ -46,14 +46,14 @@ from holdfast.storage.transaction import Operation, PlainForm, run_sync
 T = TypeVar("T")
 
 _SCHEMA_DEFAULT = "holdfast"
-# How long calls that are to be interrupted may take to end by themselves, and after that.
+# How long interrupted calls may take to finish by themselves.
 _INTERRUPT_SECONDS = 0.25
-# What came over a fork. The parent goes on using its connections, so that here they are kept and never touched.
+# Connections inherited across a fork. The parent still uses them, so they are kept here and never touched.
 _orphans: list[object] = []
 
 
 class PostgresStore:
-    """One schema of a PostgreSQL database. Safe to share between threads and event loops; anew after a fork."""
+    """One schema of a PostgreSQL database. Safe to share between threads and event loops; reopens after a fork."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PostgresStore:
 
     @property
     def hub(self) -> Notifier:
-        """Where to listen for what is committed."""
+        """The notifier of committed changes."""
         self._check_process()
         return self._hub
 
@@ -140,9 +140,9 @@ class PostgresStore:
     def write_async(
         self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
     ) -> Coroutine[Any, Any, T]:
-        """Run *operation* in one transaction; it runs to its end if the task is cancelled."""
+        """Run *operation* in one transaction, to completion even if the task is cancelled."""
         self._check_process()
-        # Now, in the caller's own task: the coroutine may be run by another one.
+        # Checked here, in the caller's task: another task may run the coroutine.
         self._refuse_holder()
         return self._write_async(operation, plain)
 
@@ -199,7 +199,7 @@ class PostgresStore:
         return await run_transaction(self._state, self._terms, operation, io, writes=writes)
 
     def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
-        """Return the storing of one job as one message, if it is plain."""
+        """Return one message that stores the job, if it is plain."""
         return plain_enqueue(new, self._state.newest, again)
 
     def _make_ready(self) -> None:
@@ -208,11 +208,11 @@ class PostgresStore:
 
     async def _make_ready_async(self) -> None:
         if not self._opener.ready:
-            # A server that does not answer must not keep the process from ending.
+            # In a daemon thread: a server that does not respond must not keep the process from exiting.
             await in_daemon_thread(self._opener.make_ready)
 
     def _tell(self, topics: set[str]) -> None:
-        """Wake listeners in this process at once; others hear it from the server."""
+        """Wake listeners in this process at once; the server notifies other processes."""
         if topics:
             self._hub.publish(topics)
         self._terms.observe("committed")
@@ -338,7 +338,7 @@ class PostgresStore:
     # --- opening and closing ---------------------------------------------------------------------------------------
 
     def twin(self) -> PostgresStore:
-        """Return another store on the same schema with connections of its own."""
+        """Return another store on the same schema, with its own connections."""
         return PostgresStore(
             self._url,
             schema=self._terms.schema,
@@ -354,7 +354,7 @@ class PostgresStore:
         return described(self._url) + ("" if schema == _SCHEMA_DEFAULT else f" (schema {schema})")
 
     def address(self) -> dict[str, Any] | None:
-        """Return what another process opens the same schema by; none for one with a clock of its own."""
+        """Return the arguments with which another process opens the same schema; None with an injected clock."""
         if self._terms.clock is not None:
             return None
         return {
@@ -369,7 +369,7 @@ class PostgresStore:
         self._threads.interrupt()
 
     async def interrupt_async(self) -> None:
-        """Make calls in this event loop that wait for the server raise `Unavailable`, unless they end soon."""
+        """Make calls in this event loop that wait for the server raise `Unavailable`, unless they finish soon."""
         loop = asyncio.get_running_loop()
         pool = self._loops.get(loop)
         begun = [call for call in self._begun if call.get_loop() is loop]
@@ -385,7 +385,7 @@ class PostgresStore:
         return self._opener.make_ready(again=True)
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         if os.getpid() == self._process:
             self._threads.close()
             with self._loops_lock:
@@ -399,7 +399,7 @@ def _unreachable(error: StaleConnectionError) -> StoreUnreachable:
 
 
 def _whoever_runs() -> object:
-    """Return the task, or else the thread, that is running."""
+    """Return the running task, or the running thread if there is no task."""
     try:
         return asyncio.current_task() or threading.get_ident()
     except RuntimeError:

@@ -1,6 +1,6 @@
-"""Transactions as talks: begin with the clock, run the script, commit and wake; or a savepoint in the caller's own.
+"""Transactions: begin and read the clock, run the operation, commit and notify; or use a savepoint of the caller's.
 
-A script that others got in the way of is run again from its beginning. Nothing is kept on the connection.
+An operation that conflicts with others is run again. No state is kept on the connection.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from holdfast.storage.transaction import Operation
 T = TypeVar("T")
 
 Observer: TypeAlias = Callable[[str], None]
-"""Told the name of each statement before it runs, and of begin, commit and committed. A test may raise here."""
+"""Called with the name of each statement before it runs, and with begin, commit and committed. A test may raise."""
 
 log = logging.getLogger("holdfast.store")
 
 LOCK_MS = 10_000
-# A notification takes a lock of the whole server. One that cannot have it soon is dropped, and waiting callers poll.
+# NOTIFY takes a server-wide lock. A notification that cannot get it soon is dropped, and waiting callers poll.
 _NOTIFY_LOCK_MS = 1_000
 _RUNS_MAX = 20
 _PAUSE_SECONDS_FIRST = 0.005
 _PAUSE_DOUBLINGS_MAX = 6
 _COPY_ROWS_MIN = 32
 _TOPICS_MAX = 900
-# What DISCARD ALL does, which cannot follow a commit in one message; the driver's prepared statements are kept.
+# DISCARD ALL without the driver's prepared statements; DISCARD ALL cannot follow a commit in one message.
 _RESET = (
     "close all; reset session authorization; reset role; reset all; unlisten *;"
     " select pg_advisory_unlock_all(); discard temp; discard sequences"
@@ -62,15 +62,15 @@ _ISOLATION = "select current_setting('transaction_isolation')"
 
 
 def unobserved(_name: str) -> None:
-    """Let everything pass."""
+    """Do nothing."""
 
 
 class StaleConnectionError(Exception):
-    """The connection was dead before anything had begun on it."""
+    """The connection was dead before the transaction began."""
 
 
 class PostgresSettings:
-    """What every transaction of one store goes by."""
+    """The settings shared by all transactions of one store."""
 
     def __init__(self, schema: str, clock: Clock | None, observe: Observer) -> None:
         self.schema = schema
@@ -81,14 +81,14 @@ class PostgresSettings:
         self.prepares: bool | None = None
         """False once a pooler has lost a prepared statement; None lets the driver prepare."""
         self.identity: str | None = None
-        """Who this store is, known once it was opened."""
+        """The identity of this store, known once it was opened."""
         self._notification_failed = False
         self.read_clock = f'select "{schema}".clock_ms()'
-        # What is read here reads little, so that compiling the query would take longer than to run it.
+        # Reads here are small: JIT compilation would take longer than the query.
         beginning = "begin isolation level repeatable read read only; set local jit = off"
         self.begin_reading = f"{beginning}; {self.read_clock}"
         self.begin_writing = f'begin isolation level read committed; select "{schema}".begin_ms({LOCK_MS})'
-        # For statements of the caller's own the planner stays as it is.
+        # The planner settings stay unchanged for the caller's own statements.
         self.begin_sharing = (
             f"begin isolation level read committed; set local lock_timeout = {LOCK_MS};"
             f" set local idle_in_transaction_session_timeout = {limits.TRANSACTION_MS_MAX}"
@@ -99,18 +99,18 @@ class PostgresSettings:
         ]
 
     def report_notification(self, error: BaseException | None) -> None:
-        """Log that a notification failed after its commit, once for this store."""
+        """Log that a notification failed after its commit, once per store."""
         if not self._notification_failed:
             self._notification_failed = True
             log.warning("a notification failed after its commit; waiting callers fall back to polling (%s)", error)
 
     def nobody_knows(self, rows: Sequence[Row]) -> bool:
-        """Whether no other caller can store the same jobs at the same moment: fresh ids, no dedupe keys."""
+        """Return whether no other caller can store the same jobs concurrently: new ids, no dedupe keys."""
         return all(row[place] is None for place in self._known_places for row in rows)
 
 
 class _Clock:
-    """The server's clock as of the beginning, carried on by this machine's own, which cannot be set."""
+    """The server's clock at the begin, advanced by this machine's monotonic clock."""
 
     def __init__(self, at_ms: int) -> None:
         self._at_ms = at_ms
@@ -130,7 +130,7 @@ class PostgresState(RoutingCache):
     def __init__(self, *, judged_by_server: bool) -> None:
         super().__init__()
         self.judged_by_server = judged_by_server
-        """Whether the server's clock judges leases, at the moment when a row is locked."""
+        """Whether leases are judged by the server's clock, at the time a row is locked."""
         self.marks = ScanPositions()
         self.moments = PastMoments()
 
@@ -165,7 +165,7 @@ class PostgresTransaction(SqlTransaction):
         if name == "job_insert" and len(many) >= _COPY_ROWS_MIN and self._terms.nobody_knows(many):
             return await self._io.copy(self._texts["job_copy"], many)
         if name == "artifact_write":
-            # Bytes go one artifact at a time, so that no message grows beyond what the server takes.
+            # Bytes are sent one artifact at a time, to keep each message within the server's limit.
             for row in many:
                 values = bound({f"c{place}": value for place, value in enumerate(row)})
                 await self._io.query(text, values, prepare=prepare)
@@ -177,7 +177,7 @@ class PostgresTransaction(SqlTransaction):
         return await select_ready(self, self._state.marks, wanted)
 
     async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
-        """End jobs whose lease holds as done, with their events, in one statement."""
+        """Finish jobs whose lease is held as done, with their events, in one statement."""
         return await succeed_held(self, wanted, now, judged_by_server=self._state.judged_by_server)
 
     async def health(self) -> list[Finding]:
@@ -191,13 +191,13 @@ class PostgresTransaction(SqlTransaction):
         self._state.moments.looked(now, whole=thorough, found=bool(due))
 
 
-# --- a transaction of our own --------------------------------------------------------------------------------------
+# --- a transaction of the store ------------------------------------------------------------------------------------
 
 
 async def run_transaction(
     state: PostgresState, terms: PostgresSettings, operation: Operation[T], io: ServerIO, *, writes: bool
 ) -> tuple[T, set[str]]:
-    """Run *operation* in one transaction; return its result and what to tell the others, once that has committed."""
+    """Run *operation* in one transaction; once it has committed, return its result and the topics to notify."""
     for run in range(_RUNS_MAX):
         begun = await begin(terms, io, terms.begin_writing if writes else terms.begin_reading)
         tx = PostgresTransaction(state, terms, io, begun, writes=writes)
@@ -218,7 +218,7 @@ async def run_transaction(
 
 
 def _again(terms: PostgresSettings, error: BaseException, run: int) -> bool:
-    """Whether to run the script again after *error*."""
+    """Return whether to run the operation again after *error*."""
     if prepared_lost(error) and terms.prepares is None:
         terms.prepares = False
         return True
@@ -226,12 +226,12 @@ def _again(terms: PostgresSettings, error: BaseException, run: int) -> bool:
 
 
 def _pause_seconds(run: int) -> float:
-    """Return a random time to wait after the *run*-th failed run: two that met must not meet again at once."""
+    """Return a random delay after the *run*-th failed run, so that conflicting transactions do not collide again."""
     return RANDOM.uniform(0.0, _PAUSE_SECONDS_FIRST * 2.0 ** min(run, _PAUSE_DOUBLINGS_MAX))
 
 
 async def begin(terms: PostgresSettings, io: ServerIO, text: str) -> Rows:
-    """Begin, with the words that *terms* has for it."""
+    """Begin a transaction with the statement *text*."""
     terms.observe("begin")
     try:
         return await io.message(text)
@@ -242,9 +242,9 @@ async def begin(terms: PostgresSettings, io: ServerIO, text: str) -> Rows:
 
 
 async def commit(terms: PostgresSettings, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
-    """Commit and wake, in one message. The notification is a transaction of its own, which waits for no disk.
+    """Commit and notify in one message. The notification is a separate transaction, which does not wait for the disk.
 
-    With *resets* the same message undoes what the caller's own SQL has changed of the session.
+    With *resets* the same message resets session settings that the caller's own SQL may have changed.
     """
     terms.observe("commit")
     after = ([_RESET] if resets else []) + ([notification(terms, signals)] if signals else [])
@@ -261,9 +261,9 @@ async def commit(terms: PostgresSettings, io: ServerIO, signals: Collection[str]
 
 
 async def roll_back(io: ServerIO, *, resets: bool = False) -> None:
-    """Undo what is open, if the connection still can; if not, its end undoes it.
+    """Roll back if the connection still works; otherwise closing it rolls back.
 
-    With *resets* undo also what the caller's own SQL has changed of the session; one that cannot be reset ends.
+    With *resets* also reset the session settings that the caller's own SQL may have changed, or close the connection.
     """
     if io.connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
         try:
@@ -278,7 +278,7 @@ async def roll_back(io: ServerIO, *, resets: bool = False) -> None:
 
 
 def notification(terms: PostgresSettings, signals: Collection[str]) -> str:
-    """Return the statement that wakes the listeners of *signals* once it has committed by itself."""
+    """Return the statement that notifies the listeners of *signals*, in its own transaction."""
     return f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), {_notify(terms, signals)}"
 
 
@@ -291,19 +291,19 @@ DIGEST_CHARS = 8
 
 
 def digest(topic: str) -> str:
-    """Return a topic as it travels: short, always of the same length, and safe in a literal."""
+    """Return the digest of a topic that is sent: short, of fixed length, and safe in a literal."""
     return base64.b64encode(hashlib.blake2b(topic.encode(), digest_size=6).digest(), b"-_").decode()
 
 
-# --- within an open one --------------------------------------------------------------------------------------------
+# --- within an open transaction ------------------------------------------------------------------------------------
 
 
 async def run_joined(
     state: PostgresState, terms: PostgresSettings, operation: Operation[T], io: ServerIO, *, notifies: bool
 ) -> tuple[T, set[str]]:
-    """Run *operation* in a savepoint of the open transaction; it leaves nothing behind if it is refused.
+    """Run *operation* in a savepoint of the open transaction; if it is refused, its writes are rolled back.
 
-    With *notifies* the signals become part of the transaction, for one that somebody else will commit.
+    With *notifies* the notifications are part of the transaction, which the caller commits.
     """
     opening = f"savepoint holdfast_join; {terms.read_clock}"
     for run in range(_RUNS_MAX):
@@ -332,7 +332,7 @@ async def _undo_joined(io: ServerIO, *, keep: bool) -> None:
 
 
 async def check_joined(terms: PostgresSettings, io: ServerIO) -> None:
-    """Refuse a transaction on another store, or one that would not see what others commit while it waits."""
+    """Raise if the transaction is on another store, or would not see rows committed while it waits."""
     [[isolation]] = await io.message(_ISOLATION)
     if isolation != "read committed":
         raise InvalidInput("connection", f"is in a {isolation} transaction; begin one that is read committed")
@@ -342,15 +342,15 @@ async def check_joined(terms: PostgresSettings, io: ServerIO) -> None:
 
 
 def refuse_ended(connection: Any) -> None:
-    """Raise `Misconfigured` unless a sound transaction is open."""
+    """Raise `Misconfigured` unless a valid transaction is open."""
     status = connection.pgconn.transaction_status
     if status == TransactionStatus.INERROR:
-        raise Misconfigured("a statement failed in this transaction, so that the server takes nothing more in it")
+        raise Misconfigured("a statement failed in this transaction, so the server rejects further statements in it")
     if status != TransactionStatus.INTRANS:
         raise Misconfigured("the transaction that this would join has ended")
 
 
-# The columns of `jobs_succeed` after the number; the last counts the event that was just recorded.
+# The columns of `jobs_succeed` after the number; the last is the event count including the recorded event.
 _STANDING = ("priority", "phase", "percent", "cancel_requested", "event_count")
 
 
@@ -360,13 +360,13 @@ _standing = attrgetter(*_STANDING[:-1])
 async def succeed_held(
     tx: SqlTransaction, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now, *, judged_by_server: bool
 ) -> dict[int, Transition]:
-    """End the jobs whose lease holds, with their events, and return each one's step by number.
+    """Finish the jobs whose lease is held, with their events, and return each one's transition by number.
 
-    *judged_by_server*: its clock tells whether a lease has expired, at the moment when the row is locked.
+    With *judged_by_server*, the server's clock decides whether a lease has expired, at the time the row is locked.
     """
     held = [[claim.job.seq, claim.epoch, claim.lease_token, checked.result_json] for claim, checked in wanted]
     values = {
-        # In order, so that two calls that name the same jobs wait for each other instead of locking each other out.
+        # In order, so that two calls with the same jobs wait for each other instead of deadlocking.
         "held": sorted(held),
         "finished_at_ms": now.wall_ms,
         "lease_now": None if judged_by_server else now.lease_ms,

@@ -1,1 +1,1 @@
-"""The SQLite engine: its SQL, and its own way of choosing ready jobs, opening, locking and telling the time."""
+"""The SQLite engine: its SQL, ready selection, connections, locking and clock."""

@@ -1,8 +1,8 @@
-"""Telling the time: the wall clock for due moments, and for leases a clock that does not jump.
+"""Clocks: the wall clock for due times, and for leases a clock that does not jump.
 
-Leases count on the kernel's boot-time clock, which nobody can set and which goes on while the machine sleeps. It
-starts anew with each boot, so that the file remembers, for the boot it was last used in, how much to add. In a later
-boot the sum starts beyond every lease ever given: whatever ran when the machine went down has expired.
+Leases use the kernel's boot-time clock, which cannot be set and which continues while the machine sleeps. It restarts
+with each boot, so the file stores an offset for the boot in which it was last used. After another boot the sum starts
+beyond every lease ever granted: jobs that ran when the machine went down have expired.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def _boot() -> str | None:
-    """Return what tells this boot from all others, or None where the system does not say."""
+    """Return the identifier of this boot, or None if the system does not provide one."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -26,13 +26,13 @@ def _boot() -> str | None:
 
 
 class SystemClock:
-    """The clock of one database file on this machine. Where a boot cannot be told, leases go by the wall clock."""
+    """The clock of one database file on this machine. Without a boot identifier, leases use the wall clock."""
 
     def __init__(self, lease_offset_ms: int | None) -> None:
         self._lease_offset_ms = lease_offset_ms
 
     def now(self) -> Now:
-        """Read both clocks."""
+        """Return the time of both clocks."""
         wall_ms = time.time_ns() // 1_000_000
         if self._lease_offset_ms is None:
             return Now(wall_ms, wall_ms)
@@ -40,12 +40,12 @@ class SystemClock:
 
 
 def boot_time_ms() -> int:
-    """Return the milliseconds since this boot, sleep included."""
+    """Return the milliseconds since boot, including sleep."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def known_clock(connection: sqlite3.Connection) -> SystemClock | None:
-    """Return the clock that the file remembers for this boot, if it does."""
+    """Return the clock that the file stores for this boot, if any."""
     boot = _boot()
     if boot is None or not hasattr(time, "CLOCK_BOOTTIME"):
         return SystemClock(None)
@@ -55,7 +55,7 @@ def known_clock(connection: sqlite3.Connection) -> SystemClock | None:
 
 
 def set_clock(connection: sqlite3.Connection) -> None:
-    """Start the lease clock for this boot, unless another process has; a write transaction is open."""
+    """Start the lease clock for this boot, unless another process has; requires an open write transaction."""
     if known_clock(connection) is None:
         [latest] = connection.execute(QUERIES["clock_latest_lease"]).fetchone()
         offset_ms = max(time.time_ns() // 1_000_000, latest + 1) - boot_time_ms()

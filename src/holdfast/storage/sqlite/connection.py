@@ -1,4 +1,4 @@
-"""Opening the file: who may, with which settings, migrated or not."""
+"""Open connections to the file: check it, apply settings, migrate it."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ _STATEMENTS_KEPT = 256
 
 
 class SqliteConnector:
-    """Makes connections to the database at *path*, a real path, and knows its clock once one is open."""
+    """Opens connections to the database at *path*, a real path; its clock is known once one is open."""
 
     def __init__(self, path: str, *, relaxed: bool, migrates: bool, network_files: bool, clock: Clock | None) -> None:
         self.path = path
         self.in_memory = path == MEMORY
         self.applied: list[str] = []
-        """The migrations that the newest opening applied."""
+        """The migrations that the newest connection applied."""
         self._relaxed = relaxed
         self._migrates = migrates
         self._network_files = network_files
         self._clock = clock
         self._given_clock = clock
         self._identity: Identity | None = None
-        """Which file was opened first; all later connections must be to the same one."""
+        """The identity of the file opened first; all later connections must be to the same file."""
 
     @property
     def clock(self) -> Clock:
-        """The store's clock; a connection has been opened before."""
+        """The store's clock; requires that a connection was opened before."""
         assert self._clock is not None  # noqa: S101  # opening sets it
         return self._clock
 
     # --- connections -----------------------------------------------------------------------------------------------
 
     def writing_connection(self) -> sqlite3.Connection:
-        """Return a connection that may write, to a database whose schema is current."""
+        """Return a read-write connection to a database whose schema is current."""
         self._check_place()
         if not self._writable():
             raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
@@ -73,7 +73,7 @@ class SqliteConnector:
         return connection
 
     def reading_connection(self) -> sqlite3.Connection | None:
-        """Return a connection that only reads, or None if somebody has to write to the file before that can be."""
+        """Return a read-only connection, or None if the file must be created or written first."""
         self._check_place()
         if not self._exists() and self._writable():
             return None
@@ -90,7 +90,7 @@ class SqliteConnector:
         return connection
 
     def know_clock(self) -> Clock:
-        """Return the clock without writing: the caller's own transaction may hold up every other writer."""
+        """Return the clock without writing: the caller's own transaction may block all other writers."""
         if self._clock is None:
             self._check_place()
             if not self._exists():
@@ -101,14 +101,14 @@ class SqliteConnector:
                     raise SchemaMismatch("this database has no current schema; call queue.migrate() before you begin")
                 if not self._know_clock(connection):
                     raise Misconfigured(
-                        "the file was not used since this machine started; call queue.migrate() before you begin"
+                        "the file has not been used since this machine started; call queue.migrate() before you begin"
                     )
             finally:
                 connection.close()
         return self.clock
 
     def side_file(self) -> LockFile:
-        """Open the file beside the database; it is made only if the database is one that this store can use."""
+        """Open the lock file; it is created only if this store can use the database."""
         self._check_place()
         if not self._writable():
             raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
@@ -122,22 +122,22 @@ class SqliteConnector:
             if error.errno == errno.ENOSPC:
                 raise StoreFull(f"the disk is full; nothing was stored ({error})") from error
             raise StoreUnreachable(
-                f"the lock file cannot be opened ({error}); all who write the database must be able to write its lock"
-                " file: check the permissions of both, or delete the lock file while no process uses the queue"
+                f"the lock file cannot be opened ({error}); users who write the database must be able to write its"
+                " lock file: check the permissions of both, or delete the lock file while no process uses the queue"
             ) from error
 
     def _make_database(self) -> None:
-        """Make an empty database if there is no file, and raise if there is one that cannot be used."""
+        """Create an empty database if there is no file; raise if there is one that cannot be used."""
         connection = self._connect(self.path)
         try:
             self._refuse_foreign(connection)
         finally:
             connection.close()
 
-    # --- one file --------------------------------------------------------------------------------------------------
+    # --- file identity ---------------------------------------------------------------------------------------------
 
     def check_unmoved(self) -> None:
-        """Raise if the file that was opened is no longer the one at its path: what is written would be lost."""
+        """Raise if the opened file is no longer the one at its path: writes would be lost."""
         if self._identity is not None and identity_of(self.path) != self._identity:
             raise StoreUnreachable(
                 f"{self.path!r} was deleted, moved or replaced while this queue was open, and nothing was stored. Put"
@@ -146,7 +146,7 @@ class SqliteConnector:
             )
 
     def forget_file(self) -> None:
-        """Let the next opening take whatever file is at the path."""
+        """Let the next connection open any file at the path."""
         self._identity = None
 
     def _connect(self, path: str, *, uri: bool = False) -> sqlite3.Connection:
@@ -173,7 +173,7 @@ class SqliteConnector:
         self._clock = self._clock or known_clock(connection)
         return self._clock is not None
 
-    # --- what is refused -------------------------------------------------------------------------------------------
+    # --- checks ----------------------------------------------------------------------------------------------------
 
     def _check_place(self) -> None:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
@@ -187,7 +187,7 @@ class SqliteConnector:
             raise StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
         if not self._network_files and (kind := network_file_system(self.path)):
             raise UnsupportedStore(
-                f"{self.path!r} lies on a network file system ({kind}), where file locks cannot be trusted;"
+                f"{self.path!r} is on a network file system ({kind}), where file locks are unreliable;"
                 " move it to a local disk, or connect with network_files=True at your own risk"
             )
 
@@ -201,7 +201,7 @@ class SqliteConnector:
         return writable and (not self._exists() or os.access(self.path, os.W_OK))
 
     def _refuse_encoding(self, connection: sqlite3.Connection) -> None:
-        """Refuse UTF-16, in which SQLite orders text differently, so that the order of claiming would differ too."""
+        """Raise for UTF-16, in which SQLite sorts text differently, which would change the claim order."""
         [encoding] = connection.execute("pragma encoding").fetchone()
         if encoding != "UTF-8":
             raise UnsupportedStore(
@@ -217,16 +217,16 @@ class SqliteConnector:
 
 
 def _read_only(path: str) -> str:
-    """Return the URI under which a file is read that cannot be written.
+    """Return the URI that opens a file read-only.
 
-    Without a log beside it nobody is writing, and it can be read without making the files that a log needs.
+    Without a log nothing is writing, and the file can be read without creating the files that a log needs.
     """
     quiet = not Path(f"{path}-wal").exists()
     return f"file:{quote(os.fsencode(path))}?mode=ro{'&immutable=1' if quiet else ''}"
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log. SQLite does not wait for a lock here by itself, so this does."""
+    """Switch to the write-ahead log. SQLite does not wait for a lock here by itself, so this function does."""
     patience = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -254,14 +254,14 @@ CHECKPOINT_PAGES = 1_000
 
 
 LOG_BYTES_LONG = 16 << 20
-"""From this length on, readers are waited for so that the log can start anew."""
+"""From this length on, a commit waits for readers so that the log can be truncated."""
 
 
 _PATIENCE_MS = 50
 
 
 def trim_log(connection: sqlite3.Connection, path: str) -> None:
-    """Start the log anew if it has grown long and readers let it; the gate is held and no transaction is open."""
+    """Truncate a long log if readers permit it. Requires the write lock and no open transaction."""
     try:
         size = os.stat(f"{path}-wal").st_size  # noqa: PTH116  # a path object costs more than the call
     except OSError:
@@ -273,7 +273,7 @@ def trim_log(connection: sqlite3.Connection, path: str) -> None:
         connection.execute(f"pragma busy_timeout = {_PATIENCE_MS}")
         connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     except sqlite3.OperationalError:
-        # A reader holds it back. The next commit tries again.
+        # A reader prevents it. The next commit tries again.
         pass
     finally:
         connection.execute(f"pragma busy_timeout = {patience_ms}")

@@ -1,4 +1,4 @@
-"""From what SQLite says to what the caller should do. Driver errors are translated here and nowhere else."""
+"""Translate errors of SQLite to Holdfast's errors. Driver errors are translated only here."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _HINTS: dict[type[HoldfastError], str] = {
     ReadOnlyStore: "the file can be read but not written; check its permissions and those of its folder",
     StoreUnreachable: "the file cannot be opened, read or written; check that its folder exists",
     UnsupportedStore: "the file is not a SQLite database, or is encrypted; check the path",
-    StoreDamaged: "the file is not a sound SQLite database; restore it from a backup",
+    StoreDamaged: "the file is not a valid SQLite database; restore it from a backup",
 }
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn what the driver raises within the block into Holdfast's own errors."""
+    """Translate driver errors raised within the block to Holdfast's errors."""
     try:
         yield
     except sqlite3.Error as error:
@@ -48,7 +48,7 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: Exception) -> Exception:
-    """Return the error to raise for *error*: itself if it is not the driver's, or a defect of ours."""
+    """Return the error to raise for *error*: itself if it is not a driver error, or is a programming error."""
     code = getattr(error, "sqlite_errorcode", None)
     found = None if code is None else _BY_CODE.get(code & 0xFF)
     if found is not None:

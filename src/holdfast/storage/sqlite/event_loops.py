@@ -1,6 +1,6 @@
 """Transactions whose event loop was closed: their task never runs again, so a thread ends them.
 
-Without it, such a transaction would keep every writer of every process waiting until this process ends.
+Otherwise such a transaction would block all writers of all processes until this process ends.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _Abandon: TypeAlias = Callable[[TaskTicket], None]
 
 
 class _Watch:
-    """The open transactions of all event loops, and the thread that looks at their loops while there are any."""
+    """The open transactions of all event loops, and the thread that checks their loops while there are any."""
 
     def __init__(self) -> None:
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget everything, the thread included: a forked child has neither the loops nor the thread."""
+        """Clear all state, including the thread: a forked child has neither the loops nor the thread."""
         self._mutex = threading.Lock()
         self._abandoning: dict[TaskTicket, _Abandon] = {}
         self._running = False
@@ -40,7 +40,7 @@ class _Watch:
                 self._running = True
 
     def discard(self, ticket: TaskTicket) -> None:
-        """Look no more at the loop of *ticket*."""
+        """Stop checking the loop of *ticket*."""
         with self._mutex:
             self._abandoning.pop(ticket, None)
 
@@ -49,12 +49,12 @@ class _Watch:
             time.sleep(_LOOK_SECONDS)
 
     def _look(self) -> bool:
-        """Abandon the transactions of closed loops; return whether there are any to look at again."""
+        """Abandon the transactions of closed loops; return whether there are any to check again."""
         with self._mutex:
             self._running = bool(self._abandoning)
             watched = list(self._abandoning.items())
         for ticket, abandon in watched:
-            # A thread that still works for the transaction is waited for until the next look.
+            # If a thread still works for the transaction, the next check tries again.
             if ticket.loop_closed and ticket.working.acquire(blocking=False):
                 try:
                     abandon(ticket)

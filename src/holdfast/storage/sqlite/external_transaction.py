@@ -1,4 +1,4 @@
-"""An open transaction that operations join, each in a savepoint of its own, so that a refused one leaves nothing."""
+"""An open transaction that operations join, each in its own savepoint: a refused operation changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNDO = "rollback to holdfast_join"
 
 
 class SqliteSyncExternalTransaction:
-    """Joins a transaction on a `sqlite3.Connection`; awaited, it runs in another thread."""
+    """Joins a transaction on a `sqlite3.Connection`; its async methods run in another thread."""
 
     def __init__(
         self,
@@ -47,23 +47,23 @@ class SqliteSyncExternalTransaction:
         self.hub = hub
         self._state = state
         self._mutex = mutex
-        """Held by the thread that runs something, because savepoints of several threads must not overlap."""
+        """Held by the thread that uses the connection: savepoints of several threads must not overlap."""
         self.connection = connection
         self.signals: set[str] = set()
-        """What to tell the others once the transaction has committed."""
+        """The topics to notify once the transaction has committed."""
         self._clock = clock
         self._observe = observe
         self._ended = False
 
     def check(self, path: str) -> None:
-        """Refuse a connection that is not open on the queue's own file, or that changes what statements return."""
+        """Raise if the connection is not open on the queue's own file, or changes the rows that statements return."""
         with translated():
             cursor = plain_cursor(self.connection)
             for statement, refuse in _checks(path):
                 refuse(cursor.execute(statement).fetchall())
 
     def end(self) -> None:
-        """Refuse whatever comes after the transaction's end."""
+        """Refuse all further calls."""
         self._ended = True
 
     def read(self, operation: Operation[T]) -> T:
@@ -84,7 +84,7 @@ class SqliteSyncExternalTransaction:
         try:
             result = run_sync(operation(tx))
         except BaseException:
-            # An error such as a full disk may have ended the whole transaction already.
+            # An error such as a full disk may already have ended the whole transaction.
             if self.connection.in_transaction:
                 cursor.execute(_UNDO)
                 cursor.execute(_KEEP)
@@ -127,11 +127,11 @@ class SqliteAsyncExternalTransaction:
         self._observe = observe
 
     def read(self, operation: Operation[T]) -> T:
-        """Refuse: this connection can only be awaited."""
+        """Raise `TypeError`: this connection is async."""
         raise TypeError("an async connection needs an AsyncQueue")
 
     def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
-        """Refuse: this connection can only be awaited."""
+        """Raise `TypeError`: this connection is async."""
         raise TypeError("an async connection needs an AsyncQueue")
 
     async def read_async(self, operation: Operation[T]) -> T:
@@ -167,9 +167,9 @@ class SqliteAsyncExternalTransaction:
                 refuse(list(await cursor.fetchall()))
             self._unchecked_path = None
 
-    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # the shape of a runner
-        """Refuse: this connection can only be awaited."""
-        raise TypeError("an awaited connection needs an AsyncQueue")
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:  # part of the protocol
+        """Raise `TypeError`: this connection is async."""
+        raise TypeError("an async connection needs an AsyncQueue")
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
@@ -182,11 +182,11 @@ def _refuse_ended(*, ended: bool) -> None:
         raise Misconfigured("the transaction that this would join has ended")
 
 
-# --- what is refused of the caller's own connection ----------------------------------------------------------------
+# --- checks of the caller's own connection -------------------------------------------------------------------------
 
 
 def _checks(path: str) -> list[tuple[str, Callable[[list[Any]], None]]]:
-    """Return statements to run on the caller's connection, each with what refuses the rows it must not return."""
+    """Return statements to run on the caller's connection, each with a function that raises on invalid rows."""
     return [
         ("pragma database_list", partial(_refuse_other_file, path)),
         (QUERIES["schema_ledger"], _refuse_converted),
@@ -195,7 +195,7 @@ def _checks(path: str) -> list[tuple[str, Callable[[list[Any]], None]]]:
 
 
 def _refuse_converted(rows: list[Any]) -> None:
-    """Refuse a connection whose `text_factory` or converters change integers or text, with which all rows begin."""
+    """Raise if the connection's `text_factory` or converters change integers or text, with which all rows begin."""
     for row in rows:
         if [type(value) for value in row[:2]] != [int, str]:
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Which file systems lock files only on paper."""
+"""Detect network file systems, whose file locks are unreliable."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _NETWORK = (
 
 
 def network_file_system(path: str) -> str | None:
-    """Return the kind of the file system on which *path* lies if it is one over a network, else None."""
+    """Return the type of the file system of *path* if it is a network file system, else None."""
     kind = file_system(path)
     return kind if kind is not None and kind.startswith(_NETWORK) else None
 
 
 def file_system(path: str) -> str | None:
-    """Return the kind of the innermost mount above *path*, or None where the system does not tell."""
+    """Return the type of the innermost mount above *path*, or None if the system does not provide it."""
     try:
         lines = _MOUNTS.read_bytes().split(b"\n")
     except OSError:
         return None
-    # Compared as bytes: the name of a mount may be in any encoding.
+    # Compared as bytes: a mount point may be in any encoding.
     name = os.fsencode(path)
     best, kind = b"", None
     for line in lines:
@@ -35,7 +35,7 @@ def file_system(path: str) -> str | None:
             continue
         mounted = _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), left.split(b" ")[4])
         inside = mounted in {b"/", name} or name.startswith(mounted + b"/")
-        # Of two mounts on one place the later one is seen.
+        # Of two mounts on the same directory the later one is visible.
         if inside and len(mounted) >= len(best):
             best, kind = mounted, right.split(b" ")[0].decode(errors="replace")
     return kind

@@ -1,9 +1,9 @@
-"""Forks: nothing of SQLite may be open across one.
+"""Forks: no SQLite connection may be open across one.
 
-SQLite keeps a list, for the whole process, of which files it holds which locks on. A forked child inherits the list
-but not the locks: it would believe itself safe while others checkpoint and delete the log under its hands. So before
-a fork every store comes to rest and closes its connections; parent and child open anew when they next need to. A
-store that cannot come to rest, because a transaction is open, makes its file unusable in the child, which is told.
+SQLite keeps a process-wide list of the locks it holds on files. A forked child inherits the list but not the locks:
+it would assume that it holds them while other processes checkpoint and delete the log. So before a fork every store
+finishes its transactions and closes its connections; parent and child reopen them on next use. If a store cannot do
+so, because a transaction is open, its file is unusable in the child, which gets an error.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from holdfast.domain.errors import Misconfigured
 
 
 class Restful(Protocol):
-    """A store that can come to rest."""
+    """A store that can suspend."""
 
     @property
     def path(self) -> str:
-        """Where its database is."""
+        """The path of its database."""
         ...
 
     def rest(self) -> bool:
-        """Wait until nothing is under way, close all connections and stay so; tell whether that was possible."""
+        """Wait until no transaction is open, close all connections and open none; return whether that succeeded."""
         ...
 
     def resume(self) -> None:
-        """Go on after a rest."""
+        """Continue after `rest`."""
         ...
 
 
@@ -38,7 +38,7 @@ _unusable: set[str] = set()
 
 
 def rest_at_fork(store: Restful) -> None:
-    """Let *store* come to rest at every fork from now on."""
+    """Suspend *store* at every fork from now on."""
     _stores.add(store)
 
 

@@ -1,4 +1,4 @@
-"""What the doctor finds of the SQLite library, the file and its modes."""
+"""Health checks of the SQLite library, the file and its modes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holdfast.storage.sqlite.connection import LOG_BYTES_LONG
 from holdfast.storage.sqlite.file_systems import file_system, network_file_system
 from holdfast.storage.sqlite.paths import MEMORY
 
-# Releases that carry the fix for a write-ahead log reset racing a checkpoint, beside all from 3.51.3 on.
+# Releases before 3.51.3 that contain the fix for a write-ahead log reset racing a checkpoint.
 _WAL_RESET_FIXED = {(3, 50, 7), (3, 44, 6)}
 _SPACE_LOW = 256 << 20
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
 async def examine(tx: SqlTransaction, path: str) -> list[Finding]:
-    """Return what is found of library, journal, syncing, schema, file and the disk it lies on."""
+    """Return findings about the library, journal, durability, schema, file and disk."""
     [[version]] = await tx.query("health_version")
     [[journal]] = await tx.query("health_journal_mode")
     [[synchronous]] = await tx.query("health_synchronous")
@@ -50,14 +50,14 @@ def _journal(mode: str) -> Finding:
     if mode == "wal":
         return Finding("journal", "ok", "write-ahead log")
     if mode == "memory":
-        return Finding("journal", "warning", "in memory: nothing outlives the process", "use a file")
+        return Finding("journal", "warning", "in memory: jobs are lost when the process ends", "use a file")
     return Finding("journal", "problem", f"journal mode is {mode}", "set it with `pragma journal_mode = wal`")
 
 
 def _synchronous(level: int) -> Finding:
     name = _SYNCHRONOUS.get(level, str(level))
     if level >= 2:
-        return Finding("durability", "ok", f"synchronous = {name}: what is acknowledged survives a power cut")
+        return Finding("durability", "ok", f"synchronous = {name}: acknowledged jobs survive a power cut")
     return Finding(
         "durability",
         "warning",
@@ -80,7 +80,7 @@ def _log_size(path: str) -> Finding:
     return Finding(
         "log size",
         "warning",
-        f"the write-ahead log has grown to {size / 2**20:.0f} MiB: a reader keeps it from starting anew",
+        f"the write-ahead log has grown to {size / 2**20:.0f} MiB: a reader prevents its truncation",
         "look for a connection of your own that has left a transaction open",
     )
 
@@ -90,7 +90,7 @@ def _file_system(path: str) -> Finding:
     if kind is None:
         return Finding("file system", "ok", file_system(path) or "unknown")
     return Finding(
-        "file system", "problem", f"{kind}: locks over a network cannot be trusted", "move the file to a local disk"
+        "file system", "problem", f"{kind}: locks over a network are unreliable", "move the file to a local disk"
     )
 
 

@@ -1,7 +1,7 @@
-"""The file beside the database: a gate for writers, counters that tell what changed, and a bell.
+"""The lock file beside the database: a lock for writers, change counters, and a byte whose write wakes listeners.
 
-It holds nothing that matters. If it is deleted, writers still exclude each other by SQLite's own lock, and waiters
-still poll; a new one is made by the next process that opens the database.
+It holds no data. If it is deleted, writers still exclude each other by SQLite's own lock, and listeners still poll;
+the next process that opens the database creates it again.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _SIZE = _SLOTS * 8
 _BELL = _SIZE
 
 LOOK_SECONDS: Final = 0.25
-"""How often a caller that waits for other writers looks whether it was interrupted."""
+"""How often a caller that waits for other writers checks whether it was interrupted."""
 INTERRUPTED: Final = "the wait for other writers was interrupted and nothing was stored; try again"
 
 
 class LockFile:
-    """One opening of the side file. One thread at a time may lock it or raise its counters."""
+    """One open lock file. Only one thread at a time may lock it or increment its counters."""
 
     def __init__(self, database: str, *, create: bool = True) -> None:
         self.path = f"{database}-holdfast"
         self._descriptor = _opened_file(self.path, create=create)
         try:
             _share_with_writers(self._descriptor, database)
-            # Really there, not only promised: writing to a mapped hole on a full disk would kill the process.
+            # Allocate the blocks: writing to a mapped hole on a full disk would kill the process.
             os.posix_fallocate(self._descriptor, 0, _SIZE + 1)
             self._memory = _mapped(self.path)
         except BaseException:
@@ -49,9 +49,9 @@ class LockFile:
         _opened.add(self)
 
     def lock(self, seconds: float, interrupted: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the gate, or raise `StoreBusy` after so many seconds or soon after it is *interrupted*.
+        """Wait for the lock; raise `StoreBusy` after *seconds*, or soon after *interrupted* returns true.
 
-        A caller that an exception interrupts has to unlock.
+        If an exception interrupts the call, the caller must call `unlock`.
         """
         try:
             if self._keeper is None or not self._keeper.asking:
@@ -63,39 +63,39 @@ class LockFile:
         self._keeper.lock(seconds, interrupted)
 
     def unlock(self) -> None:
-        """Let the next writer pass, or ask no more to pass; harmless if there is neither."""
+        """Release the lock, or withdraw the request for it; harmless if there is neither."""
         if self._keeper is not None and self._keeper.asking:
-            # Not by this thread as well: what the kernel grants the keeper in this moment is the next one's.
+            # Not by this thread: the kernel may just have granted the lock to the waiting thread.
             self._keeper.give_up()
         else:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def ring(self, topics: Iterable[str]) -> None:
-        """Raise the counters of *topics* and wake every process that watches; the gate is held."""
+        """Increment the counters of *topics* and wake every process that watches the file. Requires the lock."""
         for topic in topics:
             slot = _slot(topic)
             self._slots[slot] = (self._slots[slot] + 1) & 0xFFFF_FFFF_FFFF_FFFF
         os.pwrite(self._descriptor, b"\1", _BELL)
 
     def count(self, topic: str) -> int:
-        """Return the counter of *topic*, which it may share with others."""
+        """Return the counter of *topic*, which other topics may share."""
         return self._slots[_slot(topic)]
 
     def close(self) -> None:
-        """Let go of the file, and of the gate if it is held."""
+        """Close the file and release the lock."""
         _opened.discard(self)
         self._slots.release()
         self._memory.close()
-        # Closed once only: the number may be another's by the time this is called again.
+        # Closed only once: the descriptor number may have been reused by the next call.
         descriptor, self._descriptor = self._descriptor, -1
         if self._keeper is not None:
-            # It may still be waiting for the gate on this descriptor, whose number must not be given to another.
+            # The thread may still wait for the lock on this descriptor, whose number must not be reused before.
             self._keeper.stop()
         elif descriptor >= 0:
             os.close(descriptor)
 
     def forget(self) -> None:
-        """Let go of what came over a fork, leaving the gate to the parent, who may hold it."""
+        """Close the file inherited across a fork; the lock stays with the parent, which may hold it."""
         os.close(self._descriptor)
 
 
@@ -103,7 +103,7 @@ _opened: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
 def _forget_inherited() -> None:
-    """Close in a forked child what the parent had open: else the gate of a dead parent would stay shut with it."""
+    """Close inherited files in a forked child, which would otherwise keep the lock of a dead parent."""
     for side in list(_opened):
         side.forget()
     _opened.clear()
@@ -113,7 +113,7 @@ os.register_at_fork(after_in_child=_forget_inherited)
 
 
 def _opened_file(path: str, *, create: bool) -> int:
-    # An existing file is opened without O_CREAT, which the kernel may deny for files of others in a shared directory.
+    # An existing file is opened without O_CREAT, which the kernel may deny for others' files in a shared directory.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
         try:
@@ -126,13 +126,13 @@ def _opened_file(path: str, *, create: bool) -> int:
 
 
 def _share_with_writers(descriptor: int, database: str) -> None:
-    """Let those use the file who may write the database, and no others: reading is enough to lock a file.
+    """Give access to those who may write the database, and to no others: read access is enough to lock a file.
 
-    As SQLite does with its own files, the owner is set only by root. Only the owner of the file and root can change
-    it; others use it as it is.
+    As with SQLite's own files, only root changes the owner. Only the owner of the file and root can change its mode;
+    other users use it unchanged.
     """
     try:
-        wanted, found = os.stat(database), os.fstat(descriptor)  # noqa: PTH116  # the result is what counts
+        wanted, found = os.stat(database), os.fstat(descriptor)  # noqa: PTH116  # a path object adds nothing
         owner = wanted.st_uid if os.geteuid() == 0 else found.st_uid
         if (found.st_uid, found.st_gid) != (owner, wanted.st_gid):
             os.fchown(descriptor, owner, wanted.st_gid)
@@ -144,9 +144,9 @@ def _share_with_writers(descriptor: int, database: str) -> None:
 
 
 def _mapped(path: str) -> mmap.mmap:
-    """Map the counters through an opening of their own.
+    """Map the counters through a separate descriptor.
 
-    A mapping keeps its descriptor; were it the one that is locked, a forked child could not let go of the lock.
+    A mapping keeps its descriptor open; if it were the locked one, a forked child could not release the lock.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -160,30 +160,30 @@ def _slot(topic: str) -> int:
 
 
 class _Keeper:
-    """A thread that waits for the gate where that takes long: a blocking lock alone could not be given up in time.
+    """A thread that waits for the lock if that takes long: a blocking `flock` call cannot be cancelled.
 
-    The kernel hands a lock over in the order of asking only to those who block, so trying again and again is no
-    substitute. Its fields change together, with no call between, so that no interrupt can strike there.
+    The kernel grants the lock in request order only to blocked callers, so polling is no substitute. Its fields are
+    assigned together, with no call in between, so that no interrupt can occur between the assignments.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._requests: queue.SimpleQueue[Literal["lock", "stop"]] = queue.SimpleQueue()
         self._mutex = threading.Lock()
-        # Not an Event, whose own lock stays shut for ever if an interrupt strikes as it is let go of.
+        # Not an Event: its internal lock stays locked if an interrupt arrives while it is released.
         self._bell = threading.Lock()
         self._wanted = False
         self._granted = False
         self.asking = False
-        """Whether a request is under way or granted and not taken; else the lock may be taken without this thread."""
+        """Whether a request is pending, or granted and not taken; if not, `flock` may be called directly."""
         threading.Thread(target=self._keep, name="holdfast-gate", daemon=True).start()
 
     def lock(self, seconds: float, interrupted: Callable[[], bool]) -> None:
-        """Wait for the gate, or raise `StoreBusy`."""
+        """Wait for the lock, or raise `StoreBusy`."""
         with self._mutex:
             self._wanted = True
             if not self.asking:
-                # Else an earlier request that was given up is still under way, and serves this one.
+                # Otherwise an earlier, withdrawn request is still pending and serves this call.
                 self.asking = True
                 self._requests.put("lock")
         patience = time.monotonic() + seconds
@@ -200,7 +200,7 @@ class _Keeper:
             raise
 
     def _take(self) -> bool:
-        """Take what was granted; tell whether it was."""
+        """Take the lock if it was granted; return whether it was."""
         with self._mutex:
             granted = self._granted
             if granted:
@@ -208,7 +208,7 @@ class _Keeper:
             return granted
 
     def give_up(self) -> None:
-        """Want the gate no more, and let go of it if it was granted meanwhile."""
+        """Withdraw the request, and release the lock if it was granted."""
         with self._mutex:
             self._wanted = False
             if self._granted:

@@ -1,4 +1,4 @@
-"""Bringing a file's schema up to date, each migration in one transaction: a killed one leaves nothing behind."""
+"""Migrate the schema of a file, each migration in one transaction: a killed one leaves no trace."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def migrate(connection: sqlite3.Connection) -> list[str]:
-    """Apply what is missing and return the names; raise `SchemaMismatch` if the schema needs other code."""
+    """Apply missing migrations and return their names; raise `SchemaMismatch` if the schema needs other code."""
     done = []
     for migration in pending(connection):
         connection.execute("begin immediate")
         try:
-            # Another process may have been quicker while this one waited for the lock.
+            # Another process may have migrated while this one waited for the lock.
             if migration in pending(connection):
                 _apply(connection, migration)
                 done.append(migration.name)
@@ -35,7 +35,7 @@ def migrate(connection: sqlite3.Connection) -> list[str]:
 
 
 def pending(connection: sqlite3.Connection) -> list[Migration]:
-    """Return the migrations not yet applied, having checked that those applied fit this code."""
+    """Return the migrations not yet applied, after checking that the applied ones match this code."""
     ledger = connection.execute(QUERIES["schema_ledger_exists"]).fetchone()
     if ledger is None:
         return list(migrations())

@@ -1,4 +1,4 @@
-"""Waking across processes: a thread watches the side file while anybody listens, and wakes those it concerns."""
+"""Notifications across processes: a thread watches the lock file while this process has listeners."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from holdfast.storage.notifications import Listener, Notifier
 from holdfast.storage.sqlite.lock_file import LockFile
 
 _IN_MODIFY = 0x00000002
-# Where there is no inotify, how often the counters are looked at.
+# How often the counters are read if inotify is not available.
 _LOOK_SECONDS = 0.005
-# How long the watcher stays after the last listener has gone.
+# How long the thread stays after the last listener was removed.
 _LINGER_SECONDS = 2.0
 
 Wait: TypeAlias = Callable[[float], None]
-"""Wait for the bell, so many seconds at most."""
+"""Wait for a notification, at most the given number of seconds."""
 
 
 class FileNotifier(Notifier):
-    """The hub of one database file in this process: it hears of commits here and in every other process."""
+    """The notifier of one database file in this process, for commits of this and every other process."""
 
     def __init__(self, database: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class FileNotifier(Notifier):
         self._side: LockFile | None = None
 
     def add(self, topic: str, listener: Listener) -> None:
-        """Let *listener* hear of *topic* from now on, wherever the signal comes from."""
+        """Notify *listener* of *topic* from now on, for commits of any process."""
         super().add(topic, listener)
         with self._watching:
             side = self._side or self._start()
@@ -44,13 +44,13 @@ class FileNotifier(Notifier):
                 self._seen.setdefault(topic, side.count(topic))
 
     def refresh(self) -> None:
-        """Start to watch the side file for the listeners that came before there was one."""
+        """Start to watch the lock file for listeners that were added before it existed."""
         if self._side is None:
             for topic in self.topics():
                 self._renew(topic)
 
     def _start(self) -> LockFile | None:
-        """Open the side file and start to watch it. If there is none yet, or on a read-only disk, waiters poll."""
+        """Open the lock file and start to watch it. If there is none yet, or on a read-only disk, listeners poll."""
         try:
             self._side = LockFile(self._database, create=False)
         except OSError:
@@ -66,7 +66,7 @@ class FileNotifier(Notifier):
                 listened = self._heed(side)
                 left_alone_since = None if listened else left_alone_since or time.monotonic()
         with self._watching:
-            # Whoever came meanwhile needs another watcher.
+            # Listeners that were added since need another watcher.
             self._side = None
             self._seen.clear()
             side.close()
@@ -81,7 +81,7 @@ class FileNotifier(Notifier):
         self.publish([topic])
 
     def _heed(self, side: LockFile) -> bool:
-        """Wake whom the moved counters concern; tell whether anybody listens."""
+        """Wake the listeners whose counters have changed; return whether there are any listeners."""
         topics = self.topics()
         moved = []
         with self._watching:
@@ -96,20 +96,20 @@ class FileNotifier(Notifier):
         return bool(topics)
 
 
-# --- one hub for each file -----------------------------------------------------------------------------------------
+# --- one notifier for each file ------------------------------------------------------------------------------------
 
 _hubs: weakref.WeakValueDictionary[str, FileNotifier] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
 def hub_of(database: str) -> FileNotifier:
-    """Return the hub of a file, the same for all queues of this process that are open on it."""
+    """Return the notifier of a file, shared by all queues of this process that are open on it."""
     with _hubs_lock:
         return _hubs.setdefault(database, FileNotifier(database))
 
 
 def _forget_hubs() -> None:
-    """Start anew in a forked child: the threads of the parent are not there."""
+    """Start over in a forked child: the parent's threads do not exist there."""
     global _hubs, _hubs_lock
     _hubs, _hubs_lock = weakref.WeakValueDictionary(), threading.Lock()
 
@@ -117,12 +117,12 @@ def _forget_hubs() -> None:
 os.register_at_fork(after_in_child=_forget_hubs)
 
 
-# --- the bell ------------------------------------------------------------------------------------------------------
+# --- waiting for writes to the lock file ---------------------------------------------------------------------------
 
 
 @contextmanager
 def _bell(path: str) -> Iterator[Wait]:
-    """Give a way to wait for the next write to *path*."""
+    """Yield a function that waits for the next write to *path*."""
     descriptor = _watch_file(path)
     if descriptor is None:
         yield lambda _seconds: time.sleep(_LOOK_SECONDS)
@@ -134,7 +134,7 @@ def _bell(path: str) -> Iterator[Wait]:
 
 
 def _wait(descriptor: int, seconds: float) -> None:
-    # Not `select`, which knows no descriptor beyond 1023.
+    # Not `select`, which does not support descriptors above 1023.
     bell = select.poll()
     bell.register(descriptor, select.POLLIN)
     if bell.poll(seconds * 1000):
@@ -142,7 +142,7 @@ def _wait(descriptor: int, seconds: float) -> None:
 
 
 def _watch_file(path: str) -> int | None:
-    """Return an inotify descriptor that tells of writes to *path*, or None where there is no such thing."""
+    """Return an inotify descriptor for writes to *path*, or None if inotify is not available."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "inotify_init1"):
         return None

@@ -15,8 +15,8 @@ MEMORY = ":memory:"
 def resolve_path(path: str) -> str:
     """Return *path* absolute and without symbolic links; the file need not exist. Nothing is opened.
 
-    Everything that belongs to the database stands beside its real path: the log and the lock file. A path that were
-    resolved at each opening would name another file after `os.chdir`.
+    All files of the database, the log and the lock file, are beside its real path. A path resolved at each opening
+    would name another file after `os.chdir`.
     """
     if path == MEMORY:
         return path
@@ -29,7 +29,7 @@ def resolve_path(path: str) -> str:
 
 
 class Identity(NamedTuple):
-    """What tells one file from another, whatever their names are."""
+    """The identity of a file, independent of its names."""
 
     device: int
     inode: int
@@ -48,10 +48,10 @@ def check_path(path: str) -> bool:
     """Return whether there is a file at *path*; raise if it cannot hold a database."""
     if (now := os.path.realpath(path)) != path:
         raise StoreUnreachable(
-            f"{path!r} now leads to {now!r}, because a symbolic link took its place after connect; call connect again"
+            f"{path!r} now leads to {now!r}: it was replaced by a symbolic link after connect; call connect again"
         )
     try:
-        status = os.stat(path)  # noqa: PTH116  # the result is what counts
+        status = os.stat(path)  # noqa: PTH116  # a path object adds nothing
     except FileNotFoundError:
         _check_directory(path)
         return False

@@ -1,6 +1,6 @@
-"""Reading: each on one consistent view, beside the writer and beside each other.
+"""Reading: each operation on one consistent snapshot, concurrently with the writer and other readers.
 
-As in `turns`, a step that an interrupt cuts short can be begun again, and no `Condition` is waited on.
+As in `writer_queue`, each step can be repeated after an interrupt, and no `Condition` is used.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from holdfast.storage.transaction import Operation, run_sync
 T = TypeVar("T")
 
 _KEPT = 4
-# How often it is looked whether a rest has come, or is over.
+# How often to check whether a suspension has begun or ended.
 _LOOK_SECONDS = 0.001
 
 
 class _Loan:
-    """What one script reads through: the cursor that runs all its statements, once there is one."""
+    """The cursor that runs all statements of one operation, once it is open."""
 
     __slots__ = ("broken", "cursor")
 
@@ -40,7 +40,7 @@ class _Loan:
 
 
 class Readers:
-    """Connections that only read. One is lent to each script; a few are kept for the next."""
+    """Read-only connections. One is lent to each operation; a few are kept for the next."""
 
     def __init__(
         self, state: SqliteState, opener: SqliteConnector, observe: Observer, make_ready: Callable[[], object]
@@ -55,7 +55,7 @@ class Readers:
         self._resting = False
 
     def run(self, operation: Operation[T]) -> T:
-        """Run *operation* on one view of the store and return its result."""
+        """Run *operation* on one snapshot of the store and return its result."""
         loan = _Loan()
         try:
             with translated():
@@ -64,7 +64,7 @@ class Readers:
             try:
                 self._take_back(loan)
             finally:
-                # Once more, for an interrupt that struck within the first.
+                # Again, because an interrupt may have stopped the first call.
                 self._take_back(loan)
 
     def _read(self, loan: _Loan, operation: Operation[T]) -> T:
@@ -80,7 +80,7 @@ class Readers:
             tx = SqliteTransaction(self._state, cursor, self._opener.clock, self._observe)
             return run_sync(operation(tx))
         except sqlite3.Error:
-            # Its view is not to be trusted any more.
+            # The connection's state can no longer be trusted.
             loan.broken = True
             raise
 
@@ -96,7 +96,7 @@ class Readers:
             time.sleep(_LOOK_SECONDS)
 
     def _take_back(self, loan: _Loan) -> None:
-        """End the loan, whatever state it is in; harmless if that was done."""
+        """End the loan in any state; harmless if it has ended."""
         if loan not in self._loans:
             return
         cursor = loan.cursor
@@ -111,7 +111,7 @@ class Readers:
             self._loans.discard(loan)
 
     def rest(self, seconds: float) -> bool:
-        """Lend nothing more, wait until all is back and close it; tell whether it came back in time."""
+        """Stop lending, wait until all connections are returned and close them; return whether that was in time."""
         with self._mutex:
             self._resting = True
         patience = time.monotonic() + seconds
@@ -124,20 +124,20 @@ class Readers:
         return True
 
     def resume(self) -> None:
-        """Lend again."""
+        """Lend connections again."""
         self._resting = False
 
     def _open(self) -> sqlite3.Connection:
         connection = self._opener.reading_connection()
         if connection is None:
-            # Somebody has to create or migrate the file first; whoever comes to read brings it about.
+            # The file has to be created or migrated first.
             self._make_ready()
             connection = self._opener.reading_connection()
-        assert connection is not None  # noqa: S101  # the file is there now
+        assert connection is not None  # noqa: S101  # the file exists now
         return connection
 
     def close(self) -> None:
-        """Close what is not lent; what is will be kept or closed when it comes back."""
+        """Close idle connections; lent ones are kept or closed when they are returned."""
         with self._mutex:
             idle, self._idle = self._idle, []
         for cursor in idle:
@@ -145,7 +145,7 @@ class Readers:
 
 
 def _rolled_back(cursor: sqlite3.Cursor) -> bool:
-    """End the transaction, if one is open; tell whether the connection can still be used."""
+    """Roll back if a transaction is open; return whether the connection can still be used."""
     try:
         if cursor.connection.in_transaction:
             cursor.execute("rollback")

@@ -16,4 +16,4 @@ FOR_ONE: Final[dict[QueryName, QueryName]] = {
     "jobs_current": "jobs_current_one",
     "ready_tops": "ready_tops_one",
 }
-"""The form of a query that takes one value in place of a list, for queries that mostly get one."""
+"""The form of a query for a single value instead of a list, for queries that mostly get one."""

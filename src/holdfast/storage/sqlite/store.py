@@ -29,16 +29,16 @@ from holdfast.storage.transaction import Operation, PlainForm
 
 T = TypeVar("T")
 
-# What came over a fork with a transaction open. Closing it could harm the parent's, so it is kept and never touched.
+# Inherited across a fork with a transaction open. Closing it could harm the parent's, so it is kept untouched.
 _orphans: list[object] = []
-# How long a fork waits for what is under way.
+# How long a fork waits for open transactions.
 _REST_SECONDS = 5.0
 
 
 class SqliteStore:
-    """One SQLite database. Safe to share between threads and tasks; opened again in a forked child.
+    """One SQLite database. Safe to share between threads and tasks; reopens in a forked child.
 
-    *path* is as `resolve_path` returns it; every connection, fork and child process opens the file by it.
+    *path* is a result of `resolve_path`; every connection, fork and child process opens the file by it.
     """
 
     def __init__(
@@ -79,19 +79,19 @@ class SqliteStore:
 
     @property
     def hub(self) -> Notifier:
-        """Where to listen for what is committed."""
+        """The notifier of committed changes."""
         self._check_process()
         return self._hub
 
     def _check_process(self) -> None:
         if self._closed_in_memory:
             raise Misconfigured(
-                "this queue was in memory and has been closed, so that its jobs are gone; connect again for an empty"
-                " one, or use a file"
+                "this queue was in memory and has been closed, so its jobs are gone; connect again for an empty"
+                " queue, or use a file"
             )
         if os.getpid() != self._process:
             if self._opener.in_memory:
-                raise Misconfigured("this queue is in memory and belongs to the process that made it; use a file")
+                raise Misconfigured("this queue is in memory and belongs to the process that created it; use a file")
             _orphans.append((self._writer, self._readers))
             self._start()
 
@@ -100,7 +100,7 @@ class SqliteStore:
     def read(self, operation: Operation[T]) -> T:
         """Run *operation* on one consistent view of the store."""
         self._check_process()
-        # In memory there is only one connection, so that readers queue with the writers.
+        # In memory there is only one connection, so readers queue with the writers.
         return (self._writer if self._opener.in_memory else self._readers).run(operation)
 
     def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
@@ -118,14 +118,14 @@ class SqliteStore:
     def write_async(
         self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
     ) -> Coroutine[Any, Any, T]:
-        """Run *operation* in another thread; it runs to its end if the task is cancelled."""
+        """Run *operation* in another thread, to completion even if the task is cancelled."""
         self._check_process()
-        # Now, in the caller's own task: the coroutine may be run by another one.
+        # Checked here, in the caller's task: another task may run the coroutine.
         self._writer.refuse_holder()
         return self._writer.run_async(operation)
 
     def plain_enqueue(self, new: CheckedJob, again: Operation[Any]) -> PlainForm | None:
-        """Return None: SQLite gains nothing by it."""
+        """Return None: SQLite has no plain form."""
         return None
 
     # --- transactions of the caller --------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class SqliteStore:
         path = self._opener.path
         if isinstance(connection, sqlite3.Connection):
             if path == MEMORY:
-                raise InvalidInput("connection", "cannot be open on a queue in memory, which belongs to itself alone")
+                raise InvalidInput("connection", "a queue in memory has no connection but its own")
             clock = self._opener.know_clock()
             joined = SqliteSyncExternalTransaction(
                 self._state, connection, clock, self._observe, self.hub, threading.RLock()
@@ -172,13 +172,13 @@ class SqliteStore:
 
     @property
     def path(self) -> str:
-        """Where the database is."""
+        """The path of the database."""
         return self._opener.path
 
     def rest(self) -> bool:
-        """Close everything once nothing is under way, until `resume`; tell whether that was possible."""
+        """Close all connections once no transaction is open, until `resume`; return whether that succeeded."""
         if os.getpid() != self._process:
-            # Not used in this process yet, so that there is nothing open.
+            # Not used in this process yet, so nothing is open.
             self._start()
         if not self._writer.rest(_REST_SECONDS):
             return False
@@ -188,22 +188,22 @@ class SqliteStore:
         return True
 
     def resume(self) -> None:
-        """Go on after a rest."""
+        """Continue after `rest`."""
         self._readers.resume()
         self._writer.resume()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 
     def twin(self) -> SqliteStore:
-        """Return another store on the same file with connections of its own; one in memory has no other."""
+        """Return another store on the same file with its own connections; a store in memory returns itself."""
         return self if self._opener.in_memory else SqliteStore(self.path, **self._settings)
 
     def description(self) -> str:
-        """Return the path of the file, or that it is in memory."""
+        """Return the path of the file, or a note that it is in memory."""
         return "memory" if self._opener.in_memory else self._opener.path
 
     def address(self) -> dict[str, Any] | None:
-        """Return what another process opens the same file by; none for one in memory, or with a clock of its own."""
+        """Return the arguments to open the file in another process; None in memory or with an injected clock."""
         if self._opener.in_memory or self._settings["clock"] is not None:
             return None
         words = {word: self._settings[word] for word in ("relaxed", "migrates", "network_files")}
@@ -218,13 +218,13 @@ class SqliteStore:
         self._writer.interrupt(asyncio.get_running_loop())
 
     def migrate(self) -> list[str]:
-        """Open the file, bring its schema up to date and return the migrations that this opening applied."""
+        """Open the file, migrate its schema and return the migrations that this opening applied."""
         self._opener.applied = []
         self.write(_nothing)
         return self._opener.applied
 
     def close(self) -> None:
-        """Close the connections once nobody uses them. What was in memory is gone."""
+        """Close the connections once they are unused. A database in memory is lost."""
         if os.getpid() == self._process:
             self._readers.close()
             self._writer.close()

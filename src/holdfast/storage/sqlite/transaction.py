@@ -19,22 +19,22 @@ from holdfast.storage.sqlite.health import examine
 from holdfast.storage.sqlite.sql import FOR_ONE, QUERIES
 
 Observer: TypeAlias = Callable[[str], None]
-"""Told the name of each statement before it runs, and of begin, commit and committed. A test may raise here."""
+"""Called with the name of each statement before it runs, and with begin, commit and committed. A test may raise."""
 
 
 def unobserved(_name: str) -> None:
-    """Let everything pass."""
+    """Do nothing."""
 
 
 def plain_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    """Return a cursor whose rows are tuples; the caller's own connection may shape its rows in other ways."""
+    """Return a cursor whose rows are tuples; the caller's own connection may use another row factory."""
     cursor = connection.cursor()
     cursor.row_factory = None
     return cursor
 
 
 def close_connection(cursor: sqlite3.Cursor) -> None:
-    """Close the connection of *cursor*, and that before it: a statement left open would keep the file open too."""
+    """Close *cursor*, then its connection: an open statement would keep the file open."""
     connection = cursor.connection
     with contextlib.suppress(sqlite3.Error):
         cursor.close()
@@ -46,7 +46,7 @@ _NO_VALUES: Mapping[str, Any] = {}
 
 
 class SqliteState(RoutingCache):
-    """What the transactions of one store share."""
+    """The state shared by the transactions of one store."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -56,9 +56,9 @@ class SqliteState(RoutingCache):
 class SqliteTransaction(SqlTransaction):
     """An open transaction on a sync connection.
 
-    All statements of a transaction, its begin and its rollback included, go through one cursor, which resets the
-    last one when it runs the next. An interrupt may strike between a statement and the fetching of its rows; on a
-    cursor of its own, kept by the traceback, the statement would stay open, and with it the view it reads.
+    All statements of a transaction, including begin and rollback, go through one cursor, which resets the previous
+    statement when it runs the next. An interrupt may occur between a statement and fetching its rows; on a separate
+    cursor, which the traceback would keep alive, the statement and its snapshot would stay open.
     """
 
     __slots__ = ("_clock", "_cursor", "_observe", "_path")
@@ -87,7 +87,7 @@ class SqliteTransaction(SqlTransaction):
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
 
     async def select_ready(self, wanted: ReadyRequest) -> ReadyJobs | None:
-        """Choose ready jobs in claim order; no other writer can take them."""
+        """Choose ready jobs in claim order; there is no other writer to take them."""
         return await select_ready(self, wanted)
 
     async def health(self) -> list[Finding]:
@@ -95,7 +95,7 @@ class SqliteTransaction(SqlTransaction):
         return await examine(self, self._path)
 
     def _bind(self, name: QueryName, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return the text and its values. Some statements for many have a quicker text for one."""
+        """Return the text and its values. Some statements for many values have a faster text for one."""
         for_one = FOR_ONE.get(name)
         if for_one is not None and (bound := _bound_one(values)) is not None:
             return QUERIES[for_one], bound
@@ -124,12 +124,12 @@ _MANY = frozenset((list, dict))
 
 
 def _bound(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *values* with each list or dict as JSON, the form in which SQLite takes many at once."""
+    """Return *values* with each list or dict as JSON, the form in which SQLite binds many values at once."""
     return {name: strict_json.compact(value) if type(value) in _MANY else value for name, value in values.items()}
 
 
 def _bound_one(values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return *values* with the one entry of the list or dict among them as `value`, or `key` and `value`."""
+    """Return *values* with the single entry of the list or dict among them as `value`, or `key` and `value`."""
     bound: dict[str, Any] = {}
     for name, value in values.items():
         if type(value) not in _MANY:
@@ -144,7 +144,7 @@ def _bound_one(values: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 async def select_ready(tx: SqlTransaction, wanted: ReadyRequest) -> ReadyJobs | None:
-    """Choose up to the limit of ready jobs of the first level that has any, in the order of claiming."""
+    """Choose ready jobs of the first level that has any, up to the limit, in claim order."""
     request, preference, routes, limit = wanted[:4]
     level = await first_level(tx, request, routes, limit)
     if level is None:

@@ -1,11 +1,11 @@
-"""Writing: one transaction at a time, many operations in each.
+"""Writing: one transaction at a time, many operations in each (group commit).
 
-A caller that finds nobody writing leads: it passes the gate, runs its script, then those that others have queued
-meanwhile, each in a savepoint of its own, commits once and answers all. Whoever came too late for that leads next. No
-answer, a refusal included, leaves before the commit it rests on.
+A caller that finds no writer becomes the leader: it takes the write lock, runs its operation, then the operations
+that other callers have queued, each in its own savepoint, commits once and completes all of them. The next queued
+caller leads the next group. No call returns, even with an error, before the commit that its result depends on.
 
-An interrupt may strike the leader after any call. What is open and whom it concerns stands in fields, so that
-`_finish`, with which every lead ends, can put it right from wherever it was left, and be begun again itself.
+An interrupt may occur in the leader after any call. The open transaction and its members are stored in fields, so
+that `_finish`, which every leader runs at the end, can clean up from any state, and can itself be repeated.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from holdfast.storage.transaction import Operation, run_sync
 
 T = TypeVar("T")
 
-# How many operations, and for how long, one commit gathers at most.
+# The maximum number of operations in one commit, and how long it collects them.
 _GROUP_MAX = 256
 _GROUP_SECONDS = 0.02
 
-# How often the length of the log is looked at.
+# How often the length of the log is checked.
 _COMMITS_BETWEEN_LOOKS = 32
 
-# How many interrupts the end of a lead withstands.
+# The maximum number of interrupts that `_abandon` tolerates.
 _INTERRUPTS_MAX = 100
 
 _PART_OPEN = "savepoint holdfast_group"
 _PART_KEEP = "release holdfast_group"
 _PART_UNDO = "rollback to holdfast_group"
 
-# The newest transaction of each writer, by its id, that this task or thread, or one that started it, has opened.
+# By writer id: the newest transaction opened by this task or thread, or by one that started it.
 _transactions: ContextVar[dict[int, Ticket]] = ContextVar("holdfast_transactions")
 
 
 class Writer:
-    """The only way to write to one database in this process: for threads, tasks and explicit transactions."""
+    """The only path for writes to one database in this process: for threads, tasks and explicit transactions."""
 
     def __init__(self, state: SqliteState, opener: SqliteConnector, hub: Notifier, observe: Observer) -> None:
         self._state = state
@@ -72,15 +72,15 @@ class Writer:
         self._cursor: sqlite3.Cursor | None = None
         """Runs every statement of the writing connection; see `SqliteTransaction`."""
         self._dropped: sqlite3.Cursor | None = None
-        """What is not used any more, and not surely closed yet."""
+        """A cursor that is no longer used, but may not be closed yet."""
         self._side: LockFile | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._commits = 0
-        # Of the lead under way:
+        # State of the current leader:
         self._group: list[Ticket] = []
         self._commit_sent = False
         self._all_told = False
-        """Whether each of the group has what to tell its caller without a commit."""
+        """Whether every member of the group has a result or error that does not depend on a commit."""
         self._holder: object = None
         self._joined: SqliteSyncExternalTransaction | None = None
         self._rest: Ticket | None = None
@@ -98,7 +98,7 @@ class Writer:
             try:
                 self._abandon(ticket)
             finally:
-                self._abandon(ticket)  # again, for an interrupt that comes right behind the first
+                self._abandon(ticket)  # again, in case an interrupt stopped the first call
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -106,7 +106,7 @@ class Writer:
         return result
 
     async def run_async(self, operation: Operation[T]) -> T:
-        """Run *operation* as `run` does, in another thread. It is run to its end also if the task is cancelled."""
+        """Run *operation* as `run` does, in another thread, to completion even if the task is cancelled."""
         self.refuse_holder()
         ticket = TaskTicket(operation, self._lead_elsewhere)
         if self._queue.join(ticket):
@@ -124,7 +124,7 @@ class Writer:
     # --- waiting for the lead --------------------------------------------------------------------------------------
 
     def _wait_for_lead(self, ticket: Ticket) -> bool:
-        """Wait in this thread; return whether *ticket* leads, else it has its answer. Raise after too long."""
+        """Block until *ticket* leads (return True) or is completed (return False). Raise after too long."""
         while not self._queue.wait(ticket, BUSY_SECONDS):
             if ticket.answered:
                 return False
@@ -132,7 +132,7 @@ class Writer:
         return True
 
     async def _wait_async(self, ticket: TaskTicket, done: Callable[[], bool]) -> None:
-        """Wait in this task until *done*. Raise if *ticket* has to queue for too long."""
+        """Wait in this task until *done*. Raise if *ticket* is queued for too long."""
         deadline = time.monotonic() + BUSY_SECONDS
         while not done():
             await ticket.rung(BUSY_SECONDS)
@@ -140,7 +140,7 @@ class Writer:
                 self._give_up(ticket)
 
     def _give_up(self, ticket: Ticket) -> None:
-        """Take *ticket* out of the queue and raise, unless it leads or its script is being run."""
+        """Remove *ticket* from the queue and raise, unless it leads or its operation is running."""
         leader = self._queue.leader
         if not self._queue.withdraw(ticket):
             return
@@ -160,7 +160,7 @@ class Writer:
 
     def _lead_in_thread(self, ticket: Ticket) -> None:
         if not self._queue.leads(ticket):
-            return  # summoned twice
+            return  # called twice
         try:
             self._lead(ticket)
         except BaseException as error:
@@ -170,7 +170,7 @@ class Writer:
     # --- one group -------------------------------------------------------------------------------------------------
 
     def _lead(self, ticket: Ticket) -> None:
-        """Run *ticket* and whatever is queued in one transaction, answer all, and pass the lead on."""
+        """Run *ticket* and queued operations in one transaction, complete all of them, and pass the lead on."""
         self._group, self._commit_sent, self._all_told = [ticket], False, False
         try:
             self._write_group()
@@ -195,9 +195,9 @@ class Writer:
             self._all_told = True
 
     def _run_part(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str]) -> None:
-        """Run one script. If it fails it leaves nothing behind; the others of its group are not concerned."""
+        """Run one operation. If it fails its writes are rolled back; other members of the group are unaffected."""
         assert member.operation is not None  # noqa: S101  # only operations are taken into a group
-        # One that was put back from a group that came to nothing has seen what never was.
+        # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
         member.result = member.error = None
         first = not cursor.connection.in_transaction
         if first:
@@ -209,7 +209,7 @@ class Writer:
             member.result = run_sync(member.operation(tx))
         except Exception as error:
             if not cursor.connection.in_transaction:
-                # The engine gave up the whole transaction, and with it what the others had done.
+                # SQLite rolled back the whole transaction, including the writes of other members.
                 raise
             member.error = translate(error)
             cursor.execute("rollback" if first else _PART_UNDO)
@@ -219,7 +219,7 @@ class Writer:
             cursor.execute(_PART_KEEP)
 
     def _tell_failure(self, leader: Ticket, error: Exception) -> None:
-        """Tell all of the group why the store refuses; what else goes wrong concerns the leader alone."""
+        """Set a store error for all members of the group; any other error is raised in the leader only."""
         translated_error = translate(error)
         if isinstance(translated_error, HoldfastError | sqlite3.Error) and not self._committed():
             for member in self._group:
@@ -227,15 +227,15 @@ class Writer:
             self._all_told = True
         leader.error = translated_error
 
-    # --- the end of a lead -----------------------------------------------------------------------------------------
+    # --- finishing a lead ------------------------------------------------------------------------------------------
 
     def _finish(self, ticket: Ticket) -> None:
-        """Put right whatever the lead of *ticket* has left open, answer its group and pass the lead on."""
+        """Clean up after the lead of *ticket* in any state, complete its group and pass the lead on."""
         if self._queue.leader is not ticket:
             return
         answerable = self._all_told or self._committed()
         if not answerable:
-            # Else what is rolled back here would be taken for committed if this is begun again.
+            # Otherwise the rollback below would be taken for a commit if `_finish` is repeated.
             self._commit_sent = False
         self._roll_back()
         if self._dropped is not None:
@@ -252,7 +252,7 @@ class Writer:
         self._queue.pass_on(ticket)
 
     def _dismiss(self, leader: Ticket, *, answerable: bool) -> None:
-        """Answer the group if it has answers; else only the leader is to stop, and the others are tried again."""
+        """Complete the group if *answerable*; otherwise complete only the leader and requeue the others."""
         others = [member for member in self._group if member is not leader]
         if not answerable:
             self._queue.put_back(others)
@@ -262,16 +262,16 @@ class Writer:
             member.ring()
 
     def _committed(self) -> bool:
-        """Tell whether the commit has happened, though an interrupt may have struck as it returned."""
+        """Return whether the commit has happened, even if an interrupt occurred as it returned."""
         return self._commit_sent and self._cursor is not None and not self._cursor.connection.in_transaction
 
     def _abandon(self, ticket: Ticket) -> None:
-        """Leave the queue, or finish the lead, however many interrupts strike meanwhile."""
+        """Leave the queue, or finish the lead, regardless of further interrupts."""
         for _ in range(_INTERRUPTS_MAX):
             try:
                 self._queue.withdraw(ticket)
                 self._finish(ticket)
-            except BaseException:  # noqa: S112  # the first interrupt is on its way to the caller
+            except BaseException:  # noqa: S112  # the first interrupt propagates to the caller
                 continue
             return
 
@@ -306,7 +306,7 @@ class Writer:
             with abandon_when_closed(ticket, self._abandon):
                 if not self._queue.join(ticket):
                     await self._wait_async(ticket, lambda: self._queue.leads(ticket))
-                # Opened and committed in threads, because both may have to wait for other processes.
+                # In threads, because begin and commit may have to wait for other processes.
                 joined = await in_thread(partial(self._work_for, ticket, self._open_joined, ticket.working))
                 self._hold(ticket)
                 yield joined
@@ -326,7 +326,7 @@ class Writer:
         _transactions.set({**_transactions.get({}), id(self): ticket})
 
     def refuse_holder(self) -> None:
-        """Raise if the caller already holds this queue's transaction: it would wait for itself."""
+        """Raise if the caller already holds this queue's transaction and would wait for itself."""
         if self._holder is not None and self._holder == _whoever_runs():
             raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
 
@@ -344,22 +344,22 @@ class Writer:
         joined.end()
         if not joined.connection.in_transaction:
             raise Misconfigured("the transaction was ended by SQL run in it; leave commit and rollback to the block")
-        assert self._cursor is not None  # noqa: S101  # it was opened with the transaction
+        assert self._cursor is not None  # noqa: S101  # opened with the transaction
         self._commit(self._cursor)
         self._tell(joined.signals)
         self._observe("committed")
 
-    # --- gate, begin, commit, roll back ----------------------------------------------------------------------------
+    # --- lock, begin, commit, roll back ----------------------------------------------------------------------------
 
     def _pass_gate(self) -> sqlite3.Cursor:
-        """Pass the gate that all writers of all processes pass, and return the cursor of the open connection."""
+        """Take the write lock shared by all processes, and return the cursor of the open connection."""
         if self._side is None and not self._opener.in_memory:
             self._side = self._opener.side_file()
             self._hub.refresh()
         if self._side is not None:
             self._side.lock(BUSY_SECONDS, self._interrupted)
             self._opener.check_unmoved()
-        # Nothing is open, unless the last lead was interrupted beyond measure.
+        # Only needed if the last leader was interrupted too often to clean up.
         self._roll_back()
         if self._cursor is None:
             self._cursor = plain_cursor(self._opener.writing_connection())
@@ -381,22 +381,22 @@ class Writer:
                 return
 
     def _interrupted(self) -> bool:
-        """Return whether the leader waits no longer for other writers."""
+        """Return whether the leader no longer waits for other writers."""
         leader = self._queue.leader
         return leader is not None and leader.interrupted
 
     def _commit(self, cursor: sqlite3.Cursor) -> None:
-        # Checked once more, because a transaction of the caller may have been open for long.
+        # Checked again, because the caller's transaction may have been open for a long time.
         self._opener.check_unmoved()
         self._observe("commit")
         self._commit_sent = True
         try:
             cursor.execute("commit")
         except sqlite3.Error as error:
-            # The first thing done here, as the engine may have rolled back by itself, which is no commit.
+            # Reset first: SQLite may have rolled back by itself, which must not be taken for a commit.
             self._commit_sent = False
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
-                # The disk may or may not have it. The connection's view is not to be trusted any more.
+                # The commit may or may not be on disk. The connection's state can no longer be trusted.
                 self._drop()
                 raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
             raise translate(error) from error
@@ -409,9 +409,9 @@ class Writer:
             self._drop()
 
     def _tell(self, signals: set[str]) -> None:
-        """Wake whoever waits, here and in other processes, and keep the log short; the gate is held.
+        """Notify listeners in this and other processes, and keep the log short. Requires the write lock.
 
-        What goes wrong here does no harm: waiters poll, and the next commit looks at the log again.
+        Errors are harmless here: listeners poll, and the next commit checks the log again.
         """
         if self._opener.in_memory:
             self._hub.publish(signals)
@@ -432,15 +432,15 @@ class Writer:
         for ticket in self._queue.all():
             if loop is None or ticket.belongs_to(loop):
                 ticket.interrupted = True
-                # One that leads looks by itself; so does a transaction as soon as it leads.
+                # A leader checks the flag itself, and so does a transaction as soon as it leads.
                 if ticket.operation is not None and self._queue.withdraw(ticket):
                     ticket.error, ticket.answered = StoreBusy(INTERRUPTED), True
                     ticket.ring()
 
-    # --- closing and resting ---------------------------------------------------------------------------------------
+    # --- closing and suspending ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connection behind the gate, because the last one to close also checkpoints."""
+        """Close the connection while holding the write lock, because the last close also checkpoints."""
         self.refuse_holder()
         ticket = Ticket(None)
         try:
@@ -454,7 +454,7 @@ class Writer:
                 self._abandon(ticket)
 
     def rest(self, seconds: float) -> bool:
-        """Take the lead and close everything, until `resume`; tell whether the lead could be had in time."""
+        """Take the lead and close everything, until `resume`; return whether the lead became free in time."""
         if self._holder is not None:
             return False
         ticket = Ticket(None)
@@ -475,7 +475,7 @@ class Writer:
         return False
 
     def resume(self) -> None:
-        """Go on after a rest."""
+        """Continue after `rest`."""
         if self._rest is not None:
             self._abandon(self._rest)
 
@@ -502,7 +502,7 @@ class Writer:
 
 
 def _whoever_runs() -> object:
-    """Return the task, or else the thread, that is running."""
+    """Return the running task, or the running thread if there is no task."""
     try:
         return asyncio.current_task() or threading.get_ident()
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""Whose turn it is to write: one leads at a time, and the others wait, in threads or in tasks.
+"""The queue for the writer: one caller leads at a time; the others wait, in threads or in tasks.
 
-A signal may be handled, and its handler raise, in the main thread after any call. So the state says how far a step
-has come, and a step that was interrupted can be begun again. `Condition`, `Event` and `Future` are not used: their
-own locks stay shut for ever if an interrupt strikes as they are let go of.
+A signal handler may run, and raise, in the main thread after any call. So the state records the progress of each
+step, and an interrupted step can be repeated. `Condition`, `Event` and `Future` are not used: their internal locks
+stay locked if an interrupt arrives while they are released.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from holdfast.storage.transaction import Operation
 
 
 class Ticket:
-    """A script that wants to be run, or somebody who wants the writer for himself, waiting in a thread."""
+    """An operation to run, or a caller that needs the writer exclusively, waiting in a thread."""
 
     __slots__ = ("_bell", "answered", "error", "interrupted", "operation", "result")
     threadless = False
-    """Whether its caller waits without a thread, so that another one has to do the work."""
+    """Whether the caller waits without a thread, so that another thread has to do the work."""
 
     def __init__(self, operation: Operation[Any] | None) -> None:
         self.operation = operation
         self.answered = False
         self.interrupted = False
-        """Whether it waits no longer for other writers."""
+        """Whether it no longer waits for other writers."""
         self.result: Any = None
         self.error: BaseException | None = None
         self._bell: Any = None
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether its caller is a task of *loop*."""
+        """Return whether the caller is a task of *loop*."""
         return False
 
     def expect(self) -> None:
-        """Make ready to be rung."""
+        """Prepare to be woken."""
         bell = threading.Lock()
-        bell.acquire()  # let go of by whoever rings
+        bell.acquire()  # released by `ring`
         self._bell = bell
 
     def wait(self, seconds: float) -> bool:
-        """Wait to be rung; tell whether that came in time. It may be rung for nothing."""
+        """Wait until woken; return whether that was in time. Spurious wakeups are possible."""
         rung: bool = self._bell.acquire(timeout=seconds)
         return rung
 
     def ring(self) -> None:
-        """Wake the caller to look at what has changed."""
+        """Wake the caller, which then checks the state."""
         if self._bell is not None and self._bell.locked():
             self._bell.release()
 
     def summon(self) -> None:
-        """Wake whoever is to lead."""
+        """Wake the caller to lead."""
         self.ring()
 
 
@@ -73,7 +73,7 @@ class TaskTicket(Ticket):
         """Held by the thread that works for this ticket."""
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether its caller is a task of *loop*."""
+        """Return whether the caller is a task of *loop*."""
         return self._loop is loop
 
     @property
@@ -82,10 +82,10 @@ class TaskTicket(Ticket):
         return self._loop.is_closed()
 
     def expect(self) -> None:
-        """Make ready to be rung: it is from its beginning."""
+        """Do nothing: a task ticket can always be woken."""
 
     async def rung(self, seconds: float) -> None:
-        """Wait to be rung, *seconds* at most. It may be rung for nothing."""
+        """Wait until woken, at most *seconds*. Spurious wakeups are possible."""
         timer = self._loop.call_later(seconds, self._wake)
         try:
             await self._waiter
@@ -94,7 +94,7 @@ class TaskTicket(Ticket):
         self._waiter = self._loop.create_future()
 
     def ring(self) -> None:
-        """Wake the task, unless its loop is gone."""
+        """Wake the task, unless its loop is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)
 
@@ -103,7 +103,7 @@ class TaskTicket(Ticket):
             self._waiter.set_result(None)
 
     def summon(self) -> None:
-        """Have another thread lead; a transaction is led by its task."""
+        """Let another thread lead; a transaction is led by its task."""
         if self._lead is None:
             self.ring()
         else:
@@ -111,16 +111,16 @@ class TaskTicket(Ticket):
 
 
 class WriterQueue:
-    """The queue for the lead. What only the leader may call says so."""
+    """The queue for the lead. Some methods may be called only by the leader."""
 
     def __init__(self) -> None:
-        # Entered twice if the collector ends a transaction that was left open, within one of these blocks.
+        # Reentrant: the garbage collector may end an abandoned transaction within one of these blocks.
         self._mutex = threading.RLock()
         self.leader: Ticket | None = None
         self.queue: deque[Ticket] = deque()
 
     def join(self, ticket: Ticket) -> bool:
-        """Queue up; tell whether there was nobody, so that *ticket* leads at once."""
+        """Enter the queue; return whether it was empty, so that *ticket* leads at once."""
         with self._mutex:
             if self.leader is None:
                 self.leader = ticket
@@ -130,7 +130,7 @@ class WriterQueue:
             return False
 
     def wait(self, ticket: Ticket, seconds: float = -1) -> bool:
-        """Wait in this thread; tell whether *ticket* leads. Else it has its answer, or the time is over."""
+        """Block; return whether *ticket* leads. If not, it is completed or the time has passed."""
         while ticket.wait(seconds):
             if ticket.answered:
                 return False
@@ -139,17 +139,17 @@ class WriterQueue:
         return False
 
     def leads(self, ticket: Ticket) -> bool:
-        """Tell whether *ticket* leads, not before a handing over that is under way has come to its end."""
+        """Return whether *ticket* leads, after any handover in progress has finished."""
         with self._mutex:
             return self.leader is ticket
 
     def all(self) -> list[Ticket]:
-        """Return the leader and those that wait."""
+        """Return the leader and the waiting tickets."""
         with self._mutex:
             return [*([] if self.leader is None else [self.leader]), *self.queue]
 
     def withdraw(self, ticket: Ticket) -> bool:
-        """Leave the queue; return whether *ticket* was in it. A script in a group is run without its caller."""
+        """Leave the queue; return whether *ticket* was in it. An operation in a group runs without its caller."""
         with self._mutex:
             if ticket not in self.queue:
                 return False
@@ -159,7 +159,7 @@ class WriterQueue:
     # --- for the leader --------------------------------------------------------------------------------------------
 
     def take_next(self, group: list[Ticket]) -> Ticket | None:
-        """Move the script that has waited longest into *group*, unless somebody before it wants to lead alone."""
+        """Move the operation that has waited longest into *group*, unless an exclusive caller waits before it."""
         with self._mutex:
             if not self.queue or self.queue[0].operation is None:
                 return None
@@ -169,13 +169,13 @@ class WriterQueue:
             return ticket
 
     def put_back(self, tickets: Iterable[Ticket]) -> None:
-        """Let *tickets* be the next again; those that are in the queue already stay there once."""
+        """Put *tickets* at the front of the queue; those already in the queue are not duplicated."""
         with self._mutex:
             tickets = list(tickets)
             self.queue = deque([*tickets, *(ticket for ticket in self.queue if ticket not in tickets)])
 
     def pass_on(self, ticket: Ticket) -> None:
-        """Give the lead of *ticket* to whoever has waited longest."""
+        """Pass the lead of *ticket* to the ticket that has waited longest."""
         with self._mutex:
             while self.leader is ticket:
                 if not self.queue:
@@ -183,9 +183,10 @@ class WriterQueue:
                     return
                 successor = self.queue[0]
                 try:
-                    # Before it leads: interrupted here it is summoned again, and finds out only within the mutex.
+                    # Before it leads: if interrupted here, it is woken again, and checks the state only within the
+                    # mutex.
                     successor.summon()
-                except RuntimeError as error:  # no thread can be started any more; nobody must wait for ever
+                except RuntimeError as error:  # no thread can be started; the caller must not wait forever
                     successor.error, successor.answered = error, True
                     successor.ring()
                     del self.queue[0]

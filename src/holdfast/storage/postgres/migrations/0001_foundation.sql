@@ -1,14 +1,15 @@
 -- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, fair_keys, workers, events.
--- Names are compared byte by byte, as the domain's order compares them, whatever language the database speaks.
+-- Names are compared byte by byte (collation "C"), like the domain's order, in a database of any language.
 
--- The store's clock, read once by each transaction.
+-- The store's clock, which each transaction reads once.
 create function holdfast.clock_ms() returns bigint language sql volatile as
 $$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
 
--- What every transaction of the code begins with: its settings, for itself alone, and the clock. As a function, because
--- its plans are kept. Statistics may be old or missing; whatever they say, a claim walks along its index and stops. What
--- has to be read as a whole is thought dear then, but is small: nothing is worth being compiled, nor planned each time.
--- A client that says nothing for as long as others wait for a lock has been stopped or cut off: what it holds is let go.
+-- Every write transaction begins with this function: it sets local settings and returns the clock. It is a function
+-- so that its plans are cached. Statistics may be old or missing; regardless of them, a claim must scan its index in
+-- order and stop early. Full scans then appear expensive to the planner, but those tables are small; JIT compilation
+-- and replanning are not worthwhile. If a client is silent for as long as other transactions wait for a lock, it is
+-- assumed stopped or disconnected, and the server releases its locks.
 create function holdfast.begin_ms(lock_ms integer) returns bigint language plpgsql volatile as
 $$
 begin
@@ -21,8 +22,8 @@ begin
 end
 $$;
 
--- Single values: the lowest code version that may use this schema, the routing version, the event horizon, and who
--- this store is, so that a connection to another one is noticed.
+-- Single values: the lowest code version that may use this schema, the routing version, the event horizon, and the
+-- identity of this store, to detect a connection to another one.
 create table holdfast.meta (
     name  text collate "C" primary key,
     value text not null
@@ -34,8 +35,8 @@ insert into holdfast.meta (name, value) values
     ('event_horizon', '0-0'),
     ('identity', gen_random_uuid()::text);
 
--- Hold dedupe keys and chosen ids until the transaction ends, each as a number. Every call names its own in order, so that
--- calls with the same ones wait for each other and do not deadlock.
+-- Lock dedupe keys and chosen ids, each as a number, until the transaction ends. Every call locks them in order, so
+-- that calls with the same keys wait for each other and do not deadlock.
 create function holdfast.hold_keys(keys integer[]) returns void language plpgsql volatile as
 $$
 declare
@@ -47,8 +48,8 @@ begin
 end
 $$;
 
--- The routing table's version. Whoever decides by it holds the routing table still until its transaction ends. This has to be a
--- function: a plain statement that waits for a lock still sees what there was before it waited.
+-- The routing table's version. A transaction that reads it holds a shared lock on the routing table until it ends.
+-- This must be a function: a plain statement that waits for a lock still sees the snapshot from before it waited.
 create function holdfast.routing_version(held boolean, keys integer[] default '{}') returns text
 language plpgsql volatile as
 $$
@@ -61,9 +62,9 @@ begin
 end
 $$;
 
--- Hold the routing table alone, in order to change it. Whoever waits for a lock makes all who come later wait too, so that one
--- transaction left open would hold up everybody: wait for a moment only, let the others pass, and try again until the
--- patience of the transaction is over.
+-- Lock the routing table exclusively, in order to change it. A waiting lock request blocks all later ones, so a
+-- single long-open transaction would block all others: wait only briefly, let the others proceed, and retry until the
+-- lock timeout of the transaction has passed.
 create function holdfast.lock_routing() returns void language plpgsql volatile as
 $$
 declare
@@ -86,7 +87,7 @@ begin
 end
 $$;
 
--- Lanes that somebody configured; any other lane has the defaults.
+-- Configured lanes; any other lane has the defaults.
 create table holdfast.lane (
     lane       text collate "C" primary key,
     state      text not null check (state in ('active', 'paused', 'draining')),
@@ -95,14 +96,14 @@ create table holdfast.lane (
     backoff    text not null check (backoff in ('block', 'skip'))
 );
 
--- Kinds that take no more jobs.
+-- Retired kinds, which accept no new jobs.
 create table holdfast.retired_kind (
     kind          text collate "C" primary key,
     retired_at_ms bigint not null
 );
 
--- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a small
--- number.
+-- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a
+-- small number.
 create table holdfast.route (
     route    integer generated always as identity primary key,
     lane     text collate "C" not null,
@@ -113,20 +114,20 @@ create table holdfast.route (
     unique (lane, kind, requires, placed, session)
 );
 
--- The route of a job, as a function: a locking clause passes by what comes from a function, so that locking jobs never
--- locks the routes they share. The planner puts its text into the query, as if it were joined.
+-- The route of a job, as a function: a locking clause does not apply to rows from a function, so locking jobs never
+-- locks the routes they share. The planner inlines it like a join.
 create function holdfast.route_of(number integer)
 returns table (kind text, lane text, requires text) language sql stable as
 $$ select r.kind, r.lane, r.requires from holdfast.route r where r.route = number $$;
 
--- Which fair_key was served last in each round of tenants. A hint for fairness, nothing more.
+-- The fair_key served last in each fairness scope. Only a hint for fairness.
 create table holdfast.fair_key (
     scope      text collate "C" primary key,
     fair_key       text collate "C" not null,
     used_at_ms bigint not null
 ) with (fillfactor = 50);
 
--- The starts of exclusive workers; the newest holds, the others are refused.
+-- The starts of exclusive workers; the newest is valid, claims of the others are refused.
 create table holdfast.incarnation (
     worker        text collate "C" not null,
     incarnation   text collate "C" not null,
@@ -134,10 +135,10 @@ create table holdfast.incarnation (
     superseded    smallint not null default 0,
     primary key (worker, incarnation)
 );
--- Two starts at the same moment cannot both be the newest.
+-- Two concurrent starts cannot both be the newest.
 create unique index incarnation_newest on holdfast.incarnation (worker) where superseded = 0;
 
--- The workers: who runs, what it takes, and when it last said so. Nothing is decided by it.
+-- The registry of workers: their settings and the time of their last report. For information only.
 create table holdfast.worker (
     worker        text collate "C" not null,
     incarnation   text collate "C" not null,
@@ -158,10 +159,10 @@ create table holdfast.worker (
 ) with (fillfactor = 50);
 create index worker_beat on holdfast.worker (beat_at_ms);
 
--- Numbers in enqueue order, never given again.
+-- Numbers in enqueue order, never reused.
 create sequence holdfast.job_seq;
 
--- Jobs. Rows are updated a few times and then rest, so that pages keep some room and dead rows are cleared early.
+-- Jobs. Rows are updated a few times and then stay unchanged: pages keep free space, and vacuum runs early.
 create table holdfast.job (
     seq               bigint primary key,
     due_at_ms         bigint not null,
@@ -222,8 +223,8 @@ create table holdfast.job (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Store one plain job, due at once, under the routing table that the caller knows; nothing if that has changed. As a function,
--- because its plan is kept even where the call comes without values beside its text.
+-- Store one plain job, due at once, if the routing table still has the caller's version. It is a function so that its
+-- plan is cached even if the call has literals instead of parameters.
 create function holdfast.job_store(
     known_version text, clock_ms bigint, route integer, id text, tenant text, fair_key text, priority integer, affinity text,
     payload text, headers text, tags text, max_attempts integer, backoff text, out seq bigint, out now_ms bigint
@@ -244,40 +245,41 @@ begin
 end
 $$;
 
--- One index serves order, fairness and filters: per route the first priority, then the next fair_key, then its first row.
+-- One index serves order, fairness and filters: per route the highest priority, then the next fair_key, then its
+-- first job.
 create index job_ready on holdfast.job (route, priority desc, fair_key, due_at_ms, seq)
     where state = 'ready';
 
--- The same order beside one affinity; only jobs that name one pay for it.
+-- The same order within one affinity; it contains only jobs that name one.
 create index job_affinity on holdfast.job (route, priority desc, affinity, fair_key, due_at_ms, seq)
     where state = 'ready' and affinity is not null;
 
--- Strict lanes have no fair_keys to find a tenant by; only their jobs pay for these two.
+-- Strict lanes have no fair_keys by which to find a tenant; these two indexes contain only their jobs.
 create index job_strict on holdfast.job (tenant, route, priority desc, due_at_ms, seq)
     where state = 'ready' and fair_key = '';
 create index job_strict_affinity on holdfast.job (tenant, route, priority desc, affinity, due_at_ms, seq)
     where state = 'ready' and fair_key = '' and affinity is not null;
 
--- Future jobs, found when their moment has come.
+-- Scheduled jobs, by due time.
 create index job_scheduled on holdfast.job (due_at_ms, seq)
     where state = 'scheduled';
 
--- Running jobs, found when their lease has expired, and by the worker that holds them. The second says more than it has to,
--- so that nobody who looks for leases is led through all that runs.
+-- Running jobs, by lease expiry, and by the worker that holds them. The condition of the second is stricter than
+-- needed, so that the planner does not use it to find expired leases.
 create index job_lease on holdfast.job (lease_until_ms)
     where state = 'running';
 create index job_holder on holdfast.job (worker, lease_token)
     where state = 'running' and worker is not null;
 
--- Jobs whose last attempt expired, few as they are, for those who look after them.
+-- Suspect jobs, whose last attempt expired; there are few.
 create index job_suspect on holdfast.job (suspect, state, worker, incarnation)
     where suspect = 1;
 
--- Waiting jobs that must be started in time.
+-- Waiting jobs with a deadline.
 create index job_deadline on holdfast.job (deadline_at_ms)
     where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready');
 
--- At most one unfinished job for a key, and at most one that waits to succeed it.
+-- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index job_dedupe on holdfast.job (tenant, dedupe_kind, dedupe_key)
     where dedupe_key is not null and state in ('scheduled', 'ready', 'running');
 create unique index job_successor on holdfast.job (tenant, dedupe_kind, dedupe_key)
@@ -285,12 +287,12 @@ create unique index job_successor on holdfast.job (tenant, dedupe_kind, dedupe_k
 create index job_predecessor on holdfast.job (predecessor)
     where state = 'blocked';
 
--- Finished jobs by their end, for lists and retention.
+-- Finished jobs by finish time, for lists and retention.
 create index job_finished on holdfast.job (state, finished_at_ms, seq)
     where finished_at_ms is not null;
 
--- Batches of sessions: those that stand in line, those that run, those for later, and all of a session by their age.
--- Other jobs are in none of these.
+-- Session entries: those in line, running ones, scheduled ones, and all entries of a session by age. Other jobs are
+-- in none of these indexes.
 create index job_line on holdfast.job (session, enqueue_seq)
     where session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0));
 create index job_session_running on holdfast.job (session, lease_until_ms)
@@ -300,8 +302,8 @@ create index job_session_scheduled on holdfast.job (session, due_at_ms)
 create index job_session on holdfast.job (session, seq)
     where session is not null;
 
--- Sessions: counters, the lease of the runtime, the claim given last, and the head that any claimer could take. A row
--- stays when its entries are gone, so that the fence never starts again. Each turn rewrites it a few times.
+-- Sessions: counters, the lease of the runtime, the newest claim, and the head that is claimable. A row stays when
+-- its entries are deleted, so that epochs never restart. Each turn updates it a few times.
 create table holdfast.session (
     number            bigint generated always as identity primary key,
     enqueue_seq       bigint not null default 0,
@@ -329,13 +331,13 @@ create table holdfast.session (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- The heads on offer: per route and class the next fair_key, then the oldest head.
+-- Claimable heads: per route and class the next fair_key, then the oldest head.
 create index session_head on holdfast.session (head_route, head_class, head_fair_key, head_seq)
     where head_seq is not null;
 create index session_strict on holdfast.session (tenant, head_route, head_class, head_seq)
     where head_seq is not null and head_fair_key = '';
 
--- Session leases, found when they have expired, and claims by the nonce that a claimer chose.
+-- Session leases by expiry, and claims by the nonce that the claiming worker chose.
 create index session_lease on holdfast.session (lease_until_ms)
     where lease_until_ms is not null;
 create index session_nonce on holdfast.session (claim_worker, claim_nonce)
@@ -347,7 +349,7 @@ select number, tenant, name, enqueue_seq, fence, generation, lease_token, lease_
        lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_fair_key, head_seq
   from holdfast.session;
 
--- Which source keys a session has seen. A row outlives its entry: when that is deleted, the moment is noted.
+-- Source keys used in a session. A row outlives its entry and then records when the entry was deleted.
 create table holdfast.session_source (
     session        bigint not null,
     seq            bigint not null,
@@ -378,7 +380,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j
   from holdfast.job j
  cross join lateral holdfast.route_of(j.route) r;
 
--- Attempts that ended while their job went on; the newest attempt stands in the job's own row.
+-- Attempts that ended before their job finished; the newest attempt is in the job's own row.
 create table holdfast.attempt (
     seq               bigint not null,
     epoch             integer not null,
@@ -408,11 +410,11 @@ create table holdfast.artifact (
     data          bytea not null,
     primary key (seq, name)
 );
--- Most artifacts come compressed already.
+-- Most artifacts are already compressed.
 alter table holdfast.artifact alter column data set storage external;
 
--- The event log, pruned only from its start. Transactions become visible in another order than they began in, so that
--- the log is read by transaction first, and only below the oldest one that is still open.
+-- The event log, pruned only from its start. Transactions become visible in a different order than they begin in, so
+-- the log is read in transaction order, and only up to the oldest open transaction.
 create table holdfast.event (
     xid            xid8 not null default pg_current_xact_id(),
     event          bigint not null generated always as identity,

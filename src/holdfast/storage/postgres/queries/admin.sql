@@ -1,11 +1,11 @@
--- What operators change: priority, kinds.
+-- Changes by operators: priority, kinds.
 
 -- name: job_priority
 -- Change the priority of a job.
 update holdfast.job set priority = %(priority)s, event_count = %(event_count)s where seq = %(seq)s;
 
 -- name: jobs_waiting_on_routes
--- Find the next waiting jobs of some routes in enqueue order, for a pass over all of them outside any write.
+-- Find the next waiting jobs of some routes in enqueue order, for iterating over all of them in read transactions.
 select seq from holdfast.job
  where seq > %(after)s and state in ('scheduled', 'blocked', 'ready')
    and route = any (%(routes)s::integer[])

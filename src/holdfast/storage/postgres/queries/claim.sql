@@ -1,8 +1,7 @@
--- Claiming: what every claim starts with, leases, exclusive workers, fairness positions.
+-- Claiming: the header that every claim reads first, leases, exclusive workers, fairness positions.
 
 -- name: claim_header
--- Read what every claim begins with: the routing version, and whether anything is due, expired or overdue since moments up
--- to which nothing was.
+-- Read the routing version, and whether any job is due, expired or late after the times up to which none was.
 select (select holdfast.routing_version(false /* lock: or true */)),
        exists (select 1 from holdfast.job
                 where state = 'scheduled' and due_at_ms > %(wall_low)s and due_at_ms <= %(wall_now)s),
@@ -13,23 +12,23 @@ select (select holdfast.routing_version(false /* lock: or true */)),
                   and deadline_at_ms > %(wall_low)s and deadline_at_ms <= %(wall_now)s);
 
 -- name: claim_lock_token
--- Wait for the same claim sent before, if it is still on its way, until that has ended.
+-- Wait until an earlier send of the same claim that is still in flight has ended.
 select pg_advisory_xact_lock('holdfast.job'::regclass::oid::integer,
                              hashtext(concat_ws(chr(10), %(worker)s::text, %(token)s::text)));
 
 -- name: fair_key_read
--- Read which fair_key was served last in a round.
+-- Read the fair_key served last in a scope.
 select fair_key from holdfast.fair_key where scope = %(scope)s;
 
 -- name: fair_key_trim
--- Forget the rounds unused for longest beyond so many; a round that is forgotten starts anew.
+-- Delete all but the most recently used scopes; a deleted scope starts over.
 delete from holdfast.fair_key
  where scope in (select scope from holdfast.fair_key
                   order by used_at_ms desc offset %(keep)s
                     for update skip locked);
 
 -- name: fair_key_write
--- Remember which fair_key was served last in a round. It is a hint: where another worker is just writing it, theirs stands.
+-- Store the fair_key served last in a scope. It is only a hint: if another transaction is writing it, skip the write.
 with free as (
     select scope from holdfast.fair_key where scope = %(scope)s for update skip locked
 ),
@@ -42,13 +41,13 @@ select %(scope)s, %(fair_key)s, %(now)s
 on conflict (scope) do nothing;
 
 -- name: incarnation_insert
--- Note the newest start of an exclusive worker; of two at the same moment one is turned away and looks again.
+-- Store the newest start of an exclusive worker; of two concurrent ones the second fails and is run again.
 insert into holdfast.incarnation (worker, incarnation, started_at_ms)
 values (%(worker)s, %(incarnation)s, %(now)s);
 
 -- name: incarnation_read
--- Tell whether one start of an exclusive worker is known, and whether a later one has superseded it. The lock makes a
--- later start wait until what is claimed under this one can be seen and taken back.
+-- Read whether one start of an exclusive worker is known, and whether a later one has superseded it. The lock makes a
+-- later start wait until the claims of this one are visible and can be revoked.
 select superseded from holdfast.incarnation
  where worker = %(worker)s and incarnation = %(incarnation)s
 /* lock: for share */;
@@ -58,7 +57,7 @@ select superseded from holdfast.incarnation
 update holdfast.incarnation set superseded = 1 where worker = %(worker)s and superseded = 0;
 
 -- name: incarnations_delete
--- Forget the oldest superseded starts of a worker beyond the newest so many.
+-- Delete all but the newest superseded starts of a worker.
 delete from holdfast.incarnation
  where worker = %(worker)s and superseded = 1
    and incarnation not in (select incarnation from holdfast.incarnation
@@ -66,8 +65,8 @@ delete from holdfast.incarnation
                             order by started_at_ms desc limit %(keep)s);
 
 -- name: job_claim
--- Write claims of ready jobs: what they have in common once, and the index of each in the claim. The state is hidden
--- from the planner, which would else go through all ready jobs rather than straight to these.
+-- Write claims of ready jobs: the common values once, and the index of each job in the claim. The condition on the
+-- state is hidden from the planner, which would otherwise scan all ready jobs instead of looking these up by number.
 update holdfast.job j
    set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1, claim_place = p.place,
        event_count = j.event_count + %(counted)s::integer, worker = %(worker)s, incarnation = %(incarnation)s,
@@ -78,12 +77,12 @@ update holdfast.job j
  where j.seq = p.seq and coalesce(j.state, '') = 'ready';
 
 -- name: jobs_held
--- Read the running jobs that a worker holds under one token, for a claim that is sent again.
+-- Read the running jobs that a worker holds under one token, for a repeated claim.
 select * from holdfast.job_row
  where state = 'running' and worker = %(worker)s and lease_token = %(lease_token)s;
 
 -- name: jobs_held_by_others
--- Read some running jobs that other starts of a worker hold, locked in order for taking them back.
+-- Read and lock, in order, some running jobs that other starts of a worker hold, to revoke them.
 select * from holdfast.job_row
  where state = 'running' and worker = %(worker)s and incarnation <> %(incarnation)s
  order by seq

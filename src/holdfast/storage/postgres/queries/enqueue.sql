@@ -1,13 +1,13 @@
 -- Enqueueing: numbers, duplicates, new rows.
 
 -- name: enqueue_header
--- Hold the keys of the new jobs, read the routing version and draw the next numbers in enqueue order; what is drawn is
--- never given again.
+-- Lock the keys of the new jobs, read the routing version and draw the next numbers in enqueue order, which are never
+-- reused.
 select (select holdfast.routing_version(false /* lock: or true */, %(keys)s::integer[])),
        array(select nextval('holdfast.job_seq') from generate_series(1, %(count)s::integer));
 
 -- name: job_copy
--- Store many new jobs that nobody else can know: fresh ids, no dedupe keys.
+-- Store many new jobs that no other call can refer to: new ids, no dedupe keys.
 copy holdfast.job (
     route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
     enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
@@ -15,21 +15,21 @@ copy holdfast.job (
 ) from stdin;
 
 -- name: job_dedupe_holder
--- Read the unfinished job that holds a dedupe key, locked for what is decided next.
+-- Read and lock the unfinished job that holds a dedupe key.
 select * from holdfast.job_row
  where tenant = %(tenant)s and dedupe_kind = %(dedupe_kind)s and dedupe_key = %(dedupe_key)s
    and dedupe_key is not null and state in ('scheduled', 'ready', 'running')
 /* lock: for update */;
 
 -- name: job_dedupe_successor
--- Read the blocked job that waits to succeed the holder of a dedupe key, locked for what is decided next.
+-- Read and lock the blocked job that waits to succeed the holder of a dedupe key.
 select * from holdfast.job_row
  where tenant = %(tenant)s and dedupe_kind = %(dedupe_kind)s and dedupe_key = %(dedupe_key)s
    and dedupe_key is not null and state = 'blocked'
 /* lock: for update */;
 
 -- name: job_insert
--- Store new jobs. One whose id or key somebody else has taken meanwhile is left out, which the count tells.
+-- Store new jobs. Jobs whose id or key another transaction has taken are skipped; the row count reveals it.
 insert into holdfast.job (
     route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
     enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
@@ -44,20 +44,20 @@ select * from unnest(
 on conflict do nothing;
 
 -- name: job_insert_plain
--- Store one plain job under the routing table that the caller knows; no number if that has changed.
+-- Store one plain job if the routing table still has the caller's version; otherwise return no number.
 select seq, now_ms from holdfast.job_store(
     %(version)s, %(now)s, %(route)s, %(id)s, %(tenant)s, %(fair_key)s, %(priority)s, %(affinity)s,
     %(payload)s, %(headers)s, %(tags)s, %(max_attempts)s, %(backoff)s
 );
 
 -- name: job_payload_write
--- Give a job another payload.
+-- Replace the payload, headers and tags of a job.
 update holdfast.job
    set payload = %(payload)s, headers = %(headers)s, tags = %(tags)s, event_count = %(event_count)s
  where seq = %(seq)s;
 
 -- name: jobs_matching
--- Read the jobs that others meet by a dedupe key they hold, by id or by number, locked in order for what is decided next.
+-- Read and lock, in order, the jobs that match a dedupe key, an id or a number.
 with met as (
     select * from unnest(
         %(met_0)s::text[], %(met_1)s::text[], %(met_2)s::text[], %(met_3)s::text[], %(met_4)s::bigint[]
@@ -82,7 +82,7 @@ select * from holdfast.job_row
 /* lock: for update */;
 
 -- name: keys_lock
--- Wait until no other transaction holds any of these keys, and hold them until this one ends.
+-- Lock these keys until the transaction ends, waiting for transactions that hold them.
 select holdfast.hold_keys(%(keys)s::integer[]);
 
 -- name: keys_of_jobs

@@ -1,12 +1,12 @@
 -- The event log.
 
 -- name: event_horizon
--- Read up to which event, of which transaction, the log has been pruned.
+-- Read the position, as transaction and event, up to which the log has been pruned.
 select split_part(value, '-', 1)::bigint, split_part(value, '-', 2)::bigint
   from holdfast.meta where name = 'event_horizon';
 
 -- name: events_after
--- Read the log after one event, in order, as far as no transaction can add to it any more.
+-- Read the log after one event, in order, up to the point where open transactions may still add events.
 select e.xid::text::bigint, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind, r.lane, e.tenant, e.tags,
        e.state, e.attempt, e.epoch, e.worker, e.due_at_ms, e.failure_class, e.failure_reason
   from (select * from holdfast.event
@@ -17,7 +17,7 @@ select e.xid::text::bigint, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind
  order by e.xid, e.event;
 
 -- name: events_aged
--- Count the events before a moment, up to the first that is not, as pruning deletes them; tell whether there is one.
+-- Count the events before a time at the start of the log, as pruning deletes them, and whether a newer event follows.
 with young as (
     select xid, event from holdfast.event
      where at_ms >= %(before)s and xid < pg_snapshot_xmin(pg_current_snapshot())
@@ -30,7 +30,7 @@ select (select count(*) from holdfast.event e
        exists (select 1 from young);
 
 -- name: events_append
--- Append to the event log one event of each job, in order, telling of the job as its row stands now.
+-- Append to the event log one event of each job, in order, with values of the job's current row.
 insert into holdfast.event (
     name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, due_at_ms, failure_class, failure_reason
 )
@@ -41,7 +41,7 @@ select t.name, %(at_ms)s::bigint, j.id, j.event_count, j.route, j.tenant, j.tags
  order by t.place;
 
 -- name: events_held_back
--- Tell whether the log has more after one event, which an open transaction keeps from being read.
+-- Return whether the log has later events that an open transaction keeps from being read.
 select exists (select 1 from holdfast.event
                 where (xid, event) > (%(transaction)s::xid8, %(event)s)
                   and xid >= pg_snapshot_xmin(pg_current_snapshot()));

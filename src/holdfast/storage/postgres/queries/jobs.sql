@@ -1,7 +1,7 @@
 -- Reading jobs: by id, by number, lists, counts, backlog.
 
 -- name: backlog_oldest
--- For each route: since when the first ready job of each fair_key is due, at some priorities from the lowest up.
+-- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
 with recursive
 level (route, lane, kind, priority, place) as (
     select r.route, r.lane, r.kind, (select j.priority from holdfast.job j
@@ -34,14 +34,14 @@ select h.lane, h.kind, (select j.due_at_ms from holdfast.job j
   from head h where h.fair_key is not null;
 
 -- name: backlog_ready
--- Count the ready jobs of each route, up to so many.
+-- Count the ready jobs of each route, up to a maximum.
 select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast.job j
                                                where j.state = 'ready' and j.route = r.route
                                                limit %(most)s) counted)
   from holdfast.route r;
 
 -- name: backlog_rest
--- Count the unfinished jobs that are not ready, the expired and the suspect, each up to so many.
+-- Count the unfinished jobs that are not ready, the expired and the suspect, each up to a maximum.
 select (select count(*) from (select 1 from holdfast.job where state = 'scheduled' limit %(most)s) counted),
        (select count(*) from (select 1 from holdfast.job where state = 'blocked' limit %(most)s) counted),
        (select count(*) from (select 1 from holdfast.job where state = 'running' limit %(most)s) counted),
@@ -83,11 +83,11 @@ select tenant, count(*) from holdfast.job
  where (%(tenant)s::text is null or tenant = %(tenant)s::text) group by tenant;
 
 -- name: job_by_id
--- Read one job by its id, locked where something is decided next.
+-- Read one job by its id, locked in write transactions.
 select * from holdfast.job_row where id = %(id)s /* lock: for update */;
 
 -- name: jobs_by_finish
--- List jobs of one finished state by their end, newest first, with any filter.
+-- List jobs of one finished state by finish time, newest first, with any filter.
 select * from holdfast.job_row
  where finished_at_ms is not null and state = %(state)s
    and (finished_at_ms, seq) < (%(finished_before)s, %(before)s)
@@ -100,7 +100,7 @@ select * from holdfast.job_row
  limit %(limit)s;
 
 -- name: jobs_by_id
--- Read jobs by their ids, locked in order for what is decided next.
+-- Read jobs by their ids, locked in order in write transactions.
 select * from holdfast.job_row where id = any (%(ids)s::text[]) order by seq /* lock: for update */;
 
 -- name: jobs_by_order
@@ -117,7 +117,7 @@ select * from holdfast.job_row
  limit %(limit)s;
 
 -- name: jobs_by_seq
--- Read jobs by their numbers, locked in order for what is decided next.
+-- Read jobs by their numbers, locked in order in write transactions.
 select * from holdfast.job_row where seq = any (%(seqs)s::bigint[]) order by seq /* lock: for update */;
 
 -- name: jobs_by_session
@@ -149,7 +149,7 @@ select r.lane, r.kind, j.state, sum(j.jobs)::bigint
  group by r.lane, r.kind, j.state;
 
 -- name: report_problems
--- Count what an operator should look at: expired and not taken back, suspect, due but not promoted.
+-- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
 select (select count(*) from holdfast.job where state = 'running' and lease_until_ms <= %(lease_now)s),
        (select count(*) from holdfast.job where state = 'ready' and suspect = 1),
        (select count(*) from holdfast.job where state = 'scheduled' and due_at_ms <= %(wall_now)s);

@@ -1,7 +1,8 @@
 -- Ready jobs in claim order: levels, fairness, affinity. Nothing here scans.
 
 -- name: ready_affinities
--- For each route: the affinities that ready jobs at one priority name, in order, round after one of them.
+-- For each route: the affinities of ready jobs at one priority, in order, starting after one of them and wrapping
+-- around.
 with recursive
 later (route, affinity, place) as (
     select r.route, (select j.affinity from holdfast.job j
@@ -38,7 +39,8 @@ union all
 select affinity from earlier where affinity < %(after)s::text;
 
 -- name: ready_fair_keys
--- For each route: the fair_keys with ready jobs at one priority that come next, round after the one served last.
+-- For each route: the next fair_keys with ready jobs at one priority, starting after the one served last and wrapping
+-- around.
 with recursive
 later (route, fair_key, place) as (
     select r.route, (select j.fair_key from holdfast.job j
@@ -113,7 +115,7 @@ union all
 select route, fair_key, affinity from earlier where fair_key <= %(last_fair_key)s::text;
 
 -- name: ready_heads
--- For each pair of route and fair_key: its first ready jobs at one priority, from a mark on.
+-- For each pair of route and fair_key: its first ready jobs at one priority, from a scan position on.
 select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
   from unnest(
     %(places_0)s::integer[], %(places_1)s::text[], %(lows_0)s::bigint[], %(lows_1)s::bigint[]
@@ -163,9 +165,9 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
  ) h;
 
 -- name: ready_lease
--- Lease those of the chosen jobs that are still ready and that nobody else has in hand, in the order of the choice, and
--- return them without what all claims of the call have in common. One past its deadline is left to be ended. The state
--- is hidden from the planner, which would else go through all ready jobs rather than straight to the chosen.
+-- Lease the chosen jobs that are still ready and not locked, in the given order, and return them without the values
+-- common to the claim. Jobs past their deadline are skipped; maintenance fails them. The condition on the state is
+-- hidden from the planner, which would otherwise scan all ready jobs instead of looking these up by number.
 with locked as materialized (
     select j.seq, array_position(%(seqs)s::bigint[], j.seq) as place from holdfast.job j
      where j.seq = any (%(seqs)s::bigint[]) and coalesce(j.state, '') = 'ready' and j.priority = %(priority)s
@@ -193,8 +195,8 @@ returning j.seq, j.id, j.route, j.tenant, j.fair_key, j.priority, j.affinity, j.
           j.predecessor, j.digest, j.record_all, j.event_count;
 
 -- name: ready_lease_stream
--- Lease the first ready jobs of one route, priority and fair_key from a mark on, past those that somebody else has in hand,
--- and return them without what all claims of the call have in common. One past its deadline is left to be ended.
+-- Lease the first ready jobs of one route, priority and fair_key from a scan position on, skipping locked ones, and
+-- return them without the values common to the claim. Jobs past their deadline are skipped; maintenance fails them.
 with locked as materialized (
     select j.seq, j.due_at_ms from holdfast.job j
      where j.state = 'ready' and j.route = %(route)s and j.priority = %(priority)s and j.fair_key = %(fair_key)s
@@ -223,8 +225,9 @@ returning j.seq, j.id, j.route, j.tenant, j.fair_key, j.priority, j.affinity, j.
           j.predecessor, j.digest, j.record_all, j.event_count;
 
 -- name: ready_tops
--- For each route: its highest priority with ready jobs, and the first and last fair_key there. A route may come with a mark:
--- at its priority, what stands before the fair_key, moment and number it names is known to be gone and not looked at.
+-- For each route: its highest priority with ready jobs, and the first and last fair_key there. A route may have a
+-- scan position: at its priority, jobs before its fair_key, due time and number are known to be gone and not looked
+-- at.
 with found as materialized (
     select r.*, coalesce(
              (select j.priority from holdfast.job j

@@ -1,4 +1,4 @@
--- Deleting what is finished and old.
+-- Deleting old finished jobs and events.
 
 -- name: artifacts_delete
 -- Delete the artifacts of jobs.
@@ -9,7 +9,7 @@ delete from holdfast.artifact where seq = any (%(seqs)s::bigint[]);
 delete from holdfast.attempt where seq = any (%(seqs)s::bigint[]);
 
 -- name: event_horizon_write
--- Remember up to which event, of which transaction, the log has been pruned; it never goes back.
+-- Store the position, as transaction and event, up to which the log has been pruned; it never moves back.
 update holdfast.meta set value = %(transaction)s::bigint || '-' || %(event)s::bigint
  where name = 'event_horizon'
    and (split_part(value, '-', 1)::bigint, split_part(value, '-', 2)::bigint) < (%(transaction)s, %(event)s);
@@ -19,7 +19,7 @@ update holdfast.meta set value = %(transaction)s::bigint || '-' || %(event)s::bi
 delete from holdfast.event where (xid, event) <= (%(transaction)s::xid8, %(event)s);
 
 -- name: events_head
--- Read the first events of the log with their moments, for pruning a prefix that nobody can add to any more.
+-- Read the first events of the log with their timestamps, to prune a prefix to which no transaction can add events.
 select xid::text::bigint, event, at_ms from holdfast.event
  where xid < pg_snapshot_xmin(pg_current_snapshot())
  order by xid, event
@@ -30,8 +30,7 @@ select xid::text::bigint, event, at_ms from holdfast.event
 delete from holdfast.job where seq = any (%(seqs)s::bigint[]);
 
 -- name: jobs_to_prune
--- Find some jobs of one finished state that ended before a moment, earliest first; locked, so that none of them is
--- requeued meanwhile.
+-- Find and lock some jobs of one finished state that finished before a time, earliest first.
 select seq from holdfast.job
  where finished_at_ms is not null and state = %(state)s and finished_at_ms < %(before)s
  order by finished_at_ms, seq

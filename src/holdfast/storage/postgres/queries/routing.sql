@@ -1,21 +1,21 @@
 -- Routing: lanes, routes, retired kinds, and the version that every operation checks.
 
 -- name: job_fair_key
--- Put jobs into the fair_key their lane's order wants.
+-- Write the fair_key of jobs after the order of their lane has changed.
 update holdfast.job j set fair_key = v.fair_key
   from unnest(%(c0)s::text[], %(c1)s::bigint[]) as v (fair_key, seq)
  where j.seq = v.seq;
 
 -- name: kind_restore
--- Let a retired kind take jobs again.
+-- Let a retired kind accept jobs again.
 delete from holdfast.retired_kind where kind = %(kind)s returning kind;
 
 -- name: kind_retire
--- Note that a kind takes no more jobs.
+-- Store that a kind is retired.
 insert into holdfast.retired_kind (kind, retired_at_ms) values (%(kind)s, %(now)s) on conflict (kind) do nothing;
 
 -- name: lane_write
--- Store how a lane is configured.
+-- Store the settings of a lane.
 insert into holdfast.lane (lane, state, lane_order, events, backoff)
 values (%(lane)s, %(state)s, %(lane_order)s, %(events)s, %(backoff)s)
 on conflict (lane) do update
@@ -23,7 +23,7 @@ on conflict (lane) do update
        backoff = excluded.backoff;
 
 -- name: route_insert
--- Intern one route and tell its number.
+-- Insert one route unless it exists, and return its number.
 insert into holdfast.route (lane, kind, requires, placed, session)
 values (%(lane)s, %(kind)s, %(requires)s, %(placed)s, %(session)s)
 on conflict (lane, kind, requires, placed, session) do update set lane = excluded.lane
@@ -34,7 +34,7 @@ returning route;
 select lane, state, lane_order, events, backoff from holdfast.lane;
 
 -- name: routing_lock
--- Keep everybody else from deciding by the routing table until it has been changed.
+-- Lock the routing table exclusively until the transaction ends.
 select holdfast.lock_routing();
 
 -- name: routing_retired
@@ -46,9 +46,9 @@ select kind from holdfast.retired_kind;
 select route, lane, kind, requires, placed, session from holdfast.route;
 
 -- name: routing_touch
--- Give the routing table another version, unique, so that nobody goes on with an old or a rolled-back one.
+-- Assign the routing table a new, unique version, which invalidates caches of old or rolled-back ones.
 update holdfast.meta set value = %(version)s where name = 'routing_version';
 
 -- name: routing_version
--- Read the version under which lanes, routes and retired kinds stand; who writes holds it still.
+-- Read the version of lanes, routes and retired kinds; write transactions take a shared lock on it.
 select holdfast.routing_version(false /* lock: or true */);

@@ -1,21 +1,21 @@
 -- The schema: its ledger, its identity, its health.
 
 -- name: health_oldest_transaction
--- Tell for how many seconds the oldest transaction of the server has been open: it holds back events and clearing up.
+-- Return for how many seconds the oldest transaction of the server has been open: it delays events and vacuum.
 select coalesce(max(extract(epoch from clock_timestamp() - xact_start)), 0)::bigint from pg_stat_activity
  where backend_xid is not null or backend_xmin is not null;
 
 -- name: health_schema
--- Tell the newest migration applied.
+-- Return the newest migration applied.
 select max(name) from holdfast.migration;
 
 -- name: health_settings
--- Tell the settings on which the promises rest.
+-- Return the settings on which durability and vacuum depend.
 select current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
        current_setting('autovacuum'), current_setting('track_counts');
 
 -- name: health_version
--- Tell the version of the server.
+-- Return the version of the server.
 select current_setting('server_version'), current_setting('server_version_num')::integer;
 
 -- name: schema_code_version_min
@@ -23,15 +23,15 @@ select current_setting('server_version'), current_setting('server_version_num'):
 select value from holdfast.meta where name = 'code_version_min';
 
 -- name: schema_create
--- Create the schema in which everything stands.
+-- Create the schema that contains all tables and functions.
 create schema holdfast;
 
 -- name: schema_exists
--- Tell whether the schema is there.
+-- Return whether the schema exists.
 select 1 from pg_namespace where nspname = %(schema)s;
 
 -- name: schema_identity
--- Read who this store is.
+-- Read the identity of this store.
 select value from holdfast.meta where name = 'identity';
 
 -- name: schema_ledger
@@ -48,17 +48,17 @@ create table if not exists holdfast.migration (
 );
 
 -- name: schema_ledger_exists
--- Tell whether this schema has a list of applied migrations. Its rows are read, because what a function such as
--- to_regclass remembers may be older than the lock that was waited for.
+-- Return whether this schema has a list of applied migrations. It reads the catalog, because the cache of a function
+-- such as to_regclass may be older than the lock that was waited for.
 select 1 from pg_class c
   join pg_namespace n on n.oid = c.relnamespace
  where n.nspname = %(schema)s and c.relname = 'migration';
 
 -- name: schema_ledger_insert
--- Note that a migration was applied.
+-- Record that a migration was applied.
 insert into holdfast.migration (number, name, checksum, applied_at_ms)
 values (%(number)s, %(name)s, %(checksum)s, holdfast.clock_ms());
 
 -- name: schema_lock
--- Let only one process migrate at a time; released at the end of the transaction.
+-- Let only one process migrate at a time; the lock is released at the end of the transaction.
 select pg_advisory_xact_lock(hashtext(%(schema)s), 2);

@@ -1,32 +1,32 @@
 -- Sessions: entries in order, heads, claims and runtimes.
 
 -- name: jobs_unlocked
--- Read jobs by their numbers without a lock, for those who have locked their session already.
+-- Read jobs by their numbers without a lock, in a transaction that has locked their session.
 select * from holdfast.job_row where seq = any (%(seqs)s::bigint[]);
 
 -- name: session_by_name
--- Read one session by its name, locked where something is decided next.
+-- Read one session by its name, locked in write transactions.
 select * from holdfast.session_row where tenant = %(tenant)s and name = %(name)s /* lock: for update */;
 
 -- name: session_by_nonce
--- Read the session that a worker claimed with a nonce of its choice, for a claim that is sent again.
+-- Read the session that a worker claimed with a nonce, for a repeated claim.
 select * from holdfast.session_row
  where claim_nonce is not null and claim_worker = %(worker)s and claim_nonce = %(nonce)s
 /* lock: for update */;
 
 -- name: session_claim_write
--- Write a session's newest claim; while it is held, no head is on offer.
+-- Write a session's newest claim; while it is held, no head is claimable.
 update holdfast.session
    set fence = %(fence)s, claim_id = %(claim_id)s, claim_worker = %(worker)s, claim_nonce = %(nonce)s,
        claim_token = %(lease_token)s, head_route = null, head_class = null, head_fair_key = null, head_seq = null
  where number = %(number)s;
 
 -- name: session_create
--- Store a new session, unless somebody else has meanwhile.
+-- Store a new session unless it exists.
 insert into holdfast.session (tenant, name) values (%(tenant)s, %(name)s) on conflict (tenant, name) do nothing;
 
 -- name: session_due
--- Read some scheduled entries of a session whose moment has come; what somebody else has in hand is left to them.
+-- Read some scheduled entries of a session that are due, skipping locked ones.
 select * from holdfast.job_row
  where session_number = %(session)s and session_number is not null and state = 'scheduled' and due_at_ms <= %(now)s
  order by due_at_ms
@@ -34,35 +34,35 @@ select * from holdfast.job_row
 /* lock: for update skip locked */;
 
 -- name: session_enqueue_seq_write
--- Write the place of each session's newest entry.
+-- Write the position of each session's newest entry.
 update holdfast.session s set enqueue_seq = v.enqueue_seq
   from unnest(%(c0)s::bigint[], %(c1)s::bigint[]) as v (enqueue_seq, number)
  where s.number = v.number;
 
 -- name: session_entries_in_order
--- Read some entries of a session's line in enqueue order, those that a claim may meet.
+-- Read some entries of a session's line in enqueue order, from which a claim selects.
 select seq, enqueue_seq, state, epoch, route, entry from holdfast.job
  where session = %(session)s and session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0)) and enqueue_seq > %(after)s
  order by enqueue_seq
  limit %(limit)s;
 
 -- name: session_entries_ready
--- Lock those of the chosen entries that are still ready and that nobody else has in hand: a claim, which has locked the
--- session, waits for no one who may be waiting for that.
+-- Lock the chosen entries that are still ready and not locked: a claim that has locked the session must not wait for
+-- a transaction that may wait for the session.
 select * from holdfast.job_row
  where seq = any (%(seqs)s::bigint[]) and coalesce(state, '') = 'ready'
  order by seq
    for update skip locked;
 
 -- name: session_entries_waiting
--- Find the next entries of a session that wait, by their numbers, for a pass over all of them.
+-- Find the next waiting entries of a session by their numbers, for iterating over all of them.
 select seq from holdfast.job
  where session = %(session)s and session is not null and seq > %(after)s and state in ('scheduled', 'ready')
  order by seq
  limit %(limit)s;
 
 -- name: session_entry_insert
--- Store new entries of sessions. One whose id somebody else has taken meanwhile is left out, which the count tells.
+-- Store new session entries. Entries whose id another transaction has taken are skipped; the row count reveals it.
 insert into holdfast.job (
     session, enqueue_seq, entry, route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
     enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
@@ -78,7 +78,7 @@ select * from unnest(
 on conflict do nothing;
 
 -- name: session_expired
--- Read some running entries of a session whose lease has expired; what somebody else has in hand is left to them.
+-- Read some running entries of a session whose lease has expired, skipping locked ones.
 select * from holdfast.job_row
  where session_number = %(session)s and session_number is not null and state = 'running' and lease_until_ms <= %(now)s
  order by lease_until_ms
@@ -86,7 +86,7 @@ select * from holdfast.job_row
 /* lock: for update skip locked */;
 
 -- name: session_fair_keys
--- For each route and class: the next fair_key with a head on offer after the one served last, and the first of all.
+-- For each route and class: the next fair_key with a claimable head after the one served last, and the first of all.
 select (select s.head_fair_key from holdfast.session s
          where s.head_seq is not null and s.head_route = p.route and s.head_class = p.class
            and s.head_fair_key > %(last_fair_key)s::text
@@ -97,7 +97,7 @@ select (select s.head_fair_key from holdfast.session s
   from unnest(%(places_0)s::integer[], %(places_1)s::text[]) as p (route, class);
 
 -- name: session_first_entries
--- For each session: whether anything of it runs, and the first entry in its line. One with an empty line is left out.
+-- For each session with a non-empty line: whether an entry is running, and the first entry in its line.
 select s.number, exists (select 1 from holdfast.job r where r.session = s.number and r.state = 'running'),
        f.seq, f.enqueue_seq, f.state, f.epoch, f.route, f.entry
   from unnest(%(sessions)s::bigint[]) as s (number)
@@ -108,7 +108,7 @@ select s.number, exists (select 1 from holdfast.job r where r.session = s.number
  ) f;
 
 -- name: session_first_ready
--- Lock the first of some sessions, in their order, that still offers a head and that nobody else has in hand.
+-- Lock the first of some sessions, in the given order, that still has a claimable head and is not locked.
 select * from holdfast.session_row
  where number = any (%(numbers)s::bigint[]) and coalesce(head_seq, -1) >= 0
  order by array_position(%(numbers)s::bigint[], number)
@@ -116,7 +116,7 @@ select * from holdfast.session_row
    for update skip locked;
 
 -- name: session_heads
--- For each route, class and fair_key: the sessions with the oldest heads on offer.
+-- For each route, class and fair_key: the sessions with the oldest claimable heads.
 select h.head_seq, h.number
   from unnest(%(places_0)s::integer[], %(places_1)s::text[], %(places_2)s::text[]) as p (route, class, fair_key)
  cross join lateral (
@@ -126,7 +126,8 @@ select h.head_seq, h.number
  ) h;
 
 -- name: session_heads_of_tenant
--- For each route and class: one tenant's sessions with the oldest heads on offer in strict lanes, which have no fair_keys.
+-- For each route and class: one tenant's sessions with the oldest claimable heads in strict lanes, which have no
+-- fair_keys.
 select h.head_seq, h.number
   from unnest(%(places_0)s::integer[], %(places_1)s::text[]) as p (route, class)
  cross join lateral (
@@ -137,7 +138,7 @@ select h.head_seq, h.number
  ) h;
 
 -- name: session_heads_write
--- Write which head each session offers.
+-- Write the claimable head of each session.
 update holdfast.session s
    set head_route = v.head_route, head_class = v.head_class, head_fair_key = v.head_fair_key, head_seq = v.head_seq
   from unnest(%(c0)s::integer[], %(c1)s::text[], %(c2)s::text[], %(c3)s::bigint[], %(c4)s::bigint[])
@@ -145,7 +146,7 @@ update holdfast.session s
  where s.number = v.number;
 
 -- name: session_lease_write
--- Write who is a session's runtime, and until when.
+-- Write the holder and expiry of a session's runtime lease.
 update holdfast.session
    set generation = %(generation)s, lease_token = %(lease_token)s, lease_worker = %(lease_worker)s,
        lease_incarnation = %(lease_incarnation)s, lease_until_ms = %(lease_until_ms)s
@@ -156,34 +157,34 @@ update holdfast.session
 select (select lease_until_ms from holdfast.session where lease_until_ms is not null order by lease_until_ms limit 1);
 
 -- name: session_number
--- Tell the number of a session without locking it, for those who lock its entries first.
+-- Read the number of a session without locking it, for transactions that lock its entries first.
 select number from holdfast.session where tenant = %(tenant)s and name = %(name)s;
 
 -- name: session_running
--- Read the entries of a session that run, locked in order for what is decided next.
+-- Read the running entries of a session, locked in order in write transactions.
 select * from holdfast.job_row
  where session_number = %(session)s and session_number is not null and state = 'running'
  order by seq
 /* lock: for update */;
 
 -- name: session_running_entries
--- Tell which entries of a session run, and under which lease.
+-- Read the numbers of the running entries of a session, and their leases.
 select seq, lease_token from holdfast.job
  where session = %(session)s and session is not null and state = 'running';
 
 -- name: sessions_by_name
--- Read sessions by their names, locked in order of their numbers for what is decided next.
+-- Read sessions by their names, locked in order of their numbers in write transactions.
 select * from holdfast.session_row
  where (tenant, name) in (select * from unnest(%(names_0)s::text[], %(names_1)s::text[]))
  order by number
 /* lock: for update */;
 
 -- name: sessions_by_number
--- Read sessions by their numbers, locked in order for what is decided next.
+-- Read sessions by their numbers, locked in order in write transactions.
 select * from holdfast.session_row where number = any (%(numbers)s::bigint[]) order by number /* lock: for update */;
 
 -- name: sessions_expired
--- Read some sessions whose lease has expired, earliest first; what somebody else has in hand is left to them.
+-- Read some sessions whose lease has expired, earliest first, skipping locked ones.
 select * from holdfast.session_row
  where lease_until_ms is not null and lease_until_ms <= %(now)s
  order by lease_until_ms
@@ -191,11 +192,11 @@ select * from holdfast.session_row
 /* lock: for update skip locked */;
 
 -- name: sessions_unlocked
--- Tell which of some sessions nobody else has in hand, and lock them in order; whoever tidies up waits for no one.
+-- Lock, in order, the unlocked ones of some sessions, and return their numbers; maintenance never waits for a lock.
 select number from holdfast.session where number = any (%(numbers)s::bigint[]) order by number for update skip locked;
 
 -- name: source_insert
--- Remember the source keys of new entries.
+-- Store the source keys of new entries.
 insert into holdfast.session_source (session, source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms)
 select * from unnest(
     %(c0)s::bigint[], %(c1)s::text[], %(c2)s::bigint[], %(c3)s::text[], %(c4)s::integer[], %(c5)s::text[],
@@ -203,18 +204,18 @@ select * from unnest(
 );
 
 -- name: sources_delete
--- Forget some source keys whose entries were deleted before a moment, earliest first.
+-- Delete some source keys whose entries were deleted before a time, earliest first.
 delete from holdfast.session_source
  where (session, source_key) in (select session, source_key from holdfast.session_source
                                   where deleted_at_ms is not null and deleted_at_ms < %(before)s
                                   order by deleted_at_ms limit %(limit)s);
 
 -- name: sources_mark_deleted
--- Note of jobs that are about to be deleted in which state and when, where a source key outlives them.
+-- Record the final state and deletion time of jobs that are about to be deleted and whose source keys outlive them.
 update holdfast.session_source set state = %(state)s, deleted_at_ms = %(now)s where seq = any (%(seqs)s::bigint[]);
 
 -- name: sources_seen
--- Read which of some source keys a session has seen, with what identifies the entry of each.
+-- Read the records of some source keys of a session, each with the identity of its entry.
 select source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, deleted_at_ms
   from holdfast.session_source
  where session = %(session)s and source_key = any (%(keys)s::text[]);

@@ -1,8 +1,8 @@
 -- Settling: leases, progress, and the writes of transitions.
 
 -- name: job_acknowledge
--- Acknowledge claims where they are still held. The state is hidden from the planner, which would else go through all
--- running jobs rather than straight to these.
+-- Acknowledge claims that are still held. The condition on the state is hidden from the planner, which would
+-- otherwise scan all running jobs instead of looking these up by number.
 update holdfast.job j set unacknowledged = 0
   from unnest(%(c0)s::bigint[], %(c1)s::integer[], %(c2)s::text[], %(c3)s::bigint[])
        as v (seq, epoch, lease_token, lease_now)
@@ -10,7 +10,7 @@ update holdfast.job j set unacknowledged = 0
    and coalesce(j.state, '') = 'running' and j.lease_until_ms > v.lease_now;
 
 -- name: job_clear_suspicion
--- Write jobs that are suspect no more, but only onto the epoch each was decided for.
+-- Clear the suspicion of jobs, only if each still has the epoch that the decision is based on.
 update holdfast.job j
    set suspect = v.suspect, failure_reason = v.failure_reason, failure_message = v.failure_message
   from unnest(%(c0)s::smallint[], %(c1)s::text[], %(c2)s::text[], %(c3)s::bigint[], %(c4)s::integer[])
@@ -18,15 +18,15 @@ update holdfast.job j
  where j.seq = v.seq and j.epoch = v.epoch;
 
 -- name: job_digest
--- Write what tells whether a settlement sent again says the same, where the result alone does not tell it.
+-- Write the digests by which repeated settlements are recognized, if the result alone is not sufficient.
 update holdfast.job j
    set settle_digest = d.digest
   from unnest(%(digests_0)s::bigint[], %(digests_1)s::text[]) as d (seq, digest)
  where j.seq = d.seq;
 
 -- name: job_done
--- Write the ends of running jobs that succeeded: what they have in common once, and the result of each. The state is hidden
--- from the planner, which would else go through all running jobs rather than straight to these.
+-- Finish running jobs as done: the common values once, and the result of each job. The condition on the state is
+-- hidden from the planner, which would otherwise scan all running jobs instead of looking these up by number.
 update holdfast.job j
    set state = 'done', outcome = 'done', result = r.result, event_count = j.event_count + %(counted)s::integer,
        finished_at_ms = %(finished_at_ms)s, lease_until_ms = null, suspect = 0, unacknowledged = 0,
@@ -35,18 +35,18 @@ update holdfast.job j
  where j.seq = r.seq and coalesce(j.state, '') = 'running';
 
 -- name: job_lease
--- Extend leases and write whether they are acknowledged, but only of the claim they were asked for.
+-- Extend leases and write whether they are acknowledged, only if each job still has the epoch of its claim.
 update holdfast.job j set lease_until_ms = v.lease_until_ms, unacknowledged = v.unacknowledged
   from unnest(%(c0)s::bigint[], %(c1)s::smallint[], %(c2)s::bigint[], %(c3)s::integer[])
        as v (lease_until_ms, unacknowledged, seq, epoch)
  where j.seq = v.seq and j.epoch = v.epoch;
 
 -- name: job_progress
--- Write what a running job says of itself.
+-- Write the progress of a running job.
 update holdfast.job set phase = %(phase)s, percent = %(percent)s where seq = %(seq)s and epoch = %(epoch)s;
 
 -- name: job_transition
--- Write what transitions changed, but only onto the epoch each was decided for.
+-- Write the changes of transitions, only if each job still has the epoch that the decision is based on.
 update holdfast.job j
    set state = v.state, fair_key = v.fair_key, due_at_ms = v.due_at_ms, deadline_at_ms = v.deadline_at_ms,
        finished_at_ms = v.finished_at_ms, attempt = v.attempt, epoch = v.epoch, worker = v.worker,
@@ -74,15 +74,15 @@ update holdfast.job j
  where j.seq = v.seq and j.epoch = v.epoch_before;
 
 -- name: jobs_current
--- Read of some jobs only what may have changed since they were claimed, locked in order for what is decided next.
+-- Read and lock, in order, only the columns of some jobs that may have changed since they were claimed.
 select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
   from holdfast.job where seq = any (%(seqs)s::bigint[])
  order by seq
 /* lock: for update */;
 
 -- name: jobs_succeed
--- End running jobs as done where their fence holds, tell of each in the event log, and return what may have changed
--- since they were claimed. Only a running job has an end of its lease.
+-- Finish running jobs as done if their lease is held, append an event for each, and return the columns that may have
+-- changed since they were claimed. Only a running job has a lease expiry.
 with ended as (
     update holdfast.job j
        set state = 'done', outcome = 'done', result = h.result, event_count = j.event_count + 1,
@@ -104,7 +104,7 @@ told as (
 select seq, priority, phase, percent, cancel_requested, event_count from ended;
 
 -- name: jobs_suspect_of_worker
--- Read some waiting suspect jobs that one start of a worker held last; what is locked elsewhere is left out.
+-- Read some waiting suspect jobs that one start of a worker held last, skipping locked ones.
 select * from holdfast.job_row
  where suspect = 1 and state in ('ready', 'scheduled', 'blocked') and worker = %(worker)s
    and incarnation = %(incarnation)s

@@ -1,11 +1,11 @@
 -- The registry of workers.
 
 -- name: worker_delete
--- Delete the row of a start that has ended in good order.
+-- Delete the row of a start of a worker that has shut down properly.
 delete from holdfast.worker where worker = %(worker)s and incarnation = %(incarnation)s;
 
 -- name: worker_write
--- Write what one start of a worker says of itself.
+-- Store the self-reported status of one start of a worker.
 insert into holdfast.worker (
     worker, incarnation, host, process, version, state, concurrency, running, lanes, kinds, capabilities, loaded,
     switches, started_at_ms, beat_at_ms
@@ -18,7 +18,7 @@ on conflict (worker, incarnation) do update
        switches = excluded.switches, beat_at_ms = excluded.beat_at_ms;
 
 -- name: workers_delete
--- Delete the rows of workers that fell silent long ago, a bite of them, past what another worker deletes.
+-- Delete a chunk of the rows of workers that stopped reporting long ago, skipping rows that another worker deletes.
 delete from holdfast.worker
  where (worker, incarnation) in (select worker, incarnation from holdfast.worker
                                   where beat_at_ms < %(before)s
@@ -27,7 +27,7 @@ delete from holdfast.worker
                                     for update skip locked);
 
 -- name: workers_newest
--- Read the workers that said something last, and how many jobs each holds.
+-- Read the workers that reported last, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
        w.capabilities, w.loaded, w.switches, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast.job j

@@ -1,6 +1,7 @@
 -- The foundation: jobs, their attempts and artifacts, sessions, lanes, routes, fair_keys, workers, events.
 
--- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the lease clock.
+-- Single values: the lowest code version that may use this schema, the routing version, the event horizon, the lease
+-- clock.
 create table holdfast_meta (
     name  text primary key,
     value text not null
@@ -11,7 +12,7 @@ insert into holdfast_meta (name, value) values
     ('routing_version', '0'),
     ('event_horizon', '0');
 
--- Lanes that somebody configured; any other lane has the defaults.
+-- Configured lanes; any other lane has the defaults.
 create table holdfast_lane (
     lane       text primary key,
     state      text not null check (state in ('active', 'paused', 'draining')),
@@ -20,14 +21,14 @@ create table holdfast_lane (
     backoff    text not null check (backoff in ('block', 'skip'))
 ) strict, without rowid;
 
--- Kinds that take no more jobs.
+-- Retired kinds, which accept no new jobs.
 create table holdfast_retired_kind (
     kind          text primary key,
     retired_at_ms integer not null
 ) strict, without rowid;
 
--- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a small
--- number.
+-- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a
+-- small number.
 create table holdfast_route (
     route    integer primary key,
     lane     text not null,
@@ -38,14 +39,14 @@ create table holdfast_route (
     unique (lane, kind, requires, placed, session)
 ) strict;
 
--- Which fair_key was served last in each round of tenants. A hint for fairness, nothing more.
+-- The fair_key served last in each fairness scope. Only a hint for fairness.
 create table holdfast_fair_key (
     scope      text primary key,
     fair_key       text not null,
     used_at_ms integer not null
 ) strict, without rowid;
 
--- The starts of exclusive workers; the newest holds, the others are refused.
+-- The starts of exclusive workers; the newest is valid, claims of the others are refused.
 create table holdfast_incarnation (
     worker        text not null,
     incarnation   text not null,
@@ -54,7 +55,7 @@ create table holdfast_incarnation (
     primary key (worker, incarnation)
 ) strict, without rowid;
 
--- The workers: who runs, what it takes, and when it last said so. Nothing is decided by it.
+-- The registry of workers: their settings and the time of their last report. For information only.
 create table holdfast_worker (
     worker        text not null,
     incarnation   text not null,
@@ -75,8 +76,8 @@ create table holdfast_worker (
 ) strict, without rowid;
 create index holdfast_worker_beat on holdfast_worker (beat_at_ms);
 
--- Jobs. Without AUTOINCREMENT the number of a deleted last row would be given again. What is wide stands last, so
--- that reading what is narrow does not touch it.
+-- Jobs. Without AUTOINCREMENT the number of a deleted last row would be reused. Wide columns are last, so that
+-- reading narrow ones does not load their pages.
 create table holdfast_job (
     seq               integer primary key autoincrement,
     id                text not null unique,
@@ -129,39 +130,40 @@ create table holdfast_job (
     payload           text not null
 ) strict;
 
--- One index serves order, fairness and filters: per route the first priority, then the next fair_key, then its first row.
+-- One index serves order, fairness and filters: per route the highest priority, then the next fair_key, then its
+-- first job.
 create index holdfast_job_ready on holdfast_job (route, priority desc, fair_key, due_at_ms, seq)
     where state = 'ready';
 
--- The same order beside one affinity; only jobs that name one pay for it.
+-- The same order within one affinity; it contains only jobs that name one.
 create index holdfast_job_affinity on holdfast_job (route, priority desc, affinity, fair_key, due_at_ms, seq)
     where state = 'ready' and affinity is not null;
 
--- Strict lanes have no fair_keys to find a tenant by; only their jobs pay for these two.
+-- Strict lanes have no fair_keys by which to find a tenant; these two indexes contain only their jobs.
 create index holdfast_job_strict on holdfast_job (tenant, route, priority desc, due_at_ms, seq)
     where state = 'ready' and fair_key = '';
 create index holdfast_job_strict_affinity on holdfast_job (tenant, route, priority desc, affinity, due_at_ms, seq)
     where state = 'ready' and fair_key = '' and affinity is not null;
 
--- Future jobs, found when their moment has come.
+-- Scheduled jobs, by due time.
 create index holdfast_job_scheduled on holdfast_job (due_at_ms, seq)
     where state = 'scheduled';
 
--- Running jobs, found when their lease has expired, and by the worker that holds them.
+-- Running jobs, by lease expiry, and by the worker that holds them.
 create index holdfast_job_lease on holdfast_job (lease_until_ms)
     where state = 'running';
 create index holdfast_job_holder on holdfast_job (worker, lease_token)
     where state = 'running';
 
--- Jobs whose last attempt expired, few as they are, for those who look after them.
+-- Suspect jobs, whose last attempt expired; there are few.
 create index holdfast_job_suspect on holdfast_job (suspect, state, worker, incarnation)
     where suspect = 1;
 
--- Waiting jobs that must be started in time.
+-- Waiting jobs with a deadline.
 create index holdfast_job_deadline on holdfast_job (deadline_at_ms)
     where deadline_at_ms is not null and state in ('scheduled', 'blocked', 'ready');
 
--- At most one unfinished job for a key, and at most one that waits to succeed it.
+-- At most one unfinished job per dedupe key, and at most one blocked successor.
 create unique index holdfast_job_dedupe on holdfast_job (tenant, dedupe_kind, dedupe_key)
     where dedupe_key is not null and state in ('scheduled', 'ready', 'running');
 create unique index holdfast_job_successor on holdfast_job (tenant, dedupe_kind, dedupe_key)
@@ -169,12 +171,12 @@ create unique index holdfast_job_successor on holdfast_job (tenant, dedupe_kind,
 create index holdfast_job_predecessor on holdfast_job (predecessor)
     where state = 'blocked';
 
--- Finished jobs by their end, for lists and retention.
+-- Finished jobs by finish time, for lists and retention.
 create index holdfast_job_finished on holdfast_job (state, finished_at_ms, seq)
     where finished_at_ms is not null;
 
--- Batches of sessions: those that stand in line, those that run, those for later, and all of a session by their age.
--- Other jobs are in none of these.
+-- Session entries: those in line, running ones, scheduled ones, and all entries of a session by age. Other jobs are
+-- in none of these indexes.
 create index holdfast_job_line on holdfast_job (session, enqueue_seq)
     where session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0));
 create index holdfast_job_session_running on holdfast_job (session, lease_until_ms)
@@ -184,8 +186,8 @@ create index holdfast_job_session_scheduled on holdfast_job (session, due_at_ms)
 create index holdfast_job_session on holdfast_job (session, seq)
     where session is not null;
 
--- Sessions: counters, the lease of the runtime, the claim given last, and the head that any claimer could take. A row
--- stays when its entries are gone, so that the fence never starts again.
+-- Sessions: counters, the lease of the runtime, the newest claim, and the head that is claimable. A row stays when
+-- its entries are deleted, so that epochs never restart.
 create table holdfast_session (
     number            integer primary key,
     tenant            text not null,
@@ -208,13 +210,13 @@ create table holdfast_session (
     unique (tenant, name)
 ) strict;
 
--- The heads on offer: per route and class the next fair_key, then the oldest head.
+-- Claimable heads: per route and class the next fair_key, then the oldest head.
 create index holdfast_session_head on holdfast_session (head_route, head_class, head_fair_key, head_seq)
     where head_seq is not null;
 create index holdfast_session_strict on holdfast_session (tenant, head_route, head_class, head_seq)
     where head_seq is not null and head_fair_key = '';
 
--- Session leases, found when they have expired, and claims by the nonce that a claimer chose.
+-- Session leases by expiry, and claims by the nonce that the claiming worker chose.
 create index holdfast_session_lease on holdfast_session (lease_until_ms)
     where lease_until_ms is not null;
 create index holdfast_session_nonce on holdfast_session (claim_worker, claim_nonce)
@@ -226,7 +228,7 @@ select number, tenant, name, enqueue_seq, fence, generation, lease_token, lease_
        lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_fair_key, head_seq
   from holdfast_session;
 
--- Which source keys a session has seen. A row outlives its entry: when that is deleted, the moment is noted.
+-- Source keys used in a session. A row outlives its entry and then records when the entry was deleted.
 create table holdfast_session_source (
     session        integer not null,
     source_key     text not null,
@@ -257,7 +259,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j
   from holdfast_job j
   join holdfast_route r on r.route = j.route;
 
--- Attempts that ended while their job went on; the newest attempt stands in the job's own row.
+-- Attempts that ended before their job finished; the newest attempt is in the job's own row.
 create table holdfast_attempt (
     seq               integer not null,
     epoch             integer not null,
@@ -288,7 +290,7 @@ create table holdfast_artifact (
     primary key (seq, name)
 ) strict;
 
--- The event log, pruned only from its start. What may change later, as tags may, is kept as it was.
+-- The event log, pruned only from its start. Values that may change later, such as tags, are copied.
 create table holdfast_event (
     event          integer primary key autoincrement,
     name           text not null,

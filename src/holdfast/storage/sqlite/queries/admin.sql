@@ -1,11 +1,11 @@
--- What operators change: priority, kinds.
+-- Changes by operators: priority, kinds.
 
 -- name: job_priority
 -- Change the priority of a job.
 update holdfast_job set priority = :priority, event_count = :event_count where seq = :seq;
 
 -- name: jobs_waiting_on_routes
--- Find the next waiting jobs of some routes in enqueue order, for a pass over all of them outside any write.
+-- Find the next waiting jobs of some routes in enqueue order, for iterating over all of them in read transactions.
 select seq from holdfast_job
  where seq > :after and state in ('scheduled', 'blocked', 'ready')
    and route in (select value from json_each(:routes))

@@ -1,7 +1,7 @@
--- Claiming: what every claim starts with, leases, exclusive workers, fairness positions.
+-- Claiming: the header that every claim reads first, leases, exclusive workers, fairness positions.
 
 -- name: claim_header
--- Read what every claim begins with: the routing version, and whether anything is due, expired or overdue.
+-- Read the routing version, and whether any job is due, expired or late.
 select (select value from holdfast_meta where name = 'routing_version'),
        exists (select 1 from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now),
        exists (select 1 from holdfast_job where state = 'running' and lease_until_ms <= :lease_now),
@@ -10,29 +10,29 @@ select (select value from holdfast_meta where name = 'routing_version'),
                   and deadline_at_ms <= :wall_now);
 
 -- name: claim_lock_token
--- Wait for the same claim sent before, if it is still on its way: the only writer there can be has done so already.
+-- Does nothing: with a single writer, an earlier send of the same claim has already ended.
 select 1;
 
 -- name: fair_key_read
--- Read which fair_key was served last in a round.
+-- Read the fair_key served last in a scope.
 select fair_key from holdfast_fair_key where scope = :scope;
 
 -- name: fair_key_trim
--- Forget the rounds unused for longest beyond so many; a round that is forgotten starts anew.
+-- Delete all but the most recently used scopes; a deleted scope starts over.
 delete from holdfast_fair_key
  where scope in (select scope from holdfast_fair_key order by used_at_ms desc limit -1 offset :keep);
 
 -- name: fair_key_write
--- Remember which fair_key was served last in a round.
+-- Store the fair_key served last in a scope.
 insert into holdfast_fair_key (scope, fair_key, used_at_ms) values (:scope, :fair_key, :now)
 on conflict (scope) do update set fair_key = excluded.fair_key, used_at_ms = excluded.used_at_ms;
 
 -- name: incarnation_insert
--- Note the newest start of an exclusive worker.
+-- Store the newest start of an exclusive worker.
 insert into holdfast_incarnation (worker, incarnation, started_at_ms) values (:worker, :incarnation, :now);
 
 -- name: incarnation_read
--- Tell whether one start of an exclusive worker is known, and whether a later one has superseded it.
+-- Read whether one start of an exclusive worker is known, and whether a later one has superseded it.
 select superseded from holdfast_incarnation where worker = :worker and incarnation = :incarnation;
 
 -- name: incarnation_supersede
@@ -40,7 +40,7 @@ select superseded from holdfast_incarnation where worker = :worker and incarnati
 update holdfast_incarnation set superseded = 1 where worker = :worker and superseded = 0;
 
 -- name: incarnations_delete
--- Forget the oldest superseded starts of a worker beyond the newest so many.
+-- Delete all but the newest superseded starts of a worker.
 delete from holdfast_incarnation
  where worker = :worker and superseded = 1
    and incarnation not in (select incarnation from holdfast_incarnation
@@ -48,8 +48,8 @@ delete from holdfast_incarnation
                             order by started_at_ms desc limit :keep);
 
 -- name: job_claim
--- Write claims of ready jobs: what they have in common once, and the index of each in the claim.
--- The plus before the state keeps the planner from going through all that are ready.
+-- Write claims of ready jobs: the common values once, and the index of each job in the claim.
+-- The plus before the state keeps the planner from scanning all ready jobs.
 update holdfast_job
    set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_place = p.value,
        event_count = event_count + :counted, worker = :worker, incarnation = :incarnation,
@@ -70,7 +70,7 @@ update holdfast_job
  where seq = :key and state = 'ready';
 
 -- name: jobs_held
--- Read the running jobs that a worker holds under one token, for a claim that is sent again.
+-- Read the running jobs that a worker holds under one token, for a repeated claim.
 select * from holdfast_job_row
  where state = 'running' and worker = :worker and lease_token = :lease_token;
 

@@ -1,8 +1,8 @@
 -- Enqueueing: numbers, duplicates, new rows.
 
 -- name: enqueue_header
--- Read the routing version and the first of the next numbers in enqueue order; within a write transaction nobody else
--- can take them.
+-- Read the routing version and the first of the next numbers in enqueue order; no other transaction can take them
+-- while this one writes.
 select (select value from holdfast_meta where name = 'routing_version'),
        coalesce((select seq from sqlite_sequence where name = 'holdfast_job'), 0) + 1;
 
@@ -28,12 +28,12 @@ insert into holdfast_job (
 ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0);
 
 -- name: job_payload_write
--- Give a job another payload.
+-- Replace the payload, headers and tags of a job.
 update holdfast_job set payload = :payload, headers = :headers, tags = :tags, event_count = :event_count
  where seq = :seq;
 
 -- name: jobs_matching
--- Read the jobs that others meet by a dedupe key they hold, by id or by number.
+-- Read the jobs that match a dedupe key, an id or a number.
 select * from holdfast_job_row
  where seq in (
     select json_extract(value, '$[4]') from json_each(:met)
@@ -48,7 +48,7 @@ select * from holdfast_job_row
  );
 
 -- name: keys_lock
--- Wait until no other transaction holds any of these keys: the only writer there can be has done so already.
+-- Does nothing: the only writer needs no lock on keys.
 select 1;
 
 -- name: keys_of_jobs

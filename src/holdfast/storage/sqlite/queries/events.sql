@@ -1,7 +1,7 @@
 -- The event log.
 
 -- name: event_horizon
--- Read up to which event the log has been pruned; transactions need no number where one writes at a time.
+-- Read the event up to which the log has been pruned; with a single writer the transaction is always 0.
 select 0, cast(value as integer) from holdfast_meta where name = 'event_horizon';
 
 -- name: events_after
@@ -15,15 +15,15 @@ select 0, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind, r.lane, e.tenant
  limit :limit;
 
 -- name: events_aged
--- Count the events before a moment, up to the first that is not, as pruning deletes them; tell whether there is one.
+-- Count the events before a time at the start of the log, as pruning deletes them, and whether a newer event follows.
 with young as (select event from holdfast_event where at_ms >= :before order by event limit 1)
 select (select count(*) from holdfast_event
          where event < coalesce((select event from young), 9223372036854775807)),
        exists (select 1 from young);
 
 -- name: events_append
--- Append to the event log one event of each job, in order, telling of the job as its row stands now. The cross join
--- keeps the order in which the jobs were named.
+-- Append to the event log one event of each job, in order, with values of the job's current row. The cross join keeps
+-- the order of the given jobs.
 insert into holdfast_event (
     name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker, due_at_ms, failure_class, failure_reason
 )
@@ -44,5 +44,5 @@ select :value, :at_ms, id, event_count, route, tenant, tags, state, attempt, epo
  where seq = :key;
 
 -- name: events_held_back
--- Tell whether the log has more which an open transaction keeps from being read: never, where one writes at a time.
+-- Return whether an open transaction keeps later events from being read: never with a single writer.
 select 0;

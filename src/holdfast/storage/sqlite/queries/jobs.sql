@@ -1,7 +1,7 @@
 -- Reading jobs: by id, by number, lists, counts, backlog.
 
 -- name: backlog_oldest
--- For each route: since when the first ready job of each fair_key is due, at some priorities from the lowest up.
+-- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
 with recursive
 level (route, lane, kind, priority, place) as (
     select r.route, r.lane, r.kind, (select priority from holdfast_job
@@ -32,13 +32,13 @@ select h.lane, h.kind, (select due_at_ms from holdfast_job
   from head h where h.fair_key is not null;
 
 -- name: backlog_ready
--- Count the ready jobs of each route, up to so many.
+-- Count the ready jobs of each route, up to a maximum.
 select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast_job
                                                where state = 'ready' and route = r.route limit :most))
   from holdfast_route r;
 
 -- name: backlog_rest
--- Count the unfinished jobs that are not ready, the expired and the suspect, each up to so many.
+-- Count the unfinished jobs that are not ready, the expired and the suspect, each up to a maximum.
 select (select count(*) from (select 1 from holdfast_job
                                where state = 'scheduled' and due_at_ms > 0 limit :most)),
        (select count(*) from (select 1 from holdfast_job
@@ -86,7 +86,7 @@ select tenant, count(*) from holdfast_job where (:tenant is null or tenant = :te
 select * from holdfast_job_row where id = :id;
 
 -- name: jobs_by_finish
--- List jobs of one finished state by their end, newest first, with any filter.
+-- List jobs of one finished state by finish time, newest first, with any filter.
 select * from holdfast_job_row
  where finished_at_ms is not null and state = :state
    and (finished_at_ms, seq) < (:finished_before, :before)
@@ -116,7 +116,7 @@ select * from holdfast_job_row
  limit :limit;
 
 -- name: jobs_by_seq
--- Read jobs by their numbers, locked for what is decided next.
+-- Read jobs by their numbers.
 select * from holdfast_job_row where seq in (select value from json_each(:seqs));
 
 -- name: jobs_by_session
@@ -147,7 +147,7 @@ select r.lane, r.kind, j.state, sum(j.jobs)
  group by r.lane, r.kind, j.state;
 
 -- name: report_problems
--- Count what an operator should look at: expired and not taken back, suspect, due but not promoted.
+-- Count jobs that an operator should look at: expired but still running, suspect, due but not promoted.
 select (select count(*) from holdfast_job where state = 'running' and lease_until_ms <= :lease_now),
        (select count(*) from holdfast_job where suspect = 1 and state = 'ready'),
        (select count(*) from holdfast_job where state = 'scheduled' and due_at_ms <= :wall_now);

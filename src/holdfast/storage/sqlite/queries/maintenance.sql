@@ -1,13 +1,13 @@
--- Maintenance: due jobs, expired leases, passed deadlines, and when the next one comes.
+-- Maintenance: due jobs, expired leases, passed deadlines, and the times of the next ones.
 
 -- name: claim_next_times
--- Read when the next job falls due and when the next lease expires.
+-- Read when the next job becomes due and when the next lease expires.
 select (select due_at_ms from holdfast_job where state = 'scheduled' and due_at_ms > 0 order by due_at_ms limit 1),
        (select lease_until_ms from holdfast_job where state = 'running' and lease_until_ms > 0
          order by lease_until_ms limit 1);
 
 -- name: jobs_due
--- Read some scheduled jobs whose moment has come, earliest first.
+-- Read some scheduled jobs that are due, earliest first.
 select * from holdfast_job_row
  where state = 'scheduled' and due_at_ms <= :now
  order by due_at_ms, seq
@@ -34,6 +34,6 @@ select * from holdfast_job_row
  limit :limit;
 
 -- name: jobs_succeeding
--- Read the blocked jobs that wait for any of these to end.
+-- Read the blocked jobs that wait for any of these jobs to finish.
 select * from holdfast_job_row
  where state = 'blocked' and predecessor in (select value from json_each(:seqs));

@@ -1,7 +1,8 @@
 -- Ready jobs in claim order: levels, fairness, affinity. Nothing here scans.
 
 -- name: ready_affinities
--- For each route: the affinities that ready jobs at one priority name, in order, round after one of them.
+-- For each route: the affinities of ready jobs at one priority, in order, starting after one of them and wrapping
+-- around.
 with recursive
 later (route, affinity, place) as (
     select r.value, (select affinity from holdfast_job
@@ -34,7 +35,8 @@ union all
 select affinity from earlier where affinity < :after;
 
 -- name: ready_fair_keys
--- For each route: the fair_keys with ready jobs at one priority that come next, round after the one served last.
+-- For each route: the next fair_keys with ready jobs at one priority, starting after the one served last and wrapping
+-- around.
 with recursive
 later (route, fair_key, place) as (
     select r.value, (select fair_key from holdfast_job
@@ -141,8 +143,8 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
                   order by due_at_ms, seq limit :limit);
 
 -- name: ready_stream
--- Read the first ready jobs of one route, priority and fair_key. The plus before the value hides it from the planner: it
--- would else compare it with the `fair_key = ''` of another partial index, and plan the statement anew at every call.
+-- Read the first ready jobs of one route, priority and fair_key. The plus before the value hides it from the planner,
+-- which would otherwise compare it with the `fair_key = ''` of another partial index, and replan at every call.
 select * from holdfast_job_row
  where seq in (select seq from holdfast_job
                 where state = 'ready' and route = :route and priority = :priority and fair_key = +:fair_key

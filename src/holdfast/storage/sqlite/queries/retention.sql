@@ -1,4 +1,4 @@
--- Deleting what is finished and old.
+-- Deleting old finished jobs and events.
 
 -- name: artifacts_delete
 -- Delete the artifacts of jobs.
@@ -9,7 +9,7 @@ delete from holdfast_artifact where seq in (select value from json_each(:seqs));
 delete from holdfast_attempt where seq in (select value from json_each(:seqs));
 
 -- name: event_horizon_write
--- Remember up to which event the log has been pruned.
+-- Store the event up to which the log has been pruned.
 update holdfast_meta set value = cast(:event as text) where name = 'event_horizon';
 
 -- name: events_delete
@@ -17,7 +17,7 @@ update holdfast_meta set value = cast(:event as text) where name = 'event_horizo
 delete from holdfast_event where event <= :event;
 
 -- name: events_head
--- Read the first events of the log with their moments, for pruning a prefix.
+-- Read the first events of the log with their timestamps, to prune a prefix.
 select 0, event, at_ms from holdfast_event order by event limit :limit;
 
 -- name: jobs_delete
@@ -25,7 +25,7 @@ select 0, event, at_ms from holdfast_event order by event limit :limit;
 delete from holdfast_job where seq in (select value from json_each(:seqs));
 
 -- name: jobs_to_prune
--- Find some jobs of one finished state that ended before a moment, earliest first.
+-- Find some jobs of one finished state that finished before a time, earliest first.
 select seq from holdfast_job
  where finished_at_ms is not null and state = :state and finished_at_ms < :before
  order by finished_at_ms, seq

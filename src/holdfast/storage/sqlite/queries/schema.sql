@@ -6,32 +6,32 @@ select max(coalesce((select max(lease_until_ms) from holdfast_job where state = 
            coalesce((select max(lease_until_ms) from holdfast_session where lease_until_ms is not null), 0));
 
 -- name: clock_read
--- Read what was added to the boot-time clock, and in which boot.
+-- Read the offset of the boot-time clock, and the boot it belongs to.
 select value from holdfast_meta where name = 'lease_clock';
 
 -- name: clock_write
--- Remember what is added to the boot-time clock in this boot.
+-- Store the offset of the boot-time clock for this boot.
 insert into holdfast_meta (name, value) values ('lease_clock', :value)
 on conflict (name) do update set value = excluded.value;
 
 -- name: health_integrity
--- Check that the file is sound, up to the first fault.
+-- Check the integrity of the file, up to the first error.
 pragma quick_check(1);
 
 -- name: health_journal_mode
--- Tell how the journal is kept.
+-- Return the journal mode.
 pragma journal_mode;
 
 -- name: health_schema
--- Tell the newest migration applied.
+-- Return the newest migration applied.
 select max(name) from holdfast_migration;
 
 -- name: health_synchronous
--- Tell how often writes are forced to the disk.
+-- Return how writes are flushed to disk.
 pragma synchronous;
 
 -- name: health_version
--- Tell the version of the SQLite library.
+-- Return the version of the SQLite library.
 select sqlite_version();
 
 -- name: schema_code_version_min
@@ -52,9 +52,9 @@ create table if not exists holdfast_migration (
 ) strict;
 
 -- name: schema_ledger_exists
--- Tell whether this database has a list of applied migrations.
+-- Return whether this database has a list of applied migrations.
 select 1 from sqlite_master where type = 'table' and name = 'holdfast_migration';
 
 -- name: schema_ledger_insert
--- Note that a migration was applied.
+-- Record that a migration was applied.
 insert into holdfast_migration (number, name, checksum, applied_at_ms) values (:number, :name, :checksum, :now);

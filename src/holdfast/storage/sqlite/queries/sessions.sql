@@ -1,42 +1,42 @@
 -- Sessions: entries in order, heads, claims and runtimes.
 
 -- name: jobs_unlocked
--- Read jobs by their numbers without a lock, for those who have locked their session already.
+-- Read jobs by their numbers without a lock, in a transaction that has locked their session.
 select * from holdfast_job_row where seq in (select value from json_each(:seqs));
 
 -- name: session_by_name
--- Read one session by its name, locked where something is decided next.
+-- Read one session by its name, locked in write transactions.
 select * from holdfast_session_row where tenant = :tenant and name = :name;
 
 -- name: session_by_nonce
--- Read the session that a worker claimed with a nonce of its choice, for a claim that is sent again.
+-- Read the session that a worker claimed with a nonce, for a repeated claim.
 select * from holdfast_session_row
  where claim_nonce is not null and claim_worker = :worker and claim_nonce = :nonce;
 
 -- name: session_claim_write
--- Write a session's newest claim; while it is held, no head is on offer.
+-- Write a session's newest claim; while it is held, no head is claimable.
 update holdfast_session
    set fence = :fence, claim_id = :claim_id, claim_worker = :worker, claim_nonce = :nonce, claim_token = :lease_token,
        head_route = null, head_class = null, head_fair_key = null, head_seq = null
  where number = :number;
 
 -- name: session_create
--- Store a new session, unless it is there already.
+-- Store a new session unless it exists.
 insert into holdfast_session (tenant, name) values (:tenant, :name) on conflict (tenant, name) do nothing;
 
 -- name: session_due
--- Read some scheduled entries of a session whose moment has come.
+-- Read some scheduled entries of a session that are due.
 select * from holdfast_job_row
  where session_number = :session and state = 'scheduled' and due_at_ms <= :now
  order by due_at_ms
  limit :limit;
 
 -- name: session_enqueue_seq_write
--- Write the place of each session's newest entry.
+-- Write the position of each session's newest entry.
 update holdfast_session set enqueue_seq = ? where number = ?;
 
 -- name: session_entries_in_order
--- Read some entries of a session's line in enqueue order, those that a claim may meet.
+-- Read some entries of a session's line in enqueue order, from which a claim selects.
 select seq, enqueue_seq, state, epoch, route, entry from holdfast_job
  where session = :session and session is not null and (state = 'ready' or (state = 'scheduled' and epoch > 0)) and enqueue_seq > :after
  order by enqueue_seq
@@ -47,14 +47,14 @@ select seq, enqueue_seq, state, epoch, route, entry from holdfast_job
 select * from holdfast_job_row where seq in (select value from json_each(:seqs)) and +state = 'ready';
 
 -- name: session_entries_waiting
--- Find the next entries of a session that wait, by their numbers, for a pass over all of them.
+-- Find the next waiting entries of a session by their numbers, for iterating over all of them.
 select seq from holdfast_job
  where session = :session and session is not null and seq > :after and state in ('scheduled', 'ready')
  order by seq
  limit :limit;
 
 -- name: session_entry_insert
--- Store new entries of sessions, one for each row of values.
+-- Store new session entries, one for each row of values.
 insert into holdfast_job (
     session, enqueue_seq, entry, route, seq, id, state, tenant, fair_key, priority, affinity, payload, headers, tags,
     enqueued_at_ms, due_at_ms, deadline_at_ms, max_attempts, backoff,
@@ -70,7 +70,7 @@ select * from holdfast_job_row
  limit :limit;
 
 -- name: session_fair_keys
--- For each route and class: the next fair_key with a head on offer after the one served last, and the first of all.
+-- For each route and class: the next fair_key with a claimable head after the one served last, and the first of all.
 select (select head_fair_key from holdfast_session
          where head_seq is not null and head_route = json_extract(p.value, '$[0]')
            and head_class = json_extract(p.value, '$[1]') and head_fair_key > :last_fair_key
@@ -82,7 +82,7 @@ select (select head_fair_key from holdfast_session
   from json_each(:places) p;
 
 -- name: session_first_entries
--- For each session: whether anything of it runs, and the first entry in its line. One with an empty line is left out.
+-- For each session with a non-empty line: whether an entry is running, and the first entry in its line.
 select s.value, exists (select 1 from holdfast_job r where r.session = s.value and r.state = 'running'),
        j.seq, j.enqueue_seq, j.state, j.epoch, j.route, j.entry
   from json_each(:sessions) s
@@ -93,14 +93,15 @@ select s.value, exists (select 1 from holdfast_job r where r.session = s.value a
                  order by f.enqueue_seq limit 1);
 
 -- name: session_first_ready
--- Read the first of some sessions, in their order, that still offers a head. The cross join keeps that order.
+-- Read the first of some sessions, in the given order, that still has a claimable head. The cross join keeps that
+-- order.
 select s.* from json_each(:numbers) n
  cross join holdfast_session_row s
  where s.number = n.value and s.head_seq is not null
  limit 1;
 
 -- name: session_heads
--- For each route, class and fair_key: the sessions with the oldest heads on offer.
+-- For each route, class and fair_key: the sessions with the oldest claimable heads.
 select s.head_seq, s.number
   from json_each(:places) p
  cross join holdfast_session s
@@ -110,7 +111,8 @@ select s.head_seq, s.number
                      order by h.head_seq limit :limit);
 
 -- name: session_heads_of_tenant
--- For each route and class: one tenant's sessions with the oldest heads on offer in strict lanes, which have no fair_keys.
+-- For each route and class: one tenant's sessions with the oldest claimable heads in strict lanes, which have no
+-- fair_keys.
 select s.head_seq, s.number
   from json_each(:places) p
  cross join holdfast_session s
@@ -120,11 +122,11 @@ select s.head_seq, s.number
                      order by h.head_seq limit :limit);
 
 -- name: session_heads_write
--- Write which head each session offers.
+-- Write the claimable head of each session.
 update holdfast_session set head_route = ?, head_class = ?, head_fair_key = ?, head_seq = ? where number = ?;
 
 -- name: session_lease_write
--- Write who is a session's runtime, and until when.
+-- Write the holder and expiry of a session's runtime lease.
 update holdfast_session
    set generation = :generation, lease_token = :lease_token, lease_worker = :lease_worker,
        lease_incarnation = :lease_incarnation, lease_until_ms = :lease_until_ms
@@ -135,15 +137,15 @@ update holdfast_session
 select (select lease_until_ms from holdfast_session where lease_until_ms is not null order by lease_until_ms limit 1);
 
 -- name: session_number
--- Tell the number of a session without locking it, for those who lock its entries first.
+-- Read the number of a session without locking it, for transactions that lock its entries first.
 select number from holdfast_session where tenant = :tenant and name = :name;
 
 -- name: session_running
--- Read the entries of a session that run.
+-- Read the running entries of a session.
 select * from holdfast_job_row where session_number = :session and state = 'running';
 
 -- name: session_running_entries
--- Tell which entries of a session run, and under which lease.
+-- Read the numbers of the running entries of a session, and their leases.
 select seq, lease_token from holdfast_job where session = :session and session is not null and state = 'running';
 
 -- name: sessions_by_name
@@ -163,28 +165,28 @@ select * from holdfast_session_row
  limit :limit;
 
 -- name: sessions_unlocked
--- Tell which of some sessions nobody else has in hand: all of them, as nobody else can write.
+-- Return the unlocked ones of some sessions: all of them, because there is no other writer.
 select number from holdfast_session where number in (select value from json_each(:numbers));
 
 -- name: source_insert
--- Remember the source keys of new entries.
+-- Store the source keys of new entries.
 insert into holdfast_session_source (session, source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms)
 values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: sources_delete
--- Forget some source keys whose entries were deleted before a moment, earliest first.
+-- Delete some source keys whose entries were deleted before a time, earliest first.
 delete from holdfast_session_source
  where (session, source_key) in (select session, source_key from holdfast_session_source
                                   where deleted_at_ms is not null and deleted_at_ms < :before
                                   order by deleted_at_ms limit :limit);
 
 -- name: sources_mark_deleted
--- Note of jobs that are about to be deleted in which state and when, where a source key outlives them.
+-- Record the final state and deletion time of jobs that are about to be deleted and whose source keys outlive them.
 update holdfast_session_source set state = :state, deleted_at_ms = :now
  where seq in (select value from json_each(:seqs));
 
 -- name: sources_seen
--- Read which of some source keys a session has seen, with what identifies the entry of each.
+-- Read the records of some source keys of a session, each with the identity of its entry.
 select source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, deleted_at_ms
   from holdfast_session_source
  where session = :session and source_key in (select value from json_each(:keys));

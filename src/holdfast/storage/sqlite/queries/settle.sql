@@ -1,24 +1,24 @@
 -- Settling: leases, progress, and the writes of transitions.
 
 -- name: job_acknowledge
--- Acknowledge claims, one for each row of values, where they are still held.
+-- Acknowledge claims that are still held, one for each row of values.
 update holdfast_job set unacknowledged = 0
  where seq = ? and epoch = ? and lease_token = ? and state = 'running' and lease_until_ms > ?;
 
 -- name: job_clear_suspicion
--- Write jobs that are suspect no more, one for each row of values, but only onto the epoch each was decided for.
+-- Clear the suspicion of jobs, one for each row of values, only if each still has the epoch the decision is based on.
 update holdfast_job set suspect = ?, failure_reason = ?, failure_message = ? where seq = ? and epoch = ?;
 
 -- name: job_digest
--- Write what tells whether a settlement sent again says the same, where the result alone does not tell it.
+-- Write the digests by which repeated settlements are recognized, if the result alone is not sufficient.
 update holdfast_job
    set settle_digest = d.value
   from json_each(:digests) d
  where seq = cast(d.key as integer);
 
 -- name: job_done
--- Write the ends of running jobs that succeeded: what they have in common once, and the result of each.
--- The plus before the state keeps the planner from going through all that are running.
+-- Finish running jobs as done: the common values once, and the result of each job.
+-- The plus before the state keeps the planner from scanning all running jobs.
 update holdfast_job
    set state = 'done', outcome = 'done', result = r.value, event_count = event_count + :counted,
        finished_at_ms = :finished_at_ms, lease_until_ms = null, suspect = 0, unacknowledged = 0,
@@ -35,16 +35,17 @@ update holdfast_job
  where seq = :key and state = 'running';
 
 -- name: job_lease
--- Extend leases and write whether they are acknowledged, one for each row of values, but only of the claim they were
--- asked for.
+-- Extend leases and write whether they are acknowledged, one for each row of values, only if each job still has the
+-- epoch of its claim.
 update holdfast_job set lease_until_ms = ?, unacknowledged = ? where seq = ? and epoch = ?;
 
 -- name: job_progress
--- Write what a running job says of itself.
+-- Write the progress of a running job.
 update holdfast_job set phase = :phase, percent = :percent where seq = :seq and epoch = :epoch;
 
 -- name: job_transition
--- Write what a transition changed, one job for each row of values, but only onto the epoch it was decided for.
+-- Write the changes of transitions, one job for each row of values, only if it still has the epoch that the decision
+-- is based on.
 update holdfast_job
    set state = ?, fair_key = ?, due_at_ms = ?, deadline_at_ms = ?, finished_at_ms = ?, attempt = ?, epoch = ?,
        worker = ?, incarnation = ?, lease_token = ?, lease_until_ms = ?, claim_place = ?, started_at_ms = ?, outcome = ?,
@@ -54,7 +55,7 @@ update holdfast_job
  where seq = ? and epoch = ?;
 
 -- name: jobs_current
--- Read of some jobs only what may have changed since they were claimed, locked for what is decided next.
+-- Read only the columns of some jobs that may have changed since they were claimed.
 select seq, epoch, state, lease_token, lease_until_ms, priority, phase, percent, cancel_requested, event_count
   from holdfast_job where seq in (select value from json_each(:seqs));
 

@@ -1,11 +1,11 @@
 -- The registry of workers.
 
 -- name: worker_delete
--- Delete the row of a start that has ended in good order.
+-- Delete the row of a start of a worker that has shut down properly.
 delete from holdfast_worker where worker = :worker and incarnation = :incarnation;
 
 -- name: worker_write
--- Write what one start of a worker says of itself.
+-- Store the self-reported status of one start of a worker.
 insert into holdfast_worker (
     worker, incarnation, host, process, version, state, concurrency, running, lanes, kinds, capabilities, loaded,
     switches, started_at_ms, beat_at_ms
@@ -18,13 +18,13 @@ on conflict (worker, incarnation) do update
        switches = excluded.switches, beat_at_ms = excluded.beat_at_ms;
 
 -- name: workers_delete
--- Delete the rows of workers that fell silent long ago, the oldest first, a bite of them.
+-- Delete a chunk of the rows of workers that stopped reporting long ago, oldest first.
 delete from holdfast_worker
  where (worker, incarnation) in (select worker, incarnation from holdfast_worker
                                   where beat_at_ms < :before order by beat_at_ms limit :limit);
 
 -- name: workers_newest
--- Read the workers that said something last, and how many jobs each holds.
+-- Read the workers that reported last, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
        w.capabilities, w.loaded, w.switches, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast_job j
