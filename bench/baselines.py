@@ -96,7 +96,7 @@ def candidates() -> list[Candidate]:
         Candidate(
             "bare sqlite3",
             durability,
-            f"one table, one index, synchronous={'FULL' if durability == 'full' else 'NORMAL'}; no queue around it",
+            f"one table, one index, synchronous={'FULL' if durability == 'full' else 'NORMAL'}; without a queue",
             _ROADS,
             partial(BareSession, durability),
         )

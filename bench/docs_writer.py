@@ -1,4 +1,4 @@
-"""Writes the results of a run into the page of the documentation: a summary and all tables, between marks."""
+"""Write the results of a run to docs/performance.md: a summary and all tables, between markers."""
 
 from __future__ import annotations
 
@@ -33,40 +33,41 @@ SUMMARY_END: dict[Engine, str] = {
     "postgres": "<!-- end of summary on PostgreSQL -->",
 }
 _MODES = {"full": "FULL", "relaxed": "NORMAL"}
+_RATES = "Jobs per second, rounded medians. A ratio of Holdfast to the candidate is the median over the rounds."
 
 
 def write_page(results: Results, page: Path) -> None:
-    """Replace what stands between the marks of the engine."""
+    """Replace the text between the markers of the engine."""
     engine, text = results.engine, page.read_text(encoding="utf-8")
-    text = _replaced(text, SUMMARY_BEGIN[engine], SUMMARY_END[engine], summary(as_json(results)))
-    text = _replaced(text, BEGIN[engine], END[engine], told(results))
+    text = _replace_between(text, SUMMARY_BEGIN[engine], SUMMARY_END[engine], summary(as_json(results)))
+    text = _replace_between(text, BEGIN[engine], END[engine], render_results(results))
     page.write_text(text, encoding="utf-8")
 
 
-def _replaced(text: str, begin: str, end: str, written: str) -> str:
+def _replace_between(text: str, begin: str, end: str, content: str) -> str:
     before, found, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
     if not found or not ended:
-        raise ValueError(f"the page has no place for the results: {begin} … {end}")
-    return f"{before}{begin}\n\n{written}\n{end}{after}"
+        raise ValueError(f"the page has no markers {begin} … {end}")
+    return f"{before}{begin}\n\n{content}\n{end}{after}"
 
 
 def summary(stored: Mapping[str, Any]) -> str:
-    """Return the figures that lead the page as Markdown, from the stored results of one engine."""
-    return _table(("what", "figure", "what it means"), summary_rows(stored))
+    """Return the summary as Markdown, from the stored results of one engine."""
+    return _table(("measurement", "result", "meaning"), summary_rows(stored))
 
 
-def told(results: Results) -> str:
+def render_results(results: Results) -> str:
     """Return the results as Markdown."""
     parts = [
         "### The machine\n",
-        _table(("what", "is"), sorted(results.machine.items())),
+        _table(("item", "value"), sorted(results.machine.items())),
         "### The run\n",
-        _table(("what", "was"), ((name, str(value)) for name, value in results.method.items())),
+        _table(("item", "value"), ((name, str(value)) for name, value in results.method.items())),
         "### Targets\n",
-        _table(("path", "wanted", "found", ""), _targets(results)),
-        "### Rates\n\nJobs per second, rounded medians. A ratio is the median of the rounds' ratios.\n",
-        _table(("road", "mode", "candidate", "jobs/s", "Holdfast is"), _rates(results)),
+        _table(("path", "target", "result", ""), _targets(results)),
+        f"### Rates\n\n{_RATES}\n",
+        _table(("scenario", "mode", "candidate", "jobs/s", "ratio"), _rates(results)),
     ]
     if results.engine == "postgres":
         parts = [*(f"![{name}](images/{name}.svg)\n" for name in chart_names(results)), *parts]
@@ -86,15 +87,15 @@ def told(results: Results) -> str:
     if results.pinned is not None:
         parts += [
             "### Claims under a pinned snapshot\n",
-            _table(("jobs drained under it", "µs before", "µs after", "ratio"), [_pinned(results.pinned)]),
+            _table(("jobs drained", "µs before", "µs after", "ratio"), [_pinned(results.pinned)]),
         ]
     if results.worker is not None:
         parts += [
             "### One worker in one process\n",
-            _table(("handlers", "jobs/s", "held against", "jobs/s", "ratio"), _worker(results.worker)),
+            _table(("handlers", "jobs/s", "compared with", "jobs/s", "ratio"), _worker(results.worker)),
         ]
     if results.isolation is not None:
-        head = ("one job", "in a thread", "isolated", "after a death", "at the start of a worker")
+        head = ("one job", "in a thread", "isolated", "after a crash", "at worker start")
         parts += ["### Isolated handlers\n", _table(head, _isolation(results.isolation))]
     missing = ((name, f"**not measured**: {reason}") for name, reason in results.absent.items())
     parts += ["### Settings\n", _table(("candidate", "settings"), [*results.settings.items(), *missing])]
@@ -121,7 +122,7 @@ def _rates(results: Results) -> Iterable[Sequence[str]]:
 
 
 def _rounded(rate: float) -> int:
-    """Return two digits: more would feign a precision that is not there."""
+    """Round to two digits, because the measurements are not more precise."""
     return int(float(f"{rate:.2g}"))
 
 

@@ -51,7 +51,7 @@ def candidates() -> list[Candidate]:
         Candidate(
             "holdfast",
             durability,
-            f'connect(durability="{durability}"); settle_and_claim in batches of {BATCH} by a plain loop',
+            f'connect(durability="{durability}"); settle_and_claim in batches of {BATCH} in a plain loop',
             _ROADS,
             partial(HoldfastSession, durability),
         )

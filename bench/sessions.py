@@ -43,10 +43,10 @@ WAYS = [
     Way("any session led by a command, ten of them", {"lanes": ["chat"], "work": "command"}),
     Way("any session, no such kind: nothing", {"lanes": ["chat"], "kinds": ["none"]}, finds=False),
     Way("a session by its name", {}, session="chat-40"),
-    Way("a session with a tenth of all batches", {"lanes": ["long"]}),
+    Way("a session with a tenth of all entries", {"lanes": ["long"]}),
 ]
 SETTLED = "settling a run of eight"
-ENQUEUED = "enqueueing one batch"
+ENQUEUED = "enqueueing one entry"
 
 
 class WorkerProcesses(NamedTuple):

@@ -1,4 +1,4 @@
-"""The figures that lead the page on performance: absolute, each with what it means for a user."""
+"""The summary at the top of docs/performance.md: absolute figures, each with its meaning for a user."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Row = tuple[str, str, str]
 
 
 def summary_rows(stored: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield what was measured, the figure and what it means, from the stored results of one engine.
+    """Yield measurement, result and meaning, from the stored results of one engine.
 
     A part that was not measured has no row.
     """
-    yield from _rate(stored, "single", "one `enqueue` after the other", "each call returns when its job is on disk")
+    yield from _rate(stored, "single", "`enqueue` from one thread", "each call returns when its job is on disk")
     yield from _rate(stored, "threads-8", "`enqueue` from 8 threads", "concurrent calls share syncs of the disk")
-    yield from _rate(stored, "bulk", "`enqueue_many`, 1,000 jobs for each call", "one commit for each call")
+    yield from _rate(stored, "bulk", "`enqueue_many`, 1,000 jobs per call", "one commit per call")
     yield from _worker(stored)
     yield from _rate(stored, "workers-4", "4 processes that claim and settle in batches", "on one server")
     yield from _pickup(stored)
@@ -42,7 +42,7 @@ def _worker(stored: Mapping[str, Any]) -> Iterator[Row]:
     for name, functions in (("blocking", "`def`"), ("awaited", "`async def`")):
         overhead = two_digits(1e6 / rates[name])
         what = f"one worker process, {functions} handlers that do nothing"
-        yield what, f"{two_digits(rates[name])} jobs/s", f"a job costs about {overhead} µs besides its handler"
+        yield what, f"{two_digits(rates[name])} jobs/s", f"a job costs about {overhead} µs in addition to its handler"
     idle = f"{found['idle_share_of_a_core']:.1%} of a core"
     yield "one worker without jobs", idle, "the worker waits for notifications and polls rarely"
 
@@ -51,7 +51,7 @@ def _pickup(stored: Mapping[str, Any]) -> Iterator[Row]:
     for one in stored["pickup"]:
         if (one["candidate"], one["durability"]) == ("holdfast", "full"):
             figure = f"median {two_digits(one['p50_ms'])} ms, p99 {two_digits(one['p99_ms'])} ms"
-            yield "from `enqueue` to the handler in another process", figure, "what a waiting user notices"
+            yield "from `enqueue` to the handler in another process", figure, "the delay that a waiting user sees"
 
 
 def _claim(stored: Mapping[str, Any]) -> Iterator[Row]:

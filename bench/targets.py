@@ -96,7 +96,7 @@ def _sessions(results: Results) -> Iterator[Verdict]:
         costs = results.session_costs
         growth = {cost.filter: max(cost.seconds.values()) / cost.seconds[min(cost.seconds)] for cost in costs}
         worst = max(growth, key=lambda name: growth[name])
-        path = f"sessions at {max(costs[0].seconds):,} batches, worst ({worst})"
+        path = f"sessions at {max(costs[0].seconds):,} entries, worst ({worst})"
         yield Verdict(path, "at most 1.5x that at 1,000", growth[worst], growth[worst] <= CLAIM_GROWTH_MAX)
     if results.crew is not None:
         path = f"{results.crew.workers} workers on {results.crew.sessions} sessions"
@@ -124,7 +124,7 @@ def _worker(results: Results) -> Iterator[Verdict]:
 def _isolation(results: Results) -> Iterator[Verdict]:
     if results.isolation is not None:
         cost_ms = results.isolation.cost_ms
-        path = "what isolation adds to a job at the median"
+        path = "added time per isolated job, median"
         yield Verdict(path, f"at most {ISOLATION_MS_MAX:g} ms", cost_ms, cost_ms <= ISOLATION_MS_MAX)
 
 

@@ -52,7 +52,7 @@ def _settings(results: Results) -> Table:
 
 
 def _rates(results: Results) -> Table:
-    table = _table("Jobs per second (medians)", "road", "candidate", "mode", "jobs/s", "spread", "Holdfast is")
+    table = _table("Jobs per second (medians)", "scenario", "candidate", "mode", "jobs/s", "spread", "ratio")
     for cell in sorted(results.cells, key=lambda cell: (cell.road, cell.durability, -cell.rate)):
         times = ratio(results.cell(cell.road, "holdfast", cell.durability), cell)
         spread = f"{min(cell.rates):,.0f} to {max(cell.rates):,.0f}"
@@ -80,7 +80,7 @@ def _costs(title: str, costs: list[Cost]) -> Table:
 
 
 def _worker(found: WorkerFigures) -> Table:
-    table = _table("One worker in one process", "handlers", "jobs/s", "held against", "jobs/s", "ratio")
+    table = _table("One worker in one process", "handlers", "jobs/s", "compared with", "jobs/s", "ratio")
     for handlers, rate, against, bound in found.compared():
         table.add_row(handlers, f"{rate:,.0f}", against, f"{bound:,.0f}", f"{rate / bound:.2f}")
     table.add_row("none: idle", "", "one core", "", f"{found.idle_share:.2%}")
@@ -88,7 +88,7 @@ def _worker(found: WorkerFigures) -> Table:
 
 
 def _isolation(found: IsolationFigures) -> Table:
-    table = _table("Isolated handlers", "", "in a thread", "isolated", "after a death", "at the start")
+    table = _table("Isolated handlers", "", "in a thread", "isolated", "after a crash", "at the start")
     times = (found.plain_ms, found.isolated_ms, found.again_ms, found.start_ms)
     table.add_row("ms for one job", *(f"{one:.2f}" for one in times))
     table.add_row("jobs/s", f"{found.plain_rate:,.0f}", f"{found.isolated_rate:,.0f}", "", "")
@@ -96,7 +96,7 @@ def _isolation(found: IsolationFigures) -> Table:
 
 
 def _targets(results: Results) -> Table:
-    table = _table("Targets", "path", "wanted", "found", "")
+    table = _table("Targets", "path", "target", "result", "")
     for one in verdicts(results):
         found = "not measured" if one.found is None else f"{one.found:.2f}"
         verdict = "" if one.met is None else "[green]met[/]" if one.met else "[red]missed[/]"

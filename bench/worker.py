@@ -70,11 +70,11 @@ class WorkerFigures(NamedTuple):
         """Return each rate with what it is held against: handlers, rate, bound, rate of the bound."""
         sleeping = f"sleep {SLEEP_SECONDS * 1000:g} ms, {SLEEPERS} slots"
         return [
-            ("blocking, no-op", self.blocking, "the raw engine", self.raw),
-            ("awaited, no-op", self.awaited, "the raw engine", self.raw),
-            (sleeping, self.sleeping, "what the slots could hold", self.slots_bound),
-            (sleeping, self.sleeping, "what the engine can settle", self.engine_bound),
-            (sleeping, self.sleeping, "engine and bare loop on one core", self.core_bound),
+            ("sync, no-op", self.blocking, "the raw engine", self.raw),
+            ("async, no-op", self.awaited, "the raw engine", self.raw),
+            (sleeping, self.sleeping, "capacity of the slots", self.slots_bound),
+            (sleeping, self.sleeping, "settle rate of the engine", self.engine_bound),
+            (sleeping, self.sleeping, "engine and empty loop on one core", self.core_bound),
         ]
 
 

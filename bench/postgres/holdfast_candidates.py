@@ -114,7 +114,7 @@ def on_server(arena: Arena) -> Callable[[], AbstractContextManager[HoldfastSessi
 
 def candidates() -> list[Candidate]:
     """Return Holdfast, or nothing where this build has no store for PostgreSQL."""
-    settings = f"connect(url); settle_and_claim in batches of {BATCH} by a plain loop; psycopg 3"
+    settings = f"connect(url); settle_and_claim in batches of {BATCH} in a plain loop; psycopg 3"
     return [Candidate("holdfast", "full", settings, _ROADS, PostgresSession)]
 
 

@@ -39,15 +39,15 @@ _PYTHON_PEERS = [
         "awa-pg",
         "awa",
         "queue storage; insert, enqueue_many_copy; 500 slots, claim_batch_size=500; timed until shutdown has"
-        " written its ends",
+        " written its results",
     ),
     _Peer("oban", "oban", "psycopg, uvloop; enqueue, enqueue_many; one queue with a limit of 100"),
 ]
 _GRAPHILE = _Peer(
     "graphile-worker",
     "graphile-worker.mjs",
-    "addJob, addJobs; concurrentJobs=24, maxPoolSize=25, localQueue.size=500, completeJobBatchDelay=0 (as its page on"
-    " performance has it)",
+    "addJob, addJobs; concurrentJobs=24, maxPoolSize=25, localQueue.size=500, completeJobBatchDelay=0 (from its page"
+    " on performance)",
 )
 
 

@@ -67,9 +67,7 @@ def candidates() -> list[Candidate]:
     """Return pgbench where there is one."""
     if _program() is None:
         return []
-    settings = (
-        "one table, one index, one prepared insert for each transaction; 1, 8 and 32 clients; no queue around it"
-    )
+    settings = "one table, one index, one prepared insert per transaction; 1, 8 and 32 clients; without a queue"
     return [Candidate("pgbench", "full", settings, frozenset(_CLIENTS), PgbenchSession)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from bench.__main__ import main
 from bench.candidates import CandidateFailedError
 from bench.charts import Bar, draw, draw_all
-from bench.docs_writer import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, summary, told, write_page
+from bench.docs_writer import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, render_results, summary, write_page
 from bench.holdfast_candidates import HoldfastSession
 from bench.registry import everyone
 from bench.results import Results, as_json, store
@@ -74,7 +74,7 @@ def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path
     assert "the last run" not in text
     assert "its summary" not in text
     assert summary(as_json(results)) in text
-    assert told(results) in text
+    assert render_results(results) in text
     assert charts
     assert {ElementTree.parse(chart).getroot().tag for chart in charts} == {"{http://www.w3.org/2000/svg}svg"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench.__main__ import main
-from bench.docs_writer import told
+from bench.docs_writer import render_results
 from bench.targets import verdicts
 from bench.worker import on_files, run_worker
 
@@ -31,7 +31,7 @@ def test_the_bench_measures_holds_against_targets_and_tells_it(tmp_path: Path) -
     for results in runs:
         assert results.worker is not None
         wanted = {verdict.path for verdict in verdicts(results) if verdict.found is not None}
-        assert {"worker: blocking, no-op", "worker: idle", "worker: sleep 1 ms, 100 slots"} <= wanted
-        assert "what the engine can settle" in told(results)
+        assert {"worker: sync, no-op", "worker: idle", "worker: sleep 1 ms, 100 slots"} <= wanted
+        assert "settle rate of the engine" in render_results(results)
         assert stored[results.engine]["worker"]["jobs_per_second"]["raw"] > 0
     assert [results.engine for results in runs] == ["sqlite", "postgres"]
