@@ -1,6 +1,6 @@
-"""A conversation with an agent: what is typed while it thinks joins its turn at the next checkpoint.
+"""A conversation with an agent: messages that arrive during a turn join it at the next checkpoint.
 
-The model is scripted and needs no network. What a turn adds to the transcript and its settlement are one commit.
+The model is simulated and needs no network. A turn commits its additions to the transcript with its settlement.
 """
 
 import tempfile
@@ -33,20 +33,20 @@ def answer(context: SessionContext[Message], messages: list[Message]) -> str:
     with context.transaction() as tx:
         for message in messages:
             tx.execute("insert into transcript values (?, ?)", (context.session, message.text))
-        known = [line for (line,) in tx.execute("select line from transcript where chat = ?", (context.session,))]
-    return reply(f"you asked: {'; '.join(known)}")
+        lines = [line for (line,) in tx.execute("select line from transcript where chat = ?", (context.session,))]
+    return reply(f"you wrote: {'; '.join(lines)}")
 
 
 @tasks.session_task("chat.forget", work_class="command")
 def forget(context: SessionContext[None]) -> str:
-    print(f"  turn {context.fencing_token} obeys a command")
+    print(f"  turn {context.fencing_token} runs a command")
     with context.transaction() as tx:
         tx.execute("delete from transcript where chat = ?", (context.session,))
     return reply("all forgotten")
 
 
 def think() -> None:
-    """Take as long as the user types; a real model would take as long as it takes."""
+    """Simulate a model that runs until the user has typed further messages."""
     thinking.set()
     typed.wait(10)
 
@@ -76,7 +76,7 @@ def main() -> None:
         running.start()
 
         thinking.wait(10)
-        # The first joins the running turn. The command is obeyed alone, and nothing behind it passes it.
+        # The first message joins the running turn. The command runs alone, before the entries behind it.
         say("by train, please")
         say("/forget")
         last = say("what did I ask?")

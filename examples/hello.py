@@ -9,8 +9,8 @@ from holdfast import Done
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, holdfast.connect(str(Path(folder) / "jobs.db")) as queue:
-        made = queue.enqueue("greet", {"name": "Ada"})
-        print(f"enqueued {made.job.kind}, it is {made.job.state}")
+        enqueued = queue.enqueue("greet", {"name": "Ada"})
+        print(f"enqueued {enqueued.job.kind}, it is {enqueued.job.state}")
 
         claim = queue.claim(kinds=["greet"], worker="greeter-1", lease=30)
         if claim is None:
@@ -18,7 +18,7 @@ def main() -> None:
         greeting = f"Hello, {claim.job.payload['name']}!"
         queue.settle(claim, Done({"greeting": greeting}))
 
-        job = queue.wait(made.id, timeout=5)
+        job = queue.wait(enqueued.id, timeout=5)
         print(f"it is {job.state}: {job.result['greeting']}")
 
 

@@ -1,8 +1,8 @@
-"""A pipeline by follow-ups: documents are extracted, their pages embedded and indexed, then each is published once.
+"""A pipeline of follow-ups: extract documents, embed and index their pages, then publish each document once.
 
-Each step enqueues the next in the commit that settles it. The page that is indexed last enqueues the publishing:
-every page decreases a counter in its own transaction. With drain="listed" the worker prefers the steps named first,
-so that it finishes documents before it starts more.
+Each step enqueues the next in the commit that settles it. Every indexed page decrements a counter in its own
+transaction, and the last page enqueues the publishing. With drain="listed" the worker prefers the steps listed first,
+so it finishes documents before it starts more.
 """
 
 import tempfile
@@ -39,7 +39,7 @@ def embed(context: Context, document: int, page: int) -> None:
 @tasks.task("page.index")
 def index(context: Context, document: int, page: int, vector: list[float]) -> str:
     with context.transaction() as transaction:
-        # One statement that counts and locks: pages which end together are counted one after the other.
+        # The statement locks the row: pages that end at the same time are counted one after the other.
         [(left,)] = transaction.execute(
             "update document set pages_left = pages_left - 1 where number = ? returning pages_left", (document,)
         )
@@ -60,7 +60,7 @@ def run(queue: holdfast.Queue, drain: Literal["oldest", "listed"]) -> None:
         transaction.execute("create table document (number integer primary key, pages_left integer not null)")
     queue.enqueue_many([extract.new(document) for document in range(DOCUMENTS)])
 
-    # The last step is named first, so that it is preferred.
+    # The worker prefers kinds that are listed first.
     kinds = ["document.publish", "page.index", "page.embed", "document.extract"]
     worker = Worker(queue, kinds=kinds, drain=drain, concurrency=1)
     running = threading.Thread(target=worker.run)
@@ -71,14 +71,14 @@ def run(queue: holdfast.Queue, drain: Literal["oldest", "listed"]) -> None:
     running.join()
 
 
-def waited() -> int:
-    """Return how many pages waited at most between two steps, by the order in which these were done."""
-    begun: Counter[str] = Counter()
+def most_pages_waiting() -> int:
+    """Return the maximum number of pages that waited between two steps."""
+    finished: Counter[str] = Counter()
     most = 0
     for step in done:
-        begun[step] += 1
-        to_embed = begun["extract"] * PAGES - begun["embed"]
-        most = max(most, to_embed + begun["embed"] - begun["index"])
+        finished[step] += 1
+        to_embed = finished["extract"] * PAGES - finished["embed"]
+        most = max(most, to_embed + finished["embed"] - finished["index"])
     return most
 
 
@@ -90,7 +90,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, holdfast.connect(str(Path(folder) / "jobs.db")) as queue:
             run(queue, drain)
         first = done.index("index") + 1
-        print(f"{drain}: step {first} of {len(done)} indexes the first page; at most {waited()} pages wait half done")
+        waiting = most_pages_waiting()
+        print(f"{drain}: step {first} of {len(done)} indexes the first page; at most {waiting} pages wait half done")
         print(f"{drain}: published {sorted(published)}")
 
 

@@ -1,4 +1,4 @@
-"""Two workers and one job: the first falls silent, the second takes over, the first comes back and is refused."""
+"""Two workers and one job: the lease of the first expires, the second takes over, late writes are refused."""
 
 import tempfile
 import time
@@ -18,7 +18,7 @@ def take(queue: holdfast.Queue, worker: str, lease: float) -> holdfast.Claim:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, holdfast.connect(str(Path(folder) / "jobs.db")) as queue:
-        made = queue.enqueue("render", {"frame": 7})
+        enqueued = queue.enqueue("render", {"frame": 7})
 
         stale = take(queue, "first", lease=0.1)
         time.sleep(0.2)  # no heartbeat: the lease expires
@@ -31,8 +31,8 @@ def main() -> None:
                 print(f"first is refused: {error.why}")
         queue.settle(live, Done("by the second"))
 
-        print(f"the result is {queue.get(made.id).result!r}")
-        for attempt in queue.attempts(made.id):
+        print(f"the result is {queue.get(enqueued.id).result!r}")
+        for attempt in queue.attempts(enqueued.id):
             print(f"attempt {attempt.number} by {attempt.worker}: {attempt.outcome}")
 
 

@@ -1,4 +1,4 @@
-"""Store an order and the job that belongs to it in one transaction: both are there, or neither is."""
+"""Store an order and its job in one transaction: both are stored, or neither."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,7 @@ from holdfast import Done
 
 
 class CardError(Exception):
-    """The payment did not go through."""
+    """The payment was declined."""
 
 
 def place_order(queue: holdfast.Queue, number: int, *, card_works: bool) -> None:
@@ -23,7 +23,7 @@ def send_invoice(queue: holdfast.Queue) -> None:
     claim = queue.claim(kinds=["invoice.send"], worker="mailer-1")
     if claim is None:
         raise SystemExit("nothing to do")
-    # The order changes only if this attempt is the one that settles the job.
+    # The order changes only if this attempt settles the job.
     with queue.transaction() as tx:
         tx.execute("update orders set state = 'invoiced' where number = ?", (claim.job.payload["order"],))
         tx.settle(claim, Done())

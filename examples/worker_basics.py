@@ -1,4 +1,4 @@
-"""Tasks and the worker that runs them: one that succeeds, one that is tried again, one that is put off."""
+"""Three tasks and a worker: one task succeeds, one is retried, one is deferred."""
 
 import asyncio
 import tempfile
@@ -13,34 +13,34 @@ tasks = Tasks()
 
 @tasks.task("greet")
 async def greet(name: str) -> str:
-    await asyncio.sleep(0)  # awaited handlers share the worker's event loop
+    await asyncio.sleep(0)  # async handlers share the worker's event loop
     return f"Hello, {name}!"
 
 
 @tasks.task("page.fetch", max_attempts=3, backoff=Backoff(base=0))
 def fetch(context: Context, url: str) -> str:
     if context.attempt == 1:
-        raise ConnectionError("no route to host")  # blocking handlers run in threads; errors are tried again
+        raise ConnectionError("no route to host")  # sync handlers run in threads; errors are retried
     return f"{url} at attempt {context.attempt}"
 
 
 @tasks.task("shop.open")
 def open_shop(context: Context) -> str:
     if not context.job.deferrals:
-        raise Defer(after=0.01)  # too early: come back later, which spends no attempt
+        raise Defer(after=0.01)  # too early: reschedule the job without using up an attempt
     return f"open at attempt {context.attempt}"
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, holdfast.connect(str(Path(folder) / "jobs.db")) as queue:
         queue.include(tasks)
-        made = [greet.enqueue("Ada"), fetch.enqueue("https://example.org"), open_shop.enqueue()]
+        jobs = [greet.enqueue("Ada"), fetch.enqueue("https://example.org"), open_shop.enqueue()]
 
         worker = Worker(queue, concurrency=4)
         running = threading.Thread(target=worker.run)
         running.start()
-        for enqueued in made:
-            print(queue.wait(enqueued.id, timeout=30).result)
+        for job in jobs:
+            print(queue.wait(job.id, timeout=30).result)
         worker.stop()
         running.join()
 

@@ -237,7 +237,7 @@ def test_messages_of_many_conversations_are_each_answered_once_and_in_order(reci
 def test_a_source_that_sends_a_message_from_many_places_stores_it_once(recipe: Recipe) -> None:
     code = recipe.code("sessions.md", marker='source_key="telegram-9981"', until="print(")
     made = at_once([partial(recipe.execute, code)] * THREADS)
-    assert sum(names["made"].created + names["again"].created for names in made) == 1
+    assert sum(names["enqueued"].created + names["again"].created for names in made) == 1
 
 
 def test_an_id_that_is_enqueued_from_many_places_makes_one_job(recipe: Recipe) -> None:
