@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from holdfast.domain import limits, transitions
 from holdfast.domain import new_job as admissions
-from holdfast.domain import transitions
 from holdfast.domain.claims import Claim
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import KindRetired, LaneDraining, Refused
+from holdfast.domain.errors import InvalidInput, KindRetired, LaneDraining, Refused
 from holdfast.domain.events import EventName
 from holdfast.domain.job import HOLDING_KEY, Job
 from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import RouteKey, RoutingTable
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
-from holdfast.operations.routing import intern_routes
 from holdfast.operations.session_enqueue import Entered, enter_sessions, place_entry, seen_before, write_sessions
 from holdfast.storage.contract import Met, SessionName, Transaction
 
@@ -58,7 +57,7 @@ async def enqueue_jobs(tx: Transaction, wanted: Sequence[CheckedJob], place: str
         }
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
             _check_welcome(routing, route)
-        routing = await intern_routes(tx, routing, routes.keys())
+        routing = await _intern_routes(tx, routing, routes.keys())
         intake = _Intake(routing, (await tx.now()), known, holders, {}, [], entered)
         made = []
         for index, new in enumerate(wanted):
@@ -98,6 +97,20 @@ def _check_welcome(routing: RoutingTable, route: RouteKey) -> None:
         raise LaneDraining(route.lane)
     if route.kind in routing.retired:
         raise KindRetired(route.kind)
+
+
+async def _intern_routes(tx: Transaction, routing: RoutingTable, keys: Set[RouteKey]) -> RoutingTable:
+    """Return a routing table that contains *keys*; store the missing ones first."""
+    missing = sorted(keys - routing.routes.keys())
+    if not missing:
+        return routing
+    if len(routing.routes) + len(missing) > limits.ROUTES_MAX:
+        raise InvalidInput(
+            "kind",
+            f"would bring the combinations of lane, kind and requires beyond {limits.ROUTES_MAX};"
+            " names of single things belong into the payload or tags",
+        )
+    return await tx.add_routes(missing)
 
 
 async def _meet(tx: Transaction, shared: Sequence[CheckedJob]) -> tuple[dict[str, Job], dict[DedupeKey, Job]]:

@@ -11,8 +11,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.sessions import Session, entry_id
-from holdfast.operations.routing import route_by_number
-from holdfast.operations.sessions import refresh_heads
+from holdfast.operations.sessions import refresh_heads, route_by_number
 from holdfast.storage.contract import OvertakenError, SessionName, SourceRow, Transaction
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from holdfast.domain import limits
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job
-from holdfast.domain.routing import RoutingTable
+from holdfast.domain.routing import Route, RoutingTable
 from holdfast.domain.session_selection import (
     Choice,
     Place,
@@ -23,8 +23,7 @@ from holdfast.domain.session_selection import (
     standing_of,
 )
 from holdfast.domain.sessions import NO_HEAD, Head, Session, SessionEntry
-from holdfast.operations.routing import route_by_number
-from holdfast.storage.contract import LineRow, Transaction
+from holdfast.storage.contract import LineRow, OvertakenError, Transaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 
 _FIRST = Wanted("next", "idle", 1)
@@ -45,6 +44,14 @@ async def lock_free_sessions(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
 def sessions_of(jobs: Iterable[Job]) -> list[int]:
     """Return the numbers of the sessions that these jobs are entries of, in order."""
     return sorted({job.session_number for job in jobs if job.session_number is not None})
+
+
+def route_by_number(routing: RoutingTable, number: int) -> Route:
+    """Return the route with *number*; if it was added after the routing table was read, the operation runs again."""
+    route = routing.by_number.get(number)
+    if route is None:
+        raise OvertakenError(f"route {number} was added after the routing table was read")
+    return route
 
 
 # --- the line ------------------------------------------------------------------------------------------------------
