@@ -23,7 +23,7 @@ from rich.console import Console
 
 import holdfast
 from holdfast.cli.demo.checks import Receipt, Record, collect, examine
-from holdfast.cli.demo.crew import Tale
+from holdfast.cli.demo.crew import Refusal
 from holdfast.cli.demo.picture import can_draw
 from holdfast.cli.demo.story import Victim
 
@@ -48,7 +48,7 @@ def environment(place: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(place), "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
 
 
-class Told(NamedTuple):
+class ErrorReport(NamedTuple):
     """What one run without a terminal said, and the file it kept."""
 
     stdout: str
@@ -58,11 +58,11 @@ class Told(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(tmp_path_factory: pytest.TempPathFactory) -> ErrorReport:
     folder = tmp_path_factory.mktemp("demo")
     kept = folder / "kept.db"
     ran = run(folder, "--keep", str(kept))
-    return Told(ran.stdout, ran.stderr, ran.returncode, kept)
+    return ErrorReport(ran.stdout, ran.stderr, ran.returncode, kept)
 
 
 def run(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -77,12 +77,12 @@ def run(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestPlain:
-    def test_every_check_holds_and_the_exit_code_says_so(self, told: Told) -> None:
+    def test_every_check_holds_and_the_exit_code_says_so(self, told: ErrorReport) -> None:
         assert told.exit_code == 0, told.stdout + told.stderr
         assert told.stderr == ""
         assert "WRONG" not in told.stdout
 
-    def test_the_lines_tell_of_the_kill_and_the_takeover_in_order(self, told: Told) -> None:
+    def test_the_lines_tell_of_the_kill_and_the_takeover_in_order(self, told: ErrorReport) -> None:
         worker, job, epoch = victim(told, "killed with SIGKILL")
         rest = told.stdout.partition("killed with SIGKILL holding")[2]
         expired = rest.index(f"lease of {worker} on {job} expired")
@@ -92,15 +92,15 @@ class TestPlain:
         assert taken[1] != worker
         assert re.search(rf"{job} finished by worker \d", rest[taken.end() :])
 
-    def test_the_revived_worker_is_refused_after_another_has_finished_its_job(self, told: Told) -> None:
+    def test_the_revived_worker_is_refused_after_another_has_finished_its_job(self, told: ErrorReport) -> None:
         worker, job, epoch = victim(told, "frozen with SIGSTOP")
         rest = told.stdout.partition("frozen with SIGSTOP holding")[2]
         finished = rest.index(f"{job} finished by ")
-        revived = rest.index(f"{worker} revived with SIGCONT")
+        revived = rest.index(f"{worker} resumed with SIGCONT")
         refused = rest.index(f"{worker} tried to settle {job} at epoch {epoch}: refused, lease_lost")
         assert finished < revived < refused
 
-    def test_the_numbers_of_the_summary_agree(self, told: Told) -> None:
+    def test_the_numbers_of_the_summary_agree(self, told: ErrorReport) -> None:
         [line] = re.findall(r"^acknowledged \d.*$", told.stdout, re.MULTILINE)
         numbers = {name.strip(): int(value) for name, value in re.findall(r"([a-z ]+) (\d+)", line)}
         assert numbers["acknowledged"] == numbers["finished"] == numbers["settled once"]
@@ -108,7 +108,7 @@ class TestPlain:
         assert numbers["refusals"] >= 1
         assert numbers["retries"] >= 1
 
-    def test_the_kept_file_tells_the_same_story(self, told: Told) -> None:
+    def test_the_kept_file_tells_the_same_story(self, told: ErrorReport) -> None:
         worker, job_id, epoch = victim(told, "frozen with SIGSTOP")
         with holdfast.connect(str(told.kept)) as queue:
             job, attempts, counts = queue.get(job_id), queue.attempts(job_id), queue.counts()
@@ -117,7 +117,7 @@ class TestPlain:
         assert (job.state, job.epoch) == ("done", attempts[-1].epoch)
         assert f"finished {sum(counts.values())} ({counts['done']} done, {counts['failed']} failed)" in told.stdout
 
-    def test_nothing_but_the_kept_file_is_left_behind(self, told: Told) -> None:
+    def test_nothing_but_the_kept_file_is_left_behind(self, told: ErrorReport) -> None:
         beside = {f"kept.db{ending}" for ending in ("", "-wal", "-shm", "-holdfast")}
         assert {path.name for path in told.kept.parent.iterdir()} <= beside
 
@@ -137,7 +137,7 @@ class TestPlain:
         assert [check["claim"] for check in answer["checks"] if not check["holds"]] == []
         assert list(place.iterdir()) == []
 
-    def test_every_command_it_suggests_works_on_the_kept_file(self, told: Told) -> None:
+    def test_every_command_it_suggests_works_on_the_kept_file(self, told: ErrorReport) -> None:
         suggested = re.findall(rf" (--url {re.escape(str(told.kept))} .*)$", told.stdout, re.MULTILINE)
         assert len(suggested) >= 3
         for words in suggested:
@@ -151,9 +151,9 @@ class TestChecks:
     """What the demo says at its end is judged, not recited: a record that was tampered with is found out."""
 
     @pytest.fixture
-    def record(self, told: Told) -> Record:
+    def record(self, told: ErrorReport) -> Record:
         killed, frozen = (victim(told, word) for word in ("killed with SIGKILL", "frozen with SIGSTOP"))
-        refusal = Tale(frozen.worker, "settle_refused", frozen.job_id, frozen.epoch, "lease_lost", "")
+        refusal = Refusal(frozen.worker, "settle_refused", frozen.job_id, frozen.epoch, "lease_lost", "")
         with holdfast.connect(str(told.kept)) as queue:
             acknowledged = [job.id for job in queue.jobs(limit=1000)]
             return collect(queue, acknowledged=acknowledged, refusals=[refusal], killed=killed, frozen=frozen)
@@ -190,7 +190,7 @@ def wrong(record: Record) -> list[str]:
     return [check.claim for check in examine(record) if not check.holds]
 
 
-def victim(told: Told, struck: str) -> Victim:
+def victim(told: ErrorReport, struck: str) -> Victim:
     found = re.search(rf"(worker \d) {struck} holding (\S+) \(epoch (\d+)", told.stdout)
     assert found is not None
     return Victim(found[1], found[2], int(found[3]))

@@ -106,8 +106,8 @@ def test_a_payload_that_is_not_text_is_refused(cli: Cli) -> None:
     ("words", "problem"),
     [
         (["--delay", "soon"], "'soon' is not a duration; write a number and its unit"),
-        (["--run-at", "tomorrow"], "'tomorrow' is not a moment"),
-        (["--run-at", "2030-01-31T09:00"], "names no time zone"),
+        (["--run-at", "tomorrow"], "'tomorrow' is not a timestamp"),
+        (["--run-at", "2030-01-31T09:00"], "has no time zone"),
         (["--deadline", "never"], "or a duration with its unit such as 30s"),
         (["--tag", "plain"], "'plain' is not a pair; write NAME=VALUE"),
         (["--tag", "a=1", "--tag", "a=2"], "--tag names the same key twice"),
@@ -193,12 +193,12 @@ def test_many_reads_what_json_cannot_say_from_text(cli: Cli) -> None:
     ("line", "problem"),
     [
         ('{"kind": "a"', "line 2: not JSON: "),
-        ("[1]", "line 2: not an object with the words of enqueue"),
+        ("[1]", "line 2: not an object with the options of a job"),
         ('{"kind": ""}', "line 2: kind: must not be empty"),
         ('{"payload": 1}', "line 2: kind: is missing"),
         ('{"kind": "a", "colour": "red"}', "line 2: colour: is not a word of enqueue"),
         ('{"kind": "a", "delay": "soon"}', "line 2: delay: 'soon' is not a duration"),
-        ('{"kind": "a", "backoff": {"first": 1}}', "line 2: backoff: its words are base, factor, cap and jitter"),
+        ('{"kind": "a", "backoff": {"first": 1}}', "line 2: backoff: valid keys are base, factor, cap and jitter"),
         ('{"kind": "a", "backoff": {"base": -1}}', "line 2: backoff.base: "),
     ],
 )
@@ -216,7 +216,7 @@ def test_many_is_sent_in_batches_and_says_where_to_go_on(cli: Cli) -> None:
     said = cli.refusal("enqueue", "--many", "-", code=2, stdin="".join(lines))
 
     assert "line 1001: kind: must not be empty" in said
-    assert "every line up to 1000 is stored" in said
+    assert "lines up to 1000 are stored" in said
     assert "from line 1001" in said
     assert cli.queue.counts() == {"ready": 1_000}
 

@@ -81,4 +81,4 @@ def test_a_cursor_behind_the_horizon_is_refused_with_the_one_to_go_on_from(cli: 
 
     said = cli.refusal("events", "--after", first["cursor"], code=1)
 
-    assert f"hint: go on with --after {second['cursor']}, knowing of the gap" in said
+    assert f"hint: continue with --after {second['cursor']}" in said

@@ -45,8 +45,8 @@ def test_a_duration_as_text_can_be_given_again() -> None:
 
 
 def test_a_moment_is_read_with_its_zone() -> None:
-    assert params.moment("2030-01-31T09:00:00Z") == datetime(2030, 1, 31, 9, tzinfo=UTC)
-    assert params.moment("2030-01-31T11:00:00+02:00") == datetime(2030, 1, 31, 9, tzinfo=UTC)
+    assert params.timestamp("2030-01-31T09:00:00Z") == datetime(2030, 1, 31, 9, tzinfo=UTC)
+    assert params.timestamp("2030-01-31T11:00:00+02:00") == datetime(2030, 1, 31, 9, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_columns_of_a_higher_rank_give_way_first_and_those_of_rank_0_never() -> 
 
 
 def test_a_column_of_nothing_but_its_silent_value_is_left_out() -> None:
-    columns = [Column("ID", ["1", "2"]), Column("LANE", ["default", "default"], silent="default")]
+    columns = [Column("ID", ["1", "2"]), Column("LANE", ["default", "default"], hide_if="default")]
 
     assert [column.title for column in tables.fitting(columns, 80)] == ["ID"]
 
 
 def test_the_widest_columns_are_cut_until_all_fit_and_none_below_its_floor() -> None:
-    columns = [Column("ID", ["x" * 36]), Column("A", ["y" * 20], floor=10), Column("B", ["z" * 90], floor=10)]
+    columns = [Column("ID", ["x" * 36]), Column("A", ["y" * 20], min_width=10), Column("B", ["z" * 90], min_width=10)]
 
     assert tables.widths(columns, 200) == [36, 20, 90]
     assert tables.widths(columns, 100) == [36, 20, 40]

@@ -28,7 +28,7 @@ def examples() -> list[str]:
     return list(found)
 
 
-def words_of(example: str) -> list[str]:
+def arguments_of(example: str) -> list[str]:
     """Return the arguments of `holdfast` in a line of shell, without what stands before and after it."""
     words = shlex.split(example)
     words = words[words.index("holdfast") + 1 :]
@@ -60,7 +60,7 @@ def prepare(words: list[str]) -> None:
 @pytest.mark.slow("the command line runs as a process")
 def test_every_example_in_the_help_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, example in enumerate(examples()):
-        words = words_of(example)
+        words = arguments_of(example)
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)

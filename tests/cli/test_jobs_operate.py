@@ -117,7 +117,7 @@ def test_jobs_are_named_or_chosen_but_not_both(cli: Cli, command: str) -> None:
     assert f"name the jobs to {command}, or filters" in cli.refusal("jobs", command, code=2)
     assert "not both" in cli.refusal("jobs", command, "one", "--kind", "a", code=2)
     assert "--dry-run goes with filters" in cli.refusal("jobs", command, "one", "--dry-run", code=2)
-    assert "there is no terminal to ask on" in cli.refusal("jobs", command, "--kind", "a", code=2)
+    assert "there is no terminal to confirm it" in cli.refusal("jobs", command, "--kind", "a", code=2)
 
 
 def test_cancel_by_filter_cancels_what_matches_and_nothing_else(cli: Cli) -> None:

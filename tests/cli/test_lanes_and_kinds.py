@@ -65,7 +65,7 @@ def test_a_draining_lane_refuses_jobs_and_says_how_to_open_it(cli: Cli) -> None:
 def test_retire_sets_waiting_jobs_aside_and_restore_takes_new_ones(cli: Cli) -> None:
     cli.queue.enqueue_many([{"kind": "old"}, {"kind": "old"}])
 
-    assert cli.text("kinds", "retire", "old", "--yes") == "kind old is retired; 2 waiting jobs set aside\n"
+    assert cli.text("kinds", "retire", "old", "--yes") == "kind old is retired; 2 waiting jobs retired\n"
     assert "hint: holdfast kinds restore old" in cli.refusal("enqueue", "old", code=1)
     assert cli.text("kinds", "restore", "old") == "kind old takes new jobs again\n"
     cli.text("enqueue", "old")
@@ -81,8 +81,8 @@ def test_retire_and_restore_in_json(cli: Cli) -> None:
 def test_a_dry_run_of_retire_counts_and_retires_nothing(cli: Cli) -> None:
     cli.queue.enqueue("old")
 
-    assert cli.text("kinds", "retire", "old", "--dry-run") == "would retire kind old and set 1 waiting job aside\n"
-    assert "there is no terminal to ask on" in cli.refusal("kinds", "retire", "old", code=2)
+    assert cli.text("kinds", "retire", "old", "--dry-run") == "would retire kind old and 1 waiting job\n"
+    assert "there is no terminal to confirm it" in cli.refusal("kinds", "retire", "old", code=2)
     assert cli.queue.kinds() == [("old", False)]
 
 
@@ -105,7 +105,7 @@ def test_draining_a_lane_needs_yes_without_a_terminal(cli: Cli) -> None:
     cli.queue.enqueue("a", lane="bulk")
     drain = ["lanes", "set", "bulk", "--state", "draining"]
 
-    assert "there is no terminal to ask on" in cli.refusal(*drain, code=2)
+    assert "there is no terminal to confirm it" in cli.refusal(*drain, code=2)
     assert cli.text(*drain, "--dry-run") == "would change lane bulk with 1 unfinished job\n"
     assert [lane.state for lane in cli.queue.lanes()] == ["active"]
     assert "draining" in cli.text(*drain, "--yes")

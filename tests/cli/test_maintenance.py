@@ -41,7 +41,7 @@ def test_prune_needs_an_age_that_can_be_read(cli: Cli) -> None:
 def test_prune_without_a_terminal_needs_yes_and_deletes_nothing(cli: Cli, failed_job: str) -> None:
     said = cli.refusal("prune", "--older-than", "0", code=2)
 
-    assert "there is no terminal to ask on" in said
+    assert "there is no terminal to confirm it" in said
     assert "--dry-run, then give --yes" in said
     assert cli.queue.counts() == {"failed": 1}
 

@@ -41,7 +41,7 @@ def test_a_queue_that_does_not_exist_is_named_and_not_created(cli: Cli, words: l
     said = cli.refusal(*words, code=2)
 
     assert f"there is no queue at {str(cli.path)!r}" in said
-    assert "hint: name another with --url or HOLDFAST_URL" in said
+    assert "hint: set --url or HOLDFAST_URL" in said
     assert not cli.path.exists()
 
 
@@ -150,7 +150,7 @@ def test_help_documents_the_exit_codes(cli: Cli) -> None:
 
     for code in (errors.OK, errors.REFUSED, errors.MISUSED, errors.UNAVAILABLE, errors.TIMED_OUT):
         assert f"\n  {code}    " in said
-    for code in (errors.INTERRUPTED, errors.CUT_OFF):
+    for code in (errors.INTERRUPTED, errors.BROKEN_PIPE):
         assert f"\n  {code}  " in said
 
 

@@ -218,7 +218,7 @@ def test_errors_and_questions_are_wrapped_at_words_on_a_terminal(tmp_path: Path)
     ]
     # A command is left whole, to be copied.
     assert hint == " holdfast lanes set default --state active"
-    assert "Retire kind a and set 1 waiting\r\njob aside, for good? [y/N]" in asked.seen
+    assert "Retire kind a, and permanently\r\nretire 1 waiting job? [y/N]" in asked.seen
 
 
 def test_prune_on_a_terminal_asks_first_and_no_deletes_nothing(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_worker_with_too_many_stuck_handlers_ends_with_3(tmp_path: Path, queue
     with running(tmp_path, "--concurrency", "1", "--grace", "0") as worker:
         worker.says("abandoned, 1 of at most 1")
         worker.says("error: 2 handlers run on though they were told to stop, of kind hold")
-        worker.says("hint: start it again")
+        worker.says("hint: restart the worker")
         assert worker.finish() == 3
 
 
@@ -365,7 +365,7 @@ def test_a_target_that_is_no_queue_is_refused_with_what_to_do(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--url", "jobs.db"], "--url does not go with a worker"),
+        (["--url", "jobs.db"], "a worker does not accept --url"),
         (["--kind", "absent"], "kind 'absent': no task of this kind is declared here; these are: 'add', "),
         (["--kind", "ad"], "kind 'ad': no task of this kind is declared here; did you mean 'add'?"),
         (["--drain", "listed"], "drain"),
@@ -389,4 +389,4 @@ def test_a_wrong_word_is_refused(tmp_path: Path, words: list[str], problem: str)
 def test_a_queue_in_memory_is_not_run_by_several_processes(tmp_path: Path) -> None:
     write_app(tmp_path, APP.replace("jobs.db", ":memory:"))
 
-    assert "in memory cannot be shared" in complaint(tmp_path, "app:queue", "--processes", "2")
+    assert "processes cannot share an in-memory queue" in complaint(tmp_path, "app:queue", "--processes", "2")

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.terminal import Terminal
-from holdfast.cli.worker_crew import CrewScreen, command_of
+from holdfast.cli.worker_crew import ProcessesScreen, worker_command
 from holdfast.cli.worker_report import RECORD
 from holdfast.worker.status import RunningJob, WorkerStatus
 from holdfast.worker.supervisor import WorkerProcesses, pause_before_start
@@ -130,14 +130,14 @@ def test_children_that_end_quickly_again_and_again_are_followed_after_longer_and
 def test_a_childs_command_line_carries_every_word_that_was_given() -> None:
     words = {"lane": ("a", "b c"), "tenant": None, "exclusive": True, "lease": 2.5, "log_level": "info", "kind": ()}
 
-    assert command_of("app:queue", words, as_json=True)[1:] == [
+    assert worker_command("app:queue", words, as_json=True)[1:] == [
         *["-m", "holdfast.cli", "worker", "app:queue", "--json"],
         *["--lane", "a", "--lane", "b c", "--exclusive", "--lease", "2.5", "--log-level", "info"],
     ]
 
 
 def test_a_flag_that_is_not_given_is_not_carried() -> None:
-    assert "--exclusive" not in command_of("app:queue", {"exclusive": False}, as_json=False)
+    assert "--exclusive" not in worker_command("app:queue", {"exclusive": False}, as_json=False)
 
 
 # --- one screen for all ---------------------------------------------------------------------------------------------
@@ -147,18 +147,18 @@ def record(worker: str, *running: RunningJob, **ended: int) -> str:
     return RECORD + json.dumps({"worker": worker, "running": running, "ended": ended, "stopping": False})
 
 
-def screen() -> tuple[CrewScreen, StringIO]:
+def screen() -> tuple[ProcessesScreen, StringIO]:
     terminal, written = Terminal(), StringIO()
     terminal.out = Console(file=written, width=80)
-    return CrewScreen(terminal, "w"), written
+    return ProcessesScreen(terminal, "w"), written
 
 
 def test_children_are_shown_as_one_worker() -> None:
     made, written = screen()
     short, long = RunningJob("j1", "a", 1, 0.5), RunningJob("j2", "b", 2, 5.0)
 
-    made.take(1, record("w-1", short, done=3))
-    made.take(2, record("w-2", long, done=1, failed=2))
+    made.handle_line(1, record("w-1", short, done=3))
+    made.handle_line(2, record("w-2", long, done=1, failed=2))
 
     status = made.status(stopping=True)
     assert (status.worker, status.running, status.stopping) == ("w", (long, short), True)
@@ -169,9 +169,9 @@ def test_children_are_shown_as_one_worker() -> None:
 def test_what_a_child_had_done_still_counts_when_it_is_gone_and_what_it_ran_does_not() -> None:
     made, _ = screen()
 
-    made.take(1, record("w-1", RunningJob("j1", "a", 1, None), done=3))
-    made.take(1, None)
-    made.take(1, record("w-1", done=2))
+    made.handle_line(1, record("w-1", RunningJob("j1", "a", 1, None), done=3))
+    made.handle_line(1, None)
+    made.handle_line(1, record("w-1", done=2))
 
     status = made.status(stopping=False)
     assert (Counter(status.ended), status.running) == (Counter(done=5), ())
@@ -180,18 +180,18 @@ def test_what_a_child_had_done_still_counts_when_it_is_gone_and_what_it_ran_does
 def test_switches_of_children_add_up_and_what_they_have_loaded_is_shown_together() -> None:
     made, _ = screen()
 
-    made.take(
+    made.handle_line(
         1,
         RECORD
         + json.dumps(
             WorkerStatus("w-1", (), {}, stopping=False, abandoned=1, loaded=("b", "a"), switches=3)._asdict()
         ),
     )
-    made.take(
+    made.handle_line(
         2, RECORD + json.dumps(WorkerStatus("w-2", (), {}, stopping=False, loaded=("b",), switches=4)._asdict())
     )
-    made.take(1, None)
-    made.take(
+    made.handle_line(1, None)
+    made.handle_line(
         1,
         RECORD
         + json.dumps(WorkerStatus("w-1", (), {}, stopping=False, abandoned=2, loaded=("c",), switches=1)._asdict()),
@@ -204,6 +204,6 @@ def test_switches_of_children_add_up_and_what_they_have_loaded_is_shown_together
 def test_other_lines_of_a_child_are_shown_and_cannot_steer_the_terminal() -> None:
     made, written = screen()
 
-    made.take(1, "hello \x1b[2J")
+    made.handle_line(1, "hello \x1b[2J")
 
     assert written.getvalue() == "hello \N{REPLACEMENT CHARACTER}[2J\n"

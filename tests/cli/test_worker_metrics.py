@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
-from holdfast.cli.worker_crew import words_of
+from holdfast.cli.worker_crew import child_options
 from tests.cli.worker_process import PATIENCE_SECONDS, running, write_app
 
 pytestmark = pytest.mark.slow("each test starts a worker as a process")
@@ -79,7 +79,7 @@ def test_each_of_several_processes_has_a_port_of_its_own(tmp_path: Path, queue: 
 
 @pytest.mark.parametrize(("given", "ports"), [(None, [None, None]), (0, [0, 0]), (9464, [9464, 9465])])
 def test_children_count_on_from_the_port_that_was_given(given: int | None, ports: list[int | None]) -> None:
-    assert [words_of(number, "w", {"metrics_port": given})["metrics_port"] for number in (1, 2)] == ports
+    assert [child_options(number, "w", {"metrics_port": given})["metrics_port"] for number in (1, 2)] == ports
 
 
 def test_a_port_that_is_taken_ends_the_worker_with_a_word_about_it(tmp_path: Path, queue: holdfast.Queue) -> None:

@@ -141,10 +141,10 @@ def test_names_cannot_steer_the_terminal() -> None:
 def test_the_rate_is_that_of_the_last_seconds() -> None:
     meter = Meter()
 
-    assert meter.note(0, 0) == 0
-    assert meter.note(1, 10) == 10
+    assert meter.record(0, 0) == 0
+    assert meter.record(1, 10) == 10
     for second in range(2, 20):
-        newest = meter.note(second, 10)
+        newest = meter.record(second, 10)
     assert newest == 0
 
 

@@ -33,7 +33,7 @@ def beat(cli: Cli, said: WorkerInfo) -> None:
 def test_no_worker_is_no_error(cli: Cli) -> None:
     cli.queue.migrate()
 
-    assert "no worker has said anything" in cli.run("workers").stderr
+    assert "no worker has registered" in cli.run("workers").stderr
 
 
 def test_it_lists_who_runs_and_what_each_holds(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Enqueueing a file of JSON lines: in batches, each durable when it is done, with the line named that is refused."""
+"""Enqueue a file of JSON lines in batches. Each batch is one transaction; an error names the line of the file."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.terminal import Terminal
 
 BATCH_JOBS = 1_000
-# Well below what one call may carry, whatever the lines hold.
+# Well below the size limit of one call.
 BATCH_BYTES = 8 << 20
-_PLACE = re.compile(r"jobs\[(\d+)\]\.?")
+_INDEX = re.compile(r"jobs\[(\d+)\]\.?")
 
 
 class ImportLine(NamedTuple):
-    """One job of the file, and where it stands."""
+    """The options of one job, and its line in the file."""
 
     number: int
-    words: dict[str, Any]
+    options: dict[str, Any]
     size: int
 
 
 class ImportTally:
-    """What has been stored so far."""
+    """Counts of the jobs stored so far."""
 
     def __init__(self) -> None:
         self.created = 0
@@ -40,29 +40,29 @@ class ImportTally:
 
     @property
     def stored(self) -> int:
-        """How many jobs of the file are in the store."""
+        """The number of the file's jobs that are in the store."""
         return self.created + self.existing
 
     @property
     def resume(self) -> str:
-        """How to go on after an error."""
+        """How to continue after an error."""
         if not self.through:
             return "nothing was stored"
-        return f"every line up to {self.through} is stored; send the rest, put right, from line {self.through + 1}"
+        return f"lines up to {self.through} are stored; correct the file and continue from line {self.through + 1}"
 
-    def add(self, batch: list[ImportLine], made: list[Enqueued]) -> None:
-        """Count a batch that was stored."""
-        new = sum(one.created for one in made)
-        self.created += new
-        self.existing += len(made) - new
+    def add(self, batch: list[ImportLine], results: list[Enqueued]) -> None:
+        """Count a stored batch."""
+        created = sum(result.created for result in results)
+        self.created += created
+        self.existing += len(results) - created
         self.through = batch[-1].number
 
 
 def enqueue_lines(terminal: Terminal, source: str, defaults: dict[str, Any]) -> None:
-    """Enqueue every line of *source*; words that a line does not say come from *defaults*."""
+    """Enqueue every line of *source*; options missing from a line come from *defaults*."""
     tally = ImportTally()
     with ExitStack() as stack:
-        stream, total = stack.enter_context(_opened(source))
+        stream, total = stack.enter_context(_open_source(source))
         progress = stack.enter_context(_progress(terminal))
         bar = progress.add_task("enqueueing", total=total, jobs="")
         queue = stack.enter_context(terminal.queue(create=True))
@@ -72,30 +72,30 @@ def enqueue_lines(terminal: Terminal, source: str, defaults: dict[str, Any]) -> 
                 bar, advance=sum(line.size for line in batch), jobs=formatting.number(tally.stored, "job")
             )
     if not terminal.json:
-        terminal.line(_said(tally))
+        terminal.line(_summary(tally))
 
 
 def _send(terminal: Terminal, queue: Queue, batch: list[ImportLine], tally: ImportTally) -> None:
     try:
-        made = queue.enqueue_many([line.words for line in batch])
+        results = queue.enqueue_many([line.options for line in batch])
     except HoldfastError as error:
-        raise _located(error, batch, tally) from error
-    tally.add(batch, made)
+        raise _locate_error(error, batch, tally) from error
+    tally.add(batch, results)
     if terminal.json:
-        for line, one in zip(batch, made, strict=True):
-            terminal.emit({"line": line.number, "id": one.id, "created": one.created})
+        for line, result in zip(batch, results, strict=True):
+            terminal.emit({"line": line.number, "id": result.id, "created": result.created})
 
 
-def _located(error: HoldfastError, batch: list[ImportLine], tally: ImportTally) -> CommandError:
-    """Return *error* in terms of the file: the library counts within the batch, people count lines."""
-    told = errors.describe(error)
+def _locate_error(error: HoldfastError, batch: list[ImportLine], tally: ImportTally) -> CommandError:
+    """Return *error* with the line of the file in place of the index within the batch."""
+    described = errors.describe(error)
     where = f"lines {batch[0].number} to {batch[-1].number}" if len(batch) > 1 else f"line {batch[0].number}"
-    message = told.message
-    if isinstance(error, InvalidInput) and (found := _PLACE.match(error.field)):
+    message = described.message
+    if isinstance(error, InvalidInput) and (found := _INDEX.match(error.field)):
         where = f"line {batch[int(found[1])].number}"
         field = error.field[found.end() :]
         message = f"{field}: {error.problem}" if field else error.problem
-    return CommandError(f"{where}: {message}", hint=tally.resume, code=told.code, exit_code=told.exit_code)
+    return CommandError(f"{where}: {message}", hint=tally.resume, code=described.code, exit_code=described.exit_code)
 
 
 def _lines(stream: BinaryIO, defaults: dict[str, Any], tally: ImportTally) -> Iterator[ImportLine]:
@@ -104,40 +104,40 @@ def _lines(stream: BinaryIO, defaults: dict[str, Any], tally: ImportTally) -> It
         size += len(content)
         if content.strip():
             try:
-                words = {**defaults, **_words(content)}
+                options = {**defaults, **_parse_options(content)}
             except ValueError as error:
                 raise CommandError(f"line {number}: {error}", hint=tally.resume) from None
-            yield ImportLine(number, words, size)
+            yield ImportLine(number, options, size)
             size = 0
 
 
-def _words(content: bytes) -> dict[str, Any]:
+def _parse_options(content: bytes) -> dict[str, Any]:
     try:
-        words = params.parse_json(content.decode())
+        options = params.parse_json(content.decode())
     except UnicodeDecodeError:
         raise ValueError("not UTF-8 text") from None
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(words, dict):
-        raise ValueError('not an object with the words of enqueue, such as {"kind": "email.send", "payload": null}')
-    return _from_json(words)
+    if not isinstance(options, dict):
+        raise ValueError('not an object with the options of a job, such as {"kind": "email.send", "payload": null}')
+    return _convert_values(options)
 
 
-def _from_json(words: dict[str, Any]) -> dict[str, Any]:
-    """Turn what JSON cannot say, moments and backoffs, into what the library takes."""
-    readers = {"delay": params.duration, "run_at": params.moment, "deadline": params.duration_or_moment}
-    for word, reader in readers.items():
-        if isinstance(words.get(word), str):
+def _convert_values(options: dict[str, Any]) -> dict[str, Any]:
+    """Convert values that JSON cannot express: durations, timestamps and backoffs."""
+    readers = {"delay": params.duration, "run_at": params.timestamp, "deadline": params.duration_or_timestamp}
+    for name, reader in readers.items():
+        if isinstance(options.get(name), str):
             try:
-                words[word] = reader(words[word])
+                options[name] = reader(options[name])
             except ValueError as error:
-                raise ValueError(f"{word}: {error}") from None
-    if isinstance(words.get("backoff"), dict):
+                raise ValueError(f"{name}: {error}") from None
+    if isinstance(options.get("backoff"), dict):
         try:
-            words["backoff"] = Backoff(**words["backoff"])
+            options["backoff"] = Backoff(**options["backoff"])
         except TypeError:
-            raise ValueError("backoff: its words are base, factor, cap and jitter") from None
-    return words
+            raise ValueError("backoff: valid keys are base, factor, cap and jitter") from None
+    return options
 
 
 def _batches(lines: Iterator[ImportLine]) -> Iterator[list[ImportLine]]:
@@ -154,7 +154,7 @@ def _batches(lines: Iterator[ImportLine]) -> Iterator[list[ImportLine]]:
 
 
 @contextmanager
-def _opened(source: str) -> Iterator[tuple[BinaryIO, int | None]]:
+def _open_source(source: str) -> Iterator[tuple[BinaryIO, int | None]]:
     if source == "-":
         yield sys.stdin.buffer, None
         return
@@ -178,10 +178,10 @@ def _progress(terminal: Terminal) -> Progress:
         TimeRemainingColumn(),
         console=terminal.err,
         transient=True,
-        disable=not terminal.watched,
+        disable=not terminal.shows_progress,
     )
 
 
-def _said(tally: ImportTally) -> str:
-    existed = f"; {tally.existing:,} existed already" if tally.existing else ""
-    return f"enqueued {formatting.number(tally.created, 'job')}{existed}"
+def _summary(tally: ImportTally) -> str:
+    existing = f"; {tally.existing:,} existed already" if tally.existing else ""
+    return f"enqueued {formatting.number(tally.created, 'job')}{existing}"

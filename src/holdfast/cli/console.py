@@ -1,4 +1,4 @@
-"""The two streams as consoles: colours only on terminals and only if wanted, text shown as it is."""
+"""Rich consoles on the standard streams: styles only on terminals, and no markup in the text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TextIO
 
 from rich.console import Console
 
-# Output that no terminal shows is not cut to a width: whoever reads it wants all of it.
+# Output to a file or a pipe is not truncated.
 _WIDTH_UNBOUNDED = 10_000
 
 
 def console(stream: TextIO) -> Console:
-    """Return a console on *stream*. Markup, highlighting and emoji codes are off: a job may carry such characters."""
+    """Return a console on *stream*. Markup, highlighting and emoji codes are off: job data may contain them."""
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_UNBOUNDED
     return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)

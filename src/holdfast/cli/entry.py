@@ -1,4 +1,4 @@
-"""Where the command `holdfast` starts: it checks for the optional packages before anything needs them."""
+"""Entry point of the `holdfast` command. Checks that the optional packages are installed before importing them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> None:
     if not _installed():
         sys.stderr.write(f"{MISSING}\n")
         sys.exit(2)
-    # A terminal that cannot show a character gets a substitute for it rather than a crash.
+    # Substitute characters that the terminal's encoding cannot represent, instead of failing.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")

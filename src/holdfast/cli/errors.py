@@ -1,4 +1,4 @@
-"""How errors reach the user: one line saying what is wrong, one saying what to do, and a stable exit code."""
+"""Error output: one line with the message, one with a hint, and a stable exit code."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ MISUSED = 2
 UNAVAILABLE = 3
 TIMED_OUT = 4
 INTERRUPTED = 130
-CUT_OFF = 141
+BROKEN_PIPE = 141
 
 
-# The gaps are filled with what the error knows.
-_ADVICE: Final[dict[type[HoldfastError], str]] = {
-    JobNotFound: "'holdfast jobs list' shows the ids there are; finished jobs may have been pruned",
+# Format strings; the fields are attributes of the error.
+_HINTS: Final[dict[type[HoldfastError], str]] = {
+    JobNotFound: "'holdfast jobs list' shows existing ids; finished jobs may have been pruned",
     ArtifactNotFound: "holdfast jobs show {job_id}",
     LaneDraining: "holdfast lanes set {lane} --state active",
     KindRetired: "holdfast kinds restore {kind}",
-    EventsPruned: "go on with --after {horizon}, knowing of the gap",
+    EventsPruned: "continue with --after {horizon}; the events in between are deleted",
     Conflict: "holdfast jobs show {job_id}",
-    WaitTimeout: "the job goes on unharmed; wait again, perhaps with a longer --timeout",
-    OutcomeUnknown: "send the same command again: with an --id that is always safe",
-    HandlersStuck: "start it again; --processes, systemd or a container does so by itself",
-    StoreBusy: "another process is writing; try again in a moment",
+    WaitTimeout: "the job is not affected; wait again, or use a longer --timeout",
+    OutcomeUnknown: "repeat the command; with --id this is always safe",
+    HandlersStuck: "restart the worker; --processes, systemd or a container does so automatically",
+    StoreBusy: "another process is writing; try again",
     StoreFull: "free some space ('holdfast prune' deletes finished jobs), then try again",
-    StoreUnreachable: "check the path and its permissions; for a server, its host and port, and that it runs",
+    StoreUnreachable: "check the path and its permissions; for a server, its host and port, and that it is running",
     ReadOnlyStore: "check the permissions of the file and of its folder",
-    SchemaMismatch: "'holdfast migrate' brings an older schema up to date; a newer one needs a newer Holdfast",
+    SchemaMismatch: "'holdfast migrate' updates an older schema; a newer schema needs a newer Holdfast",
     StoreDamaged: "restore the file from a backup",
 }
 
 
-class CommandError(Exception):  # it is told, not caught by callers
-    """Something wrong that the command line itself noticed."""
+class CommandError(Exception):
+    """An error that a command detects itself."""
 
     def __init__(
         self, message: str, *, hint: str = "", code: str = "invalid_input", exit_code: int = MISUSED
@@ -75,8 +75,8 @@ class CommandError(Exception):  # it is told, not caught by callers
         self.exit_code = exit_code
 
 
-class Told(NamedTuple):
-    """An error in the form in which it is told."""
+class ErrorReport(NamedTuple):
+    """An error as it is printed."""
 
     code: str
     message: str
@@ -84,44 +84,44 @@ class Told(NamedTuple):
     exit_code: int
 
 
-def tell(error: Exception, *, as_json: bool) -> int:
-    """Write *error* to standard error, for people or for programs, and return the exit code."""
-    told = describe(error)
+def report_error(error: Exception, *, as_json: bool) -> int:
+    """Write *error* to standard error, as text or as JSON, and return the exit code."""
+    described = describe(error)
     if as_json:
-        click.echo(json.dumps({"error": {"code": told.code, "message": told.message}}), err=True)
-        return told.exit_code
+        click.echo(json.dumps({"error": {"code": described.code, "message": described.message}}), err=True)
+        return described.exit_code
     screen = console(sys.stderr)
-    for label, style, said in (("error:", "bold red", told.message), ("hint:", "cyan", told.hint)):
-        if said:
-            # A terminal would break lines within words. A command is left whole, to be copied.
-            whole = not screen.is_terminal or (label == "hint:" and "holdfast " in said)
-            screen.print(Text.assemble((label, style), " ", clean(said, keep="")), soft_wrap=whole)
-    return told.exit_code
+    for label, style, text in (("error:", "bold red", described.message), ("hint:", "cyan", described.hint)):
+        if text:
+            # Wrap at spaces: a terminal breaks lines anywhere. Commands stay on one line so that they can be copied.
+            unwrapped = not screen.is_terminal or (label == "hint:" and "holdfast " in text)
+            screen.print(Text.assemble((label, style), " ", clean(text, keep="")), soft_wrap=unwrapped)
+    return described.exit_code
 
 
-def describe(error: Exception) -> Told:
-    """Return the code, the message, the advice and the exit code for *error*, with credentials masked."""
-    told = _described(error)
-    return told._replace(message=mask_url(told.message), hint=mask_url(told.hint))
+def describe(error: Exception) -> ErrorReport:
+    """Return the code, the message, the hint and the exit code of *error*, with credentials masked."""
+    report = _report(error)
+    return report._replace(message=mask_url(report.message), hint=mask_url(report.hint))
 
 
-def _described(error: Exception) -> Told:
+def _report(error: Exception) -> ErrorReport:
     match error:
         case CommandError():
-            return Told(error.code, str(error), error.hint, error.exit_code)
+            return ErrorReport(error.code, str(error), error.hint, error.exit_code)
         case HoldfastError():
-            return Told(error.code, str(error), _advice(error), exit_code_of(error))
+            return ErrorReport(error.code, str(error), _hint(error), exit_code_of(error))
         case click.UsageError():
-            asked = error.ctx.command_path if error.ctx else "holdfast"
-            return Told("invalid_input", error.format_message(), f"see '{asked} --help'", MISUSED)
+            command = error.ctx.command_path if error.ctx else "holdfast"
+            return ErrorReport("invalid_input", error.format_message(), f"see '{command} --help'", MISUSED)
         case click.ClickException():
-            return Told("invalid_input", error.format_message(), "", MISUSED)
+            return ErrorReport("invalid_input", error.format_message(), "", MISUSED)
         case _:
-            return Told("invalid_input", str(error), "", MISUSED)
+            return ErrorReport("invalid_input", str(error), "", MISUSED)
 
 
 def exit_code_of(error: HoldfastError) -> int:
-    """Return the exit code that stands for this branch of the error tree."""
+    """Return the exit code of the error's class."""
     match error:
         case WaitTimeout():
             return TIMED_OUT
@@ -133,11 +133,11 @@ def exit_code_of(error: HoldfastError) -> int:
             return MISUSED
 
 
-def _advice(error: HoldfastError) -> str:
-    """Return what to do about *error*, ready to be typed where it is a command."""
-    words = {name: shlex.quote(str(value)) for name, value in vars(error).items() if value is not None}
+def _hint(error: HoldfastError) -> str:
+    """Return the hint for *error*, with values quoted for a shell."""
+    values = {name: shlex.quote(str(value)) for name, value in vars(error).items() if value is not None}
     try:
-        return _ADVICE.get(type(error), "").format(**words)
+        return _HINTS.get(type(error), "").format(**values)
     except KeyError:
-        # A conflict that names no job: there is none to look at.
+        # A Conflict may name no job.
         return ""

@@ -1,4 +1,4 @@
-"""`holdfast events`: the log of what happened to jobs, read once or followed."""
+"""`holdfast events`: print the event log once, or follow it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.5
 
 
 class Reader:
-    """Reads the log page by page and remembers how far it has come."""
+    """Reads the event log in pages and keeps the cursor of the last event."""
 
     def __init__(self, queue: Queue, after: str | None, tenant: str | None, limit: int | None) -> None:
         self._queue = queue
@@ -31,15 +31,15 @@ class Reader:
         self.cursor = after
 
     def read(self, *, follow: bool) -> Iterator[Event]:
-        """Yield events in order, up to the limit; without *follow* only those that are there."""
+        """Yield events in order, up to the limit; with *follow*, wait for new ones."""
         while self._left != 0:
             page = self._page()
             for event in page:
                 self.cursor = event.cursor
                 yield event
-                if self._counted():
+                if self._count_one():
                     return
-            # A page may be empty because all its events are another tenant's; only a cursor at rest is the end.
+            # A page without events may have skipped other tenants' events; the end is an unchanged cursor.
             at_end, self.cursor = page.cursor == self.cursor, page.cursor
             if at_end and not follow:
                 return
@@ -47,12 +47,12 @@ class Reader:
                 time.sleep(_POLL_SECONDS)
 
     def _page(self) -> EventPage:
-        few = self._left is not None and self._tenant is None
-        limit = min(self._left or _PAGE, _PAGE) if few else _PAGE
+        bounded = self._left is not None and self._tenant is None
+        limit = min(self._left or _PAGE, _PAGE) if bounded else _PAGE
         return self._queue.events(after=self.cursor, limit=limit, tenant=self._tenant)
 
-    def _counted(self) -> bool:
-        """Count one event and return whether that was the last one wanted."""
+    def _count_one(self) -> bool:
+        """Count one event and return whether the limit is reached."""
         if self._left is not None:
             self._left -= 1
         return self._left == 0
@@ -61,7 +61,7 @@ class Reader:
 @click.command(
     cls=Command,
     epilog="""
-    Each event has a cursor, shown by --json; --after CURSOR shows what came later.
+    Each event has a cursor, which --json shows; --after CURSOR starts after it.
     With --json every event is one line.
 
     Examples:
@@ -69,56 +69,56 @@ class Reader:
       holdfast events --follow --json | jq .name
     """,
 )
-@click.option("--after", metavar="CURSOR", help="Only events after this one. Default: from the oldest that is kept.")
+@click.option("--after", metavar="CURSOR", help="Only events after this one. Default: from the oldest event.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"How many at most. Default: {_LIMIT}; none with --follow.",
+    help=f"The maximum number of events. Default: {_LIMIT}; no limit with --follow.",
 )
 @click.option("--tenant", help="Only events of this tenant's jobs.")
-@click.option("--follow", is_flag=True, help="Go on showing events as they happen, until interrupted.")
+@click.option("--follow", is_flag=True, help="Wait for new events until interrupted.")
 @pass_terminal
 def events(terminal: Terminal, after: str | None, limit: int | None, tenant: str | None, follow: bool) -> None:
-    """Show what happened to jobs, in order."""
-    wanted = limit if limit is not None or follow else _LIMIT
+    """Print the events of jobs in order."""
+    max_events = limit if limit is not None or follow else _LIMIT
     with terminal.queue() as queue:
-        reader = Reader(queue, after, tenant, wanted)
+        reader = Reader(queue, after, tenant, max_events)
         shown = 0
         for event in reader.read(follow=follow):
             shown += 1
-            _tell(terminal, event)
+            _print_event(terminal, event)
     if not terminal.json:
-        _tell_end(terminal, reader.cursor, shown, wanted)
+        _print_end(terminal, reader.cursor, shown, max_events)
 
 
-def _tell(terminal: Terminal, event: Event) -> None:
+def _print_event(terminal: Terminal, event: Event) -> None:
     if terminal.json:
         terminal.emit(json_view.event(event))
         return
-    # A grid of its own for each event: what is too long for the terminal goes on below the job's id.
+    # One grid per event: text too long for the terminal continues below the job's id.
     line = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     line.add_column(no_wrap=True)
     line.add_column(no_wrap=True)
     about = Text(formatting.clean(f"{event.job_id}  {event.kind}", keep=""))
     about.append(f"  {formatting.clean(_details(event.details), keep='')}".rstrip(), "dim")
-    line.add_row(formatting.moment(event.at_ms), Text(f"{event.name:<9}", STATE_STYLES.get(event.name, "")), about)
+    line.add_row(formatting.timestamp(event.at_ms), Text(f"{event.name:<9}", STATE_STYLES.get(event.name, "")), about)
     terminal.show(line)
 
 
 def _details(details: dict[str, Any]) -> str:
-    """Return in short what an event knows beside its name, which tells the state already."""
+    """Return the details in one line, without the state, which the name of the event implies."""
     known = {key: value for key, value in details.items() if value is not None and key != "state"}
     failure_class, due_at_ms = known.pop("failure_class", None), known.pop("due_at_ms", None)
     if failure_class is not None:
         known["failure"] = f"{known.pop('failure_reason', '')} ({failure_class})"
     if due_at_ms is not None:
-        known["due"] = formatting.moment(due_at_ms)
+        known["due"] = formatting.timestamp(due_at_ms)
     return "  ".join(f"{key}={value}" for key, value in known.items())
 
 
-def _tell_end(terminal: Terminal, cursor: str | None, shown: int, wanted: int | None) -> None:
+def _print_end(terminal: Terminal, cursor: str | None, shown: int, max_events: int | None) -> None:
     if not shown:
         terminal.note("no events")
-    elif shown == wanted:
+    elif shown == max_events:
         terminal.note(f"there may be more: --after {cursor}")

@@ -1,4 +1,4 @@
-"""Words and figures for people: ages, durations, moments, sizes, and text made safe to show."""
+"""Format ages, durations, timestamps and sizes, and make text safe to print on a terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from holdfast import Failure
 
-# What text from a job must not do to a terminal: move the cursor, change the title, end a line, reverse or hide text.
-# These are the control, format, line and paragraph characters of Unicode and surrogates, but for the two that join
-# letters and emoji (U+200C, U+200D) and for format characters that are visible themselves, as U+06DD is.
+# Characters that move a terminal's cursor, change its title, end a line, or reverse or hide text: Unicode's control,
+# format, line and paragraph characters and surrogates, except the two that join letters and emoji (U+200C, U+200D)
+# and visible format characters such as U+06DD.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ud800-\udfff\ufeff"
     "\ufff9-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
@@ -19,18 +19,18 @@ _SIZES = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
 def clean(text: str, keep: str = "\n\t") -> str:
-    """Return *text* with everything but *keep* that could steer a terminal replaced."""
+    """Return *text* with every unsafe character that is not in *keep* replaced."""
     return _UNSAFE.sub(lambda found: found[0] if found[0] in keep else "\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(text: str) -> str:
-    """Return the first line of *text* that says something, safe to show."""
+    """Return the first line of *text* that is not blank, safe to print."""
     lines = (clean(line, keep="").strip() for line in text.splitlines())
     return next((line for line in lines if line), "")
 
 
 def duration(milliseconds: float) -> str:
-    """Return a length of time in its two largest units: `340ms`, `12s`, `3m 5s`, `2d 4h`."""
+    """Return a duration in its two largest units: `340ms`, `12s`, `3m 5s`, `2d 4h`."""
     if milliseconds < 1_000:
         return f"{max(milliseconds, 0):.0f}ms"
     if milliseconds < 10_000:
@@ -39,31 +39,31 @@ def duration(milliseconds: float) -> str:
 
 
 def age(at_ms: int, now_ms: int) -> str:
-    """Return how long ago a moment was in its largest unit: `now`, `12s`, `3m`, `2d`."""
+    """Return the age of a timestamp in its largest unit: `now`, `12s`, `3m`, `2d`."""
     passed = (now_ms - at_ms) // 1000
     return _in_units(passed, 1) if passed >= 1 else "now"
 
 
 def relative(at_ms: int, now_ms: int) -> str:
-    """Return a moment seen from now: `in 5m`, `now`, `3s ago`."""
+    """Return a timestamp relative to now: `in 5m`, `now`, `3s ago`."""
     if at_ms > now_ms:
         return f"in {_in_units(max((at_ms - now_ms + 999) // 1000, 1), 1)}"
     passed = age(at_ms, now_ms)
     return passed if passed == "now" else f"{passed} ago"
 
 
-def moment(at_ms: int) -> str:
-    """Return a moment as UTC, to the second."""
+def timestamp(at_ms: int) -> str:
+    """Return a timestamp in UTC, to the second."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def both(at_ms: int, now_ms: int) -> str:
-    """Return a moment as UTC and as seen from now."""
-    return f"{moment(at_ms)} ({relative(at_ms, now_ms)})"
+    """Return a timestamp in UTC and relative to now."""
+    return f"{timestamp(at_ms)} ({relative(at_ms, now_ms)})"
 
 
 def size(count: int) -> str:
-    """Return a number of bytes: `512 B`, `1.4 MB`."""
+    """Return a size in bytes: `512 B`, `1.4 MB`."""
     for unit, name in _SIZES:
         if count >= unit:
             return f"{count / unit:.1f} {name}"

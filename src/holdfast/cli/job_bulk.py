@@ -1,4 +1,4 @@
-"""Many jobs by filter: count them, ask, then cancel or requeue them page by page."""
+"""Cancel or requeue all jobs that match filters: count them, ask for confirmation, then process them in pages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from holdfast.cli.terminal import Terminal
 _PAGE = 1_000
 
 
-def given(filters: dict[str, Any]) -> dict[str, Any]:
-    """Return the filters that were given, as `Queue.jobs` and `Queue.tally` take them."""
+def given_filters(filters: dict[str, Any]) -> dict[str, Any]:
+    """Return the filters that are set, as arguments of `Queue.jobs` and `Queue.tally`."""
     return {name: value for name, value in filters.items() if value not in {None, ()}}
 
 
 def check_choice(job_ids: tuple[str, ...], filters: dict[str, Any], verb: str, *, dry_run: bool) -> None:
-    """Raise unless a command names either jobs or filters."""
+    """Raise unless the command names either jobs or filters."""
     hint = f"holdfast jobs {verb} ID..., or holdfast jobs {verb} --kind KIND [--lane LANE] [--older-than 7d]"
     if job_ids and filters:
         raise CommandError("name jobs or filters, not both", hint=hint)
@@ -30,10 +30,10 @@ def check_choice(job_ids: tuple[str, ...], filters: dict[str, Any], verb: str, *
         raise CommandError(f"name the jobs to {verb}, or filters that choose them", hint=hint)
 
 
-def proceeds(
+def confirm(
     terminal: Terminal, queue: Queue, filters: dict[str, Any], verb: str, *, dry_run: bool, yes: bool
 ) -> bool:
-    """Return whether to go on: count first, show the numbers, and ask unless *yes*."""
+    """Return whether to proceed. Counts the jobs, prints the counts and asks, unless *yes*."""
     if yes and not dry_run:
         return True
     with terminal.busy("counting"):
@@ -81,16 +81,16 @@ def _pages(queue: Queue, filters: dict[str, Any]) -> Iterator[list[str]]:
             return
 
 
-def _show(terminal: Terminal, found: list[Tally], said: str) -> None:
+def _show(terminal: Terminal, found: list[Tally], summary: str) -> None:
     if terminal.json:
         terminal.emit({"jobs": sum(one.jobs for one in found), "tally": [json_view.tally(one) for one in found]})
         return
     if found:
         columns = [
-            Column("LANE", [one.lane for one in found], floor=8),
-            Column("KIND", [one.kind for one in found], floor=12),
+            Column("LANE", [one.lane for one in found], min_width=8),
+            Column("KIND", [one.kind for one in found], min_width=12),
             Column("STATE", [one.state for one in found], states=True),
             Column("JOBS", [f"{one.jobs:,}" for one in found], justify="right"),
         ]
         terminal.show(table(columns, terminal.out.width))
-    terminal.line(said)
+    terminal.line(summary)

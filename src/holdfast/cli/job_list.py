@@ -9,7 +9,7 @@ from holdfast.cli.terminal import Terminal
 
 
 def draw(terminal: Terminal, page: JobPage) -> None:
-    """Show a page of jobs, and how to get the next."""
+    """Print a page of jobs and the option for the next page."""
     if not page.jobs:
         terminal.note("no jobs match")
     else:
@@ -19,27 +19,27 @@ def draw(terminal: Terminal, page: JobPage) -> None:
 
 
 def columns(jobs: tuple[Job, ...], now_ms: int) -> list[Column]:
-    """Return what the table shows of *jobs*; what all have by default is left out.
+    """Return the table's columns. A column is left out if all its cells have the default value.
 
-    On a narrow terminal the ids give way to the notes, which say why a job failed: the number names the job as well.
+    A narrow terminal shows the notes, which say why a job failed, rather than the ids: the number identifies the job.
     """
     return [
         Column("#", [str(job.seq) for job in jobs], justify="right"),
         Column("ID", [job.id for job in jobs], rank=6),
         Column("STATE", [job.state for job in jobs], states=True),
-        Column("KIND", [job.kind for job in jobs], floor=12),
-        Column("LANE", [job.lane for job in jobs], rank=2, floor=8, silent="default"),
-        Column("TENANT", [job.tenant for job in jobs], rank=2, floor=8, silent="default"),
-        Column("SESSION", [job.session or "" for job in jobs], rank=2, floor=10, silent=""),
-        Column("PRIO", [str(job.priority) for job in jobs], rank=4, silent="0", justify="right"),
+        Column("KIND", [job.kind for job in jobs], min_width=12),
+        Column("LANE", [job.lane for job in jobs], rank=2, min_width=8, hide_if="default"),
+        Column("TENANT", [job.tenant for job in jobs], rank=2, min_width=8, hide_if="default"),
+        Column("SESSION", [job.session or "" for job in jobs], rank=2, min_width=10, hide_if=""),
+        Column("PRIO", [str(job.priority) for job in jobs], rank=4, hide_if="0", justify="right"),
         Column("TRY", [f"{job.attempt}/{job.max_attempts}" for job in jobs], rank=5, justify="right"),
         Column("AGE", [formatting.age(job.enqueued_at_ms, now_ms) for job in jobs], rank=3, justify="right"),
-        Column("NOTE", [note(job, now_ms) for job in jobs], rank=1, floor=40, silent="", style="dim"),
+        Column("NOTE", [note(job, now_ms) for job in jobs], rank=1, min_width=40, hide_if="", style="dim"),
     ]
 
 
 def note(job: Job, now_ms: int) -> str:
-    """Return in a few words what matters about a job in its state."""
+    """Return a short note about a job, depending on its state."""
     match job.state:
         case "running":
             return _running(job, now_ms)

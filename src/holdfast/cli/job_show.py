@@ -1,4 +1,4 @@
-"""Everything about one job, for people."""
+"""Print all properties of one job as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw(
     artifacts: list[ArtifactInfo],
     unserved: UnservedReason | None = None,
 ) -> None:
-    """Show the job's properties, then each body that it has under its own heading."""
+    """Print the job's properties, then payload, result, failure, attempts and artifacts under headings."""
     terminal.show(_properties(job, terminal.now_ms))
     if unserved is not None:
         terminal.line(f"a job of {job.kind} in lane {job.lane}: {reason_text(unserved, job.requires, 1)}", "yellow")
@@ -49,14 +49,14 @@ def _properties(job: Job, now_ms: int) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, value in _named(job, now_ms):
+    for name, value in _property_rows(job, now_ms):
         style = STATE_STYLES[job.state] if name == "state" else ""
         grid.add_row(name, Text(formatting.clean(value, keep=""), style))
     return grid
 
 
-def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Yield the properties worth a line: those every job has, and those this one was given."""
+def _property_rows(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Yield the name and value of each property; optional ones only if they are set."""
     yield "id", job.id
     yield "number", str(job.seq)
     yield "state", job.state + (" (cancel requested)" if job.cancel_requested and not job.finished else "")
@@ -69,7 +69,7 @@ def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
         yield from _entry(job, job.entry)
     yield "attempts", f"{job.attempt} of {job.max_attempts}{' (the last expired)' if job.suspect else ''}"
     yield "epoch", str(job.epoch)
-    yield from _moments(job, now_ms)
+    yield from _timestamps(job, now_ms)
     optional = (
         ("worker", job.worker),
         *_progress(job),
@@ -86,14 +86,14 @@ def _named(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
 
 
 def _progress(job: Job) -> tuple[tuple[str, str | None], ...]:
-    """Return how far the job is or came; of a job that is done its last report says nothing more."""
+    """Return the last reported progress, except for a job that is done."""
     if job.state == "done":
         return ()
     return ("phase", job.phase), ("progress", None if job.percent is None else f"{int(job.percent)} %")
 
 
 def _entry(job: Job, entry: SessionEntry) -> Iterator[tuple[str, str]]:
-    """Yield what makes the job an entry of a session, in place of a priority, which does not apply there."""
+    """Yield the properties of a session entry. It has no priority."""
     yield "session", f"{entry.session} (entry {job.enqueue_seq})"
     yield "work class", entry.work_class
     yield "delivery", entry.delivery
@@ -102,7 +102,7 @@ def _entry(job: Job, entry: SessionEntry) -> Iterator[tuple[str, str]]:
     yield from ((name, value) for name, value in optional if value)
 
 
-def _moments(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
+def _timestamps(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
     yield "enqueued", formatting.both(job.enqueued_at_ms, now_ms)
     if job.state in {"scheduled", "ready"}:
         yield "due", formatting.both(job.due_at_ms, now_ms)
@@ -121,8 +121,8 @@ def _pairs(pairs: dict[str, str]) -> str:
 
 
 def _failure(failure: Failure) -> str:
-    said = f"{failure.reason} ({failure.failure_class}): {failure.message}"
-    return f"{said}\n{failure.traceback.rstrip()}" if failure.traceback else said
+    text = f"{failure.reason} ({failure.failure_class}): {failure.message}"
+    return f"{text}\n{failure.traceback.rstrip()}" if failure.traceback else text
 
 
 def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
@@ -130,11 +130,14 @@ def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
         Column("EPOCH", [str(one.epoch) for one in attempts], justify="right"),
         Column("TRY", [str(one.number) for one in attempts], justify="right", rank=2),
         Column("OUTCOME", [one.outcome or "running" for one in attempts], states=True),
-        Column("WORKER", [one.worker for one in attempts], floor=12),
-        Column("STARTED", [formatting.moment(one.started_at_ms) for one in attempts], rank=1),
+        Column("WORKER", [one.worker for one in attempts], min_width=12),
+        Column("STARTED", [formatting.timestamp(one.started_at_ms) for one in attempts], rank=1),
         Column("TOOK", [_took(one, terminal.now_ms) for one in attempts], justify="right"),
         Column(
-            "WHY", [formatting.failure(one.failure) if one.failure else "" for one in attempts], floor=12, silent=""
+            "WHY",
+            [formatting.failure(one.failure) if one.failure else "" for one in attempts],
+            min_width=12,
+            hide_if="",
         ),
     ]
     return table(columns, terminal.out.width - 2)
@@ -148,7 +151,7 @@ def _artifacts(artifacts: list[ArtifactInfo], terminal: Terminal) -> Table:
     columns = [
         Column("NAME", [one.name for one in artifacts]),
         Column("SIZE", [formatting.size(one.size) for one in artifacts], justify="right"),
-        Column("TYPE", [one.media_type for one in artifacts], floor=12),
+        Column("TYPE", [one.media_type for one in artifacts], min_width=12),
         Column("STORED", [formatting.both(one.created_at_ms, terminal.now_ms) for one in artifacts], rank=1),
     ]
     return table(columns, terminal.out.width - 2)
@@ -173,8 +176,8 @@ def _indented(content: Text | Table) -> Padding:
     return Padding(content, (0, 0, 0, 2), expand=False)
 
 
-def deliver(terminal: Terminal, artifact: Artifact, output: str) -> None:
-    """Write *artifact* to *output*, a path or `-`, and say so where that leaves standard output free."""
+def write_artifact(terminal: Terminal, artifact: Artifact, output: str) -> None:
+    """Write *artifact* to *output*, a path or `-` for standard output."""
     about = {"name": artifact.name, "media_type": artifact.media_type, "size": len(artifact.data)}
     if output != "-":
         _write(Path(output), artifact.data)
@@ -185,7 +188,7 @@ def deliver(terminal: Terminal, artifact: Artifact, output: str) -> None:
     elif terminal.json:
         terminal.emit({**about, "data_base64": base64.b64encode(artifact.data).decode()})
     else:
-        _refuse_binary(terminal, artifact)
+        _check_printable(terminal, artifact)
         sys.stdout.buffer.write(artifact.data)
         sys.stdout.buffer.flush()
 
@@ -197,7 +200,7 @@ def _write(path: Path, data: bytes) -> None:
         raise CommandError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
-def _refuse_binary(terminal: Terminal, artifact: Artifact) -> None:
+def _check_printable(terminal: Terminal, artifact: Artifact) -> None:
     if not terminal.out.is_terminal:
         return
     try:
@@ -206,6 +209,6 @@ def _refuse_binary(terminal: Terminal, artifact: Artifact) -> None:
         shown = "\0"
     if formatting.clean(shown, keep="\n\t\r") != shown:
         raise CommandError(
-            f"artifact {artifact.name!r} is not plain text and would upset the terminal",
-            hint="write it to a file with -o FILE, or pipe it on",
+            f"artifact {artifact.name!r} is not plain text and could corrupt the terminal",
+            hint="write it to a file with -o FILE, or pipe it to another command",
         )

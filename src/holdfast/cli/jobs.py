@@ -1,4 +1,4 @@
-"""`holdfast jobs`: list, show, cancel, requeue, change the priority of, wait for, and fetch the artifacts of jobs."""
+"""`holdfast jobs`: list, show, cancel, requeue and wait for jobs, change priorities, and fetch artifacts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from holdfast.domain.job import FINISHED, STATES
 from holdfast.domain.serving import UnservedReason, unserved_reason
 
 FAILURE_CLASSES = get_args(FailureClass)
-# As many ids as one call of the library takes.
-_REQUEUE_AT_ONCE = 1_000
+# The limit of one call of `Queue.requeue_many`.
+_REQUEUE_BATCH = 1_000
 _UNFINISHED = tuple(state for state in STATES if state not in FINISHED)
 _REQUEUED = ("failed", "cancelled")
 
 
 def _filters(states: tuple[str, ...]) -> Callable[[F], F]:
-    """Return a decorator that gives a command the options which choose many jobs."""
+    """Return a decorator that adds the filter options to a command."""
 
     def decorate(command: F) -> F:
         for option in (
-            click.option("--older-than", type=params.DURATION, metavar="TIME", help="Only jobs of this age: 1h, 7d."),
+            click.option(
+                "--older-than", type=params.DURATION, metavar="DURATION", help="Only jobs older than this: 1h, 7d."
+            ),
             click.option("--tenant", help="Only jobs of this tenant."),
             click.option("--lane", help="Only jobs of this lane."),
             click.option("--kind", help="Only jobs of this kind."),
@@ -44,8 +46,8 @@ def _filters(states: tuple[str, ...]) -> Callable[[F], F]:
     return decorate
 
 
-def found(queue: Queue, job_id: str) -> Job:
-    """Return the job that was named by its id, or by its number as `1042` or `#1042`."""
+def find_job(queue: Queue, job_id: str) -> Job:
+    """Return the job with this id, or with this number as `1042` or `#1042`."""
     try:
         return queue.get(job_id)
     except JobNotFound:
@@ -68,14 +70,15 @@ def found(queue: Queue, job_id: str) -> Job:
     """,
 )
 def jobs() -> None:
-    """Look at jobs and steer them."""
+    """Inspect and control jobs."""
 
 
 @jobs.command(
     "list",
     epilog="""
-    One finished state is listed by its end; all else by enqueue order. The age of a
-    job counts from its end, or from its enqueueing if it has not finished.
+    If --state names one finished state, jobs are listed by finish time, else by
+    enqueue order. A job's age counts from its finish time, or from its enqueueing
+    if it has not finished.
 
     Examples:
       holdfast jobs list --state failed --failure-class transient
@@ -84,15 +87,15 @@ def jobs() -> None:
     """,
 )
 @_filters(STATES)
-@click.option("--failure-class", type=click.Choice(FAILURE_CLASSES), help="Only jobs that failed in this way.")
+@click.option("--failure-class", type=click.Choice(FAILURE_CLASSES), help="Only jobs with this failure class.")
 @click.option("--session", help="Only entries of this session, of --tenant or the default tenant.")
-@click.option("--limit", type=int, default=50, show_default=True, help="How many at most, up to 1000.")
-@click.option("--after", metavar="CURSOR", help="Go on from where the last page ended.")
+@click.option("--limit", type=int, default=50, show_default=True, help="The maximum number of jobs, up to 1000.")
+@click.option("--after", metavar="CURSOR", help="Start after the last page; its output names the cursor.")
 @pass_terminal
 def list_(terminal: Terminal, /, **filters: Any) -> None:
     """List jobs, newest first."""
     with terminal.queue() as queue:
-        page = queue.jobs(**job_bulk.given(filters))
+        page = queue.jobs(**job_bulk.given_filters(filters))
     if terminal.json:
         terminal.emit({"jobs": [json_view.job(job) for job in page], "cursor": page.cursor})
     else:
@@ -110,26 +113,26 @@ def list_(terminal: Terminal, /, **filters: Any) -> None:
 @click.argument("job_id", metavar="ID")
 @pass_terminal
 def show(terminal: Terminal, job_id: str) -> None:
-    """Show everything about one job.
+    """Show one job.
 
-    Its properties, payload, result, failure with traceback, attempts and artifacts.
+    Prints its properties, payload, result, failure with traceback, attempts and artifacts.
     """
     with terminal.queue() as queue:
-        job = found(queue, job_id)
+        job = find_job(queue, job_id)
         attempts, artifacts = queue.attempts(job.id), queue.artifacts(job.id)
-        waits = _unserved_reason(queue, job)
+        unserved = _unserved_reason(queue, job)
     if terminal.json:
         rest = {
             "attempts": [json_view.attempt(one) for one in attempts],
             "artifacts": [json_view.artifact(a) for a in artifacts],
         }
-        terminal.emit({"job": json_view.job(job), **rest, "unserved": waits})
+        terminal.emit({"job": json_view.job(job), **rest, "unserved": unserved})
     else:
-        job_show.draw(terminal, job, attempts, artifacts, waits)
+        job_show.draw(terminal, job, attempts, artifacts, unserved)
 
 
 def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
-    """Return why no live worker takes a job that waits, if none does."""
+    """Return why no live worker takes a waiting job, or None."""
     if job.state not in {"ready", "scheduled"}:
         return None
     paused = {lane.name for lane in queue.lanes() if lane.state == "paused"}
@@ -139,7 +142,7 @@ def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
 
 @jobs.command(
     epilog="""
-    Name jobs, or choose them with filters: then it counts them and asks first.
+    Name jobs, or select them with filters; filters ask for confirmation first.
 
     Examples:
       holdfast jobs cancel order-42 order-43
@@ -151,29 +154,29 @@ def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
 @click.argument("job_ids", metavar="[ID...]", nargs=-1)
 @_filters(_UNFINISHED)
 @click.option(
-    "--force", is_flag=True, help="Take a running job from its worker at once instead of asking it to stop."
+    "--force", is_flag=True, help="Cancel running jobs at once instead of requesting it from their workers."
 )
 @destructive
 @pass_terminal
 def cancel(
     terminal: Terminal, /, job_ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **filters: Any
 ) -> None:
-    """Cancel waiting jobs at once; ask running ones to stop."""
-    chosen = job_bulk.given(filters)
+    """Cancel waiting jobs at once, and request cancellation of running ones."""
+    chosen = job_bulk.given_filters(filters)
     job_bulk.check_choice(job_ids, chosen, "cancel", dry_run=dry_run)
     if job_ids:
         _cancel_named(terminal, job_ids, force=force)
         return
-    terminal.refuse_unattended(allowed=dry_run or yes)
+    terminal.require_confirmation(allowed=dry_run or yes)
     chosen.setdefault("state", _UNFINISHED)
     with terminal.queue() as queue:
-        if job_bulk.proceeds(terminal, queue, chosen, "cancel", dry_run=dry_run, yes=yes):
+        if job_bulk.confirm(terminal, queue, chosen, "cancel", dry_run=dry_run, yes=yes):
             with terminal.busy("cancelling"):
                 report = job_bulk.cancel(queue, chosen, force=force)
-            _tell_cancelled_many(terminal, report)
+            _print_cancelled_many(terminal, report)
 
 
-def _tell_cancelled_many(terminal: Terminal, report: CancelReport) -> None:
+def _print_cancelled_many(terminal: Terminal, report: CancelReport) -> None:
     if terminal.json:
         terminal.emit(json_view.cancel_report(report))
         return
@@ -189,17 +192,17 @@ def _cancel_named(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) 
     with terminal.queue() as queue:
         for job_id in job_ids:
             try:
-                cancelled.append(queue.cancel(found(queue, job_id).id, force=force))
+                cancelled.append(queue.cancel(find_job(queue, job_id).id, force=force))
             except Refused as error:
                 if len(job_ids) == 1:
                     raise
                 refused.append((job_id, error))
-    _tell_cancelled(terminal, cancelled, refused)
+    _print_cancelled(terminal, cancelled, refused)
     if refused:
-        raise _partly("cancelled", len(refused), len(job_ids))
+        raise _partial_failure("cancelled", len(refused), len(job_ids))
 
 
-def _tell_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tuple[str, HoldfastError]]) -> None:
+def _print_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tuple[str, HoldfastError]]) -> None:
     if terminal.json:
         ended = [job.id for job in cancelled if job.state == "cancelled"]
         asked = [job.id for job in cancelled if job.state != "cancelled"]
@@ -210,15 +213,15 @@ def _tell_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tupl
         if job.state == "cancelled":
             terminal.line(f"cancelled {job.id}")
         else:
-            terminal.line(f"asked {job.id} to stop; {job.worker} is running it (--force takes it away at once)")
+            terminal.line(f"asked {job.id} to stop; {job.worker} is running it (--force cancels it at once)")
     for job_id, error in refused:
         terminal.line(f"not cancelled: {job_id}: {error}", "red")
 
 
 @jobs.command(
     epilog="""
-    Name jobs, or choose them with filters: then it counts them and asks first.
-    A requeued job has all its attempts again and no deadline.
+    Name jobs, or select them with filters; filters ask for confirmation first.
+    A requeued job starts again with attempt 1 and without a deadline.
 
     Examples:
       holdfast jobs requeue order-42 order-43
@@ -227,8 +230,8 @@ def _tell_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tupl
     """
 )
 @click.argument("job_ids", metavar="[ID...]", nargs=-1)
-@click.option("--failed", is_flag=True, help="Every failed job that matches; the same as --state failed.")
-@click.option("--transient-only", is_flag=True, help="Only jobs that may succeed if they are tried again.")
+@click.option("--failed", is_flag=True, help="The same as --state failed.")
+@click.option("--transient-only", is_flag=True, help="Only jobs with a transient failure.")
 @_filters(_REQUEUED)
 @destructive
 @pass_terminal
@@ -244,7 +247,7 @@ def requeue(
     **filters: Any,
 ) -> None:
     """Make failed or cancelled jobs ready again."""
-    chosen = job_bulk.given(filters)
+    chosen = job_bulk.given_filters(filters)
     if failed:
         chosen["state"] = ("failed", *chosen.get("state", ()))
     if transient_only:
@@ -253,43 +256,43 @@ def requeue(
     if job_ids:
         _requeue_named(terminal, job_ids)
         return
-    terminal.refuse_unattended(allowed=dry_run or yes)
+    terminal.require_confirmation(allowed=dry_run or yes)
     chosen.setdefault("state", ("failed",))
     with terminal.queue() as queue:
-        if job_bulk.proceeds(terminal, queue, chosen, "requeue", dry_run=dry_run, yes=yes):
+        if job_bulk.confirm(terminal, queue, chosen, "requeue", dry_run=dry_run, yes=yes):
             with terminal.busy("requeueing"):
                 requeued = job_bulk.requeue(queue, chosen)
-            _tell_requeued(terminal, requeued, each=False)
+            _print_requeued(terminal, requeued, each=False)
 
 
 def _requeue_named(terminal: Terminal, job_ids: tuple[str, ...]) -> None:
     with terminal.queue() as queue:
         if len(job_ids) == 1:
-            requeued = Requeued([queue.requeue(found(queue, job_ids[0]).id).id], [])
+            requeued = Requeued([queue.requeue(find_job(queue, job_ids[0]).id).id], [])
         else:
             ids = [_id_of(queue, job_id) for job_id in job_ids]
-            parts = range(0, len(ids), _REQUEUE_AT_ONCE)
-            requeued = _joined([queue.requeue_many(ids[at : at + _REQUEUE_AT_ONCE]) for at in parts])
-    _tell_requeued(terminal, requeued, each=True)
+            parts = range(0, len(ids), _REQUEUE_BATCH)
+            requeued = _merge([queue.requeue_many(ids[at : at + _REQUEUE_BATCH]) for at in parts])
+    _print_requeued(terminal, requeued, each=True)
     if requeued.skipped:
-        raise _partly("requeued", len(requeued.skipped), len(job_ids))
+        raise _partial_failure("requeued", len(requeued.skipped), len(job_ids))
 
 
 def _id_of(queue: Queue, job_id: str) -> str:
-    """Return the id of the job that was named, or what was typed if there is none: it is reported with the rest."""
+    """Return the id of the named job. If it does not exist, return *job_id*, which is then reported as skipped."""
     try:
-        return found(queue, job_id).id
+        return find_job(queue, job_id).id
     except JobNotFound:
         return job_id
 
 
-def _joined(parts: list[Requeued]) -> Requeued:
+def _merge(parts: list[Requeued]) -> Requeued:
     requeued = [job_id for part in parts for job_id in part.requeued]
     skipped: list[Skipped] = [one for part in parts for one in part.skipped]
     return Requeued(requeued, skipped)
 
 
-def _tell_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> None:
+def _print_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> None:
     if terminal.json:
         terminal.emit(json_view.requeued(requeued))
         return
@@ -302,7 +305,7 @@ def _tell_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> Non
 
 
 @jobs.command(
-    context_settings={"ignore_unknown_options": True},  # so that a negative number is not taken for an option
+    context_settings={"ignore_unknown_options": True},  # accept a negative number as an argument
     epilog="""
     Examples:
       holdfast jobs priority order-42 10
@@ -313,9 +316,9 @@ def _tell_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> Non
 @click.argument("priority", metavar="N", type=int)
 @pass_terminal
 def priority(terminal: Terminal, job_id: str, priority: int) -> None:
-    """Change the priority of an unfinished job; higher goes first."""
+    """Change the priority of an unfinished job; higher priorities run first."""
     with terminal.queue() as queue:
-        job = queue.reprioritize(found(queue, job_id).id, priority)
+        job = queue.reprioritize(find_job(queue, job_id).id, priority)
     if terminal.json:
         terminal.emit({"job": json_view.job(job)})
     else:
@@ -324,8 +327,8 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
 
 @jobs.command(
     epilog="""
-    Prints the result of the job as JSON. Exits with 0 if the job is done, 1 if it
-    ended otherwise, 4 if the time ran out.
+    Prints the job's result as JSON. Exits with 0 if the job is done, 1 if it ended
+    otherwise, 4 on a timeout.
 
     Examples:
       holdfast jobs wait order-42 --timeout 5m
@@ -333,12 +336,14 @@ def priority(terminal: Terminal, job_id: str, priority: int) -> None:
     """
 )
 @click.argument("job_id", metavar="ID")
-@click.option("--timeout", type=params.DURATION, default="1m", show_default=True, metavar="TIME", help="How long.")
+@click.option(
+    "--timeout", type=params.DURATION, default="1m", show_default=True, metavar="DURATION", help="How long to wait."
+)
 @pass_terminal
 def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
     """Wait until a job has finished and print its result."""
     with terminal.queue() as queue, terminal.busy(f"waiting for {job_id}"):
-        job = queue.wait(found(queue, job_id).id, timeout=timeout)
+        job = queue.wait(find_job(queue, job_id).id, timeout=timeout)
     if terminal.json:
         terminal.emit({"job": json_view.job(job)})
     else:
@@ -351,7 +356,7 @@ def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
 
 @jobs.command(
     epilog="""
-    With --json the bytes come as base64 in data_base64, unless -o names a file.
+    With --json and without -o, data_base64 holds the content as base64.
 
     Examples:
       holdfast jobs artifact order-42 invoice.pdf -o invoice.pdf
@@ -361,17 +366,17 @@ def wait(terminal: Terminal, job_id: str, timeout: float) -> int:
 @click.argument("job_id", metavar="ID")
 @click.argument("name")
 @click.option(
-    "-o", "--output", metavar="FILE", default="-", help="Where to write it; - is standard output (default)."
+    "-o", "--output", metavar="FILE", default="-", help="The file to write; - is standard output (default)."
 )
 @pass_terminal
 def artifact(terminal: Terminal, job_id: str, name: str, output: str) -> None:
     """Fetch one artifact of a job."""
     with terminal.queue() as queue:
-        fetched = queue.artifact(found(queue, job_id).id, name)
-    job_show.deliver(terminal, fetched, output)
+        fetched = queue.artifact(find_job(queue, job_id).id, name)
+    job_show.write_artifact(terminal, fetched, output)
 
 
-def _partly(verb: str, missed: int, asked: int) -> CommandError:
+def _partial_failure(verb: str, failed: int, total: int) -> CommandError:
     return CommandError(
-        f"{missed} of {formatting.number(asked, 'job')} could not be {verb}", code="refused", exit_code=errors.REFUSED
+        f"{failed} of {formatting.number(total, 'job')} could not be {verb}", code="refused", exit_code=errors.REFUSED
     )

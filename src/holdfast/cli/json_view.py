@@ -1,4 +1,4 @@
-"""How things look as JSON: snake_case, moments as `*_at_ms`, bodies decoded. Lease tokens and digests stay inside."""
+"""Convert results to JSON documents: snake_case keys, timestamps as `*_at_ms`; no lease tokens and no digests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Document: TypeAlias = dict[str, Any]
 
 
 def job(one: Job) -> Document:
-    """Return all of a job that others may see."""
+    """Return the public fields of a job."""
     return {
         "id": one.id,
         "number": one.seq,
@@ -69,12 +69,12 @@ def job(one: Job) -> Document:
 
 
 def entry(one: Job) -> Document | None:
-    """Return what makes a job an entry of a session, or nothing where it is none."""
+    """Return the session entry of a job, or None."""
     return None if one.entry is None else {**one.entry._asdict(), "enqueue_seq": one.enqueue_seq}
 
 
 def failure(one: Failure | None) -> Document | None:
-    """Return a failure, or nothing where there is none."""
+    """Return a failure, or None."""
     if one is None:
         return None
     return {
@@ -86,7 +86,7 @@ def failure(one: Failure | None) -> Document | None:
 
 
 def backoff(one: Backoff) -> Document:
-    """Return the pauses between attempts."""
+    """Return the backoff settings."""
     base_ms, cap_ms = (_milliseconds(value) for value in (one.base, one.cap))
     return {"base_ms": base_ms, "factor": one.factor, "cap_ms": cap_ms, "jitter": one.jitter}
 
@@ -106,12 +106,12 @@ def attempt(one: Attempt) -> Document:
 
 
 def artifact(one: ArtifactInfo) -> Document:
-    """Return what is known of an artifact, without its bytes."""
+    """Return the properties of an artifact, without its content."""
     return dict(one._asdict())
 
 
 def event(one: Event) -> Document:
-    """Return one event with the cursor to read on from."""
+    """Return one event, with its cursor."""
     return {
         "cursor": one.cursor,
         "name": one.name,
@@ -127,22 +127,22 @@ def event(one: Event) -> Document:
 
 
 def enqueued(one: Enqueued) -> Document:
-    """Return the job an enqueue led to and whether it is new."""
+    """Return the job of an enqueue and whether it was created."""
     return {"created": one.created, "job": job(one.job)}
 
 
 def lane(one: Lane) -> Document:
-    """Return a lane and how it is set."""
+    """Return a lane with its settings."""
     return {"name": one.name, "state": one.state, "order": one.order, "events": one.events, "backoff": one.backoff}
 
 
 def requeued(one: Requeued) -> Document:
-    """Return which jobs were requeued and which were skipped, with the reason."""
+    """Return the ids of requeued jobs, and the skipped ones with the reason."""
     return {"requeued": one.requeued, "skipped": [dict(skipped._asdict()) for skipped in one.skipped]}
 
 
 def cancel_report(one: CancelReport) -> Document:
-    """Return which jobs were cancelled, which were asked to stop, and which were skipped, with the reason."""
+    """Return the ids of cancelled jobs and of those asked to stop, and the skipped ones with the reason."""
     return {
         "cancelled": one.cancelled,
         "asked": one.asked,
@@ -151,32 +151,32 @@ def cancel_report(one: CancelReport) -> Document:
 
 
 def tally(one: Tally) -> Document:
-    """Return how many jobs of a kind in a lane are in one state."""
+    """Return the number of jobs of one kind, lane and state."""
     return dict(one._asdict())
 
 
 def pruned(one: Pruned) -> Document:
-    """Return how much was deleted."""
+    """Return the numbers of deleted jobs and events."""
     return dict(one._asdict())
 
 
 def finding(one: Finding) -> Document:
-    """Return one thing the doctor looked at."""
+    """Return one finding of the health report."""
     return {"name": one.name, "status": one.status, "says": one.says, "remedy": one.remedy}
 
 
 def worker(one: WorkerInfo) -> Document:
-    """Return one start of a worker, as it last said of itself."""
+    """Return one worker as last reported by its heartbeat."""
     return dict(one._asdict())
 
 
 def unserved(one: Unserved) -> Document:
-    """Return ready jobs that no live worker takes."""
+    """Return a group of ready jobs that no live worker takes."""
     return {**one._asdict(), "requires": list(one.requires)}
 
 
 def worker_status(one: WorkerStatus, seconds: float) -> Document:
-    """Return what a worker has done in so many seconds, and how much it has in its hands."""
+    """Return the status of a worker that has run for *seconds*."""
     return {
         "worker": one.worker,
         "seconds": round(seconds, 3),

@@ -28,7 +28,7 @@ def kinds() -> None:
 @kinds.command(
     "list",
     epilog="""
-    This reads every job: not for a hot loop.
+    This reads every job; do not call it often.
 
     Examples:
       holdfast kinds list
@@ -37,7 +37,7 @@ def kinds() -> None:
 )
 @pass_terminal
 def list_(terminal: Terminal) -> None:
-    """List every kind that was ever used or is retired, with its jobs by state."""
+    """List every used or retired kind, with its jobs by state."""
     with terminal.queue() as queue:
         found, counts = queue.kinds(), by_state((one.kind, one) for one in queue.tally())
     if terminal.json:
@@ -50,7 +50,7 @@ def list_(terminal: Terminal) -> None:
 
 def _draw(terminal: Terminal, found: list[Kind], counts: dict[str, dict[str, int]]) -> None:
     columns = [
-        Column("KIND", [one.name for one in found], floor=12),
+        Column("KIND", [one.name for one in found], min_width=12),
         Column("STATE", ["retired" if one.retired else "active" for one in found], states=True),
         *counts_columns([counts.get(one.name, {}) for one in found]),
     ]
@@ -59,8 +59,8 @@ def _draw(terminal: Terminal, found: list[Kind], counts: dict[str, dict[str, int
 
 @kinds.command(
     epilog="""
-    On a terminal it asks first, with the number of waiting jobs; elsewhere it needs
-    --yes. Jobs that are set aside stay so when the kind is restored.
+    On a terminal the command shows the number of waiting jobs and asks; without one
+    it requires --yes. Retired jobs stay retired when the kind is restored.
 
     Examples:
       holdfast kinds retire email.legacy --dry-run
@@ -71,22 +71,22 @@ def _draw(terminal: Terminal, found: list[Kind], counts: dict[str, dict[str, int
 @destructive
 @pass_terminal
 def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
-    """Refuse new jobs of a kind and set its waiting ones aside."""
-    terminal.refuse_unattended(allowed=dry_run or yes)
+    """Refuse new jobs of a kind and retire the waiting ones."""
+    terminal.require_confirmation(allowed=dry_run or yes)
     with terminal.queue() as queue:
         if dry_run or not yes:
             waiting = sum(one.jobs for one in queue.tally(kind=kind, state=tuple(WAITING)))
             about = formatting.number(waiting, "waiting job")
             if dry_run:
-                terminal.tell({"kind": kind, "jobs": waiting}, f"would retire kind {kind} and set {about} aside")
+                terminal.report({"kind": kind, "jobs": waiting}, f"would retire kind {kind} and {about}")
                 return
-            terminal.confirm(f"Retire kind {kind} and set {about} aside, for good?")
+            terminal.confirm(f"Retire kind {kind}, and permanently retire {about}?")
         with terminal.busy(f"retiring {kind}"):
             count = queue.retire(kind)
     if terminal.json:
         terminal.emit({"kind": kind, "retired": True, "jobs": count})
     else:
-        terminal.line(f"kind {kind} is retired; {formatting.number(count, 'waiting job')} set aside")
+        terminal.line(f"kind {kind} is retired; {formatting.number(count, 'waiting job')} retired")
 
 
 @kinds.command(
@@ -98,10 +98,10 @@ def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
 @click.argument("kind")
 @pass_terminal
 def restore(terminal: Terminal, kind: str) -> None:
-    """Take new jobs of a retired kind again; jobs already set aside stay so."""
+    """Accept new jobs of a retired kind again; retired jobs stay retired."""
     with terminal.queue() as queue:
         queue.restore(kind)
     if terminal.json:
         terminal.emit({"kind": kind, "retired": False})
     else:
-        terminal.line(f"kind {kind} takes new jobs again")
+        terminal.line(f"kind {kind} accepts new jobs again")

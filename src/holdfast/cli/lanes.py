@@ -1,4 +1,4 @@
-"""`holdfast lanes`: see how lanes are set, and set them."""
+"""`holdfast lanes`: list lanes and change their settings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from holdfast.domain.job import FINISHED, STATES
     """,
 )
 def lanes() -> None:
-    """Look at lanes, pause and drain them."""
+    """List lanes, and pause or drain them."""
 
 
 @lanes.command(
     "list",
     epilog="""
-    This reads every job: not for a hot loop.
+    This reads every job; do not call it often.
 
     Examples:
       holdfast lanes list
@@ -39,7 +39,7 @@ def lanes() -> None:
 )
 @pass_terminal
 def list_(terminal: Terminal) -> None:
-    """List every lane that was configured or has ever been used, with its jobs by state."""
+    """List every configured or used lane, with its jobs by state."""
     with terminal.queue() as queue:
         found, counts = queue.lanes(), by_state((one.lane, one) for one in queue.tally())
     if terminal.json:
@@ -53,10 +53,10 @@ def list_(terminal: Terminal) -> None:
 @lanes.command(
     "set",
     epilog="""
-    active: jobs come and go. paused: none is claimed. draining: none is added.
-    fair: tenants take turns. strict: priority, due time and enqueue order alone.
-    block: in a session, an entry in backoff holds up the rest. skip: it does not.
-    Before a lane drains it asks, because enqueueing into it then fails.
+    State: active; paused: jobs are not claimed; draining: enqueueing fails.
+    Order: fair alternates between tenants; strict uses only priority, due time and
+    enqueue order. Backoff: with block, a session entry in backoff delays the later
+    entries; with skip it does not. --state draining asks for confirmation.
 
     Examples:
       holdfast lanes set bulk --state paused
@@ -65,25 +65,25 @@ def list_(terminal: Terminal) -> None:
     """,
 )
 @click.argument("lane")
-@click.option("--state", type=click.Choice(["active", "paused", "draining"]), help="Whether jobs come and go.")
-@click.option("--order", type=click.Choice(["fair", "strict"]), help="Whether tenants take turns.")
-@click.option("--events", type=click.Choice(["terminal", "all"]), help="Which transitions are recorded.")
-@click.option("--backoff", type=click.Choice(["block", "skip"]), help="Whether a retry holds up its session.")
+@click.option("--state", type=click.Choice(["active", "paused", "draining"]), help="The state of the lane.")
+@click.option("--order", type=click.Choice(["fair", "strict"]), help="The claim order.")
+@click.option("--events", type=click.Choice(["terminal", "all"]), help="The transitions to record as events.")
+@click.option("--backoff", type=click.Choice(["block", "skip"]), help="Whether a retry delays its session.")
 @destructive
 @pass_terminal
 def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **changes: Any) -> None:
-    """Change a lane; what is not named stays as it is."""
+    """Change the settings of a lane; options that are not given stay unchanged."""
     if not any(changes.values()):
         raise CommandError("nothing to change: give --state, --order, --events or --backoff")
     drains = changes["state"] == "draining"
-    terminal.refuse_unattended(allowed=dry_run or yes or not drains)
+    terminal.require_confirmation(allowed=dry_run or yes or not drains)
     with terminal.queue() as queue:
         if dry_run or (drains and not yes):
             unfinished = [state for state in STATES if state not in FINISHED]
             count = sum(one.jobs for one in queue.tally(lane=lane, state=unfinished))
             about = f"lane {lane} with {formatting.number(count, 'unfinished job')}"
             if dry_run:
-                terminal.tell({"lane": lane, "jobs": count}, f"would change {about}")
+                terminal.report({"lane": lane, "jobs": count}, f"would change {about}")
                 return
             terminal.confirm(f"Drain {about}, and refuse new jobs in it?")
         changed = queue.set_lane(lane, **changes)
@@ -99,7 +99,7 @@ def _draw(terminal: Terminal, found: list[Lane], counts: dict[str, dict[str, int
         Column("STATE", [lane.state for lane in found], states=True),
         Column("ORDER", [lane.order for lane in found]),
         Column("EVENTS", [lane.events for lane in found]),
-        Column("BACKOFF", [lane.backoff for lane in found], silent="block"),
+        Column("BACKOFF", [lane.backoff for lane in found], hide_if="block"),
         *counts_columns([counts.get(lane.name, {}) for lane in found]),
     ]
     terminal.show(table(columns, terminal.out.width))

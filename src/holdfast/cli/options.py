@@ -1,4 +1,4 @@
-"""What every command shares: where the queue is and how to answer, help with examples, the terminal."""
+"""Parts common to all commands: the options --url, --schema and --json, help with examples, the terminal."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ def _terminal(context: click.Context) -> Terminal:
     return context.find_root().ensure_object(Terminal)
 
 
-def _take_url(context: click.Context, _: click.Parameter, value: str | None) -> None:
+def _set_url(context: click.Context, _: click.Parameter, value: str | None) -> None:
     if value is not None:
         _terminal(context).given_url = value
 
 
-def _take_schema(context: click.Context, _: click.Parameter, value: str | None) -> None:
+def _set_schema(context: click.Context, _: click.Parameter, value: str | None) -> None:
     if value is not None:
         _terminal(context).given_schema = value
 
 
-def _take_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         _terminal(context).json = True
 
 
-def _common() -> list[click.Parameter]:
+def _common_options() -> list[click.Parameter]:
     return [
         click.Option(
             ["--url"],
             metavar="URL",
             expose_value=False,
             is_eager=True,
-            callback=_take_url,
-            help="The queue: the path of a SQLite file, or postgresql://…. Default: $HOLDFAST_URL, else holdfast.db.",
+            callback=_set_url,
+            help="The path of a SQLite file, or postgresql://…. Default: $HOLDFAST_URL, else holdfast.db.",
         ),
         click.Option(
             ["--schema"],
             metavar="NAME",
             expose_value=False,
             is_eager=True,
-            callback=_take_schema,
+            callback=_set_schema,
             help="The schema of a PostgreSQL database. Default: $HOLDFAST_SCHEMA, else holdfast.",
         ),
         click.Option(
@@ -60,39 +60,39 @@ def _common() -> list[click.Parameter]:
             is_flag=True,
             expose_value=False,
             is_eager=True,
-            callback=_take_json,
-            help="Answer in JSON, for programs.",
+            callback=_set_json,
+            help="Print JSON.",
         ),
     ]
 
 
 class Command(click.Command):
-    """A command with the common options; its epilog is shown as it is written."""
+    """A command with the common options and an unwrapped epilog."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {**CONTEXT, **(kwargs.get("context_settings") or {})}
         super().__init__(*args, **kwargs)
-        self.params.extend(_common())
+        self.params.extend(_common_options())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the examples unwrapped, so that they can be copied."""
+        """Write the epilog unwrapped: examples can be copied."""
         write_epilog(self.epilog, formatter)
 
 
 class Group(click.Group):
-    """A group with the common options; its commands have them too."""
+    """A group whose commands have the common options, as it has itself."""
 
     command_class = Command
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {**CONTEXT, **(kwargs.get("context_settings") or {})}
         super().__init__(*args, **kwargs)
-        self.params.extend(_common())
+        self.params.extend(_common_options())
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that *args* name, or raise with the names that look like it."""
+        """Return the command that *args* name, or raise with similar names."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             path = ctx.command_path
@@ -103,19 +103,19 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def elsewhere(self, ctx: click.Context, name: str) -> list[str]:  # noqa: ARG002
-        """Return the commands of other groups that are called *name*."""
+        """Return the commands of other groups with this name."""
         return []
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names of the commands in the order in which they are written."""
+        """Return the names of the commands in source order."""
         return list(self.commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show help where nothing at all is asked for."""
+        """Show the help if there are no arguments."""
         return super().parse_args(ctx, args or ["--help"])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the examples unwrapped, so that they can be copied."""
+        """Write the epilog unwrapped: examples can be copied."""
         write_epilog(self.epilog, formatter)
 
 
@@ -128,19 +128,19 @@ def write_epilog(epilog: str | None, formatter: click.HelpFormatter) -> None:
 
 
 def destructive(command: F) -> F:
-    """Give *command* the options of everything that cannot be undone: `--dry-run` and `--yes`."""
-    yes = click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal.")
-    dry_run = click.option("--dry-run", is_flag=True, help="Count what it would change, and change nothing.")
+    """Add `--dry-run` and `--yes` to a command whose effect cannot be undone."""
+    yes = click.option("--yes", is_flag=True, help="Do not ask. Required without a terminal.")
+    dry_run = click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
     return dry_run(yes(command))
 
 
 def pass_terminal(command: Callable[Concatenate[Terminal, P], T]) -> Callable[P, T]:
-    """Give *command* the terminal of this run as its first argument."""
+    """Pass the terminal of this run to *command* as its first argument."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         return command(_terminal(click.get_current_context()), *args, **kwargs)
 
     run.__doc__, run.__name__ = command.__doc__, command.__name__
-    # Options written below this decorator have already been noted on the function it wraps.
+    # Decorators below this one have already added their options to the wrapped function.
     run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     return run

@@ -1,4 +1,4 @@
-"""Reading what was typed: durations, moments, pairs, and JSON from the command line, a file or standard input."""
+"""Parameter types of the command line: durations, timestamps, sizes, pairs, and JSON payloads."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _QUOTING = (
 
 
 class Seconds(float):
-    """A length of time that was given on the command line; as text it can be given there again."""
+    """A duration from the command line. Its text is a valid value of the same option."""
 
     def __str__(self) -> str:
         return f"{float(self)!r}s"
 
 
 def duration(text: str) -> Seconds:
-    """Return the seconds that *text* such as `30s`, `5m`, `2h`, `7d` or `0` means, or raise `ValueError`."""
+    """Return the seconds of a duration such as `30s`, `5m`, `2h`, `7d` or `0`, or raise `ValueError`."""
     if text.strip() == "0":
         return Seconds(0)
     found = _DURATION.fullmatch(text.strip())
@@ -47,38 +47,38 @@ def duration(text: str) -> Seconds:
 
 
 def size(text: str) -> int:
-    """Return the bytes that *text* such as `500000000`, `512M` or `2G` means, or raise `ValueError`."""
+    """Return the bytes of a size such as `500000000`, `512M` or `2G`, or raise `ValueError`."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a size; write 512M or 2G, or a number of bytes")
     return int(float(found[1]) * _BYTES[(found[2] or "").upper()])
 
 
-def moment(text: str) -> datetime:
-    """Return the moment that *text* in ISO 8601 with a time zone means, or raise `ValueError`."""
+def timestamp(text: str) -> datetime:
+    """Return the value of an ISO 8601 timestamp with a time zone, or raise `ValueError`."""
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError(f"{text!r} is not a moment; write 2030-01-31T09:00:00Z") from None
+        raise ValueError(f"{text!r} is not a timestamp; write 2030-01-31T09:00:00Z") from None
     if found.tzinfo is None:
-        raise ValueError(f"{text!r} names no time zone; write {found.isoformat()}Z for UTC, or an offset like +02:00")
+        raise ValueError(f"{text!r} has no time zone; write {found.isoformat()}Z for UTC, or an offset like +02:00")
     return found
 
 
-def duration_or_moment(text: str) -> float | datetime:
-    """Return what *text* means, seconds from now or a moment, or raise `ValueError`."""
+def duration_or_timestamp(text: str) -> float | datetime:
+    """Return the value of *text*, a duration or a timestamp, or raise `ValueError`."""
     try:
         return duration(text)
     except ValueError:
         pass
     try:
-        return moment(text)
+        return timestamp(text)
     except ValueError as error:
         raise ValueError(f"{error}, or a duration with its unit such as 30s, 5m, 2h or 7d") from None
 
 
 class DurationType(_ParamType):
-    """A length of time, in seconds."""
+    """A duration in seconds."""
 
     name = "duration"
 
@@ -91,7 +91,7 @@ class DurationType(_ParamType):
 
 
 class SizeType(_ParamType):
-    """An amount of memory, in bytes."""
+    """A size in bytes."""
 
     name = "size"
 
@@ -103,28 +103,28 @@ class SizeType(_ParamType):
             self.fail(str(error), param, ctx)
 
 
-class MomentType(_ParamType):
-    """A moment with its time zone."""
+class TimestampType(_ParamType):
+    """A timestamp with a time zone."""
 
-    name = "moment"
+    name = "timestamp"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return the moment."""
+        """Return the timestamp."""
         try:
-            return value if isinstance(value, datetime) else moment(value)
+            return value if isinstance(value, datetime) else timestamp(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
 class DeadlineType(_ParamType):
-    """Seconds from now, or a moment."""
+    """Seconds from now, or a timestamp."""
 
-    name = "duration|moment"
+    name = "duration|timestamp"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | datetime:
-        """Return the seconds or the moment."""
+        """Return the seconds or the timestamp."""
         try:
-            return duration_or_moment(value) if isinstance(value, str) else value
+            return duration_or_timestamp(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -135,7 +135,7 @@ class PairType(_ParamType):
     name = "name=value"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return the two halves."""
+        """Return the name and the value."""
         if isinstance(value, tuple):
             return value
         name, separator, text = value.partition("=")
@@ -146,37 +146,37 @@ class PairType(_ParamType):
 
 DURATION = DurationType()
 SIZE = SizeType()
-MOMENT = MomentType()
+TIMESTAMP = TimestampType()
 DEADLINE = DeadlineType()
 PAIR = PairType()
 
 
 def payload(text: str | None) -> Any:
-    """Return the payload that was typed: JSON, `@FILE`, `-` for standard input, or None for no payload."""
+    """Return the payload of an argument: JSON, `@FILE`, `-` for standard input, or None."""
     if text is None:
         return None
     if text == "-":
-        return _payload_json(_decoded(sys.stdin.buffer.read(), "standard input"))
+        return _payload_json(_decode(sys.stdin.buffer.read(), "standard input"))
     if text.startswith("@"):
-        return _payload_json(_decoded(_content(Path(text[1:])), text[1:]))
+        return _payload_json(_decode(_read_bytes(Path(text[1:])), text[1:]))
     return _payload_json(text)
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of *text*, or raise `ValueError` saying where it stops being JSON."""
+    """Return the value of *text*, or raise `ValueError` with the position of the error."""
     try:
-        return json.loads(text, object_pairs_hook=_without_repetition)
+        return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"{error.msg} ({place})") from None
+        position = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"{error.msg} ({position})") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        # The standard parser keeps the last of them in silence: what is stored would not be what was written.
+        # The json module keeps only the last value and raises nothing.
         raise ValueError("a key is given twice in one object")
     return found
 
@@ -188,7 +188,7 @@ def _payload_json(text: str) -> Any:
         raise CommandError(f"the payload is not JSON: {error}", hint=_QUOTING) from None
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:
@@ -196,7 +196,7 @@ def _content(path: Path) -> bytes:
         raise CommandError(f"cannot read {str(path)!r}: {why}") from None
 
 
-def _decoded(content: bytes, source: str) -> str:
+def _decode(content: bytes, source: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -14,7 +14,8 @@ from holdfast.domain.job import FINISHED, State
 @click.command(
     cls=Command,
     epilog="""
-    On a terminal it asks first, with the numbers; elsewhere it needs --yes.
+    On a terminal the command shows the counts and asks; without one it requires
+    --yes.
 
     Examples:
       holdfast prune --older-than 7d --dry-run
@@ -22,11 +23,15 @@ from holdfast.domain.job import FINISHED, State
     """,
 )
 @click.option(
-    "--older-than", type=params.DURATION, required=True, metavar="TIME", help="Finished so long ago: 7d, 12h."
+    "--older-than",
+    type=params.DURATION,
+    required=True,
+    metavar="DURATION",
+    help="Jobs that finished before this: 7d, 12h.",
 )
 @click.option("--state", "states", type=click.Choice(FINISHED), multiple=True, help="Only this state. Repeatable.")
 @click.option(
-    "--events-older-than", type=params.DURATION, metavar="TIME", help="Another age for events. Default: as for jobs."
+    "--events-older-than", type=params.DURATION, metavar="DURATION", help="The age of events. Default: as for jobs."
 )
 @destructive
 @pass_terminal
@@ -41,9 +46,9 @@ def prune(
 ) -> None:
     """Delete finished jobs and old events.
 
-    Attempts and artifacts go with their jobs. Events are deleted from the start of the log.
+    Deletes the attempts and artifacts of these jobs too. Events are deleted from the start of the log.
     """
-    terminal.refuse_unattended(allowed=dry_run or yes)
+    terminal.require_confirmation(allowed=dry_run or yes)
     chosen = states or FINISHED
     with terminal.queue() as queue:
         if dry_run or not yes:
@@ -52,21 +57,21 @@ def prune(
                     older_than=older_than, states=chosen, events_older_than=events_older_than, dry_run=True
                 )
         if dry_run:
-            _tell(terminal, found, "would delete")
+            _print(terminal, found, "would delete")
             return
         if not yes:
-            terminal.confirm(f"Delete {_said(found)} from {terminal.url}, jobs with their attempts and artifacts?")
+            terminal.confirm(f"Delete {_summary(found)} from {terminal.url}, jobs with their attempts and artifacts?")
         with terminal.busy("deleting"):
             pruned = queue.prune(older_than=older_than, states=chosen, events_older_than=events_older_than)
-    _tell(terminal, pruned, "deleted")
+    _print(terminal, pruned, "deleted")
 
 
-def _tell(terminal: Terminal, pruned: Pruned, verb: str) -> None:
+def _print(terminal: Terminal, pruned: Pruned, verb: str) -> None:
     if terminal.json:
         terminal.emit(json_view.pruned(pruned))
     else:
-        terminal.line(f"{verb} {_said(pruned)}")
+        terminal.line(f"{verb} {_summary(pruned)}")
 
 
-def _said(pruned: Pruned) -> str:
+def _summary(pruned: Pruned) -> str:
     return f"{formatting.number(pruned.jobs, 'job')} and {formatting.number(pruned.events, 'event')}"

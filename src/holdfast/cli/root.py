@@ -1,4 +1,4 @@
-"""The command `holdfast` itself: finds its commands when they are asked for, and turns errors into exit codes."""
+"""The root command `holdfast`: imports each command when it is used, and converts errors to exit codes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from holdfast import HoldfastError
-from holdfast.cli.errors import CUT_OFF, INTERRUPTED, OK, CommandError, tell
+from holdfast.cli.errors import BROKEN_PIPE, INTERRUPTED, OK, CommandError, report_error
 from holdfast.cli.options import Command, Group, pass_terminal
 from holdfast.cli.terminal import Terminal
 from holdfast.version import __version__
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_HOLDFAST_COMPLETE"
-# A start-up file of zsh may not have started its completion system, which has the function compdef.
-_ZSH_OPENING = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
+# The script calls compdef, which exists only after compinit has run.
+_ZSH_PREAMBLE = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
 
 
 @click.command(
     cls=Command,
     epilog="""
-    Put the line for your shell into its start-up file:
+    Add the line for your shell to its start-up file:
       bash  ~/.bashrc                    eval "$(holdfast completion bash)"
       zsh   ~/.zshrc                     eval "$(holdfast completion zsh)"
       fish  ~/.config/fish/config.fish   holdfast completion fish | source
@@ -39,19 +39,19 @@ _ZSH_OPENING = "(( $+functions[compdef] )) || { autoload -Uz compinit && compini
 @click.argument("shell", type=click.Choice(SHELLS))
 @pass_terminal
 def completion(terminal: Terminal, shell: str) -> None:
-    """Print the script that completes commands and options in a shell."""
-    found = get_completion_class(shell)
-    if found is None:
+    """Print the completion script of a shell."""
+    completer = get_completion_class(shell)
+    if completer is None:
         raise CommandError(f"this release of click cannot complete in {shell}")
-    made = found(click.get_current_context().find_root().command, {}, "holdfast", VARIABLE)
-    # The script alone: click's own method for bash starts a bash to ask for its version.
-    script = ShellComplete.source(made)
+    instance = completer(click.get_current_context().find_root().command, {}, "holdfast", VARIABLE)
+    # Click's method for bash runs bash to check its version; the base method only formats the script.
+    script = ShellComplete.source(instance)
     if shell == "zsh":
-        script = f"{_ZSH_OPENING}\n{script}"
-    terminal.tell({"shell": shell, "script": script}, script)
+        script = f"{_ZSH_PREAMBLE}\n{script}"
+    terminal.report({"shell": shell, "script": script}, script)
 
 
-# A command's module is imported only when it is used, so that each starts quickly.
+# Modules are imported on use, which keeps the start of each command fast.
 COMMANDS = {
     "demo": "holdfast.cli.demo.command:demo",
     "worker": "holdfast.cli.worker:worker",
@@ -77,27 +77,27 @@ Examples:
   holdfast --url jobs.db stats --by kind --json
 
 Exit codes:
-  0    it worked
-  1    refused: what the store holds forbids it (no such job, wrong state);
-       or the answer is no (doctor found a problem, the awaited job is not done,
-       a process of 'worker --processes' did not end in good order)
+  0    success
+  1    refused by the store (no such job, wrong state); or a negative result
+       (doctor found a problem, the job of 'jobs wait' is not done, a process
+       of 'worker --processes' failed)
   2    wrong usage, input or configuration; also a queue that does not exist
-  3    the store could not answer now: try again
-  4    'jobs wait' ran out of time
+  3    the store is unavailable: try again
+  4    'jobs wait' timed out
   130  interrupted
-  141  whoever read the output went away before its end
+  141  the reader of the output closed the pipe
 """
 
 
 class Root(Group):
-    """The outermost group."""
+    """The root group."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click calls it
-        """Return the names of all commands, in the order in which help shows them."""
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # signature of click
+        """Return the names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return one command, imported now."""
+        """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
@@ -105,7 +105,7 @@ class Root(Group):
         return found
 
     def elsewhere(self, ctx: click.Context, name: str) -> list[str]:
-        """Return the commands of the groups that are called *name*, as in `jobs list` for `list`."""
+        """Return the commands of groups with this name, such as `jobs list` for `list`."""
         groups = [(group, self.get_command(ctx, group)) for group in COMMANDS]
         return [
             f"{ctx.command_path} {group} {name}"
@@ -114,26 +114,26 @@ class Root(Group):
         ]
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
-        """Run a command line and exit with one of the documented codes."""
-        given = sys.argv[1:] if args is None else list(args)
+        """Run a command line and exit with a documented code."""
+        arguments = sys.argv[1:] if args is None else list(args)
         extra["standalone_mode"] = False
         try:
-            answer = super().main(given, *rest, **extra)
+            result = super().main(arguments, *rest, **extra)
         except (HoldfastError, CommandError, click.ClickException) as error:
-            # The parser may fail before it has seen --json, so the words themselves are asked.
-            sys.exit(tell(error, as_json="--json" in given))
+            # Parsing may fail before it reaches --json, so search the arguments.
+            sys.exit(report_error(error, as_json="--json" in arguments))
         except click.Abort:
             sys.exit(INTERRUPTED)
-        sys.exit(answer if isinstance(answer, int) else OK)
+        sys.exit(result if isinstance(result, int) else OK)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was asked for."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader has had enough, as `head` does. What is still buffered must not fail again at exit.
+            # The reader closed the pipe, as `head` does. Buffered output must not fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return CUT_OFF
+            return BROKEN_PIPE
 
 
 @click.command(cls=Root, epilog=EPILOG)

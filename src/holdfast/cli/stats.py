@@ -1,4 +1,4 @@
-"""`holdfast stats`: how many jobs there are, by state, kind, lane, tenant or failure class."""
+"""`holdfast stats`: count jobs by state, kind, lane, tenant or failure class."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 @click.command(
     cls=Command,
     epilog="""
-    This reads every job: not for a hot loop.
+    This reads every job; do not call it often.
 
     Examples:
       holdfast stats
       holdfast stats --by kind --json
     """,
 )
-@click.option("--by", type=click.Choice(COUNT_BY), default="state", show_default=True, help="What to count by.")
+@click.option(
+    "--by", type=click.Choice(COUNT_BY), default="state", show_default=True, help="The property to count by."
+)
 @click.option("--tenant", help="Only jobs of this tenant.")
 @pass_terminal
 def stats(terminal: Terminal, by: CountBy, tenant: str | None) -> None:
     """Count jobs."""
     with terminal.queue() as queue:
         counts = queue.counts(by=by, tenant=tenant)
-        # The workers' lanes and kinds say nothing of tenants.
+        # Unserved jobs are not counted by tenant.
         unserved = queue.unserved() if tenant is None else []
     if terminal.json:
         found = [json_view.unserved(one) for one in unserved]
@@ -61,7 +63,7 @@ def _draw(terminal: Terminal, by: CountBy, counts: dict[str, int]) -> None:
 
 
 def _ordered(by: CountBy, counts: dict[str, int]) -> list[str]:
-    """Return states in the order of a job's life, all else from the most to the fewest jobs."""
+    """Return states in the order of a job's life cycle, other names by descending count."""
     if by == "state":
         return [state for state in STATES if state in counts]
     return sorted(counts, key=lambda name: (-counts[name], name))
@@ -72,7 +74,7 @@ def _share(number: int, total: int) -> str:
 
 
 def bar(number: int, largest: int, *, ascii_only: bool = False) -> str:
-    """Return a bar whose length shows *number* beside *largest*; anything above zero shows."""
+    """Return a bar proportional to *number* / *largest*; it is never empty if *number* is positive."""
     if not number or not largest:
         return ""
     eighths = max(round(8 * _BAR_WIDTH * number / largest), 1)

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is the store well, and what to do if not."""
+"""`holdfast doctor` and `holdfast migrate`: check the store, and update its schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.cli.terminal import Terminal
 @click.command(
     cls=Command,
     epilog="""
-    Exits with 1 if anything is a problem; warnings do not count.
+    Exits with 1 if there is a problem; warnings do not count.
 
     Examples:
       holdfast doctor
@@ -23,8 +23,8 @@ from holdfast.cli.terminal import Terminal
 )
 @pass_terminal
 def doctor(terminal: Terminal) -> int:
-    """Examine the store and say what should be done."""
-    with terminal.queue() as queue, terminal.busy("examining the store"):
+    """Check the store and print remedies."""
+    with terminal.queue() as queue, terminal.busy("checking the store"):
         report = queue.report()
     if terminal.json:
         terminal.emit({"healthy": report.healthy, "findings": [json_view.finding(one) for one in report.findings]})
@@ -38,8 +38,8 @@ def _draw(terminal: Terminal, findings: list[Finding]) -> None:
     columns = [
         Column("STATUS", [one.status for one in findings], states=True),
         Column("WHAT", [one.name for one in findings]),
-        Column("FOUND", [one.says for one in findings], floor=20, wrap=True),
-        Column("REMEDY", [one.remedy for one in findings], floor=20, wrap=True, silent=""),
+        Column("FOUND", [one.says for one in findings], min_width=20, wrap=True),
+        Column("REMEDY", [one.remedy for one in findings], min_width=20, wrap=True, hide_if=""),
     ]
     terminal.show(table(columns, terminal.out.width))
 
@@ -47,7 +47,7 @@ def _draw(terminal: Terminal, findings: list[Finding]) -> None:
 @click.command(
     cls=Command,
     epilog="""
-    Opening a queue does the same; this is for doing it at a time of your choice.
+    Opening a queue does the same; this command does it at a time you choose.
 
     Examples:
       holdfast migrate
@@ -56,7 +56,7 @@ def _draw(terminal: Terminal, findings: list[Finding]) -> None:
 )
 @pass_terminal
 def migrate(terminal: Terminal) -> None:
-    """Create the store, or bring its schema up to date."""
+    """Create the store or update its schema."""
     with terminal.queue(create=True) as queue, terminal.busy("migrating"):
         applied = queue.migrate()
     if terminal.json:

@@ -1,4 +1,4 @@
-"""Tables that fit: a column that says nothing is left out, the least telling ones give way where space is short."""
+"""Tables that fit the terminal: columns with only default values and columns of low importance are left out."""
 
 from __future__ import annotations
 
@@ -41,42 +41,44 @@ _GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its title, its cells from top to bottom, and how it behaves where space is short."""
+    """One column: its title, its cells, and how it is shortened or left out."""
 
     title: str
     cells: Sequence[str]
     rank: int = 0
-    """Columns of a higher rank are left out first; those of rank 0 always stay."""
-    floor: int | None = None
-    """The width down to which it may be shortened; without one it is never shortened."""
-    silent: str | None = None
-    """The value that says nothing: a column of nothing else is left out."""
+    """Columns of a higher rank are left out first; columns of rank 0 are always shown."""
+    min_width: int | None = None
+    """The width to which cells may be shortened; None if they are never shortened."""
+    hide_if: str | None = None
+    """The column is left out if all its cells have this value."""
     style: str = ""
     states: bool = False
-    """Whether its cells are states and take their colours."""
+    """Whether the cells are states and use their styles."""
     wrap: bool = False
     justify: Literal["left", "right"] = "left"
 
     @property
     def shown(self) -> list[str]:
-        """The cells, safe to show."""
+        """The cells, safe to print."""
         return [clean(cell, keep="") for cell in self.cells]
 
     @property
     def natural(self) -> int:
-        """The width at which nothing is shortened."""
+        """The width of the widest cell."""
         return max(map(cell_len, (self.title, *self.shown)))
 
     @property
     def narrowest(self) -> int:
-        """The least width at which it is worth showing."""
-        return self.natural if self.floor is None else min(self.natural, max(self.floor, cell_len(self.title)))
+        """The smallest width at which the column is shown."""
+        if self.min_width is None:
+            return self.natural
+        return min(self.natural, max(self.min_width, cell_len(self.title)))
 
 
 def table(columns: Sequence[Column], width: int) -> Table:
     """Return *columns* as a table for a terminal of *width* columns."""
     chosen = fitting(columns, width)
-    # The line of the head takes one column of each gap.
+    # The header's line takes one character of each gap.
     drawn = Table(
         box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0), pad_edge=False, header_style="bold"
     )
@@ -95,7 +97,7 @@ def table(columns: Sequence[Column], width: int) -> Table:
 
 
 def by_state(tally: Iterable[tuple[str, Tally]]) -> dict[str, dict[str, int]]:
-    """Return the numbers of jobs by state for each name that *tally* pairs them with."""
+    """Return the numbers of jobs by name and state."""
     counts: dict[str, dict[str, int]] = {}
     for name, one in tally:
         states = counts.setdefault(name, {})
@@ -104,16 +106,16 @@ def by_state(tally: Iterable[tuple[str, Tally]]) -> dict[str, dict[str, int]]:
 
 
 def counts_columns(counts: Sequence[Mapping[str, int]]) -> list[Column]:
-    """Return a column for each state that any row of *counts*, numbers of jobs by state, has."""
+    """Return one column per state, with the numbers of jobs in *counts*."""
     return [
-        Column(state.upper(), [f"{row.get(state, 0):,}" for row in counts], rank=3, silent="0", justify="right")
+        Column(state.upper(), [f"{row.get(state, 0):,}" for row in counts], rank=3, hide_if="0", justify="right")
         for state in STATES
     ]
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """Return the columns that are worth showing and fit into *width*."""
-    chosen = [column for column in columns if not _says_nothing(column)]
+    """Return the columns to show in *width*."""
+    chosen = [column for column in columns if not _is_hidden(column)]
     while _total(column.narrowest for column in chosen) > width:
         dispensable = max(chosen, key=lambda column: column.rank)
         if dispensable.rank == 0:
@@ -123,7 +125,7 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
 
 
 def widths(columns: Sequence[Column], width: int) -> list[int]:
-    """Return how wide each column is: as wide as its cells, or the widest of them cut until all fit into *width*."""
+    """Return the width of each column; the widest columns are shortened until all fit into *width*."""
     found = [column.natural for column in columns]
     least = [column.narrowest for column in columns]
     for _ in range(_total(found) - width):
@@ -139,8 +141,8 @@ def _total(cells_wide: Iterable[int]) -> int:
     return sum(parts) + _GAP * (len(parts) - 1)
 
 
-def _says_nothing(column: Column) -> bool:
-    return column.silent is not None and all(cell == column.silent for cell in column.cells)
+def _is_hidden(column: Column) -> bool:
+    return column.hide_if is not None and all(cell == column.hide_if for cell in column.cells)
 
 
 def _cell(column: Column, value: str) -> Text:

@@ -1,7 +1,6 @@
-"""What a command talks to: the queue on one side, a person or a program on the other.
+"""The queue, the input and the output of a command.
 
-Standard output carries the answer and nothing else: a table or lines for people, JSON for programs. Notes, prompts
-and progress go to standard error.
+Results go to standard output, as text or as JSON. Notes, prompts and progress go to standard error.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SCHEMA_VARIABLE = "HOLDFAST_SCHEMA"
 
 
 class Terminal:
-    """The settings of one run of the command line, and its two ends."""
+    """The common options and the streams of one run of the command line."""
 
     def __init__(self) -> None:
         self.given_url: str | None = None
@@ -44,36 +43,36 @@ class Terminal:
 
     @property
     def url(self) -> str:
-        """Which queue is meant: the option, else the environment, else a file in this folder."""
+        """The queue's URL: the option, else the environment variable, else a file in the current directory."""
         if self.given_url is not None:
             return self.given_url
         return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @property
     def schema(self) -> str:
-        """Which schema of a PostgreSQL database is meant: the option, else the environment, else the usual one."""
+        """The PostgreSQL schema: the option, else the environment variable, else the default."""
         if self.given_schema is not None:
             return self.given_schema
-        # One that the environment names for a server must not stand in the way of a command on a file.
-        named = os.environ.get(SCHEMA_VARIABLE) if self.url.startswith("postgres") else None
-        return named or SCHEMA_DEFAULT
+        # SQLite has no schemas: ignore the environment variable there.
+        from_environment = os.environ.get(SCHEMA_VARIABLE) if self.url.startswith("postgres") else None
+        return from_environment or SCHEMA_DEFAULT
 
     @cached_property
     def out(self) -> Console:
-        """Where answers go."""
+        """The console of standard output."""
         return console(sys.stdout)
 
     @cached_property
     def err(self) -> Console:
-        """Where notes and progress go."""
+        """The console of standard error."""
         return console(sys.stderr)
 
     @contextmanager
     def queue(self, *, create: bool = False) -> Iterator[holdfast.Queue]:
-        """Open the queue for one command; one that does not exist is made only if *create* says so."""
+        """Open the queue for one command. If it does not exist, create it or raise, depending on *create*."""
         queue = holdfast.connect(self.url, migrate=create, schema=self.schema)
         if not create:
-            self._refuse_missing()
+            self._check_exists()
         try:
             yield queue
         finally:
@@ -83,68 +82,68 @@ class Terminal:
         """Write one JSON document as one line."""
         click.echo(json.dumps(document))
 
-    def tell(self, document: Any, text: str) -> None:
-        """Write *document* for programs, or *text* for people."""
+    def report(self, document: Any, text: str) -> None:
+        """Write *document* with `--json`, else *text*."""
         if self.json:
             self.emit(document)
         else:
             self.line(text)
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Write one line for people, never cut: ids are there to be copied."""
+        """Write one line of text without wrapping it: ids can be copied."""
         self.out.print(Text(clean(text), style), soft_wrap=True)
 
     def show(self, renderable: RenderableType) -> None:
-        """Draw something for people."""
+        """Print a renderable."""
         self.out.print(renderable)
 
     def note(self, text: str) -> None:
-        """Write a remark to standard error, with credentials masked."""
+        """Write a note to standard error, with credentials masked."""
         self.err.print(Text(clean(mask_url(text)), "dim"))
 
     @property
-    def watched(self) -> bool:
-        """Whether a person is looking, so that progress is worth drawing."""
+    def shows_progress(self) -> bool:
+        """Whether to draw progress."""
         return self.err.is_terminal and not self.json
 
     @property
-    def attended(self) -> bool:
-        """Whether a person is there who can answer a question."""
+    def interactive(self) -> bool:
+        """Whether the user can be asked."""
         return sys.stdin.isatty() and self.err.is_terminal
 
-    def refuse_unattended(self, *, allowed: bool) -> None:
-        """Raise unless what cannot be undone is *allowed* already, or a person can be asked."""
-        if not allowed and not self.attended:
+    def require_confirmation(self, *, allowed: bool) -> None:
+        """Raise unless the destructive command is *allowed* by its options or can ask the user."""
+        if not allowed and not self.interactive:
             raise CommandError(
-                "this deletes or changes what cannot be restored, and there is no terminal to ask on",
-                hint="see what it would do with --dry-run, then give --yes",
+                "this command cannot be undone and there is no terminal to confirm it",
+                hint="check its effect with --dry-run, then add --yes",
             )
 
     def confirm(self, question: str) -> None:
-        """Ask before something that cannot be undone, and raise unless the answer is yes."""
+        """Ask for confirmation, and raise unless the answer is yes."""
         width = max(self.err.width - len(" [y/N]: "), 20)
-        asked = textwrap.fill(
+        prompt = textwrap.fill(
             clean(mask_url(question), keep=""), width, break_long_words=False, break_on_hyphens=False
         )
-        if not click.confirm(asked, err=True):
+        if not click.confirm(prompt, err=True):
             raise CommandError("nothing was changed", code="refused", exit_code=REFUSED)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
-        """Turn a small wheel while something takes long, if a person is looking."""
-        return self.err.status(Text(clean(text))) if self.watched else nullcontext()
+        """Return a context that shows a spinner, if progress is drawn."""
+        return self.err.status(Text(clean(text))) if self.shows_progress else nullcontext()
 
-    def _refuse_missing(self) -> None:
-        path = path_of(self.url)
+    def _check_exists(self) -> None:
+        path = sqlite_path(self.url)
         if path is not None and not path.exists():
             raise CommandError(
                 f"there is no queue at {str(path)!r}",
-                hint="name another with --url or HOLDFAST_URL; 'holdfast enqueue' and 'holdfast migrate' create one",
+                hint="set --url or HOLDFAST_URL; 'holdfast enqueue' and 'holdfast migrate' create a queue",
                 code="store_missing",
             )
 
 
-def path_of(url: str) -> Path | None:
-    """Return the file that *url* means, if it means one."""
+def sqlite_path(url: str) -> Path | None:
+    """Return the path of the SQLite file that *url* names, or None."""
     if url == ":memory:":
         return None
     scheme, separator, rest = url.partition("://")

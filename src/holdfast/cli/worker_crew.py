@@ -1,4 +1,4 @@
-"""`holdfast worker --processes N`: the supervisor's side of the command, and one screen for all its children."""
+"""`holdfast worker --processes N`: supervise the child processes and show one screen for all of them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from holdfast.client import ids
 from holdfast.worker.status import FailedAttempt, RunningJob
 from holdfast.worker.supervisor import WorkerProcesses
 
-# Set for children only: whether they draw nothing but tell of themselves in records, or write lines of their own.
+# Set for children only: "records" if they report their status to the supervisor's screen, "lines" if they print.
 CHILD_VARIABLE: Final = "HOLDFAST_WORKER_CHILD"
 
 
-def run_crew(terminal: Terminal, about: About, words: Mapping[str, Any]) -> int:
-    """Run the command as *processes* children with these words; return the exit code."""
-    name = words["name"] or ids.worker_name()
-    screen = CrewScreen(terminal, name) if terminal.out.is_terminal and not terminal.json else None
+def run_processes(terminal: Terminal, about: About, options: Mapping[str, Any]) -> int:
+    """Run the command in `about.processes` child processes with these options; return the exit code."""
+    name = options["name"] or ids.worker_name()
+    screen = ProcessesScreen(terminal, name) if terminal.out.is_terminal and not terminal.json else None
     crew = WorkerProcesses(
-        lambda number: command_of(about.target, words_of(number, name, words), as_json=terminal.json),
+        lambda number: worker_command(about.target, child_options(number, name, options), as_json=terminal.json),
         about.processes,
         environment={**os.environ, CHILD_VARIABLE: "records" if screen else "lines"},
         grace_seconds=about.grace_seconds,
-        # What is wrong with the command line or the module stays wrong.
+        # A restart does not fix the command line or the module.
         hopeless=frozenset({errors.MISUSED}),
-        output=screen.take if screen else None,
+        output=screen.handle_line if screen else None,
     )
     if screen is None:
         return crew.run()
@@ -41,18 +41,18 @@ def run_crew(terminal: Terminal, about: About, words: Mapping[str, Any]) -> int:
         return crew.run()
 
 
-def words_of(number: int, name: str, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the words of one child: a name of its own, and a port of its own for its metrics."""
-    port = words.get("metrics_port")
-    # 0 is any free port, for each of them.
-    return {**words, "name": f"{name}-{number}", "metrics_port": port + number - 1 if port else port}
+def child_options(number: int, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of one child, with a separate name and metrics port."""
+    port = options.get("metrics_port")
+    # 0 is any free port.
+    return {**options, "name": f"{name}-{number}", "metrics_port": port + number - 1 if port else port}
 
 
-def command_of(target: str, words: Mapping[str, Any], *, as_json: bool) -> list[str]:
-    """Return the command line of one worker with these words."""
+def worker_command(target: str, options: Mapping[str, Any], *, as_json: bool) -> list[str]:
+    """Return the command line of one worker with these options."""
     command = [sys.executable, "-m", "holdfast.cli", "worker", target, *(["--json"] if as_json else [])]
-    for word, value in words.items():
-        option = f"--{word.replace('_', '-')}"
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             command += [option] if value else []
         elif isinstance(value, Sequence) and not isinstance(value, str):
@@ -62,8 +62,8 @@ def command_of(target: str, words: Mapping[str, Any], *, as_json: bool) -> list[
     return command
 
 
-class CrewScreen:
-    """What the children last said of themselves, as if they were one worker."""
+class ProcessesScreen:
+    """The last statuses of the children, combined into one."""
 
     def __init__(self, terminal: Terminal, name: str) -> None:
         self._terminal = terminal
@@ -71,11 +71,11 @@ class CrewScreen:
         self._lock = threading.Lock()
         self._newest: dict[int, WorkerStatus] = {}
         self._past: Counter[str] = Counter()
-        """What children that are gone had done."""
+        """Counts of the children that have exited."""
         self._past_switches = 0
 
-    def take(self, number: int, line: str | None) -> None:
-        """Take in a line of a child: a record of itself, or something to be shown above the screen."""
+    def handle_line(self, number: int, line: str | None) -> None:
+        """Handle a child's output line: a status record, or text to print. None means that the child exited."""
         if line is None:
             with self._lock:
                 gone = self._newest.pop(number, None)
@@ -88,7 +88,7 @@ class CrewScreen:
             self._terminal.line(formatting.clean(line, keep="\t"))
 
     def status(self, *, stopping: bool) -> WorkerStatus:
-        """Return the sum of what they said."""
+        """Return the combined status."""
         with self._lock:
             newest = list(self._newest.values())
             ended = Counter(self._past)
@@ -108,8 +108,8 @@ class CrewScreen:
         )
 
 
-def _status(said: dict[str, Any]) -> WorkerStatus:
-    running = tuple(RunningJob(*job) for job in said.pop("running"))
-    loaded, loading = tuple(said.pop("loaded", ())), tuple(said.pop("loading", ()))
-    failures = tuple(FailedAttempt(*failure) for failure in said.pop("failures", ()))
-    return WorkerStatus(running=running, loaded=loaded, loading=loading, failures=failures, **said)
+def _status(record: dict[str, Any]) -> WorkerStatus:
+    running = tuple(RunningJob(*job) for job in record.pop("running"))
+    loaded, loading = tuple(record.pop("loaded", ())), tuple(record.pop("loading", ()))
+    failures = tuple(FailedAttempt(*failure) for failure in record.pop("failures", ()))
+    return WorkerStatus(running=running, loaded=loaded, loading=loading, failures=failures, **record)

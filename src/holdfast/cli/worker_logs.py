@@ -1,4 +1,4 @@
-"""What a worker's process logs: lines on standard error, for people or as JSON; never in the way of a live screen."""
+"""Logging of a worker process: lines on standard error, as text or as JSON, which do not disturb the live screen."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from holdfast.cli.formatting import clean
 
 LEVELS = ("debug", "info", "warning", "error")
-# What every record has; all else was added by whoever logged it.
-_USUAL = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+# Attributes of every record; the others come from the logging call.
+_STANDARD_ATTRIBUTES = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record: moment, level, logger, message, and whatever was added to it."""
+    """Formats a record as a JSON object: timestamp, level, logger, message, and attributes of the logging call."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        document |= {word: value for word, value in vars(record).items() if word not in _USUAL}
+        document |= {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
         if record.exc_info or record.exc_text:
             document["traceback"] = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         return json.dumps(document, default=str)
@@ -40,18 +40,18 @@ class _PlainFormatter(logging.Formatter):
 
 
 class _ErrorStream(logging.Handler):
-    """Writes to what standard error is at the moment: a live screen puts itself in its place for a while."""
+    """Writes to the current `sys.stderr`, which may be replaced after the handler is created."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
-        except Exception:  # a record that cannot be written must not end the worker
+        except Exception:  # a logging failure must not stop the worker
             self.handleError(record)
 
 
 def set_up(level: str, *, as_json: bool) -> None:
-    """Log from *level* up. A program that has set up its own logging keeps it; only Holdfast's level is set then."""
+    """Log records of *level* and above. If the root logger has handlers, set only the level of `holdfast`."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger("holdfast").setLevel(number)
     root = logging.getLogger()

@@ -1,8 +1,7 @@
-"""What a worker's process and the processes it starts print while a live screen is drawn: read through a pipe.
+"""Redirect the output of a worker process and its children while a live screen is drawn.
 
-A terminal shows one stream of characters. Whatever is printed past the live screen, by a handler, a subprocess or an
-isolated process, would land in the middle of it. So the standard streams become a pipe while the screen is drawn, and
-each line that is read from it is shown above the screen.
+Output of a handler, a subprocess or an isolated process would overwrite parts of the screen. The standard streams are
+therefore redirected to a pipe, and each line read from the pipe is printed above the screen.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
-_BYTES_AT_ONCE: Final = 65_536
-# A line that is longer is shown in pieces.
+_READ_BYTES: Final = 65_536
+# Longer lines are split.
 _LINE_CHARS_MAX: Final = 65_536
-# A process that a handler left behind may keep the pipe open; the worker does not wait for it.
-_ENDING_SECONDS: Final = 1.0
+# How long to wait for the end of the pipe; a process left behind by a handler may keep it open.
+_CLOSE_SECONDS: Final = 1.0
 
 
 @contextmanager
 def terminal_of(stream: TextIO) -> Iterator[TextIO]:
-    """Open the terminal behind *stream* once more; it stays what it is when *stream* is redirected."""
-    again = os.dup(stream.fileno())
-    with os.fdopen(again, "w", encoding=stream.encoding, errors=stream.errors, buffering=1) as terminal:
+    """Open a duplicate of *stream*'s terminal, which redirecting *stream* does not affect."""
+    duplicate = os.dup(stream.fileno())
+    with os.fdopen(duplicate, "w", encoding=stream.encoding, errors=stream.errors, buffering=1) as terminal:
         yield terminal
 
 
 @contextmanager
 def without_echo(stream: TextIO) -> Iterator[None]:
-    """Keep the terminal from showing what is typed: `^C` or an empty line would move the screen under the cursor.
+    """Turn the terminal's echo off: `^C` or a line break would move the cursor while the screen is drawn.
 
-    A shell restores the setting itself if the worker is killed.
+    If the worker is killed, the shell restores the setting.
     """
     descriptor = stream.fileno()
     try:
         before = termios.tcgetattr(descriptor)
     except (OSError, termios.error):
-        # Not a terminal that can be asked.
+        # Not a terminal.
         yield
         return
     changed = [*before]
@@ -54,16 +53,16 @@ def without_echo(stream: TextIO) -> Iterator[None]:
 
 
 def _set_attributes(descriptor: int, attributes: list[Any]) -> None:
-    """Set the terminal's attributes; from a process in the background that would stop it, and is not worth it."""
+    """Set the terminal's attributes, except from a background process, which the system would stop."""
     if os.tcgetpgrp(descriptor) == os.getpgrp():
         termios.tcsetattr(descriptor, termios.TCSADRAIN, attributes)
 
 
 @contextmanager
 def redirected(descriptors: Sequence[int], show: Callable[[list[str]], None]) -> Iterator[None]:
-    """Pass the lines written to *descriptors*, by this process or by one that it starts, to *show*.
+    """Pass lines that this process or a child writes to *descriptors* to *show*, which runs in another thread.
 
-    *show* is called in a thread. The descriptors are what they were after the block.
+    The descriptors are restored at the end of the block.
     """
     _flush()
     reading, writing = os.pipe()
@@ -80,7 +79,7 @@ def redirected(descriptors: Sequence[int], show: Callable[[list[str]], None]) ->
         for descriptor, saved in before:
             os.dup2(saved, descriptor)
             os.close(saved)
-        reader.join(_ENDING_SECONDS)
+        reader.join(_CLOSE_SECONDS)
 
 
 def _flush() -> None:
@@ -93,7 +92,7 @@ def _read(reading: int, show: Callable[[list[str]], None]) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
     with os.fdopen(reading, "rb", buffering=0) as pipe:
-        while part := pipe.read(_BYTES_AT_ONCE):
+        while part := pipe.read(_READ_BYTES):
             *lines, rest = (rest + decoder.decode(part)).split("\n")
             if len(rest) > _LINE_CHARS_MAX:
                 lines, rest = [*lines, rest], ""

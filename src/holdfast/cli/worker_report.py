@@ -1,6 +1,6 @@
-"""How a worker tells what it does: a live screen on a terminal, lines elsewhere, JSON for programs.
+"""Report a worker's status: a live screen on a terminal, else lines of text or JSON.
 
-All of them look at `WorkerStatus` now and then; nothing here slows a job down.
+A thread reads `WorkerStatus` periodically; jobs do not wait for it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from holdfast.cli.console import console
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
 
-Asked: TypeAlias = Callable[[], WorkerStatus]
+GetStatus: TypeAlias = Callable[[], WorkerStatus]
 
 DRAWN_PER_SECOND: Final = 4
 SUMMARY_SECONDS: Final = 10.0
-# Begins the lines by which a child tells its supervisor's screen of itself (RFC 7464); handlers may print as well.
+# The first character of a child's status records (RFC 7464); other lines are output of handlers.
 RECORD: Final = "\x1e"
 _RATE_SECONDS: Final = 5.0
 _ALWAYS_SHOWN: Final = ("done", "retried", "failed")
-# Lines of the screen beside the rows of jobs and failures.
+# Lines of the screen other than the rows of jobs and failures.
 _LINES_AROUND: Final = 9
 _ROWS_MIN: Final = 3
 _FAILURES_SHOWN: Final = 3
 
 
 class About(NamedTuple):
-    """What does not change while a worker runs."""
+    """Properties that do not change while a worker runs."""
 
     target: str
     concurrency: int
@@ -47,17 +47,17 @@ class About(NamedTuple):
     grace_seconds: float
     process: int
     summary: str = ""
-    """What the worker takes and from where, in one line."""
+    """The worker's lanes, kinds and store in one line."""
 
 
 class Meter:
-    """Tells how many attempts ended in a second, over the last few."""
+    """Measures how many attempts end per second, over the last seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def note(self, at: float, total: int) -> float:
-        """Note that *total* attempts had ended at a moment; return the rate."""
+    def record(self, at: float, total: int) -> float:
+        """Record that *total* attempts had ended at time *at*; return the rate."""
         self._seen.append((at, total))
         while len(self._seen) > 2 and at - self._seen[0][0] > _RATE_SECONDS:
             self._seen.popleft()
@@ -65,22 +65,22 @@ class Meter:
         return (total - first) / (at - first_at) if at > first_at else 0.0
 
 
-# --- a screen -------------------------------------------------------------------------------------------------------
+# --- screen ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def on_screen(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
-    """Draw the status until the end of the block, then leave one line that sums it up."""
+def on_screen(terminal: Terminal, about: About, get_status: GetStatus) -> Iterator[None]:
+    """Draw the status until the end of the block, then print a summary line."""
     started, meter = time.monotonic(), Meter()
     terminal.show(Text(formatting.clean(about.summary)))
-    # What goes to a file must not land on the screen.
-    shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    # A stream that goes to a file is not redirected.
+    redirected = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with worker_output.terminal_of(sys.stdout) as screen, worker_output.without_echo(screen):
         drawing = console(screen)
 
         def drawn() -> RenderableType:
-            now, status = time.monotonic(), asked()
-            rate = meter.note(now, sum(status.ended.values()))
+            now, status = time.monotonic(), get_status()
+            rate = meter.record(now, sum(status.ended.values()))
             return draw(about, status, now - started, rate, drawing.width, drawing.height)
 
         live = Live(
@@ -91,7 +91,7 @@ def on_screen(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        # Drawn by two threads at once, one would erase lines of the other: `rich` does not hold them apart.
+        # `rich` does not serialize drawing and printing from two threads; lines would be erased.
         lock = threading.Lock()
 
         def refresh() -> None:
@@ -103,27 +103,25 @@ def on_screen(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
                 drawing.print(*map(printed, lines), sep="\n")
 
         try:
-            with live, _every(1 / DRAWN_PER_SECOND, refresh), worker_output.redirected(shown, show):
-                # A worker that is killed must not leave a terminal without its cursor.
+            with live, _every(1 / DRAWN_PER_SECOND, refresh), worker_output.redirected(redirected, show):
+                # If the worker is killed, the cursor stays visible.
                 drawing.show_cursor(True)
                 yield
         finally:
-            terminal.line(_stopped(asked(), time.monotonic() - started))
+            terminal.line(_stopped(get_status(), time.monotonic() - started))
 
 
 def printed(line: str) -> Text:
-    """Return a line that a handler or a logger printed, with its colours but nothing else that steers a terminal."""
-    # Of a line that was written over again and again, as a progress bar is, the last state counts.
+    """Return a line printed by a handler or a logger, with styles but without other control sequences."""
+    # A progress bar rewrites its line after each carriage return; keep the last version.
     newest = line.rstrip("\r").rpartition("\r")[2]
     shown = Text.from_ansi(formatting.clean(newest, keep="\t\x1b"))
     shown.plain = formatting.clean(shown.plain, keep="\t")
     return shown
 
 
-def draw(  # one picture, from all it shows
-    about: About, status: WorkerStatus, seconds: float, rate: float, width: int, height: int
-) -> RenderableType:
-    """Return the picture of a worker for a terminal of *width* and *height*."""
+def draw(about: About, status: WorkerStatus, seconds: float, rate: float, width: int, height: int) -> RenderableType:
+    """Return the screen of a worker for a terminal of *width* and *height*."""
     newest: dict[int, FailedAttempt] = {}
     for failure in status.failures:
         newest.setdefault(failure.job_number, failure)
@@ -146,12 +144,12 @@ def draw(  # one picture, from all it shows
 
 def _columns(shown: Sequence[RunningJob]) -> list[Column]:
     return [
-        Column("#", [str(job.job_number) for job in shown], rank=4, justify="right", silent="0"),
-        Column("JOB", [_named(job) for job in shown], floor=8),
-        Column("KIND", [job.kind for job in shown], rank=1, floor=8),
+        Column("#", [str(job.job_number) for job in shown], rank=4, justify="right", hide_if="0"),
+        Column("JOB", [_job_label(job) for job in shown], min_width=8),
+        Column("KIND", [job.kind for job in shown], rank=1, min_width=8),
         Column("TRY", [str(job.attempt) for job in shown], rank=3, justify="right"),
-        Column("PHASE", [job.phase or "" for job in shown], rank=2, floor=8, silent=""),
-        Column("PROGRESS", [_percent(job.percent) for job in shown], rank=1, justify="right", silent=""),
+        Column("PHASE", [job.phase or "" for job in shown], rank=2, min_width=8, hide_if=""),
+        Column("PROGRESS", [_percent(job.percent) for job in shown], rank=1, justify="right", hide_if=""),
         Column("RUNNING", [_running_time(job.seconds) for job in shown], justify="right"),
     ]
 
@@ -159,9 +157,9 @@ def _columns(shown: Sequence[RunningJob]) -> list[Column]:
 def _failure_columns(failures: Sequence[FailedAttempt], now_ms: float) -> list[Column]:
     return [
         Column("#", [str(one.job_number) for one in failures], justify="right"),
-        Column("FAILED LAST", [one.kind for one in failures], floor=11),
+        Column("FAILED LAST", [one.kind for one in failures], min_width=11),
         Column("TRY", [f"{one.attempt}/{one.max_attempts}" for one in failures], rank=2, justify="right"),
-        Column("REASON", [f"{one.reason}: {one.summary}" for one in failures], floor=10),
+        Column("REASON", [f"{one.reason}: {one.summary}" for one in failures], min_width=10),
         Column("NEXT TRY", [_next_try(one, now_ms) for one in failures], rank=1, justify="right"),
     ]
 
@@ -173,12 +171,12 @@ def _next_try(failure: FailedAttempt, now_ms: float) -> str:
 
 
 def _percent(percent: float | None) -> str:
-    # Rounded down: 100 % is for what has come to its end.
+    # Round down: only a finished job shows 100 %.
     return "" if percent is None else f"{int(percent)} %"
 
 
-def _named(job: RunningJob) -> str:
-    """Return the job, and of a turn how many entries it has beside the first."""
+def _job_label(job: RunningJob) -> str:
+    """Return the job's id and, for a session turn, the number of further entries."""
     return job.job_id if job.entries == 1 else f"{job.job_id} +{job.entries - 1}"
 
 
@@ -197,7 +195,7 @@ def _heading(about: About, status: WorkerStatus, seconds: float) -> Text:
 
 
 def stopping(about: About, status: WorkerStatus) -> str:
-    """Return what a worker that was told to stop does, and what telling it again would do."""
+    """Return a line about a stopping worker and the effect of a second signal."""
     if not status.running:
         return "stopping: takes no more jobs"
     jobs = formatting.number(len(status.running), "job")
@@ -208,7 +206,7 @@ def stopping(about: About, status: WorkerStatus) -> str:
 
 def _counts(status: WorkerStatus, rate: float) -> Text:
     counts = Text()
-    for outcome, count in _told_counts(status).items():
+    for outcome, count in _shown_counts(status).items():
         style = STATE_STYLES.get("expired" if outcome == "lost" else outcome, "")
         counts.append(f"{outcome} ").append(f"{count:,}", style if count else "dim").append("   ")
     return counts.append(f"{rate:,.1f}/s")
@@ -218,18 +216,18 @@ def _slots(about: About, status: WorkerStatus) -> str:
     busy = sum(job.seconds is not None for job in status.running)
     waiting = len(status.running) - busy
     slots = f"{busy:,} of {formatting.number(about.concurrency * about.processes, 'slot')} busy"
-    told = [slots]
+    parts = [slots]
     if waiting:
-        told.append(f"{formatting.number(waiting, 'job')} {'waiting' if status.loading else 'taken ahead'}")
+        parts.append(f"{formatting.number(waiting, 'job')} {'waiting' if status.loading else 'taken ahead'}")
     if status.abandoned:
-        told.append(f"{formatting.number(status.abandoned, 'handler')} abandoned")
-    return ", ".join([*told, *_residents(status)])
+        parts.append(f"{formatting.number(status.abandoned, 'handler')} abandoned")
+    return ", ".join([*parts, *_residents(status)])
 
 
 def _residents(status: WorkerStatus) -> list[str]:
-    named = [(status.loaded, "loaded"), (status.loading, "loading")]
-    told = [f"{formatting.clean(', '.join(names), keep='')} {state}" for names, state in named if names]
-    return told + ([formatting.number(status.switches, "switch", "switches")] if status.switches else [])
+    groups = [(status.loaded, "loaded"), (status.loading, "loading")]
+    parts = [f"{formatting.clean(', '.join(names), keep='')} {state}" for names, state in groups if names]
+    return parts + ([formatting.number(status.switches, "switch", "switches")] if status.switches else [])
 
 
 def _running_time(seconds: float | None) -> str:
@@ -240,41 +238,41 @@ def _running_time(seconds: float | None) -> str:
 
 
 @contextmanager
-def in_lines(terminal: Terminal, about: About, asked: Asked) -> Iterator[None]:
-    """Write a line at the start, at the stop and at the end, and now and then one that sums up what changed."""
+def in_lines(terminal: Terminal, about: About, get_status: GetStatus) -> Iterator[None]:
+    """Print a line at start, stop request and end, and a summary line periodically if counts have changed."""
     started = time.monotonic()
-    seen = asked()
-    _say(terminal, "started", about.summary, _about(about, seen))
+    seen = get_status()
+    _write(terminal, "started", about.summary, _about(about, seen))
 
-    def sum_up() -> None:
+    def write_summary() -> None:
         nonlocal seen
-        now = asked()
+        now = get_status()
         if now.ended != seen.ended:
             seconds = time.monotonic() - started
-            _say(
-                terminal, "summary", f"worker {now.worker}: {_summed_up(now)}", json_view.worker_status(now, seconds)
+            _write(
+                terminal, "summary", f"worker {now.worker}: {_summary(now)}", json_view.worker_status(now, seconds)
             )
         seen = now
 
-    told = False
+    reported = False
 
-    def look() -> None:
-        nonlocal told
-        now = asked()
-        if now.stopping and not told:
-            told = True
+    def report_stop() -> None:
+        nonlocal reported
+        now = get_status()
+        if now.stopping and not reported:
+            reported = True
             line = f"worker {now.worker} {stopping(about, now)}"
-            _say(terminal, "stopping", line, json_view.worker_status(now, time.monotonic() - started))
+            _write(terminal, "stopping", line, json_view.worker_status(now, time.monotonic() - started))
 
     try:
-        with _every(SUMMARY_SECONDS, sum_up), _every(1 / DRAWN_PER_SECOND, look):
+        with _every(SUMMARY_SECONDS, write_summary), _every(1 / DRAWN_PER_SECOND, report_stop):
             yield
     finally:
-        status, seconds = asked(), time.monotonic() - started
-        _say(terminal, "stopped", _stopped(status, seconds), json_view.worker_status(status, seconds))
+        status, seconds = get_status(), time.monotonic() - started
+        _write(terminal, "stopped", _stopped(status, seconds), json_view.worker_status(status, seconds))
 
 
-def _say(terminal: Terminal, event: str, line: str, document: json_view.Document) -> None:
+def _write(terminal: Terminal, event: str, line: str, document: json_view.Document) -> None:
     if terminal.json:
         terminal.emit({"event": event, **document})
     else:
@@ -292,41 +290,41 @@ def _about(about: About, status: WorkerStatus) -> json_view.Document:
 
 
 def _stopped(status: WorkerStatus, seconds: float) -> str:
-    return f"worker {status.worker} stopped after {formatting.duration(seconds * 1000)}: {_summed_up(status)}"
+    return f"worker {status.worker} stopped after {formatting.duration(seconds * 1000)}: {_summary(status)}"
 
 
-def _summed_up(status: WorkerStatus) -> str:
-    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in _told_counts(status).items())
+def _summary(status: WorkerStatus) -> str:
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in _shown_counts(status).items())
     return f"{counts}, {len(status.running):,} running" if status.running else counts
 
 
-def _told_counts(status: WorkerStatus) -> dict[str, int]:
-    """Return the ends worth telling of: what usually happens always, what seldom does if it did."""
-    named = {outcome: status.ended.get(outcome, 0) for outcome in _ALWAYS_SHOWN}
-    return named | {outcome: count for outcome, count in sorted(status.ended.items()) if count}
+def _shown_counts(status: WorkerStatus) -> dict[str, int]:
+    """Return the counts by outcome; rare outcomes only if they are not zero."""
+    counts = {outcome: status.ended.get(outcome, 0) for outcome in _ALWAYS_SHOWN}
+    return counts | {outcome: count for outcome, count in sorted(status.ended.items()) if count}
 
 
 # --- records for the supervisor's screen ----------------------------------------------------------------------------
 
 
 @contextmanager
-def in_records(asked: Asked) -> Iterator[None]:
-    """Tell the supervisor's screen of this child, as often as it is drawn."""
+def in_records(get_status: GetStatus) -> Iterator[None]:
+    """Write this child's status for the supervisor's screen, as often as the screen is drawn."""
 
-    def tell() -> None:
-        sys.stdout.write(f"{RECORD}{json.dumps(asked()._asdict())}\n")
+    def write() -> None:
+        sys.stdout.write(f"{RECORD}{json.dumps(get_status()._asdict())}\n")
         sys.stdout.flush()
 
     try:
-        with _every(1 / DRAWN_PER_SECOND, tell):
+        with _every(1 / DRAWN_PER_SECOND, write):
             yield
     finally:
-        tell()
+        write()
 
 
 @contextmanager
 def _every(seconds: float, work: Callable[[], None]) -> Iterator[None]:
-    """Do something now and then, in a thread, until the end of the block."""
+    """Call *work* periodically in a thread until the end of the block."""
     ended = threading.Event()
 
     def repeat() -> None:

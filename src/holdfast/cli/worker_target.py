@@ -1,4 +1,4 @@
-"""From `MODULE:QUEUE` to the queue that it names, or to words that say what is wrong with it."""
+"""Resolve `MODULE:QUEUE` to a queue, with an error message that names the problem."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SHAPE = "write MODULE:QUEUE, as in app.jobs:queue for the variable queue in app
 
 
 def find_queue(target: str) -> AnyQueue:
-    """Import the module that *target* names, this folder before all others, and return its queue."""
+    """Import the module of *target*, from the current directory first, and return the queue."""
     module_name, separator, name = target.partition(":")
     if not separator or not module_name or not name:
         raise CommandError(f"{target!r} does not name a queue", hint=_hint_of_shape(target))
-    module = _imported(module_name)
-    found = _named(module, name)
+    module = _import(module_name)
+    found = _attribute(module, name)
     if found is None:
         raise CommandError(f"module {module_name!r} has no {name!r}", hint=_hint_of_names(module, module_name))
     if not isinstance(found, holdfast.Queue | holdfast.AsyncQueue):
@@ -36,7 +36,7 @@ def find_queue(target: str) -> AnyQueue:
 
 
 def find_function(target: str | None, option: str) -> Callable[..., Any] | None:
-    """Import the module that *target* names and return its function; None for none."""
+    """Import the module of *target* and return the function, or None if *target* is None."""
     if target is None:
         return None
     module_name, _, name = target.partition(":")
@@ -45,20 +45,20 @@ def find_function(target: str | None, option: str) -> Callable[..., Any] | None:
             f"{option} {target!r} does not name a function",
             hint="write MODULE:FUNCTION, as in app.models:load for the function load in app/models.py",
         )
-    found: Callable[..., Any] | None = _named(_imported(module_name), name)
+    found: Callable[..., Any] | None = _attribute(_import(module_name), name)
     if not callable(found):
         raise CommandError(f"{option}: module {module_name!r} has no function {name!r}")
     return found
 
 
-def _named(module: ModuleType, name: str) -> Any:
+def _attribute(module: ModuleType, name: str) -> Any:
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
 
 
-def _imported(module_name: str) -> ModuleType:
+def _import(module_name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -68,7 +68,7 @@ def _imported(module_name: str) -> ModuleType:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise CommandError(
                 f"there is no module {error.name!r}",
-                hint="run this in the folder that holds it, or name that folder in PYTHONPATH",
+                hint="run the command in the module's directory, or add that directory to PYTHONPATH",
             ) from None
         raise _failed(module_name, error) from error
     except Exception as error:
@@ -76,12 +76,12 @@ def _imported(module_name: str) -> ModuleType:
 
 
 def _failed(module_name: str, error: Exception) -> CommandError:
-    # Where in the user's own code it went wrong is what they need; the frames of the import itself are not.
+    # Name the position in the user's code, without the frames of importlib.
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename][1:]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    position = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return CommandError(
-        f"importing {module_name!r} failed: {type(error).__name__}: {error}{place}",
-        hint=f"'{Path(sys.executable).name} -c \"import {module_name}\"' in this folder shows all of it",
+        f"importing {module_name!r} failed: {type(error).__name__}: {error}{position}",
+        hint=f"'{Path(sys.executable).name} -c \"import {module_name}\"' shows the full traceback",
     )
 
 
@@ -95,7 +95,7 @@ def _hint_of_names(module: ModuleType, module_name: str) -> str:
         for name, value in vars(module).items()
         if isinstance(value, holdfast.Queue | holdfast.AsyncQueue)
     ]
-    return f"there is {', '.join(queues)}" if queues else "make one there: queue = holdfast.connect('jobs.db')"
+    return f"there is {', '.join(queues)}" if queues else "define one there: queue = holdfast.connect('jobs.db')"
 
 
 def _article(noun: str) -> str:

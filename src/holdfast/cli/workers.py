@@ -1,4 +1,4 @@
-"""`holdfast workers`: who runs, what each holds, and when it last said so."""
+"""`holdfast workers`: list workers, their number of jobs, and their last heartbeat."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from holdfast.domain import limits
 @click.command(
     cls=Command,
     epilog="""
-    A worker that ends in good order leaves the list. One that was killed is shown
-    as silent after a minute; its jobs are taken over once their leases have expired.
+    A worker that shuts down leaves the list. A killed worker is shown as silent
+    after a minute; other workers take its jobs once the leases have expired.
 
     Examples:
       holdfast workers
@@ -28,7 +28,7 @@ from holdfast.domain import limits
     type=click.IntRange(1, limits.PAGE_MAX),
     default=limits.PAGE_DEFAULT,
     show_default=True,
-    help="How many, those heard of last first.",
+    help="The maximum number of workers, most recent heartbeat first.",
 )
 @pass_terminal
 def workers(terminal: Terminal, limit: int) -> None:
@@ -40,21 +40,21 @@ def workers(terminal: Terminal, limit: int) -> None:
     elif found:
         _draw(terminal, found)
     else:
-        terminal.note("no worker has said anything")
+        terminal.note("no worker has registered")
 
 
 def _draw(terminal: Terminal, found: list[WorkerInfo]) -> None:
     columns = [
-        Column("WORKER", [one.worker for one in found], floor=8),
+        Column("WORKER", [one.worker for one in found], min_width=8),
         Column("STATE", [one.state for one in found], states=True),
         Column("HOLDS", [f"{one.held:,}" for one in found], justify="right"),
         Column("SLOTS", [f"{one.concurrency:,}" for one in found], rank=4, justify="right"),
-        Column("LANES", [", ".join(one.lanes) for one in found], rank=2, floor=7),
-        Column("KINDS", [", ".join(one.kinds) for one in found], rank=3, floor=10),
-        Column("CAPABILITIES", [", ".join(one.capabilities) for one in found], rank=6, floor=12, silent=""),
-        Column("LOADED", [", ".join(one.loaded) for one in found], rank=5, floor=8, silent=""),
-        Column("SWITCHES", [f"{one.switches:,}" for one in found], rank=6, silent="0", justify="right"),
-        Column("HOST", [one.host for one in found], rank=8, floor=8),
+        Column("LANES", [", ".join(one.lanes) for one in found], rank=2, min_width=7),
+        Column("KINDS", [", ".join(one.kinds) for one in found], rank=3, min_width=10),
+        Column("CAPABILITIES", [", ".join(one.capabilities) for one in found], rank=6, min_width=12, hide_if=""),
+        Column("LOADED", [", ".join(one.loaded) for one in found], rank=5, min_width=8, hide_if=""),
+        Column("SWITCHES", [f"{one.switches:,}" for one in found], rank=6, hide_if="0", justify="right"),
+        Column("HOST", [one.host for one in found], rank=8, min_width=8),
         Column("PROCESS", [str(one.process) for one in found], rank=8, justify="right"),
         Column("VERSION", [one.version for one in found], rank=7),
         Column("UP", [formatting.age(one.started_at_ms, terminal.now_ms) for one in found], rank=5, justify="right"),

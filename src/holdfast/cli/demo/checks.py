@@ -1,4 +1,4 @@
-"""The demo's end: what was shown, checked against the store instead of claimed."""
+"""The checks at the end of the demo: compare every claim with the store's data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast import Attempt, Event, Job, Queue
-from holdfast.cli.demo.crew import Tale
+from holdfast.cli.demo.crew import Refusal
 from holdfast.cli.demo.story import Victim
 
 _TERMINAL_EVENTS = frozenset(("done", "failed", "cancelled", "retired"))
 
 
 class Check(NamedTuple):
-    """One claim, whether it holds, and what it was judged by."""
+    """One claim, whether it holds, and the evidence."""
 
     claim: str
     holds: bool
@@ -22,7 +22,7 @@ class Check(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """The effect of one settled attempt, written in the transaction that settled it."""
+    """The effect of one attempt, written in the transaction that settled it."""
 
     job_id: str
     epoch: int
@@ -30,7 +30,7 @@ class Receipt(NamedTuple):
 
 
 class Record(NamedTuple):
-    """All that the store and the workers left behind."""
+    """The data of the store and of the workers after the run."""
 
     acknowledged: list[str]
     counts: dict[str, int]
@@ -38,27 +38,27 @@ class Record(NamedTuple):
     attempts: dict[str, list[Attempt]]
     events: list[Event]
     receipts: list[Receipt]
-    refusals: list[Tale]
+    refusals: list[Refusal]
     killed: Victim | None
     frozen: Victim | None
 
     @property
     def finished(self) -> int:
-        """How many jobs have ended."""
+        """The number of finished jobs."""
         return sum(self.counts.get(state, 0) for state in _TERMINAL_EVENTS)
 
     def ended(self, outcome: str) -> int:
-        """How many attempts ended with *outcome*."""
+        """Return the number of attempts with this outcome."""
         return sum(attempt.outcome == outcome for attempts in self.attempts.values() for attempt in attempts)
 
     @property
     def retries(self) -> int:
-        """How many attempts failed without ending their job."""
+        """The number of failed attempts that were followed by a retry."""
         return self.ended("failed") - self.counts.get("failed", 0)
 
     @property
     def settled_once(self) -> int:
-        """How many jobs were ended by exactly one attempt, their last, and one event."""
+        """The number of jobs with exactly one final attempt, their last, and one final event."""
         endings = Counter(event.job_id for event in self.events if event.name in _TERMINAL_EVENTS)
         return sum(endings[job_id] == 1 and self._ended_by_last(job_id) for job_id in self.acknowledged)
 
@@ -76,11 +76,11 @@ def collect(
     queue: Queue,
     *,
     acknowledged: list[str],
-    refusals: list[Tale],
+    refusals: list[Refusal],
     killed: Victim | None,
     frozen: Victim | None,
 ) -> Record:
-    """Read everything back from the store, beside what the story knows from elsewhere."""
+    """Read the store's data and add the data of the run."""
     with queue.transaction() as transaction:
         receipts = transaction.execute("select job_id, epoch, worker from demo_receipts")
     return Record(
@@ -104,7 +104,7 @@ def _all_events(queue: Queue) -> Iterator[Event]:
 
 
 def examine(record: Record) -> list[Check]:
-    """Return every claim of the demo with its verdict."""
+    """Return all checks of the demo."""
     return [
         _nothing_lost(record),
         _settled_once(record),
@@ -134,12 +134,12 @@ def _settled_once(record: Record) -> Check:
 
 
 def _effects_once(record: Record) -> Check:
-    wanted = {(job.id, job.epoch) for job in record.jobs.values() if job.state == "done"}
+    expected = {(job.id, job.epoch) for job in record.jobs.values() if job.state == "done"}
     written = Counter((receipt.job_id, receipt.epoch) for receipt in record.receipts)
     return Check(
         "effects once",
-        set(written) == wanted and written.total() == len(wanted),
-        f"{written.total()} receipts for {len(wanted)} done jobs, atomic with settle",
+        set(written) == expected and written.total() == len(expected),
+        f"{written.total()} receipts for {len(expected)} done jobs, atomic with settle",
     )
 
 
@@ -157,11 +157,13 @@ def _killed_taken_over(record: Record) -> Check:
 
 def _stale_refused(record: Record) -> Check:
     claim, frozen = "stale refused", record.frozen
-    refusal = next((tale for tale in record.refusals if frozen == (tale.worker, tale.job_id, tale.epoch)), None)
+    refusal = next(
+        (refusal for refusal in record.refusals if frozen == (refusal.worker, refusal.job_id, refusal.epoch)), None
+    )
     if frozen is None or refusal is None:
         return Check(claim, False, "no settle was refused")
     struck, last = _struck_and_last(record, frozen)
-    refused = {(tale.job_id, tale.epoch) for tale in record.refusals}
+    refused = {(refusal.job_id, refusal.epoch) for refusal in record.refusals}
     left = [receipt for receipt in record.receipts if (receipt.job_id, receipt.epoch) in refused]
     return Check(
         claim,
@@ -184,5 +186,5 @@ def _failures_handled(record: Record) -> Check:
     return Check(
         "failures handled",
         record.retries > 0 and len(failed) == 1 and failed[0].failure_class == "permanent",
-        f"{record.retries} transient ones tried again, {len(failed)} permanent one kept",
+        f"{record.retries} transient retried, {len(failed)} permanent kept as failed",
     )

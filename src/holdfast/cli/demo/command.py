@@ -1,7 +1,6 @@
-"""`holdfast demo`: a worker is killed, its work is taken over, its revived twin is refused, and nothing is lost.
+"""`holdfast demo`: kill a worker and freeze another, and show that no job is lost and stale writes are refused.
 
-This file owns the command: where the store lies, how the run ends, and what is said last. The story, its processes,
-its picture and its checks have files of their own.
+This module contains the command: it creates the store, runs the scenario and prints the summary.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ Examples:
   holdfast demo --keep demo.db
   holdfast demo --fast --plain
 
-The demo plays on a queue of its own, which is deleted afterwards unless --keep
-is given. It does not use --url.
+The demo uses a temporary queue, which is deleted at the end unless --keep is
+given. It ignores --url.
 """
 
 
@@ -51,27 +50,27 @@ is given. It does not use --url.
     type=click.FloatRange(5, 300),
     default=_NORMAL_SECONDS,
     show_default=True,
-    help="About how long it takes.",
+    help="The approximate duration.",
 )
-@click.option("--fast", is_flag=True, help=f"As --seconds {_FAST_SECONDS:g}.")
+@click.option("--fast", is_flag=True, help=f"The same as --seconds {_FAST_SECONDS:g}.")
 @click.option(
     "--keep",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Play on this file, which must not exist yet, and keep it.",
+    help="Use this file, which must not exist, and keep it.",
 )
-@click.option("--plain", is_flag=True, help="Print lines instead of drawing; so it is anyway without a terminal.")
+@click.option("--plain", is_flag=True, help="Print lines instead of a live screen; the default without a terminal.")
 @pass_terminal
 def demo(terminal: Terminal, seconds: float, fast: bool, keep: Path | None, plain: bool) -> None:
-    """Show, with real processes, what happens when workers die.
+    """Show with real processes what happens when workers die.
 
     Three workers share one SQLite file. One is killed in the middle of a job, one is frozen past its lease and
-    revived. In the end everything is checked against the store; the exit code is 1 if a check fails.
+    resumed. At the end the results are checked against the store; the exit code is 1 if a check fails.
     """
     if keep is not None and keep.exists():
         raise click.BadParameter(f"{str(keep)!r} exists; name a file that does not", param_hint="'--keep'")
     pace = Pace.lasting(_FAST_SECONDS if fast else seconds)
-    with _ended_in_good_order(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+    with _clean_up_on_signals(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         record = _play(str(keep or Path(folder) / "demo.db"), Path(folder), pace, _stage(terminal, plain=plain))
     checks = examine(record)
     if terminal.json:
@@ -96,7 +95,7 @@ def _play(url: str, folder: Path, pace: Pace, stage: Stage) -> Record:
                 for _ in story.play():
                     stage.show(story.scene)
         except GaveUp as problem:
-            raise CommandError(f"the demo cannot go on: {problem}", code="demo_failed", exit_code=REFUSED) from None
+            raise CommandError(f"the demo failed: {problem}", code="demo_failed", exit_code=REFUSED) from None
         return collect(
             queue,
             acknowledged=story.acknowledged,
@@ -107,8 +106,8 @@ def _play(url: str, folder: Path, pace: Pace, stage: Stage) -> Record:
 
 
 @contextmanager
-def _ended_in_good_order() -> Iterator[None]:
-    """Let a polite request to end, and a terminal that is closed, clean up as Ctrl-C does."""
+def _clean_up_on_signals() -> Iterator[None]:
+    """Clean up on SIGTERM and SIGHUP as on Ctrl-C."""
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -161,11 +160,11 @@ def _suggest(terminal: Terminal, record: Record, keep: Path | None) -> None:
         commands = [f"{url} stats", f"{url} jobs show {struck}", f"{url} jobs list --state failed", f"{url} events"]
     for command in commands:
         terminal.line(f"  {command}")
-    terminal.line("  The README has an example in 20 lines; docs/ tells how it all works")
+    terminal.line("  The README has an example in 20 lines; docs/ explains the details")
 
 
 def _program() -> str:
-    """Return how this command line can be started again from here, also where it is not on the path."""
+    """Return the command that starts this program from the current directory."""
     if shutil.which("holdfast"):
         return "holdfast"
     started = Path(sys.argv[0]).absolute()

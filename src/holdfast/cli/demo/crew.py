@@ -1,4 +1,4 @@
-"""The demo's worker processes: started, killed, frozen and revived for real."""
+"""The demo's worker processes: start, kill, freeze and resume them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from holdfast.cli.demo.worker import Settings
 
 Condition = Literal["up", "killed", "frozen"]
 
-# How long a stopped process may keep others from writing before it is let go again.
+# How long to wait for a test write before assuming that the stopped process holds the write lock.
 _PROBE_SECONDS: Final = 0.3
-_FAREWELL_SECONDS: Final = 2.0
+_EXIT_SECONDS: Final = 2.0
 
 
-class Tale(NamedTuple):
-    """Something a worker told: a write of its that the store refused."""
+class Refusal(NamedTuple):
+    """A write of a worker that the store refused, as the worker reported it."""
 
     worker: str
     what: str
@@ -36,13 +36,13 @@ class Tale(NamedTuple):
 
 
 class Member:
-    """One worker process and what happened to it."""
+    """One worker process and its condition."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.condition: Condition = "up"
         self.believes: Job | None = None
-        """The job that a frozen worker takes to be its own, whatever has become of it."""
+        """The job that a frozen worker still considers its own."""
 
     @property
     def pid(self) -> int:
@@ -51,18 +51,18 @@ class Member:
 
     @property
     def died_by_itself(self) -> bool:
-        """Whether the process ended although nobody killed it."""
+        """Whether the process exited without being killed by the demo."""
         return self.condition != "killed" and self.process.poll() is not None
 
 
 class DemoWorkers:
-    """The workers by name. Leaving the context ends every process."""
+    """The workers by name. Leaving the context stops every process."""
 
     def __init__(self, url: str, folder: Path, pace: Pace) -> None:
         self._url = url
         self._folder = folder
         self._pace = pace
-        self._tales: deque[Tale] = deque()
+        self._refusals: deque[Refusal] = deque()
         self.members: dict[str, Member] = {}
 
     def __enter__(self) -> DemoWorkers:
@@ -70,9 +70,9 @@ class DemoWorkers:
 
     def __exit__(self, *_: object) -> None:
         for member in self.members.values():
-            _say_goodbye(member.process)
+            _close_stdin(member.process)
         for member in self.members.values():
-            _end(member)
+            _stop(member)
 
     def start_all(self) -> None:
         """Start every worker."""
@@ -80,42 +80,42 @@ class DemoWorkers:
             self.start(worker)
 
     def start(self, worker: str) -> Member:
-        """Start the process of *worker*, anew if it had one."""
+        """Start a process for *worker*, replacing an earlier one."""
         settings = Settings(self._url, worker, self._pace.lease, self._pace.idle, self._pace.retry)
-        with self.complaints(worker).open("a") as complaints:
+        with self.stderr_path(worker).open("a") as stderr:
             process = subprocess.Popen(  # noqa: S603  # our own module under our own interpreter
                 [sys.executable, "-m", "holdfast.cli.demo.worker", *settings.arguments()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=complaints,
+                stderr=stderr,
                 text=True,
-                # A group of its own: Ctrl-C is for the parent, and a stopped orphan is woken to find its parent gone.
+                # A separate group: Ctrl-C reaches only the parent, and the system resumes a stopped orphan.
                 process_group=0,
             )
         threading.Thread(target=self._listen, args=(worker, process), daemon=True).start()
         self.members[worker] = Member(process)
         return self.members[worker]
 
-    def complaints(self, worker: str) -> Path:
-        """Return where *worker* writes its standard error."""
+    def stderr_path(self, worker: str) -> Path:
+        """Return the file with the standard error of *worker*."""
         return self._folder / f"{worker.replace(' ', '-')}.log"
 
-    def tales(self) -> list[Tale]:
-        """Return what the workers told since the last time."""
-        return [self._tales.popleft() for _ in range(len(self._tales))]
+    def new_refusals(self) -> list[Refusal]:
+        """Return the refusals reported since the last call."""
+        return [self._refusals.popleft() for _ in range(len(self._refusals))]
 
     def kill(self, worker: str) -> None:
-        """Kill the process with SIGKILL: it cannot say goodbye, nor finish a thing."""
+        """Kill the process with SIGKILL."""
         member = self.members[worker]
         member.condition = "killed"
         member.process.kill()
         member.process.wait()
 
     def freeze(self, worker: str, held: Job, queue: Queue) -> bool:
-        """Stop the process with SIGSTOP while it holds *held*; False if it was caught at a bad moment and runs on.
+        """Stop the process with SIGSTOP while it holds *held*, and return whether that succeeded.
 
-        A bad moment is one in which it just settled, or has the store's only write lock: then the whole store would
-        stand still, and nothing could be shown.
+        If the process has just settled the job, or holds the store's write lock and thereby blocks all writers, it is
+        resumed and False is returned.
         """
         member = self.members[worker]
         os.kill(member.pid, signal.SIGSTOP)
@@ -130,7 +130,7 @@ class DemoWorkers:
         return True
 
     def revive(self, worker: str) -> None:
-        """Let the frozen process go on where it stopped, with SIGCONT."""
+        """Resume the frozen process with SIGCONT."""
         member = self.members[worker]
         member.condition = "up"
         os.kill(member.pid, signal.SIGCONT)
@@ -138,15 +138,15 @@ class DemoWorkers:
     def _listen(self, worker: str, process: subprocess.Popen[str]) -> None:
         if process.stdout is None:
             return
-        # A killed process may leave half a line behind.
+        # The last line of a killed process may be incomplete.
         with suppress(ValueError):
             for line in process.stdout:
-                words: dict[str, Any] = json.loads(line)
-                self._tales.append(Tale(worker, **words))
+                fields: dict[str, Any] = json.loads(line)
+                self._refusals.append(Refusal(worker, **fields))
 
 
 def still_holds(queue: Queue, held: Job) -> bool:
-    """Whether the job is still running under the claim that *held* was read under."""
+    """Return whether the job is still running under the same claim as in *held*."""
     job = queue.get(held.id)
     return job.state == "running" and (job.epoch, job.worker) == (held.epoch, held.worker)
 
@@ -156,17 +156,17 @@ def _write_nothing(queue: Queue) -> None:
         pass
 
 
-def _say_goodbye(process: subprocess.Popen[str]) -> None:
+def _close_stdin(process: subprocess.Popen[str]) -> None:
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()
 
 
-def _end(member: Member) -> None:
-    """End a worker in good order if it can hear, else at once; SIGKILL also ends a stopped process."""
+def _stop(member: Member) -> None:
+    """Wait for a running worker to exit, then kill it; SIGKILL also ends a stopped process."""
     try:
         if member.condition == "up":
-            member.process.wait(_FAREWELL_SECONDS)
+            member.process.wait(_EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         pass
     finally:

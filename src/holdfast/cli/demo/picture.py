@@ -1,4 +1,4 @@
-"""How the demo looks: a live picture in a terminal, plain lines elsewhere, and the summary at the end."""
+"""The display of the demo: a live screen on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from holdfast import Job
 from holdfast.cli.demo.crew import Member
-from holdfast.cli.demo.story import ACTS, Moment, Scene, Tone
+from holdfast.cli.demo.story import ACTS, Message, Scene, Tone
 
 _STYLES: Final[dict[Tone, str]] = {
     "plain": "default",
@@ -35,7 +35,7 @@ _STATES: Final = (
 )
 _ROW_STYLES: Final = {"up": "default", "killed": "red", "frozen": "yellow"}
 _CONDITION_STYLES: Final = {"working": "green", "idle": "dim", "killed": "bold red", "frozen": "bold yellow"}
-# Fixed, so that nothing jumps while the numbers change.
+# Fixed widths keep the layout stable while the numbers change.
 _COLUMNS: Final = {"worker": 8, "process": 7, "job": 7, "kind": 16, "epoch": 5, "lease": 6, "progress": 20}
 _WIDE: Final = 100
 _WIDTH_MIN: Final = 76
@@ -43,39 +43,39 @@ _HEIGHT_MIN: Final = 20
 
 
 class Stage(Protocol):
-    """Where a story is shown."""
+    """A display of the demo."""
 
     def open(self) -> AbstractContextManager[object]:
         """Return a context in which `show` may be called."""
         ...
 
     def show(self, scene: Scene) -> None:
-        """Show the scene as it is now."""
+        """Show the current state of the scene."""
         ...
 
 
 class PlainStage:
-    """Prints each moment once, as a line with its time."""
+    """Prints each message once, as a line with its time."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._printed = 0
 
     def open(self) -> AbstractContextManager[object]:
-        """Return a context that needs no care."""
+        """Return a context without effect."""
         return nullcontext()
 
     def show(self, scene: Scene) -> None:
-        """Print the moments that are new."""
-        for moment in scene.moments[self._told :]:
-            click.echo(f"{moment.at:6.1f} s  {moment.text}")
-        self._told = len(scene.moments)
+        """Print new messages."""
+        for message in scene.messages[self._printed :]:
+            click.echo(f"{message.at:6.1f} s  {message.text}")
+        self._printed = len(scene.messages)
 
 
 class QuietStage:
-    """Shows nothing: the answer is one document at the end."""
+    """Shows nothing; with `--json` only the result is printed."""
 
     def open(self) -> AbstractContextManager[object]:
-        """Return a context that needs no care."""
+        """Return a context without effect."""
         return nullcontext()
 
     def show(self, scene: Scene) -> None:
@@ -83,29 +83,29 @@ class QuietStage:
 
 
 class LiveStage:
-    """Draws the whole scene on a screen of its own, which is gone afterwards."""
+    """Draws the scene on the terminal's alternate screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, screen=True, auto_refresh=False)
 
     def open(self) -> AbstractContextManager[object]:
-        """Return a context that takes the screen and gives it back, cursor included."""
+        """Return a context that switches to the alternate screen and restores the terminal."""
         return self._live
 
     def show(self, scene: Scene) -> None:
-        """Draw the scene anew."""
+        """Redraw the scene."""
         self._live.update(Picture(self._console, scene).draw(), refresh=True)
 
 
 def can_draw(console: Console) -> bool:
-    """Whether the picture can be shown there; lines are better than a picture that is cut."""
+    """Return whether the terminal is large enough for the live screen."""
     width, height = console.size
     return console.is_terminal and not console.is_dumb_terminal and width >= _WIDTH_MIN and height >= _HEIGHT_MIN
 
 
 class Picture:
-    """One drawing of a scene, made to fit the console."""
+    """One drawing of a scene, sized for the console."""
 
     def __init__(self, console: Console, scene: Scene) -> None:
         self._scene = scene
@@ -113,7 +113,7 @@ class Picture:
         self._full, self._empty = ("#", ".") if console.options.ascii_only else ("█", "░")
 
     def draw(self) -> Layout:
-        """Return everything, from the title down to the log."""
+        """Return the layout: title, jobs, workers and log."""
         layout = Layout()
         # The parts above the log, borders included.
         jobs_height, workers_height = len(_STATES) + 2, len(self._scene.crew.members) + 3
@@ -185,16 +185,16 @@ class Picture:
         return bar.append(f" {percent:>3.0f}% {held.phase or ''}")
 
     def _log(self, lines: int) -> Panel:
-        # The title tells of the acts.
-        told = [moment for moment in self._scene.moments if moment.tone != "act"]
-        text = Text("\n", no_wrap=True, overflow="ellipsis").join(map(_line, told[-max(lines, 1) :]))
+        # The title shows the act.
+        messages = [message for message in self._scene.messages if message.tone != "act"]
+        text = Text("\n", no_wrap=True, overflow="ellipsis").join(map(_line, messages[-max(lines, 1) :]))
         return Panel(text, title="what happened", title_align="left")
 
     def _bar(self, share: float, width: int, style: str) -> Text:
-        # Something is never drawn as nothing.
+        # A positive share fills at least one cell.
         filled = min(max(round(share * width), 1 if share > 0 else 0), width)
         return Text(self._full * filled, style).append(self._empty * (width - filled), "dim")
 
 
-def _line(moment: Moment) -> Text:
-    return Text(f"{moment.at:5.1f} s  ", "dim").append(moment.text, _STYLES[moment.tone])
+def _line(message: Message) -> Text:
+    return Text(f"{message.at:5.1f} s  ", "dim").append(message.text, _STYLES[message.tone])

@@ -1,7 +1,7 @@
-"""The demo's story: four acts played with real processes on a real store, and the moments worth telling.
+"""The demo's four acts, run with real processes on a real store.
 
-A story is a generator: each step looks at the store once and leaves the scene to be drawn. What it tells comes from
-the store's own event log and from the workers; nothing is told that was not seen.
+`Story.play` is a generator: each step reads the store once and updates the scene, which the caller draws. Messages
+come from the store's event log and from the workers.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from holdfast import Event, Job, NewJob, Queue
-from holdfast.cli.demo.crew import DemoWorkers, Tale, still_holds
+from holdfast.cli.demo.crew import DemoWorkers, Refusal, still_holds
 from holdfast.cli.demo.plan import CHAT, Pace, Plan
 from holdfast.cli.demo.worker import RECEIPTS_TABLE
 
 Tone = Literal["plain", "good", "warning", "bad", "fence", "act"]
 
-# A victim is caught well inside its job: late enough to have done something, early enough not to be settling.
+# Progress at which a worker is killed or frozen: it has started the job but does not settle it yet.
 _PERCENT_FROM: Final = 35
 _PERCENT_TO: Final = 65
 
 
 class Act(NamedTuple):
-    """What is played, and what to watch for."""
+    """The title of an act and an explanation."""
 
     title: str
     why: str
@@ -45,14 +45,14 @@ ACTS: Final = (
         "It cannot know that its job has moved on. The fence refuses its late settle.",
     ),
     Act(
-        "The rest is worked off",
-        "Transient failures come back after a pause; a permanent one is kept as failed.",
+        "The remaining jobs finish",
+        "Transient failures are retried after a delay; a permanent one is kept as failed.",
     ),
 )
 
 
-class Moment(NamedTuple):
-    """Something worth telling; *at* is seconds since the start."""
+class Message(NamedTuple):
+    """One line of the log; *at* is seconds since the start."""
 
     at: float
     text: str
@@ -60,7 +60,7 @@ class Moment(NamedTuple):
 
 
 class Victim(NamedTuple):
-    """A job and the worker that held it when the worker was struck."""
+    """A killed or frozen worker and the job it held."""
 
     worker: str
     job_id: str
@@ -69,7 +69,7 @@ class Victim(NamedTuple):
 
 @dataclass
 class Scene:
-    """What the story knows right now; this is all that a picture gets to see."""
+    """The current state of the demo, as the display shows it."""
 
     crew: DemoWorkers
     pace: Pace
@@ -79,16 +79,16 @@ class Scene:
     counts: dict[str, int] = field(default_factory=dict)
     running: dict[str, Job] = field(default_factory=dict)
     lease_left: dict[str, float] = field(default_factory=dict)
-    """Seconds by job id, from when its last heartbeat was seen; may be below zero."""
-    moments: list[Moment] = field(default_factory=list)
+    """Seconds by job id since the last observed heartbeat; may be negative."""
+    messages: list[Message] = field(default_factory=list)
 
 
 class GaveUp(Exception):  # noqa: N818  # it names what happened
-    """The demo cannot go on: a worker died by itself, or the time is up."""
+    """The demo failed: a worker exited, or the time limit passed."""
 
 
 class Story:
-    """Plays the acts and remembers what the checks will need."""
+    """Runs the acts and records the data for the checks."""
 
     def __init__(self, queue: Queue, crew: DemoWorkers, pace: Pace) -> None:
         self._queue = queue
@@ -97,29 +97,29 @@ class Story:
         self._plan = Plan(pace)
         self._started = time.monotonic()
         self._cursor: str | None = None
-        # What has been told, so that no act runs ahead of its telling.
+        # State from printed events: an act proceeds only after the event has been printed.
         self._epochs: Counter[str] = Counter()
         self._expired: set[str] = set()
         self._done: set[str] = set()
         self._lease_seen: dict[str, tuple[int, float]] = {}
         self.scene = Scene(crew, pace)
         self.acknowledged: list[str] = []
-        self.refusals: list[Tale] = []
+        self.refusals: list[Refusal] = []
         self.killed: Victim | None = None
         self.frozen: Victim | None = None
 
     def play(self) -> Iterator[None]:
-        """Play all acts, stopping after each look at the store."""
-        self._set_the_stage()
+        """Run all acts, yielding after each read of the store."""
+        self._prepare()
         for number, act in enumerate((self._flow, self._kill, self._freeze, self._drain), start=1):
             self.scene.act = number
-            self._tell(f"{number} of {len(ACTS)}: {ACTS[number - 1].title}", "act")
+            self._log(f"{number} of {len(ACTS)}: {ACTS[number - 1].title}", "act")
             yield from act()
         yield from self._wait(self._pace.hold)
 
     # --- the acts --------------------------------------------------------------------------------------------------
 
-    def _set_the_stage(self) -> None:
+    def _prepare(self) -> None:
         self._queue.set_lane("default", events="all")
         with self._queue.transaction() as transaction:
             transaction.execute(RECEIPTS_TABLE)
@@ -132,51 +132,53 @@ class Story:
     def _kill(self) -> Iterator[None]:
         self._enqueue(self._plan.wave())
         while self.killed is None:
-            held = yield from self._somebody_halfway()
+            held = yield from self._wait_for_running_job()
             self._crew.kill(held.worker or "")
             if still_holds(self._queue, held):
                 self.killed = self._victim(held)
-                self._tell(f"{held.worker} killed with SIGKILL holding {_named(held)}", "bad")
+                self._log(f"{held.worker} killed with SIGKILL holding {_describe(held)}", "bad")
             else:
-                self._tell(f"{held.worker} killed with SIGKILL, but it had just settled; once more", "bad")
+                self._log(f"{held.worker} killed with SIGKILL, but it had just settled; trying again", "bad")
                 self._crew.start(held.worker or "")
         yield from self._taken_over(self.killed)
         self._crew.start(self.killed.worker)
-        self._tell(f"{self.killed.worker} started again, as a new process", "plain")
+        self._log(f"{self.killed.worker} started again, as a new process", "plain")
         yield from self._finished(self.killed)
 
     def _freeze(self) -> Iterator[None]:
         self._enqueue(self._plan.wave())
         while self.frozen is None:
-            held = yield from self._somebody_halfway()
+            held = yield from self._wait_for_running_job()
             if self._crew.freeze(held.worker or "", held, self._queue):
                 self.frozen = self._victim(held)
-        self._tell(f"{held.worker} frozen with SIGSTOP holding {_named(held)}", "warning")
+        self._log(f"{held.worker} frozen with SIGSTOP holding {_describe(held)}", "warning")
         yield from self._taken_over(self.frozen)
         yield from self._finished(self.frozen)
         yield from self._wait(self._pace.hold)
         self._crew.revive(self.frozen.worker)
-        self._tell(f"{self.frozen.worker} revived with SIGCONT; it believes it still holds {held.id}", "warning")
+        self._log(
+            f"{self.frozen.worker} resumed with SIGCONT; it still considers itself the owner of {held.id}", "warning"
+        )
         yield from self._until(self._refused)
         self._crew.members[self.frozen.worker].believes = None
 
     def _drain(self) -> Iterator[None]:
         yield from self._until(self._all_finished)
-        self._tell(f"all {len(self.acknowledged)} jobs have finished", "good")
+        self._log(f"all {len(self.acknowledged)} jobs have finished", "good")
 
-    # --- what the acts are made of ---------------------------------------------------------------------------------
+    # --- parts of the acts -----------------------------------------------------------------------------------------
 
     def _enqueue(self, jobs: Sequence[NewJob]) -> None:
-        made = self._queue.enqueue_many(jobs)
-        self.acknowledged += [enqueued.id for enqueued in made]
+        results = self._queue.enqueue_many(jobs)
+        self.acknowledged += [result.id for result in results]
         self.scene.acknowledged = len(self.acknowledged)
-        if len(made) > 1:
-            self._tell(f"{len(made)} jobs of three tenants enqueued; acknowledged means on disk", "plain")
+        if len(results) > 1:
+            self._log(f"{len(results)} jobs of three tenants enqueued; acknowledged means on disk", "plain")
 
-    def _somebody_halfway(self) -> Generator[None, None, Job]:
-        """Wait until a worker is in the middle of an answer, and return the job."""
+    def _wait_for_running_job(self) -> Generator[None, None, Job]:
+        """Wait until a worker is in the middle of a chat job, and return the job."""
         while True:
-            yield from self._look()
+            yield from self._refresh()
             for job in self.scene.running.values():
                 if job.kind == CHAT.kind and _PERCENT_FROM <= (job.percent or 0) <= _PERCENT_TO:
                     return job
@@ -194,8 +196,8 @@ class Story:
 
     def _refused(self) -> bool:
         return any(
-            tale.what == "settle_refused" and self.frozen == (tale.worker, tale.job_id, tale.epoch)
-            for tale in self.refusals
+            refusal.what == "settle_refused" and self.frozen == (refusal.worker, refusal.job_id, refusal.epoch)
+            for refusal in self.refusals
         )
 
     def _all_finished(self) -> bool:
@@ -204,16 +206,16 @@ class Story:
 
     def _until(self, happened: Callable[[], bool]) -> Iterator[None]:
         while not happened():
-            yield from self._look()
+            yield from self._refresh()
 
     def _wait(self, seconds: float) -> Iterator[None]:
         end = time.monotonic() + seconds
         return self._until(lambda: time.monotonic() >= end)
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- reading the store -----------------------------------------------------------------------------------------
 
-    def _look(self) -> Iterator[None]:
-        """Look at the store and the crew once, tell what is new, and let the scene be drawn."""
+    def _refresh(self) -> Iterator[None]:
+        """Read the store and the workers' reports once, and yield for drawing."""
         scene = self.scene
         scene.at = self._now()
         self._check_health()
@@ -221,23 +223,23 @@ class Story:
         scene.running = {job.worker or "": job for job in self._queue.jobs(state="running")}
         scene.lease_left = {job.id: self._lease_left(job) for job in scene.running.values()}
         for event in self._new_events():
-            self._tell_event(event)
-            self._remember(event)
-        for tale in self._crew.tales():
-            self._tell_refusal(tale)
+            self._log_event(event)
+            self._update_state(event)
+        for refusal in self._crew.new_refusals():
+            self._log_refusal(refusal)
         yield
         time.sleep(self._pace.tick)
 
     def _check_health(self) -> None:
         if self.scene.at > self._pace.limit:
-            raise GaveUp(f"the story should have ended by now, after {self._pace.limit:.0f} s")
+            raise GaveUp(f"it did not finish within {self._pace.limit:.0f} s")
         for worker, member in self._crew.members.items():
             if member.died_by_itself:
-                last = self._crew.complaints(worker).read_text().strip().splitlines()[-1:]
-                raise GaveUp(f"{worker} ended by itself: {''.join(last) or 'it said nothing'}")
+                last = self._crew.stderr_path(worker).read_text().strip().splitlines()[-1:]
+                raise GaveUp(f"{worker} exited: {''.join(last) or 'no output'}")
 
     def _lease_left(self, job: Job) -> float:
-        # The store's clock for leases is its own, so the picture counts from when it saw the lease move.
+        # Leases use the store's clock, so count from when a change of the lease was observed.
         until, seen_at = self._lease_seen.get(job.id, (0, 0.0))
         if until != job.lease_until_ms:
             until, seen_at = self._lease_seen[job.id] = (job.lease_until_ms or 0, self._now())
@@ -248,47 +250,46 @@ class Story:
         self._cursor = page.cursor
         return list(page)
 
-    def _remember(self, event: Event) -> None:
+    def _update_state(self, event: Event) -> None:
         if event.name == "claimed":
             self._epochs[event.job_id] = int(event.details["epoch"])
         elif event.name == "done":
             self._done.add(event.job_id)
 
-    # --- telling ---------------------------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------------------------
 
-    def _tell(self, text: str, tone: Tone) -> None:
-        self.scene.moments.append(Moment(self._now(), text, tone))
+    def _log(self, text: str, tone: Tone) -> None:
+        self.scene.messages.append(Message(self._now(), text, tone))
 
     def _now(self) -> float:
         return time.monotonic() - self._started
 
-    def _tell_event(self, event: Event) -> None:
-        details, named = event.details, event.job_id
+    def _log_event(self, event: Event) -> None:
+        details, job_id = event.details, event.job_id
         match event.name:
             case "expired":
-                self._expired.add(named)
-                self._tell(f"lease of {details['worker']} on {named} expired: no heartbeat came", "warning")
-            case "claimed" if named in self._expired:
-                self._tell(f"{named} taken over by {details['worker']} at epoch {details['epoch']}", "good")
-            case "done" if named in self._expired:
-                self._tell(f"{named} finished by {details['worker']} at epoch {details['epoch']}", "good")
+                self._expired.add(job_id)
+                self._log(f"lease of {details['worker']} on {job_id} expired without a heartbeat", "warning")
+            case "claimed" if job_id in self._expired:
+                self._log(f"{job_id} taken over by {details['worker']} at epoch {details['epoch']}", "good")
+            case "done" if job_id in self._expired:
+                self._log(f"{job_id} finished by {details['worker']} at epoch {details['epoch']}", "good")
             case "retrying":
-                self._tell(
-                    f"{named} failed ({details['failure_reason']}), transient: it will be tried again", "plain"
-                )
+                self._log(f"{job_id} failed ({details['failure_reason']}), transient: it will be retried", "plain")
             case "failed":
-                self._tell(f"{named} failed ({details['failure_reason']}), permanent: kept for a look", "bad")
+                self._log(f"{job_id} failed ({details['failure_reason']}), permanent: kept as failed", "bad")
             case _:
                 pass
 
-    def _tell_refusal(self, tale: Tale) -> None:
-        if tale.what != "settle_refused":
+    def _log_refusal(self, refusal: Refusal) -> None:
+        if refusal.what != "settle_refused":
             return
-        self.refusals.append(tale)
-        self._tell(
-            f"{tale.worker} tried to settle {tale.job_id} at epoch {tale.epoch}: refused, {tale.code}", "fence"
+        self.refusals.append(refusal)
+        self._log(
+            f"{refusal.worker} tried to settle {refusal.job_id} at epoch {refusal.epoch}: refused, {refusal.code}",
+            "fence",
         )
 
 
-def _named(job: Job) -> str:
+def _describe(job: Job) -> str:
     return f"{job.id} (epoch {job.epoch}, {job.percent or 0:.0f} % done)"

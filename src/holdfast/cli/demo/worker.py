@@ -1,7 +1,7 @@
-"""One worker of the demo, as a process of its own: it claims, heartbeats, reports progress and settles.
+"""A worker process of the demo: it claims jobs, renews leases, reports progress and settles.
 
-It stands on the public `Queue` alone and knows nothing of the story. What it has to tell its parent it writes to
-standard output, one JSON object a line. It never outlives its parent: it watches standard input, which ends with it.
+It uses only the public `Queue`. It reports refused writes to its parent on standard output, one JSON object per line.
+It exits when its parent exits: the parent's end of standard input is then closed.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from holdfast import Claim, Done, Failed, LeaseLost, Outcome, Queue, Refused, Un
 T = TypeVar("T")
 
 RECEIPTS_TABLE = "create table demo_receipts (job_id text, epoch integer, worker text, primary key (job_id, epoch))"
-# A settle that is sent again writes its receipt again: the same one. Two attempts would leave two.
+# A retried settle writes the same receipt; two attempts that both settle leave two.
 _RECEIPT = "insert into demo_receipts values (?, ?, ?) on conflict do nothing"
 
 _LINUX_PR_SET_PDEATHSIG = 1
 
 
 class Settings(NamedTuple):
-    """What the parent says to a worker, in the order of its arguments; times are seconds."""
+    """The arguments of a worker process, in order; times are in seconds."""
 
     url: str
     worker: str
     lease: float
     idle: float
-    """How long to wait when there is nothing to claim."""
+    """The delay after an empty claim."""
     retry: float
-    """How long a job waits after a transient failure."""
+    """The delay after a transient failure."""
 
     def arguments(self) -> list[str]:
-        """Return the settings as the arguments of a command."""
+        """Return the settings as command-line arguments."""
         return [str(value) for value in self]
 
     @classmethod
     def parse(cls, arguments: list[str]) -> Settings:
-        """Return the settings that `arguments` gave."""
+        """Return the settings from command-line arguments."""
         url, worker, lease, idle, retry = arguments
         return cls(url, worker, float(lease), float(idle), float(retry))
 
 
 class DemoWorker:
-    """A loop of claim, work and settle, with a second thread that keeps the lease alive."""
+    """A loop of claim, work and settle, with a second thread that renews the lease."""
 
     def __init__(self, queue: Queue, settings: Settings) -> None:
         self._queue = queue
@@ -59,10 +59,12 @@ class DemoWorker:
         self._held: Claim | None = None
 
     def run(self) -> None:
-        """Work until the process ends."""
+        """Process jobs until the process exits."""
         threading.Thread(target=self._keep_alive, daemon=True).start()
         while True:
-            claim = insist(lambda: self._queue.claim(worker=self._settings.worker, lease=self._settings.lease))
+            claim = retry_until_available(
+                lambda: self._queue.claim(worker=self._settings.worker, lease=self._settings.lease)
+            )
             if claim is None:
                 time.sleep(self._settings.idle)
                 continue
@@ -82,11 +84,11 @@ class DemoWorker:
         try:
             self._queue.heartbeat(held)
         except Refused as refusal:
-            # The settle may just have ended the lease; if not, the next report of progress learns it too.
+            # The main thread may have just settled; otherwise its next progress report is refused too.
             if self._held is held:
-                tell("heartbeat_refused", held, refusal)
+                report("heartbeat_refused", held, refusal)
         except Unavailable:
-            pass  # The next beat comes before the lease ends.
+            pass  # The next heartbeat precedes the end of the lease.
 
     def _work(self, claim: Claim) -> Outcome:
         plan: dict[str, Any] = claim.job.payload
@@ -107,34 +109,33 @@ class DemoWorker:
         return None
 
     def _report(self, claim: Claim, phase: str, percent: float) -> bool:
-        """Report progress; False says that the lease is lost.
+        """Report progress, and return False if the lease is lost.
 
-        A careful worker would drop the job then. This one goes on to settle, to show that the fence does not
-        depend on the care of workers.
+        A real worker would drop the job then. This one still settles, to show that the store refuses it.
         """
         try:
-            insist(lambda: self._queue.progress(claim, phase=phase, percent=percent))
+            retry_until_available(lambda: self._queue.progress(claim, phase=phase, percent=percent))
         except LeaseLost as refusal:
-            tell("progress_refused", claim, refusal)
+            report("progress_refused", claim, refusal)
             return False
         return True
 
     def _settle(self, claim: Claim, outcome: Outcome) -> None:
         try:
-            insist(lambda: self._settle_with_receipt(claim, outcome))
+            retry_until_available(lambda: self._settle_with_receipt(claim, outcome))
         except LeaseLost as refusal:
-            tell("settle_refused", claim, refusal)
+            report("settle_refused", claim, refusal)
 
     def _settle_with_receipt(self, claim: Claim, outcome: Outcome) -> None:
-        """Settle, and write the effect of the work, in one transaction: a refused settle takes the effect with it."""
+        """Settle the job and write its effect in one transaction: a refused settle rolls the effect back."""
         with self._queue.transaction() as transaction:
             if isinstance(outcome, Done):
                 transaction.execute(_RECEIPT, (claim.job.id, claim.epoch, self._settings.worker))
             transaction.settle(claim, outcome)
 
 
-def insist(call: Callable[[], T]) -> T:
-    """Return what *call* returns, sending it again while the store cannot answer: every call here allows that."""
+def retry_until_available(call: Callable[[], T]) -> T:
+    """Return the result of *call*, repeating it while the store is unavailable. Every call here is idempotent."""
     while True:
         try:
             return call()
@@ -142,17 +143,17 @@ def insist(call: Callable[[], T]) -> T:
             time.sleep(0.05)
 
 
-def tell(what: str, claim: Claim, refusal: Refused) -> None:
-    """Tell the parent of something that the store does not record."""
-    words = {"what": what, "job_id": claim.job.id, "epoch": claim.epoch, "code": refusal.code, "why": str(refusal)}
-    sys.stdout.write(json.dumps(words) + "\n")
+def report(what: str, claim: Claim, refusal: Refused) -> None:
+    """Report a refused write, which the store does not record, to the parent."""
+    fields = {"what": what, "job_id": claim.job.id, "epoch": claim.epoch, "code": refusal.code, "why": str(refusal)}
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 def die_with_parent() -> None:
-    """End this process as soon as its parent has ended, in whichever way."""
+    """Exit as soon as the parent process has exited."""
     if sys.platform == "linux":
-        # Reaches a process that is stopped, too, which cannot watch anything.
+        # The signal also reaches a stopped process.
         ctypes.CDLL(None).prctl(_LINUX_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_watch_parent, daemon=True).start()
 
