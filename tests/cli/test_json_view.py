@@ -8,7 +8,7 @@ from tests.cli.conftest import Cli
 INTERNAL = {
     "seq",
     "claim_place",
-    "turn",
+    "fair_key",
     "lease_token",
     "lease_until_ms",
     "settle_digest",

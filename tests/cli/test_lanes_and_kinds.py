@@ -67,7 +67,7 @@ def test_retire_sets_waiting_jobs_aside_and_restore_takes_new_ones(cli: Cli) -> 
 
     assert cli.text("kinds", "retire", "old", "--yes") == "kind old is retired; 2 waiting jobs retired\n"
     assert "hint: holdfast kinds restore old" in cli.refusal("enqueue", "old", code=1)
-    assert cli.text("kinds", "restore", "old") == "kind old takes new jobs again\n"
+    assert cli.text("kinds", "restore", "old") == "kind old accepts new jobs again\n"
     cli.text("enqueue", "old")
 
 

@@ -42,7 +42,7 @@ def test_prune_without_a_terminal_needs_yes_and_deletes_nothing(cli: Cli, failed
     said = cli.refusal("prune", "--older-than", "0", code=2)
 
     assert "there is no terminal to confirm it" in said
-    assert "--dry-run, then give --yes" in said
+    assert "--dry-run, then add --yes" in said
     assert cli.queue.counts() == {"failed": 1}
 
 
