@@ -269,4 +269,4 @@ def test_no_handler_runs_without_the_model_that_its_job_names(recipe: Recipe) ->
         wait_until(recipe.queue, {"done": 60})
 
     assert {job.attempt for job in recipe.queue.jobs(limit=100)} == {1}
-    assert len(names["story"]) > 3
+    assert len(names["calls"]) > 3
