@@ -48,7 +48,8 @@ async def enqueue_jobs(tx: Transaction, wanted: Sequence[CheckedJob], place: str
         shared = [new for new in wanted if is_shared(new)]
         routing, numbers = await tx.begin_enqueue(len(wanted), _lock_numbers((), shared))
         known, holders = await _meet(tx, shared)
-        entered = await enter_sessions(tx, routing, wanted)
+        has_entries = any(new.entry is not None for new in wanted)
+        entered = await enter_sessions(tx, routing, wanted) if has_entries else {}
         # Each route with the first job that takes it: the one a refusal names.
         routes = {
             new.terms.route: place

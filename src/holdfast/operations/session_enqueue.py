@@ -34,8 +34,6 @@ async def enter_sessions(
         if new.entry is not None:
             kept = keys.setdefault((new.terms.tenant, new.entry.session), [])
             kept += [new.entry.source_key] if new.entry.source_key is not None else []
-    if not keys:
-        return {}
     known = await tx.sessions_by_name(keys.keys())
     entered = {(session.tenant, session.name): _entered(session) for session in known}
     for tenant, name in sorted(keys.keys() - entered.keys()):
