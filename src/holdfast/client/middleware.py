@@ -1,7 +1,7 @@
-"""The steps of a job's life that are worth watching, each as one coroutine: enqueue, claim, settle, both fused.
+"""The calls that store, claim and settle jobs, as one object that tracing can replace.
 
-Everything that stores, takes or settles jobs goes through here. Whoever traces a queue puts steps of their own in
-this place, once; a queue that nobody traces pays nothing for it.
+Every enqueue, claim and settle of a queue goes through its `Middleware`. A queue without tracing uses this class
+itself, without extra work.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from holdfast.operations import settle as settle_operations
 from holdfast.storage.runners import Runner
 from holdfast.storage.store import Store
 
-Settling: TypeAlias = Sequence[tuple[Claim, CheckedOutcome]]
-"""Claims and how their attempts ended, checked."""
+CheckedSettlements: TypeAlias = Sequence[tuple[Claim, CheckedOutcome]]
+"""Claims with their validated outcomes."""
 
 
 class Middleware:
-    """The steps as they are."""
+    """Enqueues, claims and settles without tracing."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def enqueue_one(self, runner: Runner, admission: CheckedJob) -> Enqueued:
+    async def enqueue_one(self, runner: Runner, checked: CheckedJob) -> Enqueued:
         """Store one job."""
-        again = partial(enqueue_operations.enqueue_job, new=admission, resent=True)
-        plain = partial(self.store.plain_enqueue, admission, again)
-        return await runner.write_plain(plain, enqueue_operations.enqueue_job, admission)
+        again = partial(enqueue_operations.enqueue_job, new=checked, resent=True)
+        plain = partial(self.store.plain_enqueue, checked, again)
+        return await runner.write_plain(plain, enqueue_operations.enqueue_job, checked)
 
-    async def enqueue(self, runner: Runner, admissions: Sequence[CheckedJob]) -> list[Enqueued]:
+    async def enqueue(self, runner: Runner, checked: Sequence[CheckedJob]) -> list[Enqueued]:
         """Store jobs, all or none."""
-        return await runner.write(enqueue_operations.enqueue_jobs, admissions)
+        return await runner.write(enqueue_operations.enqueue_jobs, checked)
 
     async def claim(self, runner: Runner, request: ClaimRequest) -> list[Claim]:
-        """Lease what there is now."""
+        """Lease ready jobs; return an empty list if there are none."""
         return await runner.lease(claim_operations.undo_claims, claim_operations.claim_jobs, request)
 
-    async def settle(self, runner: Runner, settling: Settling) -> list[Settlement]:
-        """Record outcomes, each with its own answer."""
+    async def settle(self, runner: Runner, outcomes: CheckedSettlements) -> list[Settlement]:
+        """Record outcomes and return one settlement for each, in order."""
         settled: list[Settlement] = []
-        for part in settle_operations.divide_settlements(settling):
+        for part in settle_operations.divide_settlements(outcomes):
             settled += await runner.write(settle_operations.settle_jobs, part)
         return settled
 
     async def settle_and_claim(
-        self, runner: Runner, settling: Settling, started: Sequence[Lease], request: ClaimRequest
+        self, runner: Runner, outcomes: CheckedSettlements, started: Sequence[Lease], request: ClaimRequest
     ) -> tuple[list[Settlement], list[Claim]]:
-        """Record outcomes, acknowledge what has started and lease what there is then, in one commit if it can be."""
-        *before, last = settle_operations.divide_settlements(settling)
+        """Record outcomes, acknowledge the *started* leases and lease ready jobs, in one commit if possible."""
+        *before, last = settle_operations.divide_settlements(outcomes)
         settled: list[Settlement] = []
         for part in before:
             settled += await runner.write(settle_operations.settle_jobs, part)
@@ -67,17 +67,17 @@ class Middleware:
 
 
 class Watch:
-    """Told of every attempt in a worker's hands, in the worker's loop. Each call is short and never raises."""
+    """Receives the attempts of a worker, in the worker's event loop. Its methods return quickly and never raise."""
 
     running: Callable[[Claim], AbstractContextManager[object]] | None = None
-    """Returns a block in which a handler runs, entered and left in its own thread or task; none where not needed."""
+    """Returns a context manager in which the handler runs, in the handler's thread or task; None if not needed."""
 
     def claimed(self, claims: Sequence[Claim]) -> None:
-        """Take note that these jobs were claimed."""
+        """Handle newly claimed jobs."""
 
     def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
-        """Take note of how an attempt ended.
+        """Handle the end of an attempt.
 
-        *job* is what its settlement left behind, if the worker was told; *seconds* is how long its handler ran, if it
-        did.
+        *job* is the settled job, or None if the worker does not know it; *seconds* is how long the handler ran, or
+        None if it did not run.
         """

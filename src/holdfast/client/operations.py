@@ -76,7 +76,7 @@ class Shared:
 
     claimer: ClaimOptions
     """Who claims if a call does not say: this start of this process."""
-    steps: Middleware
+    middleware: Middleware
     """How jobs are enqueued, claimed and settled; tracing replaces it."""
     watches: tuple[Watch, ...] = ()
     """What workers call for the attempts they hold."""
@@ -108,9 +108,9 @@ class Operations(AdminOperations, SessionOperations):
         return self.on(AsyncRunner(target))
 
     @property
-    def steps(self) -> Middleware:
+    def middleware(self) -> Middleware:
         """How jobs are enqueued, claimed and settled."""
-        return self.shared.steps
+        return self.shared.middleware
 
     @property
     def watches(self) -> tuple[Watch, ...]:
@@ -133,7 +133,7 @@ class Operations(AdminOperations, SessionOperations):
         """
         new = self.tasks.complete(NewJob(kind, payload, **options))
         admission = check_job(new, fresh_id=ids.uuid7())
-        return await self.steps.enqueue_one(self.runner, admission)
+        return await self.middleware.enqueue_one(self.runner, admission)
 
     async def enqueue_many(self, jobs: Sequence[JobLike]) -> list[Enqueued]:
         """Store many jobs, all or none, and return them in order.
@@ -141,7 +141,7 @@ class Operations(AdminOperations, SessionOperations):
         Each is a `NewJob` or a dict with the words of `enqueue`. One that is refused refuses the whole call, and the
         error names it: `jobs[3].payload`.
         """
-        return await self.steps.enqueue(self.runner, validate_calls.jobs(jobs, self.tasks))
+        return await self.middleware.enqueue(self.runner, validate_calls.jobs(jobs, self.tasks))
 
     # --- claim and lease -------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class Operations(AdminOperations, SessionOperations):
         If follow-ups bring more than 256 dedupe keys and chosen ids together, there are several commits.
         One that is refused neither hides nor undoes the others. An outcome that is itself invalid refuses the call.
         """
-        return await self.steps.settle(self.runner, validate_calls.settlements(settlements))
+        return await self.middleware.settle(self.runner, validate_calls.settlements(settlements))
 
     async def settle_and_claim(
         self,
@@ -258,7 +258,7 @@ class Operations(AdminOperations, SessionOperations):
         validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)
         leases = [claim.lease for claim in map(validate_calls.claim, started)]
         request = self._claim_request(limit, words)
-        settled, claims = await self.steps.settle_and_claim(self.runner, checked, leases, request)
+        settled, claims = await self.middleware.settle_and_claim(self.runner, checked, leases, request)
         return SettledAndClaimed(settled, claims or (await self._claim(request, tried=True)))
 
     # --- look ------------------------------------------------------------------------------------------------------
@@ -513,7 +513,7 @@ class Operations(AdminOperations, SessionOperations):
         left = request.wait_ms / 1000
         with self.runner.listen(*(lane_topic(lane) for lane in request.lanes if left)) as listener:
             while True:
-                if not tried and (claims := await self.steps.claim(self.runner, request)):
+                if not tried and (claims := await self.middleware.claim(self.runner, request)):
                     return claims
                 if left <= 0:
                     return []

@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider, ge
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from holdfast.client.middleware import Middleware, Settling, Watch
+from holdfast.client.middleware import CheckedSettlements, Middleware, Watch
 from holdfast.client.operations import Operations
 from holdfast.domain import strict_json
 from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
@@ -37,65 +37,65 @@ def trace_operations(operations: Operations, provider: TracerProvider | None) ->
     """Let *operations*, and the workers that use them, make spans."""
     tracer = get_tracer("holdfast", __version__, provider)
     shared = operations.shared
-    shared.steps = TracingMiddleware(shared.steps.store, tracer)
+    shared.middleware = TracingMiddleware(shared.middleware.store, tracer)
     others = (watch for watch in operations.watches if not isinstance(watch, TracingWatch))
     shared.watches = (*others, TracingWatch(tracer))
 
 
 class TracingMiddleware(Middleware):
-    """The steps, each in a span."""
+    """Enqueues, claims and settles, each in a span."""
 
     def __init__(self, store: Store, tracer: Tracer) -> None:
         super().__init__(store)
         self._tracer = tracer
 
-    async def enqueue_one(self, runner: Runner, admission: CheckedJob) -> Enqueued:
+    async def enqueue_one(self, runner: Runner, checked: CheckedJob) -> Enqueued:
         """Store one job under a span, whose context it carries."""
-        with OpenSpan(enqueue_span(self._tracer, [admission], None)) as span:
-            made = await super().enqueue_one(runner, *_carrying([admission], span))
+        with OpenSpan(enqueue_span(self._tracer, [checked], None)) as span:
+            made = await super().enqueue_one(runner, *_carrying([checked], span))
             span.set_attribute("holdfast.job.created", made.created)
             return made
 
-    async def enqueue(self, runner: Runner, admissions: Sequence[CheckedJob]) -> list[Enqueued]:
+    async def enqueue(self, runner: Runner, checked: Sequence[CheckedJob]) -> list[Enqueued]:
         """Store jobs under one span, whose context they carry."""
-        with OpenSpan(enqueue_span(self._tracer, admissions, None)) as span:
-            return await super().enqueue(runner, _carrying(admissions, span))
+        with OpenSpan(enqueue_span(self._tracer, checked, None)) as span:
+            return await super().enqueue(runner, _carrying(checked, span))
 
     async def claim(self, runner: Runner, request: ClaimRequest) -> list[Claim]:
         """Lease what there is; a span tells of it unless there was nothing."""
-        with _Claiming(self._tracer, request) as claiming:
-            claiming.claims = await super().claim(runner, request)
-            return claiming.claims
+        with _ClaimSpan(self._tracer, request) as span:
+            span.claims = await super().claim(runner, request)
+            return span.claims
 
-    async def settle(self, runner: Runner, settling: Settling) -> list[Settlement]:
+    async def settle(self, runner: Runner, outcomes: CheckedSettlements) -> list[Settlement]:
         """Record outcomes, each under a span of its job's own trace."""
-        with _Settling(self._tracer, settling) as spans:
+        with _SettleSpans(self._tracer, outcomes) as spans:
             settlements = await super().settle(runner, spans.carried)
             spans.note(settlements)
             return settlements
 
     async def settle_and_claim(
-        self, runner: Runner, settling: Settling, started: Sequence[Lease], request: ClaimRequest
+        self, runner: Runner, outcomes: CheckedSettlements, started: Sequence[Lease], request: ClaimRequest
     ) -> tuple[list[Settlement], list[Claim]]:
         """Do all of it in one commit."""
-        with _Settling(self._tracer, settling) as spans, _Claiming(self._tracer, request) as claiming:
-            settlements, claiming.claims = await super().settle_and_claim(runner, spans.carried, started, request)
+        with _SettleSpans(self._tracer, outcomes) as spans, _ClaimSpan(self._tracer, request) as span:
+            settlements, span.claims = await super().settle_and_claim(runner, spans.carried, started, request)
             spans.note(settlements)
-            return settlements, claiming.claims
+            return settlements, span.claims
 
 
-def enqueue_span(tracer: Tracer, admissions: Sequence[CheckedJob], parent: Context | None) -> Span:
+def enqueue_span(tracer: Tracer, jobs: Sequence[CheckedJob], parent: Context | None) -> Span:
     """Return the open span of an enqueue of these jobs."""
-    kinds = {admission.terms.route.kind for admission in admissions}
-    said = attributes("enqueue", "send", {admission.terms.route.lane for admission in admissions}, kinds)
-    if len(admissions) == 1:
-        said["messaging.message.id"] = admissions[0].id
+    kinds = {job.terms.route.kind for job in jobs}
+    said = attributes("enqueue", "send", {job.terms.route.lane for job in jobs}, kinds)
+    if len(jobs) == 1:
+        said["messaging.message.id"] = jobs[0].id
     else:
-        said["messaging.batch.message_count"] = len(admissions)
+        said["messaging.batch.message_count"] = len(jobs)
     return tracer.start_span(_named("enqueue", kinds), parent, SpanKind.PRODUCER, said)
 
 
-class _Claiming:
+class _ClaimSpan:
     """The span of a claim, made once it is known what there was; one that found nothing leaves none."""
 
     def __init__(self, tracer: Tracer, request: ClaimRequest) -> None:
@@ -104,7 +104,7 @@ class _Claiming:
         self._request = request
         self._begun_ns = time.time_ns()
 
-    def __enter__(self) -> _Claiming:
+    def __enter__(self) -> _ClaimSpan:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -121,20 +121,20 @@ class _Claiming:
         OpenSpan(span).__exit__(kind, error, trace)
 
 
-class _Settling:
+class _SettleSpans:
     """The spans of a settle: one for each job, in the job's own trace, and one for what follows it."""
 
-    def __init__(self, tracer: Tracer, settling: Settling) -> None:
+    def __init__(self, tracer: Tracer, outcomes: CheckedSettlements) -> None:
         self._tracer = tracer
         self._open = ExitStack()
         self._spans: list[Span] = []
-        self._settling = settling
-        self.carried: Settling = settling
+        self._outcomes = outcomes
+        self.carried: CheckedSettlements = outcomes
         """The same outcomes, their follow-ups carrying the trace on."""
 
-    def __enter__(self) -> _Settling:
+    def __enter__(self) -> _SettleSpans:
         self._open.__enter__()
-        self.carried = [(claim, self._begin(claim, checked)) for claim, checked in self._settling]
+        self.carried = [(claim, self._begin(claim, checked)) for claim, checked in self._outcomes]
         return self
 
     def _begin(self, claim: Claim, checked: Any) -> Any:
@@ -225,14 +225,14 @@ def _creation(headers_json: str) -> _Creation:
     return _Creation(context, (Link(found),)) if found.is_valid else _Creation(None, ())
 
 
-def _carrying(admissions: Sequence[CheckedJob], span: Span) -> list[CheckedJob]:
-    """Return *admissions* with the context of *span* in their headers, unless they bring one of their own."""
+def _carrying(jobs: Sequence[CheckedJob], span: Span) -> list[CheckedJob]:
+    """Return *jobs* with the context of *span* in their headers, unless they bring one of their own."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, set_span_in_context(span))
     if not carrier:
-        return list(admissions)
+        return list(jobs)
     changed: dict[int, JobSettings] = {}
-    return [admission._replace(terms=_with(admission.terms, carrier, changed)) for admission in admissions]
+    return [job._replace(terms=_with(job.terms, carrier, changed)) for job in jobs]
 
 
 def _with(terms: JobSettings, carrier: dict[str, str], changed: dict[int, JobSettings]) -> JobSettings:
