@@ -1,4 +1,4 @@
-"""The tutorial keeps its promise: its own file and its own lines, typed into two terminals as a person does."""
+"""The commands of the tutorial, typed into two terminals, have the effects that it describes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.slow("the lines of the tutorial are typed into two term
 
 PAGE = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 FOLDER = "holdfast-tutorial"
-# Faster than the page says; the first worker is killed long before it has written its hundred pages.
+# Faster than on the page; the first worker is killed long before it has written its hundred pages.
 PAGE_SECONDS_SLOW, PAGE_SECONDS_FAST = "0.5", "0.001"
 
 
 def typed(section: str) -> list[str]:
-    """Return the lines that a section of the page tells its reader to type."""
+    """Return the lines that the reader types in a section of the page."""
     [text] = re.findall(rf"^## \d+\. {section}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     lines: list[str] = []
     for language, block in re.findall(r"^```(text|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
@@ -32,7 +32,7 @@ def typed(section: str) -> list[str]:
 
 
 def install(home: Path) -> None:
-    """Do what the first two sections say, but take Holdfast from this checkout in place of installing it."""
+    """Follow the first two sections, but use Holdfast from this checkout in place of an installed one."""
     tools = home / FOLDER / ".venv" / "bin"
     tools.mkdir(parents=True)
     (tools / "activate").write_text(f'PATH="{tools}:$PATH"\n', encoding="utf-8")
@@ -73,8 +73,8 @@ def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_
         first.sees(r"^attempt 1: page 2 of 100$")
         for line in second_terminal:
             second.run(line)
-            said = second.prompted()
-        assert any("active" in line and "report.make" in line for line in said)
+            lines = second.prompted()
+        assert any("active" in line and "report.make" in line for line in lines)
         second.run(kill.replace("12345", process))
         second.prompted()
         first.sees("Killed")
@@ -83,13 +83,13 @@ def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_
         first.run(work_again.replace("PAGE_SECONDS=0.1", f"PAGE_SECONDS={PAGE_SECONDS_FAST}"))
         first.sees(r"^done 1 ")
         first.type("\x03")
-        said = first.prompted()
-        # What the worker takes, and from where, comes first, in a line that is wrapped where its path is long.
-        assert said[0].startswith("worker ")
-        del said[: said.index("attempt 2: page 1 of 100")]
-        # Every page in a line of its own, in order, and nothing of the screen among them.
-        assert said[:-1] == [f"attempt 2: page {page} of 100" for page in range(1, 101)]
-        assert re.fullmatch(r"worker .* stopped after .*: 1 done, 0 retried, 0 failed", said[-1])
+        lines = first.prompted()
+        # The first line describes the worker's lanes, kinds and store; it is wrapped if the path is long.
+        assert lines[0].startswith("worker ")
+        del lines[: lines.index("attempt 2: page 1 of 100")]
+        # Every page is on its own line, in order, without parts of the screen between them.
+        assert lines[:-1] == [f"attempt 2: page {page} of 100" for page in range(1, 101)]
+        assert re.fullmatch(r"worker .* stopped after .*: 1 done, 0 retried, 0 failed", lines[-1])
         first.run(show)
         story = "\n".join(first.prompted())
         assert re.search(r"expired.*done", story, re.DOTALL)
@@ -98,15 +98,15 @@ def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_
         first.prompted()
         first.run(work_gently)
         first.sees(r"^attempt 1: page 1 of 100$")
-        # What is typed while the screen is drawn does not disturb it.
+        # Typed input does not disturb the screen.
         first.type("\n")
         first.sees(r"^attempt 1: page 3 of 100$")
         first.type("\x03")
         first.sees(r"^stopping: waits up to 30s for 1 job; Ctrl-C again releases")
         first.type("\x03")
-        said = first.prompted()
-        assert said[-1].endswith("0 done, 0 retried, 0 failed, 1 released")
-        assert not [line for line in said if re.search(r"process \d+  up ", line)]
+        lines = first.prompted()
+        assert lines[-1].endswith("0 done, 0 retried, 0 failed, 1 released")
+        assert not [line for line in lines if re.search(r"process \d+  up ", line)]
 
         first.run(work_in_four)
         first.sees(r"process \d+ and 4 children")
@@ -114,5 +114,5 @@ def test_the_lines_of_the_tutorial_typed_into_two_terminals_do_what_it_says(tmp_
         first.type("\x03")
         first.sees(r"^stopping: waits up to 30s for 1 job")
         first.type("\x03")
-        # The line that says what the worker takes may be wrapped.
+        # The line that describes the worker may be wrapped.
         assert "8 at once in each of 4 processes" in " ".join(first.prompted())

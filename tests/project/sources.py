@@ -70,19 +70,19 @@ def texts(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
-    # A string that stands as a statement explains what is above it; it is never run.
+    # A string as a statement documents the name above it; it is never executed.
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
 
 
 def table_rows(page: Path) -> dict[str, list[str]]:
-    """Return the tables of *page*: the code word in each row's first cell, and the cells after it."""
+    """Return the tables of *page*: by the code in each row's first cell, the cells after it."""
     rows = {}
     for line in page.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and (word := re.fullmatch(r"`([^`]+)`", cells[0])):
-            rows[word[1]] = cells[1:]
+        if line.startswith("|") and (code := re.fullmatch(r"`([^`]+)`", cells[0])):
+            rows[code[1]] = cells[1:]
     return rows
 
 

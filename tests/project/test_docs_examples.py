@@ -1,7 +1,7 @@
 """Every Python block and every `holdfast` command in README and docs runs, and prints what the page shows.
 
 The blocks of one page run in order, in one namespace and one empty folder. In Python blocks a comment `#> text` shows
-one line of output; in console blocks the lines after a command do, where `...` stands for anything.
+one line of output. In console blocks the lines after a command show its output; `...` matches any text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.project.sources import DOCS, PACKAGE, PAGES, ROOT, assert_none
 
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^\s*#> ?(.*)$", re.MULTILINE)
-COMMAND = re.compile(r"^\$ (?P<words>.+)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MULTILINE)
+COMMAND = re.compile(r"^\$ (?P<command>.+)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -81,12 +81,12 @@ def _run_python(page: Path, block: Block, namespace: dict[str, Any]) -> None:
 
 def _run_commands(page: Path, block: Block) -> None:
     for found in COMMAND.finditer(block.text):
-        words = shlex.split(found["words"])
-        assert words[0] == "holdfast", f"{page.name}, line {block.line}: only holdfast is run here"
-        command = [sys.executable, "-m", "holdfast.cli", *words[1:]]
+        arguments = shlex.split(found["command"])
+        assert arguments[0] == "holdfast", f"{page.name}, line {block.line}: only holdfast is run here"
+        command = [sys.executable, "-m", "holdfast.cli", *arguments[1:]]
         settings = {**os.environ, "COLUMNS": "118", "PYTHONUTF8": "1"}
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=settings)
-        assert (ran.returncode, ran.stderr) == (0, ""), found["words"]
+        assert (ran.returncode, ran.stderr) == (0, ""), found["command"]
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         assert doctest.OutputChecker().check_output(found["shown"], ran.stdout, flags), ran.stdout
 

@@ -1,4 +1,4 @@
-"""What the code knows the docs know too: errors, limits, words, events, commands, each as it really is."""
+"""The docs describe every error, limit, option, event and command, with its true value."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_option_of_a_claim_is_documented() -> None:
     assert_none(_undocumented(holdfast.ClaimOptions.__annotations__, "claiming.md"))
 
 
-def test_the_page_of_claiming_names_no_word_that_does_not_exist() -> None:
+def test_the_page_of_claiming_names_no_option_that_does_not_exist() -> None:
     assert table_rows(DOCS / "claiming.md").keys() == holdfast.ClaimOptions.__annotations__.keys()
 
 

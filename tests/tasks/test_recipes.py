@@ -23,7 +23,7 @@ from tests.support.postgres_server import fresh_database
 
 BOOKS, PAGES = 25, 4
 THREADS = 8
-# Where the page on transactions begins to store orders.
+# The page on transactions stores orders from here on.
 INSERTS = 'with queue.transaction() as tx:\n    tx.execute("insert'
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Recipe:
         self.engine = engine
 
     def code(self, page: str, *, marker: str, start: str = "", until: str | None = None) -> str:
-        """Return the block of *page* that contains *marker*, between two of its lines, without what opens a queue."""
+        """Return the block of *page* that contains *marker*, from *start* to *until*, without opening a queue."""
         [text] = [block.text for block in _blocks(DOCS / page) if marker in block.text]
         text = text[text.index(start) : None if until is None else text.index(until)]
         text = "\n".join(line for line in text.splitlines() if not line.startswith("queue = "))
@@ -60,16 +60,16 @@ class Recipe:
 
 
 def at_once(calls: Iterable[Callable[[], T]]) -> list[T]:
-    """Make the calls in threads that start together, and return what each returns."""
-    made = list(calls)
-    start = threading.Barrier(len(made))
+    """Make the calls in threads that start together, and return their results."""
+    all_calls = list(calls)
+    start = threading.Barrier(len(all_calls))
 
     def called(call: Callable[[], T]) -> T:
         start.wait(60)
         return call()
 
-    with ThreadPoolExecutor(len(made)) as threads:
-        return list(threads.map(called, made))
+    with ThreadPoolExecutor(len(all_calls)) as threads:
+        return list(threads.map(called, all_calls))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -150,14 +150,14 @@ def test_orders_and_their_jobs_are_stored_and_settled_together(recipe: Recipe) -
 
     codes = [paid.replace("42", str(n)) if n % 4 else refused.replace("43", str(n)) for n in orders]
     at_once(partial(recipe.execute, code) for code in codes)
-    kept = [number for number in orders if number % 4]
-    assert sorted(job.payload["order"] for job in recipe.queue.jobs()) == kept
+    placed = [number for number in orders if number % 4]
+    assert sorted(job.payload["order"] for job in recipe.queue.jobs()) == placed
 
-    at_once(partial(recipe.execute, settled) for _ in kept)
-    assert recipe.queue.counts() == {"done": len(kept)}
+    at_once(partial(recipe.execute, settled) for _ in placed)
+    assert recipe.queue.counts() == {"done": len(placed)}
     with recipe.queue.transaction() as transaction:
         stored = transaction.execute("select number, state from orders order by number")
-    assert stored == [(number, "invoiced") for number in kept]
+    assert stored == [(number, "invoiced") for number in placed]
 
 
 def test_payments_that_join_a_transaction_of_the_caller_are_each_stored_once(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def write_until_refused(write: Callable[[str, str, int], bool], claim: holdfast.
 def test_messages_of_many_conversations_are_each_answered_once_and_in_order(recipe: Recipe) -> None:
     answer = recipe.run("sessions.md", marker="class Message", until="for text in")["answer"]
     message = recipe.run("sessions.md", marker="class Message", until="@queue.session_task")["Message"]
-    sent = {f"chat-{number}": [f"{number}.{place}" for place in range(6)] for number in range(THREADS)}
+    sent = {f"chat-{number}": [f"{number}.{position}" for position in range(6)] for number in range(THREADS)}
 
     def talk(session: str) -> None:
         for text in sent[session]:
@@ -236,14 +236,14 @@ def test_messages_of_many_conversations_are_each_answered_once_and_in_order(reci
 
 def test_a_source_that_sends_a_message_from_many_places_stores_it_once(recipe: Recipe) -> None:
     code = recipe.code("sessions.md", marker='source_key="telegram-9981"', until="print(")
-    made = at_once([partial(recipe.execute, code)] * THREADS)
-    assert sum(names["enqueued"].created + names["again"].created for names in made) == 1
+    results = at_once([partial(recipe.execute, code)] * THREADS)
+    assert sum(names["enqueued"].created + names["again"].created for names in results) == 1
 
 
 def test_an_id_that_is_enqueued_from_many_places_makes_one_job(recipe: Recipe) -> None:
     code = recipe.code("concepts.md", marker='job_id="invoice-7"', until="print(")
-    made = at_once([partial(recipe.execute, code)] * THREADS)
-    assert sum(names["first"].created + names["again"].created for names in made) == 1
+    results = at_once([partial(recipe.execute, code)] * THREADS)
+    assert sum(names["first"].created + names["again"].created for names in results) == 1
 
 
 def test_loops_that_settle_and_claim_share_the_jobs(recipe: Recipe) -> None:

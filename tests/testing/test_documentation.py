@@ -1,4 +1,4 @@
-"""The page on testing names all that the kit offers."""
+"""The page on testing documents all of `holdfast.testing`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = DOCS / "testing.md"
 
 
 @pytest.mark.parametrize("name", testing.__all__)
-def test_a_name_of_the_kit_is_documented_and_has_a_docstring(name: str) -> None:
+def test_a_public_name_is_documented_and_has_a_docstring(name: str) -> None:
     assert re.search(rf"`{name}[`(]", PAGE.read_text(encoding="utf-8"))
     assert getattr(testing, name).__doc__
 
@@ -26,9 +26,9 @@ def test_what_the_clock_can_do_is_documented(name: str) -> None:
     assert re.search(rf"`{name}[`(]", PAGE.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("word", Expected.__annotations__)
-def test_a_word_of_an_expectation_is_documented(word: str) -> None:
-    assert all(table_rows(PAGE)[word])
+@pytest.mark.parametrize("argument", Expected.__annotations__)
+def test_an_argument_of_assert_enqueued_is_documented(argument: str) -> None:
+    assert all(table_rows(PAGE)[argument])
 
 
 def test_every_fixture_and_option_is_documented_and_no_other() -> None:
