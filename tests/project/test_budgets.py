@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 import holdfast
-from tests.project.sources import PACKAGE, Module, assert_none, modules
+from tests.project.sources import PACKAGE, ROOT, Module, assert_none, modules
 
 FUNCTION_LINES_MAX = 64
 FILE_LINES_MAX = 600
@@ -96,6 +96,13 @@ def test_a_job_from_enqueue_to_settle_crosses_few_files(tmp_path: Path) -> None:
         crossed = _files_crossed(run_one_job)
 
     assert len(crossed) <= FILES_OF_A_JOB_MAX, sorted(crossed)
+    assert_none(sorted(_files_drawn() - crossed))
+
+
+def _files_drawn() -> set[str]:
+    """Return the files in the drawing of CONTRIBUTING.md, from enqueue to the end of its block."""
+    _, _, page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("queue.enqueue(...)")
+    return set(re.findall(r"[a-z_]+/[a-z_/]+\.py", page.partition("```")[0]))
 
 
 def _files_crossed(call: Callable[[], object]) -> set[str]:
