@@ -29,7 +29,7 @@ _TENANT = f"case when tenant like 'tenant-%' then {_MOVED} else tenant end"
 _CHANGED = {
     "id": "printf('%s-%08x', substr(id, 1, 27), :copy * 1000 + (seq - :first))",
     "tenant": _TENANT,
-    "turn": f"case when turn = '' then '' else {_TENANT} end",
+    "fair_key": f"case when fair_key = '' then '' else {_TENANT} end",
 }
 
 

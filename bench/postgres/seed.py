@@ -19,7 +19,7 @@ _CHANGED = {
     "seq": "nextval('holdfast.job_seq')",
     "id": "substr(id, 1, 24) || lpad(to_hex(copy * 1000 + (seq - %(first)s)), 12, '0')",
     "tenant": _TENANT,
-    "turn": f"case when turn = '' then '' else {_TENANT} end",
+    "fair_key": f"case when fair_key = '' then '' else {_TENANT} end",
 }
 _COLUMNS = b"""
 select attname from pg_attribute
