@@ -1,4 +1,4 @@
-"""What the project tests examine: modules as syntax trees, pages as text and tables."""
+"""The sources that the project tests examine: modules as syntax trees, pages as text and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 
 
 class Module(NamedTuple):
-    """One of our modules, parsed."""
+    """A parsed module of the package."""
 
     name: str
     path: Path
@@ -23,36 +23,36 @@ class Module(NamedTuple):
 
     @property
     def layer(self) -> str:
-        """The package below `holdfast` it belongs to; empty for the few modules at the top."""
+        """The package below `holdfast` that contains the module; empty for top-level modules."""
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ""
 
 
 def modules() -> list[Module]:
     """Return every module of the package."""
-    return [_parsed(path) for path in sorted(PACKAGE.rglob("*.py"))]
+    return [_parse(path) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
-def _parsed(path: Path) -> Module:
+def _parse(path: Path) -> Module:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     name = ".".join(part for part in parts if part != "__init__")
     return Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
 
 
 def imports(module: Module) -> Iterator[str]:
-    """Yield the dotted names that *module* imports when it runs, anywhere in it."""
+    """Yield the dotted names that *module* imports at run time."""
     for node in _executed(module.tree):
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
             case ast.ImportFrom():
-                assert node.level == 0, f"{module.name}: imports are written in full, not relative"
+                assert node.level == 0, f"{module.name}: imports must be absolute"
                 assert node.module is not None
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _executed(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the nodes of *tree*, except those that only type checkers read."""
+    """Yield the nodes of *tree*, except those under TYPE_CHECKING."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -62,7 +62,7 @@ def _executed(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def texts(module: Module) -> Iterator[tuple[int, str]]:
-    """Yield the strings of *module* with their lines, docstrings left out."""
+    """Yield the strings of *module*, except docstrings, with their lines."""
     prose = {id(docstring) for docstring in _docstrings(module.tree)}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
@@ -87,6 +87,6 @@ def table_rows(page: Path) -> dict[str, list[str]]:
 
 
 def assert_none(offenders: Iterable[object]) -> None:
-    """Fail with every one of *offenders* on a line of its own."""
+    """Fail with one line per offender."""
     listed = [str(offender) for offender in offenders]
     assert not listed, "\n" + "\n".join(listed)

@@ -1,4 +1,4 @@
-"""Budgets for what a reader feels: length of functions and files, names, imports, and files crossed by one call."""
+"""Budgets for readability: length of functions and files, names, imports, and files crossed by one call."""
 
 from __future__ import annotations
 

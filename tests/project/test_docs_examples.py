@@ -1,4 +1,4 @@
-"""Every Python block and every `holdfast` command in README and docs runs, and prints what the page shows.
+"""Every Python block and every `holdfast` command in README and docs runs and prints the output on the page.
 
 The blocks of one page run in order, in one namespace and one empty folder. In Python blocks a comment `#> text` shows
 one line of output. In console blocks the lines after a command show its output; `...` matches any text.
@@ -28,7 +28,7 @@ COMMAND = re.compile(r"^\$ (?P<command>.+)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MUL
 
 
 class Block(NamedTuple):
-    """One fenced block and the line of its page on which its text begins."""
+    """One fenced block and the line on which its text begins."""
 
     language: str
     text: str
@@ -47,9 +47,9 @@ def _runs(page: Path) -> bool:
     return any(block.language in {"python", "console"} for block in _blocks(page))
 
 
-@pytest.mark.slow("the whole project is read, or a program of its own runs")
+@pytest.mark.slow("the examples run programs")
 @pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.name)
-def test_the_examples_of_a_page_run_and_print_what_it_shows(
+def test_the_examples_of_a_page_run_and_print_the_shown_output(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -71,7 +71,7 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(
 
 
 def _run_python(page: Path, block: Block, namespace: dict[str, Any]) -> None:
-    # Blank lines in front let a traceback name the line of the page.
+    # With leading blank lines a traceback names the line of the page.
     code = compile("\n" * (block.line - 1) + block.text, str(page), "exec", dont_inherit=True)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -91,7 +91,7 @@ def _run_commands(page: Path, block: Block) -> None:
         assert doctest.OutputChecker().check_output(found["shown"], ran.stdout, flags), ran.stdout
 
 
-def test_a_block_says_its_language_or_is_a_picture() -> None:
+def test_a_block_names_its_language_or_is_a_drawing() -> None:
     for page in PAGES:
         for block in _blocks(page):
             assert block.language in {"python", "console", "text", ""}
@@ -99,7 +99,7 @@ def test_a_block_says_its_language_or_is_a_picture() -> None:
                 assert "import holdfast" not in block.text, f"{page.name}, line {block.line} is not run"
 
 
-def test_a_page_links_only_to_what_is_there() -> None:
+def test_links_of_a_page_lead_to_existing_files() -> None:
     for page in [*PAGES, *DOCS.rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:

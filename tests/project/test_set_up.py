@@ -1,4 +1,4 @@
-"""The set-up: versions pinned by name only, one command for everything, an interpreter that really starts."""
+"""The set-up: pinned versions, one command for each task, and a working interpreter."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def test_the_constraints_are_names_and_versions_only() -> None:
     assert [line for line in _constraints() if not PINNED.fullmatch(line)] == []
 
 
-def test_everything_the_project_asks_for_is_pinned() -> None:
+def test_every_requirement_of_the_project_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"].values()
-    asked = [*project["build-system"]["requires"], *(wanted for extra in extras for wanted in extra)]
-    names = {_normal(re.split(r"[<>=\[ ]", wanted)[0]) for wanted in asked} - {"holdfast"}
+    required = [*project["build-system"]["requires"], *(requirement for extra in extras for requirement in extra)]
+    names = {_normal(re.split(r"[<>=\[ ]", requirement)[0]) for requirement in required} - {"holdfast"}
     pinned = {_normal(line.split("==")[0]) for line in _constraints()}
 
     assert names - pinned == set()
 
 
-def test_installing_the_library_brings_nothing_else() -> None:
+def test_the_library_has_no_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
     assert project["project"]["dependencies"] == []
 
 
-def test_make_without_a_target_lists_them_all() -> None:
+def test_make_without_a_target_lists_all_targets() -> None:
     shown = _run("make", PATH=os.environ["PATH"])
 
     assert shown.returncode == 0
@@ -68,7 +68,7 @@ def test_the_gate_runs_the_tests_and_then_the_checks() -> None:
 
 @pytest.fixture
 def shims(tmp_path: Path) -> Path:
-    """A folder of interpreters that only complain, as version managers leave them on PATH."""
+    """A folder of shims that fail, as version managers leave them on PATH."""
     for name in ("python3", "python3.11", "python3.12", "python3.13"):
         shim = tmp_path / "shims" / name
         shim.parent.mkdir(exist_ok=True)
@@ -87,10 +87,10 @@ def test_an_interpreter_that_does_not_start_is_not_found(shims: Path, tmp_path: 
 
 def test_an_interpreter_in_a_version_managers_folder_is_found_behind_its_shims(shims: Path, tmp_path: Path) -> None:
     _link_tools(tmp_path / "tools")
-    kept = tmp_path / ".pyenv" / "versions" / "one" / "bin" / "python3"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("#!/bin/sh\necho '3.11 /somewhere/python3'\n")
-    kept.chmod(0o755)
+    interpreter = tmp_path / ".pyenv" / "versions" / "one" / "bin" / "python3"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.write_text("#!/bin/sh\necho '3.11 /somewhere/python3'\n")
+    interpreter.chmod(0o755)
 
     found = _run("scripts/find-pythons", PATH=f"{shims}:{tmp_path / 'tools'}", HOME=str(tmp_path))
 
@@ -108,7 +108,7 @@ def test_a_chosen_interpreter_that_does_not_start_is_named(shims: Path, tmp_path
 
 
 def _link_tools(folder: Path) -> None:
-    # Only what the script itself uses, so that no real interpreter is on PATH.
+    # Only the tools of the script, which keeps real interpreters off PATH.
     folder.mkdir()
     for tool in ("sh", "awk", "env"):
         found = shutil.which(tool)
