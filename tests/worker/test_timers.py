@@ -16,7 +16,7 @@ from tests.worker.timers import MovableTimer
 
 SOURCE = Path(holdfast.worker.__file__).parent
 # The supervisor waits for processes, which the operating system runs; how long a handler keeps the loop is real.
-REAL_TIME = {"timers.py", "processes.py", "slots.py"}
+REAL_TIME = {"timers.py", "supervisor.py", "executors.py"}
 
 
 def test_no_other_part_of_a_worker_reads_the_clock() -> None:
