@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from holdfast.storage.postgres.migrate import migrate
+from tests.support import postgres_connections
 from tests.support.postgres_server import database_url, terminate_backends
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -103,6 +104,7 @@ def migrated_schema() -> Iterator[str]:
 
 def discard(name: str) -> None:
     """Drop a schema, whatever connections still use it."""
+    postgres_connections.forget(name)
     terminate_backends(database_url())
     _kept().execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))
     _kept().execute(sql.SQL("drop function if exists {}").format(sql.Identifier(_TOOLS, name)))

@@ -13,7 +13,7 @@ from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.store import Store
-from tests.support import postgres_schemas
+from tests.support import postgres_connections, postgres_schemas
 from tests.support.clock import ManualClock
 from tests.support.faults import Faults
 from tests.support.postgres_server import database_url
@@ -82,6 +82,8 @@ class Harness:
     def _close_clients(self) -> None:
         self.faults.calm()
         for queue in self._opened:
+            if isinstance(queue.store, PostgresStore) and self._schema is not None:
+                postgres_connections.keep(self._schema, queue.store)
             queue.close()
         self._opened.clear()
 
@@ -93,4 +95,6 @@ class Harness:
         self._schema = self._schema or postgres_schemas.take()
         # The tables that a test makes for itself stand beside the store's own, and go with them.
         url = f"{database_url()}?options={quote(f'-csearch_path={self._schema}')}"
-        return PostgresStore(url, schema=self._schema, clock=self.clock, observe=self.faults)
+        store = PostgresStore(url, schema=self._schema, clock=self.clock, observe=self.faults)
+        postgres_connections.reuse(self._schema, store)
+        return store

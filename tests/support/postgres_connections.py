@@ -1,0 +1,45 @@
+"""Connections to PostgreSQL that stay open between tests: a new one starts a server process with empty caches.
+
+A connection of a closed client goes into the pool of the next client of the same schema.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import defaultdict
+from typing import Any
+
+import psycopg
+
+from holdfast.storage.postgres.pool import at_rest
+from holdfast.storage.postgres.store import PostgresStore
+
+_kept: dict[tuple[int, str], list[psycopg.Connection[Any]]] = defaultdict(list)
+
+
+def keep(schema: str, store: PostgresStore) -> None:
+    """Keep the idle connections of *store*, which is about to be closed."""
+    idle = store._threads._idle
+    _kept[os.getpid(), schema] += idle
+    idle.clear()
+
+
+def reuse(schema: str, store: PostgresStore) -> None:
+    """Give the kept connections that are still usable to *store*, and let it check the schema through one of them."""
+    idle = [connection for connection in _kept.pop((os.getpid(), schema), ()) if _usable(connection)]
+    if idle:
+        store._opener._examine(idle[0])
+        store._opener._ready = True
+    store._threads._idle += idle
+
+
+def forget(schema: str) -> None:
+    """Close the kept connections to a schema that is dropped."""
+    for connection in _kept.pop((os.getpid(), schema), ()):
+        connection.close()
+
+
+def _usable(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the connection is idle and the server has neither closed it nor sent anything."""
+    return at_rest(connection) and not select.select([connection.fileno()], [], [], 0)[0]
