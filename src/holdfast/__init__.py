@@ -1,6 +1,6 @@
-"""Holdfast: a durable work queue with fenced leases. One SQLite file to start with, PostgreSQL for many machines.
+"""Holdfast: a durable work queue with fenced leases, on a SQLite file or on PostgreSQL.
 
-Each public name is imported from its module when it is first used, so that `import holdfast` itself costs little.
+Each public name is imported from its module on first use, which keeps `import holdfast` fast.
 """
 
 import sys
@@ -181,7 +181,7 @@ __all__ = [
     "connect_async",
 ]
 
-# The module of each name: the imports above, for the interpreter.
+# The imports above at run time: the names of each module.
 _NAMES_BY_MODULE = {
     "tasks.control_flow": "Cancelled Defer Fail Retry",
     "client.async_queue": "AsyncQueue AsyncTransaction",
@@ -223,7 +223,7 @@ _NAMES_BY_MODULE = {
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 
-# Hidden from type checkers, which would accept any name because of it.
+# Hidden from type checkers: with a module __getattr__ they would accept any name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
@@ -232,7 +232,7 @@ if not TYPE_CHECKING:
         from importlib import import_module  # noqa: PLC0415
 
         value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        # The next access finds the name without this function.
+        # The next access does not call this function.
         globals()[name] = value
         return value
 

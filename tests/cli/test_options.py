@@ -73,7 +73,7 @@ def test_json_may_stand_before_or_after_the_subcommand(cli: Cli, words: list[str
 
 
 def test_a_url_of_an_unknown_scheme_is_refused(cli: Cli) -> None:
-    assert "names no store that Holdfast knows" in cli.refusal("stats", "--url", "redis://x", code=2)
+    assert "is not a supported store" in cli.refusal("stats", "--url", "redis://x", code=2)
 
 
 def test_an_empty_url_is_refused_rather_than_taken_for_the_default(cli: Cli) -> None:

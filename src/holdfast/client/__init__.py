@@ -1,1 +1,1 @@
-"""The client: `Queue` and `AsyncQueue`, thin faces over operations written once."""
+"""The client: `Queue`, `AsyncQueue` and their operations."""

@@ -1,4 +1,4 @@
-"""What operators do to many jobs at once: count, cancel and requeue them, and list kinds."""
+"""Operations on many jobs at once: count, cancel, requeue; and the list of kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.storage.runners import Runner
 
 
 class AdminOperations:
-    """The operations of this page; `Operations` has them all."""
+    """The part of `Operations` that acts on many jobs."""
 
     runner: Runner
 
@@ -30,36 +30,37 @@ class AdminOperations:
         failure_class: FailureClass | None = None,
         older_than: Duration | None = None,
     ) -> list[Tally]:
-        """Count the jobs that match, by lane, kind and state; the options are those of `jobs`.
+        """Count the matching jobs by lane, kind and state; the options are those of `jobs`.
 
-        This reads every job: not for a hot loop.
+        This reads every job: do not call it in a hot loop.
         """
-        wanted = validate_calls.job_filter(
+        job_filter = validate_calls.job_filter(
             state=state, kind=kind, lane=lane, tenant=tenant, failure_class=failure_class, older_than=older_than
         )
-        return await self.runner.read(job_operations.tally, wanted)
+        return await self.runner.read(job_operations.tally, job_filter)
 
     async def kinds(self) -> list[Kind]:
-        """Return every kind that was ever used or is retired, by name."""
+        """Return every kind that was ever used or is retired, sorted by name."""
         return await self.runner.read(admin_operations.kinds)
 
     async def cancel_many(
         self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None
     ) -> CancelReport:
-        """Cancel many jobs in one transaction, each as `cancel` does; those that cannot be are reported."""
+        """Cancel many jobs in one transaction, each as `cancel` does; report those that cannot be cancelled."""
         validate_calls.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
         ids = [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
         force, tenant = validation.flag(force, "force"), validate_calls.tenant(tenant)
         return await self.runner.write(admin_operations.cancel_many, ids, tenant, force=force)
 
     async def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Requeued:
-        """Requeue many jobs, a few in each transaction; those that cannot be are reported with the reason."""
+        """Requeue many jobs in several transactions; report those that cannot be requeued with the reason."""
         validate_calls.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
-        asked = [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
+        ids = [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
         tenant = validate_calls.tenant(tenant)
         total = Requeued([], [])
-        for at in range(0, len(asked), limits.CHUNK):
-            _add(total, await self.runner.write(admin_operations.requeue_many, asked[at : at + limits.CHUNK], tenant))
+        for start in range(0, len(ids), limits.CHUNK):
+            chunk = ids[start : start + limits.CHUNK]
+            _add(total, await self.runner.write(admin_operations.requeue_many, chunk, tenant))
         return total
 
     async def requeue_failed(
@@ -70,8 +71,8 @@ class AdminOperations:
         lane: str | None = None,
         tenant: str | None = None,
     ) -> Requeued:
-        """Requeue every failed job that matches, in bounded bites; those that cannot be are reported."""
-        wanted = JobFilter(
+        """Requeue every matching failed job, in bounded chunks; report those that cannot be requeued."""
+        job_filter = JobFilter(
             states=("failed",),
             kind=validation.optional_name(kind, "kind"),
             lane=validation.optional_name(lane, "lane"),
@@ -80,9 +81,9 @@ class AdminOperations:
         )
         total, after = Requeued([], []), None
         while True:
-            page = await self.runner.read(job_operations.jobs, wanted, after, limits.CHUNK)
+            page = await self.runner.read(job_operations.jobs, job_filter, after, limits.CHUNK)
             found = [job.id for job in page]
-            _add(total, await self.runner.write(admin_operations.requeue_many, found, wanted.tenant))
+            _add(total, await self.runner.write(admin_operations.requeue_many, found, job_filter.tenant))
             after = page.cursor
             if after is None:
                 return total

@@ -1,4 +1,4 @@
-"""`AsyncQueue`: the awaited face. Safe to share between tasks, threads and event loops."""
+"""`AsyncQueue`: the async API. It may be shared between tasks, threads and event loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.tasks.decorators import AsyncTaskHost
 class AsyncTransaction:
     """Operations that join an open transaction: they commit with it or not at all.
 
-    A refused operation leaves nothing behind, so that the caller may catch the error and go on.
+    An operation that raises has changed nothing; the caller may catch the error and continue.
     """
 
     def __init__(self, operations: Operations, joined: ExternalTransaction) -> None:
@@ -38,12 +38,12 @@ class AsyncTransaction:
     reprioritize = async_method(Operations.reprioritize)
 
     async def execute(self, sql: str, values: Any = ()) -> list[Any]:
-        """Run the caller's own SQL in the transaction and return the rows."""
+        """Run the caller's SQL in the transaction and return the rows."""
         return await self._joined.execute_async(sql, values)
 
 
 class AsyncQueue(AsyncTaskHost):
-    """A durable work queue, awaited. Opens, creates and migrates its store on first use."""
+    """A durable work queue with async methods. It opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations | None = None) -> None:
         if not isinstance(operations, Operations):
@@ -52,7 +52,7 @@ class AsyncQueue(AsyncTaskHost):
         self._use(store, operations)
 
     def _use(self, store: Store, operations: Operations) -> None:
-        """Run operations on *store* from now on."""
+        """Switch to *store* and *operations*."""
         self._store = store
         self._operations = operations.for_tasks(self.tasks).async_on(store)
 
@@ -61,12 +61,12 @@ class AsyncQueue(AsyncTaskHost):
 
     @property
     def store(self) -> Store:
-        """The store itself, for a worker: it needs connections of its own."""
+        """The store, for a worker, which needs its own connections."""
         return self._store
 
     @property
     def operations(self) -> Operations:
-        """The operations without colour, for a worker."""
+        """The operations as coroutines, for a worker."""
         return self._operations
 
     enqueue = async_method(Operations.enqueue)
@@ -115,17 +115,17 @@ class AsyncQueue(AsyncTaskHost):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
-        """Open a write transaction; it commits at the end of the block, or rolls back if that raises.
+        """Open a write transaction; it commits at the end of the block, or rolls back if the block raises.
 
-        It holds up every other writer: keep it short.
+        It blocks every other writer: keep it short.
         """
         async with self._store.transaction_async() as joined:
             yield AsyncTransaction(self._operations, joined)
 
     def within(self, connection: Any) -> AsyncTransaction:
-        """Join the write transaction that is open on the caller's own *connection* to the same database.
+        """Join the write transaction that is open on the caller's *connection* to the same database.
 
-        Commit and rollback stay the caller's. Others notice at poll latency.
+        The caller commits or rolls back. Waiting callers and workers see the changes at their next poll.
         """
         return AsyncTransaction(self._operations, self._store.within(connection))
 
@@ -134,7 +134,7 @@ class AsyncQueue(AsyncTaskHost):
         return await asyncio.to_thread(self._store.migrate)
 
     async def close(self) -> None:
-        """Close the store. A queue that is used again opens it again; what was in memory is gone."""
+        """Close the store. The next use opens it again; the contents of `:memory:` are lost."""
         await asyncio.to_thread(self._store.close)
 
     async def __aenter__(self) -> AsyncQueue:

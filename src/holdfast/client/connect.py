@@ -1,4 +1,4 @@
-"""`connect` and `connect_async`: from a URL to a queue. Nothing is opened until it is used."""
+"""`connect` and `connect_async`: return a queue for a URL. The store is opened on first use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Durability: TypeAlias = Literal["full", "relaxed"]
 
 _SERVER_SCHEMES: Final = ("postgresql", "postgres")
 SCHEMA_DEFAULT: Final = "holdfast"
-# A URL with a slash too few, or a connection string of settings.
+# A URL with a slash missing, or a libpq connection string.
 _MISTYPED_SERVER: Final = re.compile(
     r"postgres(ql)?(\+\w+)?(:|//)|\s*(host|hostaddr|port|dbname|user|password|service|sslmode)\s*=", re.IGNORECASE
 )
@@ -43,22 +43,20 @@ def connect(
     listen_url: str | None = None,
     clock: Clock | None = None,
 ) -> Queue:
-    """Return the queue at *url*: the path of a SQLite file, `:memory:` for one that is not kept, or `postgresql://…`.
+    """Return the queue at *url*: the path of a SQLite file, `:memory:` or `postgresql://…`.
 
-    With `migrate=False` nothing is created: the schema must be there and current, else the first use raises. *clock*
-    replaces the store's clock, for tests.
+    With `migrate=False` the first use raises unless the schema exists and is current. *clock* replaces the store's
+    clock, for tests.
 
-    For SQLite, also as `sqlite:///path` or a `pathlib.Path`. A relative path and symbolic links are resolved here,
-    once, so that a later `os.chdir` changes nothing. With `durability="relaxed"` a power cut may lose the last
-    moments of acknowledged work; a killed process loses nothing either way. *network_files* admits a file on a
-    network file system, where locks cannot be trusted.
+    SQLite: *url* may also be `sqlite:///path` or a `pathlib.Path`. Relative paths and symbolic links are resolved
+    here, so a later `os.chdir` has no effect. With `durability="relaxed"` a power failure may lose the last commits;
+    a killed process never loses any. *network_files* allows a file on a network file system, whose locks may be
+    unreliable.
 
-    For PostgreSQL: everything stands in *schema*. *listen_url* names the server directly where *url* is that of a
-    pooler, through which nobody can be woken.
+    PostgreSQL: all tables are in *schema*. *listen_url* is the direct URL of the server if *url* is that of a
+    connection pooler that does not support LISTEN.
     """
-    return queue_on(
-        _store(_Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)),
-    )
+    return queue_on(_store(_Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)))
 
 
 def connect_async(
@@ -71,32 +69,32 @@ def connect_async(
     listen_url: str | None = None,
     clock: Clock | None = None,
 ) -> AsyncQueue:
-    """Return the queue at *url* with the same methods as `connect` gives, to be awaited."""
+    """Return the queue at *url*, as `connect` does, with async methods."""
     return async_queue_on(_store(_Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)))
 
 
 def queue_on(store: Store) -> Queue:
-    """Return a queue on a store made by hand."""
+    """Return a queue on *store*."""
     return Queue(store, _operations(store))
 
 
 def async_queue_on(store: Store) -> AsyncQueue:
-    """Return an awaited queue on a store made by hand."""
+    """Return an async queue on *store*."""
     return AsyncQueue(store, _operations(store))
 
 
 def store_at(address: dict[str, Any]) -> Store:
-    """Return the store that another process has at *address*."""
+    """Return a store for the *address* of a store in another process."""
     if "path" in address:
         return SqliteStore(**address)
-    # Loaded late, as below.
+    # Imported late, as below.
     from holdfast.storage.postgres.store import PostgresStore  # noqa: PLC0415
 
     return PostgresStore(**address)
 
 
 class _Options(NamedTuple):
-    """The words of `connect`, as they were given."""
+    """The options of `connect`, not yet validated."""
 
     url: str
     durability: Durability
@@ -112,90 +110,91 @@ def _text(url: str | os.PathLike[str]) -> str:
 
 
 def _refuse_unsupported_url(url: str) -> None:
-    """Refuse URLs of SQLite's own, whose options defeat the store's locks, and those that a `Path` has shortened."""
+    """Raise for SQLite's `file:` URLs, whose options defeat the store's locks, and for URLs that `Path` shortened."""
     if url.startswith("file:"):
         path = unquote(re.sub(r"^file:(//[^/]*)?", "", url).partition("?")[0].partition("#")[0])
-        raise InvalidInput("url", f"file: URLs are not supported; give the path itself: {path!r}")
+        raise InvalidInput("url", f"file: URLs are not supported; give the path: {path!r}")
     if url.startswith("sqlite:") and "://" not in url:
-        raise InvalidInput("url", "begins with 'sqlite:' but not with 'sqlite://'; give the path, or the whole URL")
+        raise InvalidInput("url", "begins with 'sqlite:' but not with 'sqlite://'; give the path or the whole URL")
 
 
-def _store(words: _Options) -> Store:
-    validation.one_of(words.durability, "durability", ("full", "relaxed"))
-    validation.flag(words.migrate, "migrate")
-    validation.flag(words.network_files, "network_files")
-    validation.name(words.url, "url", limits.URL_CHARS_MAX)
-    _refuse_unsupported_url(words.url)
-    scheme, separator, rest = words.url.partition("://")
-    _refuse_mistyped_server(words.url, separator)
+def _store(options: _Options) -> Store:
+    validation.one_of(options.durability, "durability", ("full", "relaxed"))
+    validation.flag(options.migrate, "migrate")
+    validation.flag(options.network_files, "network_files")
+    validation.name(options.url, "url", limits.URL_CHARS_MAX)
+    _refuse_unsupported_url(options.url)
+    scheme, separator, rest = options.url.partition("://")
+    _refuse_mistyped_server(options.url, separator)
     if separator and scheme in _SERVER_SCHEMES:
-        return _postgres_store(words)
+        return _postgres_store(options)
     if separator and scheme.partition("+")[0] in _SERVER_SCHEMES:
-        raise InvalidInput("url", f"{scheme}:// names a driver; write postgresql://, without the driver")
+        raise InvalidInput("url", f"{scheme}:// names a driver; write postgresql://")
     if not separator:
-        return _sqlite_store(words, words.url)
+        return _sqlite_store(options, options.url)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        return _sqlite_store(words, rest[1:])
+        return _sqlite_store(options, rest[1:])
     raise InvalidInput(
         "url",
-        f"{words.url!r} names no store that Holdfast knows; give the path of a SQLite file, or postgresql://…",
+        f"{options.url!r} is not a supported store; give the path of a SQLite file, or postgresql://…",
     )
 
 
 def _refuse_mistyped_server(url: str, separator: str) -> None:
-    """Raise if *url* means a server in a form that would be taken for the path of a SQLite file."""
+    """Raise if *url* is a mistyped server URL that would be used as the path of a SQLite file."""
     if not separator and _MISTYPED_SERVER.match(url):
-        # Not quoted: what it is, and so where its password stands, is not known.
-        raise InvalidInput("url", "names a server in an unknown form; write postgresql://user:password@host/database")
+        # The URL may contain a password at an unknown position, so the message does not quote it.
+        raise InvalidInput("url", "is not a valid server URL; write postgresql://user:password@host/database")
 
 
-def _sqlite_store(words: _Options, path: str) -> Store:
-    for word, given, plain in (
-        ("schema", words.schema, SCHEMA_DEFAULT),
-        ("listen_url", words.listen_url, None),
+def _sqlite_store(options: _Options, path: str) -> Store:
+    for option, value, default in (
+        ("schema", options.schema, SCHEMA_DEFAULT),
+        ("listen_url", options.listen_url, None),
     ):
-        if given != plain:
-            raise InvalidInput(word, "is a word for PostgreSQL; this URL names a SQLite file")
+        if value != default:
+            raise InvalidInput(option, "is an option for PostgreSQL; this URL names a SQLite file")
     return SqliteStore(
         resolve_path(path),
-        relaxed=words.durability == "relaxed",
-        migrates=words.migrate,
-        network_files=words.network_files,
-        clock=words.clock,
+        relaxed=options.durability == "relaxed",
+        migrates=options.migrate,
+        network_files=options.network_files,
+        clock=options.clock,
     )
 
 
-def _postgres_store(words: _Options) -> Store:
-    for word, given, plain in (
-        ("durability", words.durability, "full"),
-        ("network_files", words.network_files, False),
+def _postgres_store(options: _Options) -> Store:
+    for option, value, default in (
+        ("durability", options.durability, "full"),
+        ("network_files", options.network_files, False),
     ):
-        if given != plain:
-            raise InvalidInput(word, "is a word for SQLite; this URL names a PostgreSQL server, which has settings")
-    schema = validation.name(words.schema, "schema")
+        if value != default:
+            raise InvalidInput(option, "is an option for SQLite; this URL names a PostgreSQL server")
+    schema = validation.name(options.schema, "schema")
     if not _SCHEMA_NAME.fullmatch(schema):
         raise InvalidInput(
-            "schema", f"{schema!r} must be up to 48 small letters, digits and underscores, the first no digit"
+            "schema",
+            f"{schema!r} must be 1 to 48 lowercase letters, digits and underscores, and not begin with a digit",
         )
     if schema.startswith("pg_") or schema == "information_schema":
         raise InvalidInput(
             "schema", f"{schema!r} is reserved by PostgreSQL; choose a name that does not begin with pg_"
         )
-    if words.listen_url is not None:
-        validation.name(words.listen_url, "listen_url", limits.URL_CHARS_MAX)
+    if options.listen_url is not None:
+        validation.name(options.listen_url, "listen_url", limits.URL_CHARS_MAX)
     try:
-        # Loaded late: whoever stays with SQLite needs no driver.
+        # Imported late: a caller that uses only SQLite needs no driver.
         from holdfast.storage.postgres.store import PostgresStore  # noqa: PLC0415
     except ImportError as error:
         raise Misconfigured(
             f"PostgreSQL needs a driver; install it with `pip install 'holdfast[postgres]'` ({error})"
         ) from error
     return PostgresStore(
-        words.url,
+        options.url,
         schema=schema,
-        listen_url=words.listen_url,
-        migrates=words.migrate,
-        clock=words.clock,
+        listen_url=options.listen_url,
+        migrates=options.migrate,
+        clock=options.clock,
     )
 
 
@@ -204,5 +203,5 @@ def _operations(store: Store) -> Operations:
 
 
 def operations_on(store: Store, claimer: ClaimOptions) -> Operations:
-    """Return the operations of *store* for one claimer."""
+    """Return the operations of *store*, with the worker and incarnation that its claims use by default."""
     return Operations(SyncRunner(store), Shared(claimer, Middleware(store)))

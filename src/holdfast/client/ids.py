@@ -1,4 +1,4 @@
-"""Names that a process gives: job ids, lease tokens, and who it is."""
+"""Ids that a process generates: job ids, lease tokens, worker names."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from holdfast.storage.randomness import RANDOM
 
 
 def uuid7() -> str:
-    """Return a fresh UUIDv7: its first 48 bits are the time, so that new ids land at the end of an index."""
-    chance = RANDOM.getrandbits(74)
-    head = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | (chance >> 62) << 64
-    tail = 0b10 << 62 | chance & (1 << 62) - 1
+    """Return a new UUIDv7: its first 48 bits are the time, so new ids are inserted at the end of an index."""
+    bits = RANDOM.getrandbits(74)
+    head = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | (bits >> 62) << 64
+    tail = 0b10 << 62 | bits & (1 << 62) - 1
     digits = f"{head | tail:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def lease_token() -> str:
-    """Return a token nobody else will choose."""
+    """Return a random token that no other claim uses."""
     return secrets.token_hex(16)
 
 

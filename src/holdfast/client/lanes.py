@@ -1,4 +1,4 @@
-"""What can be asked of lanes, each operation written once: the lanes' part of `Operations`."""
+"""The part of `Operations` that lists and configures lanes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from holdfast.storage.runners import Runner
 
 
 class LaneOperations:
-    """What can be asked of lanes, checked and turned into procedures."""
+    """Operations on lanes: they validate the options, then run transactions."""
 
     def __init__(self, runner: Runner, claimer: ClaimOptions) -> None:
         self.runner = runner
         self._claimer = claimer
 
     async def lanes(self) -> list[Lane]:
-        """Return every lane that was configured or has ever been used, by name."""
+        """Return every lane that was ever configured or used, sorted by name."""
         return await self.runner.read(lane_operations.lanes)
 
     async def set_lane(
@@ -40,9 +40,11 @@ class LaneOperations:
         events: EventScope | None = None,
         backoff: LaneBackoff | None = None,
     ) -> Lane:
-        """Change a lane: active, paused or draining; fair or strict order; terminal or all events; block or skip.
+        """Change the given options of a lane and return it.
 
-        A change of order or backoff rearranges what waits in the lane, in bounded bites.
+        *state* is `active`, `paused` or `draining`, *order* `fair` or `strict`, *events* `terminal` or `all`,
+        *backoff* `block` or `skip`. If *order* or *backoff* is given, the lane's waiting jobs are updated in bounded
+        chunks.
         """
         lane = validation.name(lane, "lane")
         if state is not None:

@@ -1,4 +1,4 @@
-"""How an operation becomes a sync method or an async one."""
+"""Turn an operation into a sync or an async method."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HasStore(HasOperations, Protocol):
 def leasing_sync_method(
     operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return an *operation* that leases as a sync method, which gives back what it leased if it is interrupted."""
+    """Return an *operation* that leases as a sync method, which releases the leased jobs if it is interrupted."""
 
     @functools.wraps(operation)
     def method(self: HasStore, /, *args: P.args, **kwargs: P.kwargs) -> T:

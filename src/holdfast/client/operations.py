@@ -1,7 +1,7 @@
-"""Everything a queue can do, each operation written once: check the words, then run scripts.
+"""All operations of a queue, each written once: validate the options, then run transactions.
 
-A method here is a procedure, without colour: `Queue`, `AsyncQueue` and their transactions give it one. Signatures and
-docstrings stand here alone; the faces take them over.
+The methods are coroutines. `Queue`, `AsyncQueue` and their transactions expose them as sync or async methods with the
+same signatures and docstrings. A sync runner never suspends, so a sync method can run the coroutine directly.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from holdfast.tasks.task import TaskRegistry
 
 COUNT_BY: tuple[CountBy, ...] = ("state", "kind", "lane", "tenant", "failure_class")
 
-# How often `wait` looks by itself where nobody can wake it: quickly at first, then less and less.
+# How often `wait` polls if no notification comes: frequently at first, then less often.
 _POLL_SECONDS_FIRST = 0.02
 _POLL_SECONDS_LAST = 0.5
-# How long events that open transactions hold back are waited for, before those are read or pruned that are not.
+# How long to wait for events that open transactions hold back, before reading or pruning without them.
 _HELD_BACK_SECONDS = 0.5
-# How often a claim that waits for work looks by itself.
+# How often a waiting claim polls.
 _CLAIM_SECONDS = 1.0
 
 
 class SettledAndClaimed(NamedTuple):
-    """The two halves of a settle fused with the next claim."""
+    """The results of `settle_and_claim`."""
 
     settlements: list[Settlement]
     claims: list[Claim]
@@ -72,27 +72,27 @@ class SettledAndClaimed(NamedTuple):
 
 @dataclass
 class Shared:
-    """What all operations of one queue share, whichever runner they use."""
+    """The state shared by all operations of one queue, for every runner."""
 
     claimer: ClaimOptions
-    """Who claims if a call does not say: this start of this process."""
+    """The worker and incarnation of claims that do not give them: one start of this process."""
     middleware: Middleware
-    """How jobs are enqueued, claimed and settled; tracing replaces it."""
+    """Enqueues, claims and settles jobs; tracing replaces it."""
     watches: tuple[Watch, ...] = ()
-    """What workers call for the attempts they hold."""
+    """The objects that workers notify of their attempts."""
     tasks: TaskRegistry = field(default_factory=TaskRegistry)
-    """The tasks of the queue, whose options and signatures hold for jobs of their kinds."""
+    """The tasks of the queue; their options and signatures apply to jobs of their kinds."""
 
 
 class Operations(AdminOperations, SessionOperations):
-    """What can be asked of a store, checked and turned into procedures."""
+    """The operations of a queue: they validate the options, then run transactions."""
 
     def __init__(self, runner: Runner, shared: Shared) -> None:
         super().__init__(runner, shared.claimer)
         self.shared = shared
 
     def for_tasks(self, tasks: TaskRegistry) -> Operations:
-        """Return the same operations for a queue with these tasks."""
+        """Return the same operations for a queue with *tasks*."""
         return Operations(self.runner, replace(self.shared, tasks=tasks))
 
     def on(self, runner: Runner) -> Operations:
@@ -100,66 +100,66 @@ class Operations(AdminOperations, SessionOperations):
         return Operations(runner, self.shared)
 
     def sync_on(self, target: SyncTarget) -> Operations:
-        """Return the same operations in the caller's thread; `run_sync` runs them."""
+        """Return the same operations for sync callers, who run them with `run_sync`."""
         return self.on(SyncRunner(target))
 
     def async_on(self, target: AsyncTarget) -> Operations:
-        """Return the same operations in the event loop."""
+        """Return the same operations for async callers."""
         return self.on(AsyncRunner(target))
 
     @property
     def middleware(self) -> Middleware:
-        """How jobs are enqueued, claimed and settled."""
+        """Enqueues, claims and settles jobs."""
         return self.shared.middleware
 
     @property
     def watches(self) -> tuple[Watch, ...]:
-        """What workers call for the attempts they hold."""
+        """The objects that workers notify of their attempts."""
         return self.shared.watches
 
     @property
     def tasks(self) -> TaskRegistry:
-        """The tasks of the queue, whose options and signatures hold for jobs of their kinds."""
+        """The tasks of the queue; their options and signatures apply to jobs of their kinds."""
         return self.shared.tasks
 
     # --- enqueue ---------------------------------------------------------------------------------------------------
 
     async def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Enqueued:
-        """Store one job and return it, with `created` telling whether it is new; when this returns, it is durable.
+        """Store one job and return it once it is durable; `created` is false if it is a duplicate.
 
-        See `JobOptions` for the words. The options of a task that this queue declares for *kind* hold unless the call
-        sets them, and *payload* must fit its signature. Raises `InvalidInput` before anything is stored, `Conflict`
+        See `JobOptions` for the options. If this queue declares a task for *kind*, the options of the task are the
+        defaults, and *payload* must fit its signature. Raises `InvalidInput` before anything is stored, `Conflict`
         if the id exists with other content or the duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
         """
         new = self.tasks.complete(NewJob(kind, payload, **options))
-        admission = check_job(new, fresh_id=ids.uuid7())
-        return await self.middleware.enqueue_one(self.runner, admission)
+        checked = check_job(new, fresh_id=ids.uuid7())
+        return await self.middleware.enqueue_one(self.runner, checked)
 
     async def enqueue_many(self, jobs: Sequence[JobLike]) -> list[Enqueued]:
         """Store many jobs, all or none, and return them in order.
 
-        Each is a `NewJob` or a dict with the words of `enqueue`. One that is refused refuses the whole call, and the
+        Each is a `NewJob` or a dict with the options of `enqueue`. If one is refused, the whole call fails, and the
         error names it: `jobs[3].payload`.
         """
         return await self.middleware.enqueue(self.runner, validate_calls.jobs(jobs, self.tasks))
 
     # --- claim and lease -------------------------------------------------------------------------------------------
 
-    async def claim(self, **words: Unpack[ClaimOptions]) -> Claim | None:
-        """Lease the next job, or return None if there is none; `ClaimOptions` has the words."""
-        if "limit" in words:
+    async def claim(self, **options: Unpack[ClaimOptions]) -> Claim | None:
+        """Lease the next job, or return None if there is none; see `ClaimOptions` for the options."""
+        if "limit" in options:
             raise InvalidInput("limit", "cannot be given to claim, which takes one job; use claim_many(limit=…)")
-        found = await self.claim_many(limit=1, **words)
+        found = await self.claim_many(limit=1, **options)
         return found[0] if found else None
 
-    async def claim_many(self, *, limit: int = 100, **words: Unpack[ClaimOptions]) -> list[Claim]:
-        """Lease up to *limit* ready jobs to one worker, in the order of claiming; `ClaimOptions` has the words."""
-        return await self._claim(self._claim_request(limit, words))
+    async def claim_many(self, *, limit: int = 100, **options: Unpack[ClaimOptions]) -> list[Claim]:
+        """Lease up to *limit* ready jobs to one worker, in claim order; see `ClaimOptions` for the options."""
+        return await self._claim(self._claim_request(limit, options))
 
     async def heartbeat(self, claim: Claim | SessionClaim, *, lease: Duration | None = None) -> Renewal:
-        """Extend the lease, by its first length unless *lease* says otherwise, or raise `LeaseLost`.
+        """Extend the lease by *lease*, by default its original length, or raise `LeaseLost`.
 
-        A session claim is extended as a whole, or not at all.
+        A session claim is extended as a whole or not at all.
         """
         if isinstance(claim, SessionClaim):
             return await self._heartbeat_session(claim, lease)
@@ -171,7 +171,7 @@ class Operations(AdminOperations, SessionOperations):
     async def heartbeat_many(
         self, claims: Sequence[Claim], *, lease: Duration | None = None
     ) -> list[Renewal | HoldfastError]:
-        """Extend many leases in one commit; each gets its `Renewal` or its `LeaseLost`, in order."""
+        """Extend many leases in one commit; return the `Renewal` or `LeaseLost` of each, in order."""
         validate_calls.count(claims, "claims", limits.SETTLE_MANY_MAX)
         given_ms = None if lease is None else lease_ms(lease)
         held = [
@@ -181,33 +181,33 @@ class Operations(AdminOperations, SessionOperations):
         return await self.runner.write(lease_operations.heartbeat, held)
 
     async def acknowledge(self, claim: Claim) -> Renewal:
-        """Say that the handler of a job taken ahead starts, or raise `LeaseLost`; the lease is extended as well.
+        """Record that the handler of a claimed job starts and extend the lease, or raise `LeaseLost`.
 
-        A claim is acknowledged by itself unless its option `acknowledged` says otherwise. A lease that ends without
-        having been acknowledged spends no attempt, except the third time in a row.
+        A claim acknowledges its jobs itself, unless its option `acknowledged` leaves some of them out. A lease that
+        expires unacknowledged uses up no attempt, except the third time in a row.
         """
         held = validate_calls.claim(claim)
-        beats = [(held.lease, held.lease_ms)]
-        [answer] = await self.runner.write(lease_operations.heartbeat, beats, None, (held.job.seq,))
+        leases = [(held.lease, held.lease_ms)]
+        [answer] = await self.runner.write(lease_operations.heartbeat, leases, None, (held.job.seq,))
         if isinstance(answer, HoldfastError):
             raise answer
         return answer
 
     async def renew_many(self, held: Sequence[Kept]) -> list[Renewal | HoldfastError]:
-        """Extend many leases as `heartbeat_many` does, in one commit with what is new of their handlers."""
-        beats = [(kept.claim.lease, kept.claim.lease_ms) for kept in held]
-        notes = {kept.claim.job.seq: kept.note for kept in held if kept.note is not None}
-        started = {kept.claim.job.seq for kept in held if kept.started}
-        return await self.runner.write(lease_operations.heartbeat, beats, notes, started)
+        """Extend many leases as `heartbeat_many` does, and write progress and acknowledgements in the same commit."""
+        leases = [(one.claim.lease, one.claim.lease_ms) for one in held]
+        notes = {one.claim.job.seq: one.note for one in held if one.note is not None}
+        started = {one.claim.job.seq for one in held if one.started}
+        return await self.runner.write(lease_operations.heartbeat, leases, notes, started)
 
     async def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Job:
-        """Say what the running job is doing, or raise `LeaseLost`; a word not given stays as it was."""
+        """Store the progress of a running job, or raise `LeaseLost`; an option not given keeps its value."""
         phase = validation.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else validation.number(percent, "percent", 0, 100)
         return await self.runner.write(lease_operations.progress, validate_calls.claim(claim).lease, phase, percent)
 
     async def attach(self, claim: Claim, artifacts: Sequence[Artifact]) -> None:
-        """Store artifacts of the running job, or raise `LeaseLost`; one of the same name is replaced."""
+        """Store artifacts of a running job, or raise `LeaseLost`; replace those with the same name."""
         checked = check_artifacts(artifacts)
         await self.runner.write(lease_operations.attach, validate_calls.claim(claim).lease, checked)
 
@@ -220,14 +220,14 @@ class Operations(AdminOperations, SessionOperations):
     async def settle(self, claim: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> list[Job]: ...
 
     async def settle(self, claim: Claim | SessionClaim, outcome: Outcome | Sequence[Outcome]) -> Job | list[Job]:
-        """Record the outcome of an attempt and return the job it leaves behind, or raise `LeaseLost`.
+        """Record the outcome of an attempt and return the settled job, or raise `LeaseLost`.
 
-        Follow-ups, artifacts and events commit together with it. Sending the same settle again succeeds. A session
-        claim takes one outcome for all of its entries, or one for each: all are settled in one commit, or none.
+        Follow-ups, artifacts and events commit together with it. Repeating the same call succeeds. A session claim
+        takes one outcome for all of its entries or one for each; all are settled in one commit, or none.
         """
         if isinstance(claim, SessionClaim):
             return await self._settle_session(claim, outcome)
-        # A list is refused where the outcome is checked.
+        # settle_many refuses a list of outcomes for a single claim.
         [settlement] = await self.settle_many([(claim, cast(Outcome, outcome))])
         if settlement.error is not None:
             raise settlement.error
@@ -235,10 +235,10 @@ class Operations(AdminOperations, SessionOperations):
         return settlement.job
 
     async def settle_many(self, settlements: Sequence[Held]) -> list[Settlement]:
-        """Record many outcomes in one commit; each claim gets its own answer, in order.
+        """Record many outcomes in one commit; return a `Settlement` for each, in order.
 
-        If follow-ups bring more than 256 dedupe keys and chosen ids together, there are several commits.
-        One that is refused neither hides nor undoes the others. An outcome that is itself invalid refuses the call.
+        If the follow-ups have more than 256 dedupe keys and chosen ids in total, there are several commits. A refused
+        settlement does not affect the others. An invalid outcome raises `InvalidInput` and settles nothing.
         """
         return await self.middleware.settle(self.runner, validate_calls.settlements(settlements))
 
@@ -248,55 +248,55 @@ class Operations(AdminOperations, SessionOperations):
         *,
         limit: int = 100,
         started: Sequence[Claim] = (),
-        **words: Unpack[ClaimOptions],
+        **options: Unpack[ClaimOptions],
     ) -> SettledAndClaimed:
-        """Record outcomes as `settle_many` does and lease the next jobs as `claim_many` does, in one commit.
+        """Settle as `settle_many` does and claim as `claim_many` does, in one commit.
 
-        The claims in *started* are acknowledged, if they are still held.
+        Acknowledge the claims in *started* that are still held.
         """
         checked = validate_calls.settlements(settlements)
         validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)
         leases = [claim.lease for claim in map(validate_calls.claim, started)]
-        request = self._claim_request(limit, words)
+        request = self._claim_request(limit, options)
         settled, claims = await self.middleware.settle_and_claim(self.runner, checked, leases, request)
-        return SettledAndClaimed(settled, claims or (await self._claim(request, tried=True)))
+        return SettledAndClaimed(settled, claims or (await self._claim(request, claimed_nothing=True)))
 
-    # --- look ------------------------------------------------------------------------------------------------------
+    # --- read ------------------------------------------------------------------------------------------------------
 
     async def get(self, job_id: str | int, *, tenant: str | None = None) -> Job:
-        """Return the job of this id, or of this number if it is an int, or raise `JobNotFound`.
+        """Return the job with this id, or with this number if it is an int, or raise `JobNotFound`.
 
-        With *tenant*, other tenants' jobs are not found.
+        With *tenant*, jobs of other tenants are not found.
         """
-        wanted = validate_calls.job_id_or_number(job_id)
-        return await self.runner.read(job_operations.get, wanted, validate_calls.tenant(tenant))
+        checked = validate_calls.job_id_or_number(job_id)
+        return await self.runner.read(job_operations.get, checked, validate_calls.tenant(tenant))
 
-    async def wait(  # the store's own wait, for sync callers too
+    async def wait(
         self,
         job_id: str,
         *,
-        timeout: Duration,  # noqa: ASYNC109  # sync callers wait here too
+        timeout: Duration,  # noqa: ASYNC109  # sync callers use it too
         tenant: str | None = None,
     ) -> Job:
-        """Return the job once it has finished, in whichever way, or raise `WaitTimeout` after *timeout* seconds."""
+        """Return the job once it has finished in any state, or raise `WaitTimeout` after *timeout* seconds."""
         left = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
-        looks = _POLL_SECONDS_FIRST
+        poll_seconds = _POLL_SECONDS_FIRST
         job_id, tenant, allowed = validate_calls.job_id(job_id), validate_calls.tenant(tenant), left
         with self.runner.listen(job_topic(job_id)) as listener:
             while True:
-                job = await self._look(job_id, tenant)
+                job = await self._get_current(job_id, tenant)
                 if job.finished:
                     return job
                 if left <= 0:
                     raise WaitTimeout(job_id, allowed)
-                left -= await listener.wait(min(looks, left))
-                looks = min(looks * 1.5, _POLL_SECONDS_LAST)
+                left -= await listener.wait(min(poll_seconds, left))
+                poll_seconds = min(poll_seconds * 1.5, _POLL_SECONDS_LAST)
 
-    async def _look(self, job_id: str, tenant: str | None) -> Job:
-        job, overdue = await self.runner.read(job_operations.look, job_id, tenant)
+    async def _get_current(self, job_id: str, tenant: str | None) -> Job:
+        job, overdue = await self.runner.read(job_operations.get_overdue, job_id, tenant)
         if not overdue:
             return job
-        # The deadline has passed and no worker came by to notice: whoever waits brings it to its end.
+        # No worker has failed the job since its deadline passed, so the waiting caller does.
         await self.runner.write(maintenance.fail_late_jobs)
         return await self.runner.read(job_operations.get, job_id, tenant)
 
@@ -315,11 +315,11 @@ class Operations(AdminOperations, SessionOperations):
     ) -> JobPage:
         """Return a page of jobs, newest first, and the cursor for the next page.
 
-        *state* is one state or several. One finished state is listed by its end; all else, and the entries of a
-        *session* of *tenant* or of the default tenant, by enqueue order. *older_than* counts from a job's end, or
-        from its enqueueing if it has not finished.
+        *state* is one state or several. A single finished state is sorted by finish time, everything else by enqueue
+        order. *session* selects the entries of a session of *tenant*, by default of the default tenant. *older_than*
+        is the time since a job finished, or since it was enqueued if it has not finished.
         """
-        wanted = validate_calls.job_filter(
+        job_filter = validate_calls.job_filter(
             state=state,
             kind=kind,
             lane=lane,
@@ -330,16 +330,16 @@ class Operations(AdminOperations, SessionOperations):
         )
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = validation.optional_name(after, "after")
-        return await self.runner.read(job_operations.jobs, wanted, after, limit)
+        return await self.runner.read(job_operations.jobs, job_filter, after, limit)
 
     async def attempts(self, job_id: str, *, tenant: str | None = None) -> list[Attempt]:
-        """Return the attempts of a job, oldest first, the newest of them perhaps still running."""
+        """Return the attempts of a job, oldest first; the last one may still be running."""
         return await self.runner.read(
             job_operations.attempts, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         )
 
     async def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
-        """Return what artifacts a job has, by name, without their bytes."""
+        """Return the artifacts of a job, sorted by name, without their bytes."""
         return await self.runner.read(
             job_operations.artifacts, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         )
@@ -352,25 +352,25 @@ class Operations(AdminOperations, SessionOperations):
         )
 
     async def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
-        """Count jobs by state, kind, lane, tenant or failure class. This reads every job: not for a hot loop."""
+        """Count jobs by state, kind, lane, tenant or failure class. Reads every job: do not call it in a hot loop."""
         by = validation.one_of(by, "by", COUNT_BY)
         return await self.runner.read(job_operations.counts, by, validate_calls.tenant(tenant))
 
     async def backlog(self) -> Backlog:
-        """Return what waits and runs, counted up to a bound, so that it can be asked every few seconds."""
+        """Count waiting and running jobs, up to a limit, so that it may be called every few seconds."""
         return await self.runner.read(job_operations.backlog)
 
     async def unserved(self) -> list[Unserved]:
-        """Return the ready jobs that no live worker takes, by lane, kind and required capabilities, and why."""
+        """Return counts of ready jobs that no live worker serves, by lane, kind and requirements, with the reason."""
         return await self.runner.read(job_operations.unserved)
 
     async def events(
         self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
     ) -> EventPage:
-        """Return recorded events after a cursor, in order; without one, from the oldest that is kept.
+        """Return recorded events after the cursor *after*, in order; by default from the oldest stored event.
 
-        With *tenant*, a page may be empty though more follow: go on from its cursor until that stands still. Raises
-        `EventsPruned` if events after this cursor were pruned before they were read.
+        With *tenant*, a page may be empty although more events follow: continue until the cursor no longer changes.
+        Raises `EventsPruned` if events after the cursor were deleted before they were read.
         """
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         after = validation.optional_name(after, "after")
@@ -382,36 +382,36 @@ class Operations(AdminOperations, SessionOperations):
                 )
                 if not held_back or left <= 0:
                     return page
-                # Another transaction is about to commit. A moment later the page is complete, with one's own events.
+                # An open transaction may still add earlier events. Wait for its commit, to return a complete page.
                 left -= await listener.wait(_HELD_BACK_SECONDS / 50)
 
     async def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
-        """Return the workers that said something last: who runs, what it takes and holds, when it last said so."""
+        """Return the workers that were active last, with their subscriptions, held jobs and last heartbeat."""
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         return await self.runner.read(worker_operations.newest, limit)
 
     async def worker_beat(self, worker: WorkerInfo) -> None:
-        """Write what one start of a worker says of itself."""
+        """Write the registry row of one start of a worker."""
         await self.runner.write(worker_operations.beat, worker)
 
     async def worker_leave(self, worker: str, incarnation: str) -> None:
-        """Delete the row of a start that ends in good order."""
+        """Delete the registry row of a worker that stops."""
         await self.runner.write(worker_operations.leave, worker, incarnation)
 
     async def report(self) -> StoreReport:
-        """Return what an operator should know of the store's health."""
+        """Return findings about the health of the store and its jobs."""
         return await self.runner.read(job_operations.report)
 
     async def troubles(self) -> list[Finding]:
-        """Return what of the report concerns jobs and can be asked often."""
+        """Return the findings of `report` that concern jobs; they may be read often."""
         return await self.runner.read(job_operations.troubles)
 
-    # --- operate ---------------------------------------------------------------------------------------------------
+    # --- manage ----------------------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Job:
-        """Cancel a waiting job at once; ask a running one to stop, or with *force* take it from its worker.
+        """Cancel a waiting job; request a running one to stop, or with *force* take it from its worker.
 
-        Raises `Conflict` if the job has already ended in another way.
+        Raises `Conflict` if the job has already finished in another state.
         """
         force = validation.flag(force, "force")
         return await self.runner.write(
@@ -422,7 +422,7 @@ class Operations(AdminOperations, SessionOperations):
         )
 
     async def requeue(self, job_id: str, *, tenant: str | None = None) -> Job:
-        """Make a failed or cancelled job ready again with all its attempts, or raise `Conflict`."""
+        """Make a failed or cancelled job ready again with a new set of attempts, or raise `Conflict`."""
         return await self.runner.write(
             admin_operations.requeue, validate_calls.job_id(job_id), validate_calls.tenant(tenant)
         )
@@ -438,9 +438,9 @@ class Operations(AdminOperations, SessionOperations):
         )
 
     async def retire(self, kind: str) -> int:
-        """Refuse new jobs of a kind and set its waiting ones aside, in bounded bites; return how many.
+        """Refuse new jobs of a kind and retire its waiting ones, in bounded chunks; return how many.
 
-        A running one is retired when its attempt ends without having finished it.
+        A running job is retired if its attempt ends without finishing it.
         """
         kind = validation.name(kind, "kind")
         routes = await self.runner.write(admin_operations.retire_kind, kind)
@@ -451,7 +451,10 @@ class Operations(AdminOperations, SessionOperations):
         return total
 
     async def restore(self, kind: str) -> None:
-        """Take new jobs of a retired kind again; jobs already retired stay so. Raises `UnknownKind` if it is not."""
+        """Accept new jobs of a retired kind again, or raise `UnknownKind` if it is not retired.
+
+        Retired jobs stay retired.
+        """
         if not (await self.runner.write(admin_operations.restore_kind, validation.name(kind, "kind"))):
             raise UnknownKind(kind, "is not retired")
 
@@ -464,11 +467,11 @@ class Operations(AdminOperations, SessionOperations):
         source_keys_older_than: Duration = limits.SOURCE_KEYS_KEPT_MS_DEFAULT / 1000,
         dry_run: bool = False,
     ) -> Pruned:
-        """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded bites.
+        """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded chunks.
 
-        The event log is shortened from its start, by *events_older_than* or else *older_than*. A session forgets the
-        source keys of entries that were deleted longer ago than *source_keys_older_than*, by default 7 days. With
-        *dry_run* it deletes nothing and returns how many it would.
+        Also delete events older than *events_older_than*, by default *older_than*, and the source keys of entries
+        that were deleted longer ago than *source_keys_older_than*, by default 7 days. With *dry_run* delete nothing
+        and return how many jobs and events would be deleted.
         """
         sources_age_ms = validation.duration_ms(source_keys_older_than, "source_keys_older_than")
         age_ms = validation.duration_ms(older_than, "older_than")
@@ -480,18 +483,18 @@ class Operations(AdminOperations, SessionOperations):
             return await self._prunable(tuple(chosen), age_ms, events_age_ms)
         jobs = events = 0
         for state in chosen:
-            while bite := (await self.runner.write(retention_operations.prune_jobs, state, age_ms)):
-                jobs += bite
+            while count := (await self.runner.write(retention_operations.prune_jobs, state, age_ms)):
+                jobs += count
         while await self.runner.write(retention_operations.prune_sources, sources_age_ms):
             pass
         left = _HELD_BACK_SECONDS
         with self.runner.listen() as listener:
             while True:
-                bite, held_back = await self.runner.write(retention_operations.prune_events, events_age_ms)
-                events += bite
+                count, held_back = await self.runner.write(retention_operations.prune_events, events_age_ms)
+                events += count
                 if held_back and left > 0:
                     left -= await listener.wait(_HELD_BACK_SECONDS / 50)
-                elif not bite:
+                elif not count:
                     return Pruned(jobs, events)
 
     async def _prunable(self, states: tuple[State, ...], age_ms: int, events_age_ms: int) -> Pruned:
@@ -508,19 +511,19 @@ class Operations(AdminOperations, SessionOperations):
 
     # --- claiming --------------------------------------------------------------------------------------------------
 
-    async def _claim(self, request: ClaimRequest, *, tried: bool = False) -> list[Claim]:
-        """Claim, and if there is nothing, wait as long as the request says for something to come."""
+    async def _claim(self, request: ClaimRequest, *, claimed_nothing: bool = False) -> list[Claim]:
+        """Claim; if no job is ready, wait for one up to the request's `wait`."""
         left = request.wait_ms / 1000
         with self.runner.listen(*(lane_topic(lane) for lane in request.lanes if left)) as listener:
             while True:
-                if not tried and (claims := await self.middleware.claim(self.runner, request)):
+                if not claimed_nothing and (claims := await self.middleware.claim(self.runner, request)):
                     return claims
                 if left <= 0:
                     return []
-                tried = False
+                claimed_nothing = False
                 # A job that falls due or a lease that expires sends no notification.
-                coming = await self.runner.read(claim_operations.seconds_to_next_change)
-                left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
+                next_change = await self.runner.read(claim_operations.seconds_to_next_change)
+                left -= await listener.wait(min(left, next_change, _CLAIM_SECONDS))
 
-    def _claim_request(self, limit: int, words: ClaimOptions) -> ClaimRequest:
-        return check_claim({**self._claimer, **words}, limit=limit, fresh_token=ids.lease_token())
+    def _claim_request(self, limit: int, options: ClaimOptions) -> ClaimRequest:
+        return check_claim({**self._claimer, **options}, limit=limit, fresh_token=ids.lease_token())

@@ -1,4 +1,4 @@
-"""`Queue`: the sync_method face. Safe to share between threads."""
+"""`Queue`: the sync API. It may be shared between threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.tasks.decorators import SyncTaskHost
 class Transaction:
     """Operations that join an open transaction: they commit with it or not at all.
 
-    A refused operation leaves nothing behind, so that the caller may catch the error and go on.
+    An operation that raises has changed nothing; the caller may catch the error and continue.
     """
 
     def __init__(self, operations: Operations, joined: ExternalTransaction) -> None:
@@ -37,12 +37,12 @@ class Transaction:
     reprioritize = sync_method(Operations.reprioritize)
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
-        """Run the caller's own SQL in the transaction and return the rows."""
+        """Run the caller's SQL in the transaction and return the rows."""
         return self._joined.execute(sql, values)
 
 
 class Queue(SyncTaskHost):
-    """A durable work queue. Opens, creates and migrates its store on first use."""
+    """A durable work queue. It opens, creates and migrates its store on first use."""
 
     def __init__(self, store: Store, operations: Operations | None = None) -> None:
         if not isinstance(operations, Operations):
@@ -51,7 +51,7 @@ class Queue(SyncTaskHost):
         self._use(store, operations)
 
     def _use(self, store: Store, operations: Operations) -> None:
-        """Run operations on *store* from now on."""
+        """Switch to *store* and *operations*."""
         self._store = store
         self._operations = operations.for_tasks(self.tasks).sync_on(store)
 
@@ -60,12 +60,12 @@ class Queue(SyncTaskHost):
 
     @property
     def store(self) -> Store:
-        """The store itself, for a worker: it needs connections of its own."""
+        """The store, for a worker, which needs its own connections."""
         return self._store
 
     @property
     def operations(self) -> Operations:
-        """The operations without colour, for a worker."""
+        """The operations as coroutines, for a worker."""
         return self._operations
 
     enqueue = sync_method(Operations.enqueue)
@@ -114,17 +114,17 @@ class Queue(SyncTaskHost):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Open a write transaction; it commits at the end of the block, or rolls back if that raises.
+        """Open a write transaction; it commits at the end of the block, or rolls back if the block raises.
 
-        It holds up every other writer: keep it short.
+        It blocks every other writer: keep it short.
         """
         with self._store.transaction() as joined:
             yield Transaction(self._operations, joined)
 
     def within(self, connection: Any) -> Transaction:
-        """Join the write transaction that is open on the caller's own *connection* to the same database.
+        """Join the write transaction that is open on the caller's *connection* to the same database.
 
-        Commit and rollback stay the caller's. Others notice at poll latency.
+        The caller commits or rolls back. Waiting callers and workers see the changes at their next poll.
         """
         return Transaction(self._operations, self._store.within(connection))
 
@@ -133,7 +133,7 @@ class Queue(SyncTaskHost):
         return self._store.migrate()
 
     def close(self) -> None:
-        """Close the store. A queue that is used again opens it again; what was in memory is gone."""
+        """Close the store. The next use opens it again; the contents of `:memory:` are lost."""
         self._store.close()
 
     def __enter__(self) -> Queue:

@@ -1,4 +1,4 @@
-"""What can be asked of sessions, each operation written once: the session's part of `Operations`."""
+"""The part of `Operations` that claims, settles and leases sessions."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from holdfast.operations import session_settle as settle_operations
 from holdfast.storage.contract import Transaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 
-# How often a claim that waits for work looks by itself.
+# How often a waiting claim polls.
 _CLAIM_SECONDS = 1.0
 
 
 class SessionOperations(LaneOperations):
-    """What can be asked of sessions, checked and turned into procedures."""
+    """Operations on sessions: they validate the options, then run transactions."""
 
-    async def claim_session(self, session: str, **words: Unpack[SessionClaimOptions]) -> SessionClaim | None:
-        """Lease the next run of a session's entries, or return None if there is nothing to take now.
+    async def claim_session(self, session: str, **options: Unpack[SessionClaimOptions]) -> SessionClaim | None:
+        """Lease the next entries of a session, or return None if none can be claimed now.
 
-        See `SessionClaimOptions` for the words. Raises `Conflict` if somebody else is the session's runtime, and
-        `LeaseLost` if the claim or lease shown is not held any more.
+        See `SessionClaimOptions` for the options. Raises `Conflict` if another worker is the session's runtime, and
+        `LeaseLost` if the given claim or session lease is no longer held.
         """
-        asked = cast(SessionClaimOptions, {**self._claimer, **words})
-        request = check_session_claim(session, asked, fresh_nonce=ids.lease_token())
+        completed = cast(SessionClaimOptions, {**self._claimer, **options})
+        request = check_session_claim(session, completed, fresh_nonce=ids.lease_token())
         topic = session_topic(request.tenant or DEFAULT_NAME, session)
         return await self._claim_run(request, claim_operations.claim_session, [topic])
 
-    async def claim_any_session(self, **words: Unpack[AnySessionOptions]) -> SessionClaim | None:
-        """Lease the next run of whichever session is ready, or return None if none is.
+    async def claim_any_session(self, **options: Unpack[AnySessionOptions]) -> SessionClaim | None:
+        """Lease the next entries of any session that is ready, or return None if there is none.
 
-        The oldest head goes first, and tenants take turns. Sessions that somebody opened as their runtime are left to
-        that. See `AnySessionOptions` for the words.
+        The session with the oldest head goes first, and tenants take turns. Sessions that have a runtime are left
+        out. See `AnySessionOptions` for the options.
         """
-        asked = cast(AnySessionOptions, {**self._claimer, **words})
-        request = check_any_session(asked, fresh_nonce=ids.lease_token())
+        completed = cast(AnySessionOptions, {**self._claimer, **options})
+        request = check_any_session(completed, fresh_nonce=ids.lease_token())
         topics = [sessions_topic(lane) for lane in request.lanes or ()]
         return await self._claim_run(request, claim_operations.claim_any_session, topics)
 
@@ -63,7 +63,7 @@ class SessionOperations(LaneOperations):
         claim: Callable[[Transaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
         topics: Sequence[str],
     ) -> SessionClaim | None:
-        """Claim, and if there is nothing, wait as long as the request says for something to come."""
+        """Claim; if no entry is ready, wait for one up to the request's `wait`."""
         left = request.wait_ms / 1000
         with self.runner.listen(*(topics if left else ())) as listener:
             while True:
@@ -72,11 +72,11 @@ class SessionOperations(LaneOperations):
                 if left <= 0:
                     return None
                 # An entry that falls due or a lease that expires sends no notification.
-                coming = await self.runner.read(claim_operations.seconds_to_session)
-                left -= await listener.wait(min(left, coming, _CLAIM_SECONDS))
+                next_change = await self.runner.read(claim_operations.seconds_to_session)
+                left -= await listener.wait(min(left, next_change, _CLAIM_SECONDS))
 
     async def cancel_session(self, session: str, *, tenant: str = DEFAULT_NAME) -> list[str]:
-        """Cancel every entry of a session that nobody has in hand, in bounded bites; return their ids."""
+        """Cancel the waiting entries of a session, in bounded chunks; return their ids."""
         session, tenant = validation.name(session, "session"), validation.name(tenant, "tenant")
         cancelled: list[str] = []
         after: int | None = 0
@@ -98,12 +98,13 @@ class SessionOperations(LaneOperations):
         take_over: bool = False,
         lease_token: str | None = None,
     ) -> SessionLease:
-        """Become the one runtime of a session until the lease expires, is closed, or is taken over.
+        """Become the only runtime of a session until the lease expires, is closed or is taken over.
 
-        Raises `Conflict` while somebody else is, or holds a claim of it. With *take_over* they lose it at once, with
-        all that they hold of it. The same call sent again with the same *lease_token* returns the same lease.
+        Raises `Conflict` while another worker is the runtime or holds a claim on the session. With *take_over* that
+        worker loses its session lease and its claims. Repeating the call with the same *lease_token* returns the same
+        lease.
         """
-        asked = Opening(
+        opening = Opening(
             session=validation.name(session, "session"),
             tenant=validation.name(tenant, "tenant"),
             worker=validation.name(worker or self._claimer["worker"], "worker"),
@@ -113,22 +114,22 @@ class SessionOperations(LaneOperations):
             lease_ms=lease_ms(lease),
             take_over=validation.flag(take_over, "take_over"),
         )
-        return await self.runner.lease(lease_operations.undo_open_session, lease_operations.open_session, asked)
+        return await self.runner.lease(lease_operations.undo_open_session, lease_operations.open_session, opening)
 
     async def renew_session(self, lease: SessionLease, *, length: Duration | None = None) -> SessionLease:
-        """Extend a session lease and the claims under it, by its first length unless *length* says otherwise.
+        """Extend a session lease and the claims under it by *length*, by default its original length.
 
-        Raises `LeaseLost` if it is not held any more.
+        Raises `LeaseLost` if it is no longer held.
         """
         held = _lease(lease)
         given_ms = held.lease_ms if length is None else lease_ms(length)
         return await self.runner.write(lease_operations.renew_session, held, given_ms)
 
     async def close_session(self, lease: SessionLease) -> None:
-        """Give a session lease back; what is still held under it is released, without spending attempts."""
+        """End a session lease and release the entries held under it, without using up attempts."""
         await self.runner.write(lease_operations.close_session, _lease(lease))
 
-    # --- the whole claim -------------------------------------------------------------------------------------------
+    # --- settling --------------------------------------------------------------------------------------------------
 
     async def _heartbeat_session(self, claim: SessionClaim, lease: Duration | None) -> Renewal:
         given_ms = claim.lease_ms if lease is None else lease_ms(lease)
@@ -150,7 +151,7 @@ def _outcomes(claim: Any, outcome: Outcome | Sequence[Outcome]) -> list[CheckedO
         raise InvalidInput("claim", f"must be a SessionClaim, not {type(claim).__name__}")
     count = len(claim.entries)
     if not isinstance(outcome, Sequence):
-        # What comes with one outcome for all comes once: it belongs to the head.
+        # Follow-ups and artifacts of one outcome for all entries are stored once, with the first entry.
         rest = Done(outcome.result) if isinstance(outcome, Done) else outcome
         return [_checked(claim, outcome), *(_checked(claim, rest) for _ in range(count - 1))]
     if len(outcome) != count:
@@ -158,8 +159,8 @@ def _outcomes(claim: Any, outcome: Outcome | Sequence[Outcome]) -> list[CheckedO
     return [_checked(claim, one, f"outcome[{index}].") for index, one in enumerate(outcome)]
 
 
-def _checked(claim: SessionClaim, outcome: Outcome, place: str = "") -> CheckedOutcome:
+def _checked(claim: SessionClaim, outcome: Outcome, prefix: str = "") -> CheckedOutcome:
     try:
         return check_outcome(outcome, tenant=claim.tenant, fresh_id=ids.uuid7)
     except InvalidInput as error:
-        raise InvalidInput(f"{place}{error.field}", error.problem) from None
+        raise InvalidInput(f"{prefix}{error.field}", error.problem) from None

@@ -1,4 +1,4 @@
-"""Checks of whole calls, before any transaction begins."""
+"""Validation of whole calls, before a transaction begins."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ from holdfast.domain.validation import Duration
 from holdfast.tasks.task import TaskRegistry
 
 Held: TypeAlias = tuple[Claim, Outcome]
-"""A claim and how its attempt ended."""
+"""A claim and its outcome."""
 
 
 def not_connected(function: str) -> InvalidInput:
-    """Return the error for a queue that the caller constructs instead of opening it with *function*."""
-    return InvalidInput("store", f'a queue is opened by its path or URL; write holdfast.{function}("jobs.db")')
+    """Return the error for a caller that constructs a queue instead of calling *function*."""
+    return InvalidInput("store", f'a queue is opened by path or URL; write holdfast.{function}("jobs.db")')
 
 
 def jobs(values: Sequence[JobLike], tasks: TaskRegistry) -> list[CheckedJob]:
-    """Return the jobs of one call in stored form, or raise `InvalidInput` naming the one that is wrong.
+    """Return the jobs of one call, validated, or raise `InvalidInput` that names the invalid one.
 
-    The options of *tasks* hold for jobs of their kinds.
+    The options of *tasks* are the defaults for jobs of their kinds.
     """
     count(values, "jobs", limits.ENQUEUE_MANY_MAX)
-    admissions: list[CheckedJob] = []
+    checked_jobs: list[CheckedJob] = []
     chars = 0
     for index, new in enumerate(values):
         try:
-            admission = check_job(tasks.complete(new), fresh_id=ids.uuid7())
+            checked = check_job(tasks.complete(new), fresh_id=ids.uuid7())
         except InvalidInput as error:
             raise InvalidInput(f"jobs[{index}].{error.field}", error.problem) from None
-        admissions.append(admission)
-        chars += len(admission.payload_json)
-    # No character takes more than four bytes, so that few calls have to be measured.
+        checked_jobs.append(checked)
+        chars += len(checked.payload_json)
+    # A character takes at most four bytes in UTF-8; measure the bytes only if the limit could be exceeded.
     if chars * 4 > limits.ENQUEUE_MANY_BYTES_MAX:
-        _refuse_bulk(admissions)
-    return admissions
+        _refuse_large_payloads(checked_jobs)
+    return checked_jobs
 
 
-def _refuse_bulk(admissions: Sequence[CheckedJob]) -> None:
-    """Raise `InvalidInput` at the job that brings the payloads of one call beyond their limit."""
+def _refuse_large_payloads(checked_jobs: Sequence[CheckedJob]) -> None:
+    """Raise `InvalidInput` for the job whose payload exceeds the limit for the payloads of one call."""
     size = 0
-    for index, admission in enumerate(admissions):
-        size += len(admission.payload_json.encode())
+    for index, checked in enumerate(checked_jobs):
+        size += len(checked.payload_json.encode())
         if size > limits.ENQUEUE_MANY_BYTES_MAX:
             raise InvalidInput(
                 f"jobs[{index}].payload",
-                f"brings the payloads of this call beyond {limits.ENQUEUE_MANY_BYTES_MAX} bytes; send fewer",
+                f"makes the payloads of this call exceed {limits.ENQUEUE_MANY_BYTES_MAX} bytes; send fewer jobs",
             )
 
 
 def settlements(values: Sequence[Held]) -> list[tuple[Claim, CheckedOutcome]]:
-    """Return the claims of one call with their outcomes in stored form, or raise `InvalidInput` naming one."""
+    """Return the claims of one call with validated outcomes, or raise `InvalidInput` that names the invalid one."""
     count(values, "settlements", limits.SETTLE_MANY_MAX)
     checked = []
     pair: Any
     for index, pair in enumerate(values):
-        # The exact type first: to ask for any kind of sequence takes as long as all the rest.
+        # isinstance() with an abstract class is slow; check for the usual type first.
         if (type(pair) is not tuple and not isinstance(pair, Sequence)) or len(pair) != 2:
             raise InvalidInput(f"settlements[{index}]", "must be a pair of a claim and an outcome")
         held, outcome = claim(pair[0]), pair[1]
@@ -79,7 +79,7 @@ def settlements(values: Sequence[Held]) -> list[tuple[Claim, CheckedOutcome]]:
 
 
 def count(values: Sequence[object], field: str, count_max: int) -> None:
-    """Raise `InvalidInput` unless *values* is a list of at most *count_max*."""
+    """Raise `InvalidInput` unless *values* is a sequence of at most *count_max* values."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
         raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
     if len(values) > count_max:
@@ -87,19 +87,19 @@ def count(values: Sequence[object], field: str, count_max: int) -> None:
 
 
 def claim(value: Claim) -> Claim:
-    """Return *value* if it is a claim."""
+    """Return *value*, or raise `InvalidInput` if it is not a claim."""
     if not isinstance(value, Claim):
         raise InvalidInput("claim", f"must be a Claim, not {type(value).__name__}")
     return value
 
 
 def job_id(value: str) -> str:
-    """Return *value* if it can be a job's id."""
+    """Return *value*, or raise `InvalidInput` if it is not a valid job id."""
     return validation.name(value, "job_id", limits.JOB_ID_CHARS_MAX)
 
 
 def job_id_or_number(value: str | int) -> str | int:
-    """Return *value* if it can be a job's id, or its number."""
+    """Return *value*, or raise `InvalidInput` if it is not a valid job id or job number."""
     if isinstance(value, int):
         return validation.integer(value, "job_id", 1, (1 << 63) - 1)
     return job_id(value)
@@ -115,7 +115,7 @@ def job_filter(
     session: str | None = None,
     older_than: Duration | None,
 ) -> JobFilter:
-    """Return which jobs these options mean, or raise `InvalidInput`."""
+    """Return the filter for these options, or raise `InvalidInput`."""
     return JobFilter(
         states=_states(state),
         kind=validation.optional_name(kind, "kind"),
@@ -134,15 +134,14 @@ def _states(value: State | Sequence[State] | None) -> tuple[State, ...]:
         return (validation.one_of(value, "state", STATES),)
     count(value, "state", len(STATES))
     if not value:
-        raise InvalidInput("state", "must name a state; leave it out for all of them")
+        raise InvalidInput("state", "must contain a state; leave it out for all states")
     return tuple(dict.fromkeys(validation.one_of(one, f"state[{index}]", STATES) for index, one in enumerate(value)))
 
 
 def tenant(value: str | None) -> str | None:
-    """Return *value* if it can be a tenant, or None for any."""
+    """Return *value*, which is None for all tenants, or raise `InvalidInput` if it is not a valid tenant."""
     return validation.optional_name(value, "tenant")
 
 
 def _failure_class(value: FailureClass | None) -> Literal["transient", "permanent"] | None:
-    """Return *value* if it is a class of failures, or None for any."""
     return None if value is None else validation.one_of(value, "failure_class", ("transient", "permanent"))

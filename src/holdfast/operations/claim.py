@@ -110,7 +110,7 @@ async def seconds_to_next_change(tx: Transaction) -> float:
     return max(min(waits), 0) / 1000 if waits else math.inf
 
 
-# --- selecting and leasing ------------------------------------------------------------------------------------------
+# --- selecting and leasing -----------------------------------------------------------------------------------------
 
 
 async def _take(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -> list[Job]:

@@ -37,8 +37,8 @@ async def get(tx: Transaction, job_id: str | int, tenant: str | None) -> Job:
     return job
 
 
-async def look(tx: Transaction, job_id: str, tenant: str | None) -> tuple[Job, bool]:
-    """Return the job and whether it waits past its deadline."""
+async def get_overdue(tx: Transaction, job_id: str, tenant: str | None) -> tuple[Job, bool]:
+    """Return the job and whether it is waiting although its deadline has passed."""
     job = await get(tx, job_id, tenant)
     now = await tx.now()
     return job, not job.finished and transitions.overdue(job, now)
