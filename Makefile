@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-long check test-pythons bench bench-quick clean
+.PHONY: help demo test test-bench test-long check test-pythons bench bench-quick clean
 
 # Test processes, and the programs that tests start, would each compile all modules again if no bytecode were kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,9 +27,13 @@ demo: ## Watch jobs being leased, killed, taken over and finished, in under a mi
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run every test but the long ones
+test: ## Run the tests, except the long ones and those of the benchmarks
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long"
+	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench
+
+test-bench: ## Run the tests of the benchmarks
+	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
+	$(BIN)/python $(PYTEST) -m "not long" tests/bench
 
 test-long: ## Run every test, the long ones too
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test

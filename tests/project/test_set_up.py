@@ -13,7 +13,18 @@ import pytest
 
 from tests.project.sources import ROOT
 
-TARGETS = ["help", "demo", "test", "test-long", "check", "test-pythons", "bench", "bench-quick", "clean"]
+TARGETS = [
+    "help",
+    "demo",
+    "test",
+    "test-bench",
+    "test-long",
+    "check",
+    "test-pythons",
+    "bench",
+    "bench-quick",
+    "clean",
+]
 PINNED = re.compile(r"([A-Za-z0-9._-]+)==[0-9][A-Za-z0-9.!+]*")
 
 
@@ -63,7 +74,7 @@ def test_the_gate_runs_the_tests_and_then_the_checks() -> None:
 
     assert gate.stat().st_mode & 0o111
     assert "set -euo pipefail" in lines
-    assert [line for line in lines if line.startswith("make ")] == ["make test", "make check"]
+    assert [line for line in lines if line.startswith("make ")] == ["make test", "make test-bench", "make check"]
 
 
 @pytest.fixture
