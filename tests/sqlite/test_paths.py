@@ -199,3 +199,27 @@ class TestWhatConnectTakes:
         holdfast.connect(tmp_path / "jobs.db").close()
         holdfast.connect_async(tmp_path / "jobs.db")
         assert names(tmp_path) == []
+
+
+class TestTheEnvironment:
+    def test_connect_without_a_url_takes_that_of_the_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "named.db"))
+        with holdfast.connect() as queue:
+            queue.enqueue("report", {})
+        assert (tmp_path / "named.db").exists()
+
+    def test_a_url_that_is_given_comes_before_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "named.db"))
+        with holdfast.connect(tmp_path / "given.db") as queue:
+            queue.enqueue("report", {})
+        assert not (tmp_path / "named.db").exists()
+
+    @pytest.mark.parametrize("connect", [holdfast.connect, holdfast.connect_async])
+    def test_without_either_the_error_says_what_to_do(
+        self, connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("HOLDFAST_URL", raising=False)
+        with pytest.raises(holdfast.Misconfigured, match="set HOLDFAST_URL"):
+            connect()

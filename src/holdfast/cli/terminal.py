@@ -24,11 +24,10 @@ import holdfast
 from holdfast.cli.console import console
 from holdfast.cli.errors import REFUSED, CommandError
 from holdfast.cli.formatting import clean
-from holdfast.client.connect import SCHEMA_DEFAULT
+from holdfast.client.connect import SCHEMA_DEFAULT, URL_VARIABLE
 from holdfast.domain.masking import mask_url
 
 DEFAULT_URL = "holdfast.db"
-URL_VARIABLE = "HOLDFAST_URL"
 SCHEMA_VARIABLE = "HOLDFAST_SCHEMA"
 
 

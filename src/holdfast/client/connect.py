@@ -26,6 +26,8 @@ Durability: TypeAlias = Literal["full", "relaxed"]
 
 _SERVER_SCHEMES: Final = ("postgresql", "postgres")
 SCHEMA_DEFAULT: Final = "holdfast"
+URL_VARIABLE: Final = "HOLDFAST_URL"
+"""The environment variable that names the queue of `connect()` and of the command line."""
 # A URL with a slash missing, or a libpq connection string.
 _MISTYPED_SERVER: Final = re.compile(
     r"postgres(ql)?(\+\w+)?(:|//)|\s*(host|hostaddr|port|dbname|user|password|service|sslmode)\s*=", re.IGNORECASE
@@ -34,7 +36,7 @@ _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
 def connect(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | None = None,
     *,
     durability: Durability = "full",
     migrate: bool = True,
@@ -44,6 +46,8 @@ def connect(
     clock: Clock | None = None,
 ) -> Queue:
     """Return the queue at *url*: the path of a SQLite file, `:memory:` or `postgresql://…`.
+
+    Without *url* the environment variable `HOLDFAST_URL` names the queue.
 
     With `migrate=False` the first use raises unless the schema exists and is current. *clock* replaces the store's
     clock, for tests.
@@ -60,7 +64,7 @@ def connect(
 
 
 def connect_async(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | None = None,
     *,
     durability: Durability = "full",
     migrate: bool = True,
@@ -105,7 +109,11 @@ class _Options(NamedTuple):
     clock: Clock | None
 
 
-def _text(url: str | os.PathLike[str]) -> str:
+def _text(url: str | os.PathLike[str] | None) -> str:
+    if url is None:
+        url = os.environ.get(URL_VARIABLE)
+        if not url:
+            raise Misconfigured(f"no queue is named; call connect with a url, or set {URL_VARIABLE}")
     return os.fspath(url) if isinstance(url, os.PathLike) else url
 
 
