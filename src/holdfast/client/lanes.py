@@ -58,8 +58,8 @@ class LaneOperations:
         change = lane_operations.LaneChange(state, order, events, backoff)
         changed, routes = await self.runner.write(lane_operations.set_lane, lane, change)
         after = 0
-        rearranged = order is not None or backoff is not None
-        while rearranged and (waiting := (await self.runner.read(admin_operations.waiting_on, routes, after))):
-            await self.runner.write(lane_operations.rearrange, waiting)
+        changes_waiting = order is not None or backoff is not None
+        while changes_waiting and (waiting := (await self.runner.read(admin_operations.waiting_seqs, routes, after))):
+            await self.runner.write(lane_operations.apply_lane_options, waiting)
             after = waiting[-1]
         return changed

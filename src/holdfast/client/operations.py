@@ -388,15 +388,15 @@ class Operations(AdminOperations, SessionOperations):
     async def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
         """Return the workers that were active last, with their subscriptions, held jobs and last heartbeat."""
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
-        return await self.runner.read(worker_operations.newest, limit)
+        return await self.runner.read(worker_operations.newest_workers, limit)
 
     async def worker_beat(self, worker: WorkerInfo) -> None:
         """Write the registry row of one start of a worker."""
-        await self.runner.write(worker_operations.beat, worker)
+        await self.runner.write(worker_operations.write_worker, worker)
 
     async def worker_leave(self, worker: str, incarnation: str) -> None:
         """Delete the registry row of a worker that stops."""
-        await self.runner.write(worker_operations.leave, worker, incarnation)
+        await self.runner.write(worker_operations.delete_worker, worker, incarnation)
 
     async def report(self) -> StoreReport:
         """Return findings about the health of the store and its jobs."""
@@ -404,7 +404,7 @@ class Operations(AdminOperations, SessionOperations):
 
     async def troubles(self) -> list[Finding]:
         """Return the findings of `report` that concern jobs; they may be read often."""
-        return await self.runner.read(job_operations.troubles)
+        return await self.runner.read(job_operations.problems)
 
     # --- manage ----------------------------------------------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class Operations(AdminOperations, SessionOperations):
         kind = validation.name(kind, "kind")
         routes = await self.runner.write(admin_operations.retire_kind, kind)
         total = after = 0
-        while waiting := (await self.runner.read(admin_operations.waiting_on, routes, after)):
+        while waiting := (await self.runner.read(admin_operations.waiting_seqs, routes, after)):
             total += await self.runner.write(admin_operations.retire_jobs, waiting)
             after = waiting[-1]
         return total

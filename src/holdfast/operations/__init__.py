@@ -1,1 +1,1 @@
-"""Store operations shared by all engines, each written once as a script."""
+"""Store operations, each written once for both engines as `async def fn(tx, ...)`."""

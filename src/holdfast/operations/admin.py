@@ -1,4 +1,4 @@
-"""What operators do: cancel, requeue, change priority, retire a kind."""
+"""Managing jobs and kinds: cancel, requeue, change the priority, retire."""
 
 from __future__ import annotations
 
@@ -20,43 +20,47 @@ from holdfast.storage.notifications import worker_topic
 
 
 async def cancel(tx: Transaction, job_id: str, tenant: str | None, *, force: bool) -> Job:
-    """Cancel the job or ask it to stop."""
+    """Cancel the job, or request it to stop if it is running."""
     routing = await tx.routing()
     job = await get(tx, job_id, tenant)
     now = await tx.now()
-    step = transitions.cancel(job, force=force, now=now)
-    if step is None:
+    transition = transitions.cancel(job, force=force, now=now)
+    if transition is None:
         return job
-    [after] = await apply_transitions(tx, routing, [step], now)
+    [after] = await apply_transitions(tx, routing, [transition], now)
     if job.state == "running" and job.worker is not None:
         tx.notify([worker_topic(job.worker)])
     return after
 
 
 async def cancel_many(tx: Transaction, job_ids: Sequence[str], tenant: str | None, *, force: bool) -> CancelReport:
-    """Cancel each job that can be or ask it to stop, and report the others."""
+    """Cancel each job, or request it to stop if it is running; report those that cannot be cancelled."""
     routing = await tx.routing()
     jobs = {job.id: job for job in await tx.jobs_by_id(job_ids) if tenant in {None, job.tenant}}
     now = await tx.now()
     report = CancelReport([], [], [])
-    steps: list[Transition] = []
+    decided: list[Transition] = []
     for job_id in dict.fromkeys(job_ids):
         try:
             if job_id not in jobs:
                 raise JobNotFound(job_id)
-            step = transitions.cancel(jobs[job_id], force=force, now=now)
+            transition = transitions.cancel(jobs[job_id], force=force, now=now)
         except Refused as refusal:
             report.skipped.append(Skipped(job_id, str(refusal)))
             continue
-        job = jobs[job_id] if step is None else step.after
+        job = jobs[job_id] if transition is None else transition.after
         (report.cancelled if job.state == "cancelled" else report.asked).append(job_id)
-        if step is not None:
-            steps.append(step)
-    # Blocked jobs first: the end of a predecessor in the same call must not make one of them ready.
-    await apply_transitions(tx, routing, sorted(steps, key=lambda step: step.before.state != "blocked"), now)
-    workers = {step.before.worker for step in steps if step.before.state == "running"}
+        if transition is not None:
+            decided.append(transition)
+    # Blocked jobs first: otherwise cancelling a predecessor would make its blocked successor ready.
+    await apply_transitions(tx, routing, _blocked_first(decided), now)
+    workers = {one.before.worker for one in decided if one.before.state == "running"}
     tx.notify(worker_topic(worker) for worker in workers if worker is not None)
     return report
+
+
+def _blocked_first(decided: Sequence[Transition]) -> list[Transition]:
+    return sorted(decided, key=lambda transition: transition.before.state != "blocked")
 
 
 async def requeue(tx: Transaction, job_id: str, tenant: str | None) -> Job:
@@ -69,7 +73,7 @@ async def requeue(tx: Transaction, job_id: str, tenant: str | None) -> Job:
 
 
 async def requeue_many(tx: Transaction, job_ids: Sequence[str], tenant: str | None) -> Requeued:
-    """Make each job ready again that can be, and report the others."""
+    """Make each failed or cancelled job ready again; report those that cannot be requeued."""
     routing = await tx.routing()
     jobs = {job.id: job for job in await lock_jobs_and_keys(tx, job_ids) if tenant in {None, job.tenant}}
     now = await tx.now()
@@ -87,14 +91,14 @@ async def requeue_many(tx: Transaction, job_ids: Sequence[str], tenant: str | No
 
 
 async def _requeue(tx: Transaction, routing: RoutingTable, job: Job, now: Now) -> Job:
-    step = transitions.requeue(job, now)
+    transition = transitions.requeue(job, now)
     if job.kind in routing.retired:
         raise KindRetired(job.kind)
     if job.dedupe_key is not None:
         other = await live_holder(tx, routing, (job.tenant, job.dedupe_kind or "", job.dedupe_key), now)
         if other is not None:
             raise Conflict(f"its dedupe key is held by job {other.id!r}, which is {other.state}", job_id=other.id)
-    [after] = await apply_transitions(tx, routing, [step], now)
+    [after] = await apply_transitions(tx, routing, [transition], now)
     return after
 
 
@@ -103,21 +107,21 @@ async def reprioritize(tx: Transaction, job_id: str, priority: int, tenant: str 
     routing = await tx.routing()
     job = await get(tx, job_id, tenant)
     now = await tx.now()
-    step = transitions.reprioritize(job, priority)
-    if step is None:
+    transition = transitions.reprioritize(job, priority)
+    if transition is None:
         return job
-    after, event = step.after, step.event
-    told: dict[int, EventName] = {}
+    after, event = transition.after, transition.event
+    recorded: dict[int, EventName] = {}
     if records(routing, after, event):
         after = after.counting_event()
-        told[after.seq] = event
+        recorded[after.seq] = event
     await tx.update_priority(after)
-    await tx.append_events(told, now)
+    await tx.append_events(recorded, now)
     return after
 
 
 async def retire_kind(tx: Transaction, kind: str) -> list[int]:
-    """Refuse new jobs of *kind* from here on; return the routes on which old ones may wait."""
+    """Refuse new jobs of *kind*; return the routes of its existing jobs."""
     await tx.lock_routing()
     await tx.retire_kind(kind, await tx.now())
     routing = await tx.routing()
@@ -125,29 +129,29 @@ async def retire_kind(tx: Transaction, kind: str) -> list[int]:
 
 
 async def retire_jobs(tx: Transaction, seqs: Sequence[int]) -> int:
-    """Set aside those of these jobs that still wait; return how many."""
+    """Retire the jobs that are still waiting; return how many."""
     routing = await tx.routing()
     jobs = await tx.jobs_by_seq(seqs)
     now = await tx.now()
     waiting = [job for job in jobs if job.state in WAITING and job.kind in routing.retired]
-    # A successor may have been set aside together with its predecessor already.
-    steps = [transitions.retire(job, now) for job in sorted(waiting, key=lambda job: job.state != "blocked")]
-    return len(await apply_transitions(tx, routing, steps, now))
+    # Blocked jobs first: retiring a predecessor would retire its blocked successor as well.
+    decided = _blocked_first([transitions.retire(job, now) for job in waiting])
+    return len(await apply_transitions(tx, routing, decided, now))
 
 
 async def kinds(tx: Transaction) -> list[Kind]:
-    """Return every kind that was used or retired, by name."""
+    """Return every kind that was used or retired, sorted by name."""
     routing = await tx.routing()
     names = {key.kind for key in routing.routes} | set(routing.retired)
     return [Kind(name, name in routing.retired) for name in sorted(names)]
 
 
 async def restore_kind(tx: Transaction, kind: str) -> bool:
-    """Take new jobs of *kind* again; tell whether it had been retired."""
+    """Accept new jobs of *kind* again; return whether it was retired."""
     await tx.lock_routing()
     return await tx.restore_kind(kind)
 
 
-async def waiting_on(tx: Transaction, routes: Sequence[int], after: int) -> list[int]:
-    """Return the next waiting jobs of these routes in enqueue order, a bite of them."""
+async def waiting_seqs(tx: Transaction, routes: Sequence[int], after: int) -> list[int]:
+    """Return the numbers of the next waiting jobs of these routes, in enqueue order, up to a chunk."""
     return await tx.waiting_seqs(routes, after, limits.CHUNK)

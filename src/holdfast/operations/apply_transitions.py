@@ -1,4 +1,4 @@
-"""Writing transitions: the one place where a step that the domain decided becomes rows, events and signals."""
+"""Applying transitions: writes the jobs that the domain has decided, their events and notifications."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ _TO_CLAIM: Final = ("ready", "scheduled")
 
 
 async def apply_transitions(
-    tx: Transaction, routing: RoutingTable, steps: Sequence[Transition], now: Now
+    tx: Transaction, routing: RoutingTable, decided: Sequence[Transition], now: Now
 ) -> list[Job]:
-    """Write *steps* with their history and events, free successors, and return the jobs they leave, in order."""
-    if not steps:
+    """Write *decided* with attempts and events, unblock successors, and return the changed jobs, in order."""
+    if not decided:
         return []
-    placed = [_apply_lane_rules(routing, step, now) for step in steps]
-    await tx.apply(placed, now)
-    return await finish_transitions(tx, routing, placed, now)
+    adjusted = [_apply_lane_rules(routing, transition, now) for transition in decided]
+    await tx.apply(adjusted, now)
+    return await finish_transitions(tx, routing, adjusted, now)
 
 
 async def finish_transitions(
-    tx: Transaction, routing: RoutingTable, steps: Sequence[Transition], now: Now
+    tx: Transaction, routing: RoutingTable, written: Sequence[Transition], now: Now
 ) -> list[Job]:
-    """Do what follows from *steps* that are written and recorded, and return the jobs they leave, in order."""
-    after = [step.after for step in steps]
+    """Send notifications, unblock successors and update sessions; return the changed jobs, in order."""
+    after = [transition.after for transition in written]
     await notify_jobs(tx, after)
-    await _free_successors(tx, routing, steps, now)
+    await _unblock_successors(tx, routing, written, now)
     # A claim writes its session itself.
-    touched = {
-        step.after.session_number
-        for step in steps
-        if step.after.session_number is not None and step.event != "claimed"
+    changed = {
+        transition.after.session_number
+        for transition in written
+        if transition.after.session_number is not None and transition.event != "claimed"
     }
-    if touched:
-        await refresh_sessions(tx, routing, touched, now)
+    if changed:
+        await refresh_sessions(tx, routing, changed, now)
     return after
 
 
 # --- lane rules ----------------------------------------------------------------------------------------------------
 
 
-def _apply_lane_rules(routing: RoutingTable, step: Transition, now: Now) -> Transition:
+def _apply_lane_rules(routing: RoutingTable, transition: Transition, now: Now) -> Transition:
     """Apply lane rules: retire jobs of retired kinds and set the fairness key."""
-    before, after, event = step
+    before, after, event = transition
     if after.state in WAITING:
         if after.kind in routing.retired:
             after, event = transitions.retire(after, now)[1:]
@@ -62,21 +62,21 @@ def _apply_lane_rules(routing: RoutingTable, step: Transition, now: Now) -> Tran
             after = after._replace(fair_key=fair_key)
     if records(routing, after, event):
         after = after.counting_event()
-    return step if after is step.after else Transition(before, after, event)
+    return transition if after is transition.after else Transition(before, after, event)
 
 
-# --- telling -------------------------------------------------------------------------------------------------------
+# --- events and notifications --------------------------------------------------------------------------------------
 
 
 def records(routing: RoutingTable, job: Job, event: EventName) -> bool:
-    """Whether *event* of *job* belongs into the log."""
+    """Return whether *event* of *job* is recorded in the event log."""
     return event in TERMINAL or bool(job.record_all) or job.lane in routing.loud
 
 
 async def notify_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Wake those who wait for what has finished, and claimers in lanes where something came or will come."""
+    """Notify callers that wait for finished jobs, and claimers of lanes with ready or scheduled jobs."""
     topics = [job_topic(job.id) for job in jobs if job.state in FINISHED]
-    # A scheduled job concerns claimers too: it may fall due before anything they know of.
+    # Claimers also need to know of a scheduled job: it may be due earlier than the time they wait for.
     waiting = [job for job in jobs if job.state in _TO_CLAIM]
     topics += [lane_topic(lane) for lane in {job.lane for job in waiting if job.entry_json is None}]
     for job in waiting:
@@ -86,12 +86,14 @@ async def notify_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
         tx.notify(topics)
 
 
-# --- what follows --------------------------------------------------------------------------------------------------
+# --- successors ----------------------------------------------------------------------------------------------------
 
 
-async def _free_successors(tx: Transaction, routing: RoutingTable, steps: Sequence[Transition], now: Now) -> None:
-    # Only a job with a dedupe key can have a successor, so that others do not pay for looking.
-    ended = [step.after.seq for step in steps if step.after.dedupe_key is not None and step.finishes]
+async def _unblock_successors(
+    tx: Transaction, routing: RoutingTable, written: Sequence[Transition], now: Now
+) -> None:
+    # Only a job with a dedupe key can have a successor; skip the query for all others.
+    ended = [one.after.seq for one in written if one.after.dedupe_key is not None and one.finishes]
     if ended:
         blocked = await tx.successors(ended)
         await apply_transitions(tx, routing, [transitions.unblock(job, now) for job in blocked], now)

@@ -1,4 +1,4 @@
-"""Taking jobs in: ids and dedupe keys first, then lane and kind, and all new rows in one statement."""
+"""Enqueueing: find duplicates, check lanes and kinds, and insert all new jobs in one statement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from holdfast.domain import limits, transitions
-from holdfast.domain import new_job as admissions
+from holdfast.domain import new_job as new_jobs
 from holdfast.domain.claims import Claim
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import InvalidInput, KindRetired, LaneDraining, Refused
@@ -17,83 +17,89 @@ from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import RouteKey, RoutingTable
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
-from holdfast.operations.session_enqueue import Entered, enter_sessions, place_entry, seen_before, write_sessions
+from holdfast.operations.session_enqueue import (
+    LockedSession,
+    append_entry,
+    find_by_source_key,
+    lock_sessions,
+    write_sessions,
+)
 from holdfast.storage.contract import Met, SessionName, Transaction
 
-# Each lock takes a place in a table of the server that all its transactions share. An enqueue that brings more keys
-# than this relies on the order in which its rows are written; settlements are divided among several transactions.
+# PostgreSQL keeps advisory locks in a table of limited size that all transactions share. An enqueue with more keys
+# takes no such locks and relies on writing its rows in key order; settlements are divided among several transactions.
 KEYS_LOCKED_MAX: Final = 256
 
 
 async def enqueue_job(tx: Transaction, new: CheckedJob, *, resent: bool = False) -> Enqueued:
-    """Store one job and return what it led to; *resent* if this very call may have stored it already."""
+    """Store one job; *resent* if an earlier send of the same call may have stored it already."""
     if resent and new.digest is None:
-        # Nobody else can have drawn its id.
+        # The id is random, so only an earlier send of this call can have stored it.
         stored = await tx.job_by_id(new.id)
         if stored is not None:
             return Enqueued(stored, created=True)
-    [made] = await enqueue_jobs(tx, [new])
-    return made
+    [enqueued] = await enqueue_jobs(tx, [new])
+    return enqueued
 
 
-async def enqueue_jobs(tx: Transaction, wanted: Sequence[CheckedJob], place: str = "jobs") -> list[Enqueued]:
-    """Store the jobs of one call, all or none, and return what each led to, in order.
+async def enqueue_jobs(tx: Transaction, checked_jobs: Sequence[CheckedJob], field: str = "jobs") -> list[Enqueued]:
+    """Store the jobs of one call, all or none, and return the stored job or the duplicate of each, in order.
 
-    A refusal says which one it was by *place*, if there were several.
+    If the call has several jobs, a `Refused` error names the job as an index of *field*.
     """
-    if not wanted:
+    if not checked_jobs:
         return []
     index = 0
     try:
-        shared = [new for new in wanted if is_shared(new)]
-        routing, numbers = await tx.begin_enqueue(len(wanted), _lock_numbers((), shared))
-        known, holders = await _meet(tx, shared)
-        has_entries = any(new.entry is not None for new in wanted)
-        entered = await enter_sessions(tx, routing, wanted) if has_entries else {}
-        # Each route with the first job that takes it: the one a refusal names.
+        shared = [new for new in checked_jobs if is_shared(new)]
+        routing, numbers = await tx.begin_enqueue(len(checked_jobs), _lock_numbers((), shared))
+        known, holders = await _lock_duplicates(tx, shared)
+        has_entries = any(new.entry is not None for new in checked_jobs)
+        sessions = await lock_sessions(tx, routing, checked_jobs) if has_entries else {}
+        # Each route with the index of its first job, which an error names.
         routes = {
-            new.terms.route: place
-            for place, new in reversed([*enumerate(wanted)])
-            if new.id not in known and (new.entry is None or seen_before(entered, new) is None)
+            new.terms.route: position
+            for position, new in reversed([*enumerate(checked_jobs)])
+            if new.id not in known and (new.entry is None or find_by_source_key(sessions, new) is None)
         }
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
-            _check_welcome(routing, route)
+            _check_accepted(routing, route)
         routing = await _intern_routes(tx, routing, routes.keys())
-        intake = _Intake(routing, (await tx.now()), known, holders, {}, [], entered)
-        made = []
-        for index, new in enumerate(wanted):
+        call = _EnqueueCall(routing, (await tx.now()), known, holders, {}, [], sessions)
+        results = []
+        for index, new in enumerate(checked_jobs):
             seq = numbers[index]
             if new.digest is None and new.dedupe_key is None and new.entry is None:
-                # Nothing it could meet: the common case, and the one that comes by the thousand.
-                made.append(Enqueued(_admit(intake, new, seq), created=True))
+                # The common case: it cannot be a duplicate.
+                results.append(Enqueued(_add_job(call, new, seq), created=True))
             else:
-                made.append(await _take_in(tx, intake, new, seq))
+                results.append(await _enqueue_one(tx, call, new, seq))
     except Refused as refusal:
-        if len(wanted) > 1:
-            refusal.place = f"{place}[{index}]"
+        if len(checked_jobs) > 1:
+            refusal.place = f"{field}[{index}]"
         raise
-    await _write_new(tx, intake)
-    return made
+    await _flush(tx, call)
+    return results
 
 
-class _Intake(NamedTuple):
-    """What one call has met and decided so far."""
+class _EnqueueCall(NamedTuple):
+    """The state of one call: the locked jobs and sessions, and the new jobs so far."""
 
     routing: RoutingTable
     now: Now
     known: dict[str, Job]
-    """Jobs by id, from the store and from earlier in this call."""
+    """Jobs by chosen id, from the store and from earlier in this call."""
     holders: dict[DedupeKey, Job]
     """The stored jobs that hold a dedupe key of this call, locked."""
-    held: dict[DedupeKey, Job]
-    """New jobs of this call by their dedupe key."""
-    fresh: list[tuple[RouteKey, Job]]
+    new_holders: dict[DedupeKey, Job]
+    """New jobs of this call by dedupe key."""
+    unwritten: list[tuple[RouteKey, Job]]
     """New jobs not yet written."""
-    entered: dict[SessionName, Entered]
-    """The sessions that entries of this call belong to."""
+    sessions: dict[SessionName, LockedSession]
+    """The sessions of this call's entries."""
 
 
-def _check_welcome(routing: RoutingTable, route: RouteKey) -> None:
+def _check_accepted(routing: RoutingTable, route: RouteKey) -> None:
     if routing.lane(route.lane).state == "draining":
         raise LaneDraining(route.lane)
     if route.kind in routing.retired:
@@ -108,17 +114,19 @@ async def _intern_routes(tx: Transaction, routing: RoutingTable, keys: Set[Route
     if len(routing.routes) + len(missing) > limits.ROUTES_MAX:
         raise InvalidInput(
             "kind",
-            f"would bring the combinations of lane, kind and requires beyond {limits.ROUTES_MAX};"
-            " names of single things belong into the payload or tags",
+            f"would make more than {limits.ROUTES_MAX} combinations of lane, kind and requires;"
+            " put variable values into the payload or tags",
         )
     return await tx.add_routes(missing)
 
 
-async def _meet(tx: Transaction, shared: Sequence[CheckedJob]) -> tuple[dict[str, Job], dict[DedupeKey, Job]]:
-    """Lock the jobs that have a chosen id, or hold a dedupe key, of *shared*; return them by id and by key."""
+async def _lock_duplicates(
+    tx: Transaction, shared: Sequence[CheckedJob]
+) -> tuple[dict[str, Job], dict[DedupeKey, Job]]:
+    """Lock the stored jobs with a chosen id or dedupe key of *shared*; return them by id and by key."""
     if not shared:
         return {}, {}
-    jobs = await tx.lock_jobs_met(_met(shared))
+    jobs = await tx.lock_jobs_met(_matches(shared))
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
     holding = {_key_of(job): job for job in jobs if job.dedupe_key is not None and job.state in HOLDING_KEY}
     chosen = {new.id for new in shared if new.digest is not None}
@@ -129,24 +137,24 @@ async def _meet(tx: Transaction, shared: Sequence[CheckedJob]) -> tuple[dict[str
 
 
 def is_shared(new: CheckedJob) -> bool:
-    """Return whether another call may bring the same job: it has a chosen id or a dedupe key."""
+    """Return whether another call may enqueue the same job: it has a chosen id or a dedupe key."""
     return new.digest is not None or new.dedupe_key is not None
 
 
-async def lock_met(tx: Transaction, claims: Sequence[Claim], new: Sequence[CheckedJob]) -> None:
-    """Lock what the jobs of *claims* and the follow-ups *new* meet, before any of it is locked for itself.
+async def lock_matches(tx: Transaction, claims: Sequence[Claim], new: Sequence[CheckedJob]) -> None:
+    """Lock the jobs of *claims* and the stored jobs with an id or dedupe key of *new*, before other locks.
 
-    Every call takes these locks in the same order, keys by number and then jobs by number: two calls that meet the
-    same ones wait for each other and do not deadlock.
+    Every call takes these locks in the same order, keys by number and then jobs by number, so that two calls with
+    the same keys do not deadlock.
     """
     shared = [one for one in new if is_shared(one)]
     if shared:
         await tx.lock_keys(_lock_numbers(claims, shared))
-        await tx.lock_jobs_met([*(Met(seq=claim.job.seq) for claim in claims), *_met(shared)])
+        await tx.lock_jobs_met([*(Met(seq=claim.job.seq) for claim in claims), *_matches(shared)])
 
 
 async def lock_jobs_and_keys(tx: Transaction, job_ids: Sequence[str]) -> list[Job]:
-    """Lock jobs by id with the holders of their dedupe keys, in the order of `lock_met`; return all of them."""
+    """Lock jobs by id with the holders of their dedupe keys, in the order of `lock_matches`; return all of them."""
     if not job_ids:
         return []
     keys = set(await tx.dedupe_keys(job_ids))
@@ -155,8 +163,8 @@ async def lock_jobs_and_keys(tx: Transaction, job_ids: Sequence[str]) -> list[Jo
     return await tx.lock_jobs_met([*(Met(job_id=job_id) for job_id in job_ids), *(Met(key=key) for key in keys)])
 
 
-def _met(shared: Sequence[CheckedJob]) -> list[Met]:
-    """Return by which key and id each of *shared* may meet a job."""
+def _matches(shared: Sequence[CheckedJob]) -> list[Met]:
+    """Return the key and chosen id of each of *shared*."""
     return [
         Met(
             key=_key(new) if new.dedupe_key is not None else None,
@@ -167,45 +175,45 @@ def _met(shared: Sequence[CheckedJob]) -> list[Met]:
 
 
 def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list[int]:
-    """Return the numbers by which to lock the keys and ids of a call, in order; none if they are too many."""
+    """Return the lock numbers of the keys and ids of a call, in order; an empty list if they are too many."""
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
     keys |= {_key_of(claim.job) for claim in claims if claim.job.dedupe_key is not None}
     ids = {new.id for new in shared if new.digest is not None}
     return key_numbers(keys, ids) if len(keys) + len(ids) <= KEYS_LOCKED_MAX else []
 
 
-async def _take_in(tx: Transaction, intake: _Intake, new: CheckedJob, seq: int) -> Enqueued:
-    if new.id in intake.known:
-        return Enqueued(admissions.same_request(intake.known[new.id], new), created=False)
-    if new.entry is not None and (original := seen_before(intake.entered, new)) is not None:
+async def _enqueue_one(tx: Transaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued:
+    if new.id in call.known:
+        return Enqueued(new_jobs.same_request(call.known[new.id], new), created=False)
+    if new.entry is not None and (original := find_by_source_key(call.sessions, new)) is not None:
         return Enqueued(original, created=False)
     if new.dedupe_key is not None:
-        met = await _meet_duplicate(tx, intake, new, seq)
-        if met is not None:
-            return met
-    return Enqueued(_admit(intake, new, seq), created=True)
+        enqueued = await _handle_duplicate(tx, call, new, seq)
+        if enqueued is not None:
+            return enqueued
+    return Enqueued(_add_job(call, new, seq), created=True)
 
 
-def _admit(intake: _Intake, new: CheckedJob, seq: int, predecessor: Job | None = None) -> Job:
-    fair_key = intake.routing.lane(new.terms.route.lane).fair_key_of(new.terms.tenant)
-    job = admissions.new_job(new, seq, fair_key, intake.now)
+def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: Job | None = None) -> Job:
+    fair_key = call.routing.lane(new.terms.route.lane).fair_key_of(new.terms.tenant)
+    job = new_jobs.new_job(new, seq, fair_key, call.now)
     if predecessor is not None:
         job = job._replace(state="blocked", predecessor=predecessor.seq)
-    if records(intake.routing, job, "enqueued"):
+    if records(call.routing, job, "enqueued"):
         job = job.counting_event()
     if new.entry is not None:
-        job = place_entry(_session_of(intake, new), new, job, intake.now)
-    intake.fresh.append((new.terms.route, job))
+        job = append_entry(_session_of(call, new), new, job, call.now)
+    call.unwritten.append((new.terms.route, job))
     if new.digest is not None:
-        intake.known[new.id] = job
+        call.known[new.id] = job
     if new.dedupe_key is not None and predecessor is None:
-        intake.held[_key(new)] = job
+        call.new_holders[_key(new)] = job
     return job
 
 
-def _session_of(intake: _Intake, new: CheckedJob) -> Entered:
+def _session_of(call: _EnqueueCall, new: CheckedJob) -> LockedSession:
     assert new.entry is not None  # noqa: S101  # only entries come here
-    return intake.entered[new.terms.tenant, new.entry.session]
+    return call.sessions[new.terms.tenant, new.entry.session]
 
 
 def _key(new: CheckedJob) -> DedupeKey:
@@ -216,88 +224,88 @@ def _key_of(job: Job) -> DedupeKey:
     return (job.tenant, job.dedupe_kind or "", job.dedupe_key or "")
 
 
-async def _meet_duplicate(tx: Transaction, intake: _Intake, new: CheckedJob, seq: int) -> Enqueued | None:
-    """Return what the holder of the same key makes of *new*, or None if nobody holds it."""
-    holder = intake.held.get(_key(new)) or (await _stored_holder(tx, intake, _key(new)))
+async def _handle_duplicate(tx: Transaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued | None:
+    """Apply `on_duplicate` if a job holds the dedupe key of *new*; return None if none does."""
+    holder = call.new_holders.get(_key(new)) or (await _stored_holder(tx, call, _key(new)))
     if holder is None:
         return None
     successor = None
     if new.terms.on_duplicate == "run_again" and holder.state == "running":
-        # A successor admitted earlier in this call has to be met by this one, so it is written now.
-        await _write_new(tx, intake)
+        # Write now: the successor may have been added earlier in this call.
+        await _flush(tx, call)
         successor = await tx.successor_by_key(_key(new))
-    match admissions.meet_duplicate(new, holder, successor):
+    match new_jobs.meet_duplicate(new, holder, successor):
         case "keep":
             return Enqueued(holder, created=False)
         case "succeed":
-            return Enqueued(_admit(intake, new, seq, predecessor=holder), created=True)
+            return Enqueued(_add_job(call, new, seq, predecessor=holder), created=True)
         case "replace":
-            return Enqueued((await _replace(tx, intake, holder, new)), created=False)
+            return Enqueued((await _replace(tx, call, holder, new)), created=False)
         case "replace_successor":
-            assert successor is not None  # noqa: S101  # there is one to be replaced
-            return Enqueued((await _replace(tx, intake, successor, new)), created=False)
+            assert successor is not None  # noqa: S101  # only an existing successor is replaced
+            return Enqueued((await _replace(tx, call, successor, new)), created=False)
 
 
-async def _stored_holder(tx: Transaction, intake: _Intake, key: DedupeKey) -> Job | None:
-    holder = intake.holders.get(key)
-    if holder is not None and (transitions.overdue(holder, intake.now) or transitions.expired(holder, intake.now)):
-        del intake.holders[key]
-        if (holder := (await live_holder(tx, intake.routing, key, intake.now))) is not None:
-            intake.holders[key] = holder
+async def _stored_holder(tx: Transaction, call: _EnqueueCall, key: DedupeKey) -> Job | None:
+    holder = call.holders.get(key)
+    if holder is not None and (transitions.overdue(holder, call.now) or transitions.expired(holder, call.now)):
+        del call.holders[key]
+        if (holder := (await live_holder(tx, call.routing, key, call.now))) is not None:
+            call.holders[key] = holder
     return holder
 
 
 async def live_holder(tx: Transaction, routing: RoutingTable, key: DedupeKey, now: Now) -> Job | None:
     """Return the unfinished job that holds a dedupe key.
 
-    One that waits past its deadline, or whose lease has expired, is brought up to date first: it may have come to
-    its end without anybody having noticed, and a trigger kept for a job that will never run would be lost.
+    Fail or expire the job first if its deadline has passed or its lease has expired: if it is then finished, it no
+    longer holds the key, and the new job must be stored.
     """
     while (holder := await tx.job_by_key(key)) is not None:
         if transitions.overdue(holder, now):
-            step = transitions.miss_deadline(holder, now)
+            transition = transitions.miss_deadline(holder, now)
         elif transitions.expired(holder, now):
-            step = transitions.expire(holder, now)
+            transition = transitions.expire(holder, now)
         else:
             break
-        await apply_transitions(tx, routing, [step], now)
+        await apply_transitions(tx, routing, [transition], now)
     return holder
 
 
-async def _replace(tx: Transaction, intake: _Intake, job: Job, new: CheckedJob) -> Job:
-    await _write_new(tx, intake)
-    replaced = admissions.replace_content(job, new)
+async def _replace(tx: Transaction, call: _EnqueueCall, job: Job, new: CheckedJob) -> Job:
+    await _flush(tx, call)
+    replaced = new_jobs.replace_content(job, new)
     if replaced == job:
         return job
-    told: dict[int, EventName] = {}
-    if records(intake.routing, replaced, "replaced"):
+    recorded: dict[int, EventName] = {}
+    if records(call.routing, replaced, "replaced"):
         replaced = replaced.counting_event()
-        told[replaced.seq] = "replaced"
+        recorded[replaced.seq] = "replaced"
     await tx.update_content(replaced)
-    await tx.append_events(told, intake.now)
-    for jobs in (intake.held, intake.holders):
-        if (met := jobs.get(_key(new))) is not None and met.seq == replaced.seq:
+    await tx.append_events(recorded, call.now)
+    for jobs in (call.new_holders, call.holders):
+        if (holder := jobs.get(_key(new))) is not None and holder.seq == replaced.seq:
             jobs[_key(new)] = replaced
     return replaced
 
 
-async def _write_new(tx: Transaction, intake: _Intake) -> None:
-    """Write the jobs admitted since the last time."""
-    if not intake.fresh:
+async def _flush(tx: Transaction, call: _EnqueueCall) -> None:
+    """Write the new jobs that are not yet written."""
+    if not call.unwritten:
         return
-    routes = intake.routing.routes
-    await tx.insert_jobs([(routes[key], job) for key, job in _in_key_order(intake.fresh)])
-    entries = {job.seq: routes[key].number for key, job in intake.fresh if key.session} if intake.entered else {}
-    jobs = [job for _, job in intake.fresh]
-    intake.fresh.clear()
-    await tx.append_events({job.seq: "enqueued" for job in jobs if job.event_count}, intake.now)
+    routes = call.routing.routes
+    await tx.insert_jobs([(routes[key], job) for key, job in _in_key_order(call.unwritten)])
+    entries = {job.seq: routes[key].number for key, job in call.unwritten if key.session} if call.sessions else {}
+    jobs = [job for _, job in call.unwritten]
+    call.unwritten.clear()
+    await tx.append_events({job.seq: "enqueued" for job in jobs if job.event_count}, call.now)
     await notify_jobs(tx, jobs)
     if entries:
-        await write_sessions(tx, intake.routing, list(intake.entered.values()), entries, intake.now)
+        await write_sessions(tx, call.routing, list(call.sessions.values()), entries, call.now)
 
 
-def _in_key_order(fresh: list[tuple[RouteKey, Job]]) -> list[tuple[RouteKey, Job]]:
-    """Return new jobs in the order of their keys and ids, so that calls which write the same ones do not deadlock."""
-    if all(job.digest is None and job.dedupe_key is None for _, job in fresh):
-        return fresh
-    return sorted(fresh, key=lambda pair: (_key_of(pair[1]), pair[1].id))
+def _in_key_order(unwritten: list[tuple[RouteKey, Job]]) -> list[tuple[RouteKey, Job]]:
+    """Sort new jobs by key and id, so that calls with the same keys do not deadlock."""
+    if all(job.digest is None and job.dedupe_key is None for _, job in unwritten):
+        return unwritten
+    return sorted(unwritten, key=lambda pair: (_key_of(pair[1]), pair[1].id))

@@ -8,9 +8,9 @@ from holdfast.storage.contract import EventPosition, Transaction, cursor_of
 
 
 async def page(tx: Transaction, after: str | None, limit: int, tenant: str | None) -> tuple[EventPage, bool]:
-    """Return the events after a cursor, or from the oldest kept one, and whether more are held back.
+    """Return the events after a cursor, or from the oldest stored one, and whether more are held back.
 
-    They are held back while a transaction is open that may still add an event before them.
+    Events are held back while an open transaction may still add events before them.
     """
     horizon = await tx.event_horizon()
     position = horizon if after is None else _position(after)
@@ -30,4 +30,4 @@ def _position(cursor: str) -> EventPosition:
             return 0, int(numbers[0])
         if scheme == "e2" and len(numbers) == 2:
             return int(numbers[0]), int(numbers[1])
-    raise InvalidInput("after", f"{cursor!r} is not a cursor of this log")
+    raise InvalidInput("after", f"{cursor!r} is not a cursor of the event log")

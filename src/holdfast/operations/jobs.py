@@ -1,4 +1,4 @@
-"""Looking at jobs: one, many, their attempts and artifacts, and counts."""
+"""Reading jobs, attempts, artifacts, counts and the health report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BEYOND = 1 << 62
 
 
 async def get(tx: Transaction, job_id: str | int, tenant: str | None) -> Job:
-    """Return the job of this id or number, locked if the transaction writes; another tenant's is not found."""
+    """Return the job with this id or number, locked if the transaction writes; raise `JobNotFound` if none."""
     job: Job | None
     if isinstance(job_id, int):
         job = next(iter(await tx.jobs_by_seq([job_id])), None)
@@ -45,7 +45,7 @@ async def get_overdue(tx: Transaction, job_id: str, tenant: str | None) -> tuple
 
 
 async def attempts(tx: Transaction, job_id: str, tenant: str | None) -> list[Attempt]:
-    """Return the attempts that are kept and the one the job's row tells of."""
+    """Return the stored attempts and the current one, which is part of the job's row."""
     job = await get(tx, job_id, tenant)
     past = await tx.attempts(job.seq)
     if job.epoch == 0 or (past and past[-1].epoch == job.epoch):
@@ -54,7 +54,7 @@ async def attempts(tx: Transaction, job_id: str, tenant: str | None) -> list[Att
 
 
 async def artifacts(tx: Transaction, job_id: str, tenant: str | None) -> list[ArtifactInfo]:
-    """Return what artifacts the job has."""
+    """Return the artifacts of the job, without their bytes."""
     job = await get(tx, job_id, tenant)
     return await tx.artifacts(job.seq)
 
@@ -69,22 +69,22 @@ async def artifact(tx: Transaction, job_id: str, name: str, tenant: str | None) 
 
 
 async def counts(tx: Transaction, by: CountBy, tenant: str | None) -> dict[str, int]:
-    """Count jobs by one property."""
+    """Count jobs by one column."""
     return await tx.count_jobs(by, tenant)
 
 
-async def tally(tx: Transaction, wanted: JobFilter) -> list[Tally]:
-    """Count the jobs that match by lane, kind and state."""
-    return await tx.tally_jobs(wanted, await tx.now())
+async def tally(tx: Transaction, job_filter: JobFilter) -> list[Tally]:
+    """Count the matching jobs by lane, kind and state."""
+    return await tx.tally_jobs(job_filter, await tx.now())
 
 
-async def jobs(tx: Transaction, wanted: JobFilter, after: str | None, limit: int) -> JobPage:
+async def jobs(tx: Transaction, job_filter: JobFilter, after: str | None, limit: int) -> JobPage:
     """Return a page of jobs, newest first."""
-    by_finish = len(wanted.states) == 1 and wanted.states[0] in FINISHED and wanted.session is None
-    if wanted.session is not None:
-        wanted = wanted._replace(tenant=wanted.tenant or DEFAULT_NAME)
+    by_finish = len(job_filter.states) == 1 and job_filter.states[0] in FINISHED and job_filter.session is None
+    if job_filter.session is not None:
+        job_filter = job_filter._replace(tenant=job_filter.tenant or DEFAULT_NAME)
     before = _position(after, by_finish=by_finish)
-    found = await tx.list_jobs(wanted, before, limit + 1, await tx.now(), by_finish=by_finish)
+    found = await tx.list_jobs(job_filter, before, limit + 1, await tx.now(), by_finish=by_finish)
     page = tuple(found[:limit])
     return JobPage(page, _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None)
 
@@ -94,7 +94,7 @@ def _cursor(job: Job, *, by_finish: bool) -> str:
 
 
 def _position(after: str | None, *, by_finish: bool) -> tuple[int, int]:
-    """Return where a page starts: the end and number of the last job of the page before."""
+    """Return where a page starts: the finish time and number of the last job of the previous page."""
     if after is None:
         return _BEYOND, _BEYOND
     scheme, *numbers = after.split("-")
@@ -103,39 +103,39 @@ def _position(after: str | None, *, by_finish: bool) -> tuple[int, int]:
         return int(numbers[0]), int(numbers[1])
     if usable and not by_finish and scheme == "o1" and len(numbers) == 1:
         return _BEYOND, int(numbers[0])
-    raise InvalidInput("after", f"{after!r} is not a cursor that this list gave")
+    raise InvalidInput("after", f"{after!r} is not a cursor of this list")
 
 
 async def report(tx: Transaction) -> StoreReport:
-    """Return what the engine says of itself and what the jobs say of their workers."""
-    return StoreReport([*await tx.health(), *await troubles(tx)])
+    """Return the engine's findings about the store and the findings about jobs."""
+    return StoreReport([*await tx.health(), *await problems(tx)])
 
 
-async def troubles(tx: Transaction) -> list[Finding]:
-    """Return what the jobs say of their workers: leases not taken back, suspects, jobs that no worker takes."""
+async def problems(tx: Transaction) -> list[Finding]:
+    """Return findings about jobs: expired leases, suspect jobs, due jobs, and ready jobs that no worker serves."""
     now = await tx.now()
     expired, suspect, due = await tx.neglected_counts(now)
     return [
-        _trouble(expired, "expired leases", "expired and not yet taken back", "is a worker claiming in their lane?"),
-        _trouble(
+        _finding(expired, "expired leases", "expired and not yet taken back", "is a worker claiming in their lane?"),
+        _finding(
             suspect,
             "suspect jobs",
             "lost their worker in the last attempt",
             "run them isolated, or look at `holdfast jobs show`",
         ),
-        _trouble(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
+        _finding(due, "due jobs", "due and not yet promoted", "is a worker claiming at all?"),
         *serving.unserved_findings(await unserved(tx)),
     ]
 
 
-def _trouble(count: int, name: str, says: str, remedy: str) -> Finding:
+def _finding(count: int, name: str, message: str, remedy: str) -> Finding:
     if not count:
         return Finding(name, "ok", "none")
-    return Finding(name, "warning", f"{count} {says}", remedy)
+    return Finding(name, "warning", f"{count} {message}", remedy)
 
 
 async def backlog(tx: Transaction) -> Backlog:
-    """Return ready jobs by lane and kind with the age of the oldest, and the other unfinished ones as a whole."""
+    """Return ready jobs by lane and kind with the age of the oldest, and the totals of other unfinished jobs."""
     now = await tx.now()
     counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
     heads = await tx.oldest_ready(limits.BACKLOG_PRIORITIES_MAX, limits.BACKLOG_TURNS_MAX)
@@ -144,7 +144,7 @@ async def backlog(tx: Transaction) -> Backlog:
 
 
 async def unserved(tx: Transaction) -> list[Unserved]:
-    """Return the ready jobs that no live worker takes."""
+    """Return the ready jobs that no live worker serves."""
     waiting = [
         ReadyCount(lane, kind, frozenset(strict_json.decode(requires)), count)
         for lane, kind, requires, count in await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
@@ -152,7 +152,7 @@ async def unserved(tx: Transaction) -> list[Unserved]:
     ]
     if not waiting:
         return []
-    workers = await worker_operations.newest(tx, limits.PAGE_MAX)
+    workers = await worker_operations.newest_workers(tx, limits.PAGE_MAX)
     routing = await tx.routing()
     return serving.unserved(
         waiting, workers, {lane.name for lane in routing.lanes.values() if lane.state == "paused"}
@@ -160,7 +160,7 @@ async def unserved(tx: Transaction) -> list[Unserved]:
 
 
 async def seconds_to_due(tx: Transaction) -> float | None:
-    """Return in how many seconds the next scheduled job falls due; none if there is no such job."""
+    """Return the seconds until the next scheduled job is due; None if there is none."""
     due_at_ms = (await tx.next_moments()).due_at_ms
     now = await tx.now()
     return None if due_at_ms is None else max(0, due_at_ms - now.wall_ms) / 1000
@@ -169,7 +169,7 @@ async def seconds_to_due(tx: Transaction) -> float | None:
 def _waiting(
     counted: list[tuple[str, str, str, int]], heads: list[tuple[str, str, int]], now_ms: int
 ) -> tuple[Waiting, ...]:
-    """Sum up routes, of which a lane and kind may have several."""
+    """Sum the counts of routes by lane and kind; routes also differ by required capabilities."""
     jobs: dict[tuple[str, str], int] = {}
     for lane, kind, _, count in counted:
         if count:

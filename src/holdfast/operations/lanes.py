@@ -1,4 +1,4 @@
-"""Configuring lanes."""
+"""Listing and configuring lanes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from holdfast.storage.notifications import lane_topic, sessions_topic
 
 
 async def lanes(tx: Transaction) -> list[Lane]:
-    """Return every lane that was configured or used, by name."""
+    """Return every lane that was configured or used, sorted by name."""
     routing = await tx.routing()
     names = {key.lane for key in routing.routes} | set(routing.lanes)
     return [routing.lane(name) for name in sorted(names)]
 
 
 class LaneChange(NamedTuple):
-    """What to change of a lane; None leaves a property as it is."""
+    """New options of a lane; None keeps the current value."""
 
     state: LaneState | None = None
     order: LaneOrder | None = None
@@ -28,21 +28,21 @@ class LaneChange(NamedTuple):
 
 
 async def set_lane(tx: Transaction, name: str, change: LaneChange) -> tuple[Lane, list[int]]:
-    """Change what is given and keep the rest; return the lane and the routes in it."""
+    """Change the given options of a lane; return the lane and its routes."""
     await tx.lock_routing()
     routing = await tx.routing()
     before = routing.lane(name)
-    after = before._replace(**{word: value for word, value in change._asdict().items() if value is not None})
+    after = before._replace(**{option: value for option, value in change._asdict().items() if value is not None})
     await tx.set_lane(after)
     tx.notify([lane_topic(name), sessions_topic(name)])
     return after, [route.number for key, route in routing.routes.items() if key.lane == name]
 
 
-async def rearrange(tx: Transaction, seqs: Sequence[int]) -> None:
-    """Put these jobs into the fair_key their lane's order wants, and have sessions offer what its words let them."""
+async def apply_lane_options(tx: Transaction, seqs: Sequence[int]) -> None:
+    """Set the fairness keys of these jobs and the heads of their sessions by the options of their lanes."""
     routing = await tx.routing()
     jobs = await tx.jobs_by_seq(seqs)
-    wanted = [(routing.lane(job.lane).fair_key_of(job.tenant), job) for job in jobs]
-    await tx.update_fair_keys([(fair_key, job.seq) for fair_key, job in wanted if fair_key != job.fair_key])
+    keyed = [(routing.lane(job.lane).fair_key_of(job.tenant), job) for job in jobs]
+    await tx.update_fair_keys([(fair_key, job.seq) for fair_key, job in keyed if fair_key != job.fair_key])
     if numbers := sessions_of(jobs):
         await refresh_sessions(tx, routing, numbers, await tx.now())

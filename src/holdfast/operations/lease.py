@@ -1,4 +1,4 @@
-"""What a running attempt writes before it settles: heartbeats, progress, artifacts. All behind the fence."""
+"""Writes of a running attempt before it settles: heartbeats, progress, artifacts. Each checks the lease."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from holdfast.storage.contract import Transaction
 
 
 async def lock_held(tx: Transaction, leases: Sequence[Lease]) -> dict[int, Job]:
-    """Return the jobs of *leases* by number, locked; one that was deleted is missing."""
+    """Lock the jobs of *leases* and return them by number, without deleted ones."""
     return {job.seq: job for job in await tx.jobs_by_seq([lease.seq for lease in leases])}
 
 
 def held_job(jobs: dict[int, Job], lease: Lease) -> Job:
-    """Return the job of *lease*, or raise `LeaseLost` if it is gone."""
+    """Return the job of *lease*, or raise `LeaseLost` if it was deleted."""
     job = jobs.get(lease.seq)
     if job is None:
         raise LeaseLost(lease.job_id, lease.epoch, "the job was deleted")
@@ -33,25 +33,25 @@ async def heartbeat(
     notes: Mapping[int, Note] | None = None,
     started: Collection[int] = (),
 ) -> list[Renewal | HoldfastError]:
-    """Extend each lease by its length and write the note of its job, if there is one, or answer with its error.
+    """Extend each lease by its length and write its progress note, if any; return a renewal or an error for each.
 
-    The claims of jobs whose numbers are in *started* are acknowledged.
+    Acknowledge the claims of jobs whose numbers are in *started*.
     """
     if not held:
         return []
     jobs = await lock_held(tx, [lease for lease, _ in held])
     now = await tx.now()
-    answers = [_renew(jobs, lease, lease_ms, now, started) for lease, lease_ms in held]
-    renewed = {answer.seq: answer for answer in answers if isinstance(answer, Job)}
+    results = [_renew(jobs, lease, lease_ms, now, started) for lease, lease_ms in held]
+    renewed = {job.seq: job for job in results if isinstance(job, Job)}
     await tx.renew_leases(list(renewed.values()))
     for lease, _ in held if notes else ():
         if notes and lease.seq in notes and lease.seq in renewed:
             await _write_note(tx, renewed[lease.seq], lease, notes[lease.seq], now)
-    return [answer if isinstance(answer, HoldfastError) else _renewal(answer) for answer in answers]
+    return [one if isinstance(one, HoldfastError) else _renewal(one) for one in results]
 
 
 async def acknowledge_held(tx: Transaction, leases: Sequence[Lease]) -> None:
-    """Acknowledge those of *leases* that are still held; the next heartbeat tells of the others."""
+    """Acknowledge the *leases* that are still held; the next heartbeat reports the others as lost."""
     if leases:
         now = await tx.now()
         await tx.acknowledge(leases, now)
@@ -71,7 +71,7 @@ def _renewal(job: Job) -> Renewal:
 
 
 async def progress(tx: Transaction, lease: Lease, phase: str | None, percent: float | None) -> Job:
-    """Write what the attempt says of itself."""
+    """Write the phase and percentage of a running attempt."""
     jobs = await lock_held(tx, [lease])
     now = await tx.now()
     return await _write_note(tx, held_job(jobs, lease), lease, Note(phase, percent), now)
@@ -84,7 +84,7 @@ async def _write_note(tx: Transaction, job: Job, lease: Lease, note: Note, now: 
 
 
 async def attach(tx: Transaction, lease: Lease, artifacts: Sequence[Artifact]) -> None:
-    """Store artifacts of the attempt."""
+    """Store artifacts of a running attempt."""
     jobs = await lock_held(tx, [lease])
     now = await tx.now()
     job = held_job(jobs, lease)
@@ -93,13 +93,11 @@ async def attach(tx: Transaction, lease: Lease, artifacts: Sequence[Artifact]) -
 
 
 async def write_artifacts(tx: Transaction, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
-    """Store *artifacts* beside those the job has, within its limit."""
+    """Store *artifacts* of the job, or raise `InvalidInput` if it would have too many."""
     if not artifacts:
         return
     stored = {artifact.name for artifact in await tx.artifacts(job.seq)}
-    together = stored | {artifact.name for artifact in artifacts}
-    if len(together) > limits.ARTIFACTS_MAX:
-        raise InvalidInput(
-            "artifacts", f"would make {len(together)} for this job; the limit is {limits.ARTIFACTS_MAX}"
-        )
+    names = stored | {artifact.name for artifact in artifacts}
+    if len(names) > limits.ARTIFACTS_MAX:
+        raise InvalidInput("artifacts", f"would be {len(names)} for this job; the limit is {limits.ARTIFACTS_MAX}")
     await tx.write_artifacts(job, artifacts, now)

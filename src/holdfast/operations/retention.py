@@ -1,4 +1,4 @@
-"""Deleting what is finished and old, in bounded chunks."""
+"""Deleting old finished jobs, events and source keys, in bounded chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.storage.contract import Transaction
 
 
 async def prune_jobs(tx: Transaction, state: State, age_ms: int) -> int:
-    """Delete a chunk of the jobs that ended in *state* longer ago than *age_ms*, with all that belongs to them."""
+    """Delete a chunk of the jobs that finished in *state* longer ago than *age_ms*, with all their rows."""
     now = await tx.now()
     return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.CHUNK)
 
@@ -18,7 +18,7 @@ async def prune_jobs(tx: Transaction, state: State, age_ms: int) -> int:
 async def count_prunable_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
     """Count the events that `prune_events` would delete.
 
-    Returns how many, and whether an open transaction holds back what comes next.
+    Return how many, and whether an open transaction holds back the next ones.
     """
     now = await tx.now()
     count, ends = await tx.count_old_events(now.wall_ms - age_ms)
@@ -26,15 +26,15 @@ async def count_prunable_events(tx: Transaction, age_ms: int) -> tuple[int, bool
 
 
 async def prune_sources(tx: Transaction, age_ms: int) -> int:
-    """Forget a chunk of the source keys whose entries were deleted longer ago than *age_ms*."""
+    """Delete a chunk of the source keys whose entries were deleted longer ago than *age_ms*."""
     now = await tx.now()
     return await tx.forget_source_keys(now.wall_ms - age_ms, limits.CHUNK)
 
 
 async def prune_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
-    """Delete a chunk of the log's oldest events, up to the first that is young enough.
+    """Delete a chunk of the oldest events, up to the first that is younger than *age_ms*.
 
-    Returns how many, and whether an open transaction holds back what comes next.
+    Return how many, and whether an open transaction holds back the next ones.
     """
     now = await tx.now()
     before_ms = now.wall_ms - age_ms

@@ -1,4 +1,4 @@
-"""Taking entries in: each session is locked, gives its entries their places, and knows the keys it has seen."""
+"""Enqueueing session entries: lock their sessions, find duplicate source keys, append the new entries."""
 
 from __future__ import annotations
 
@@ -16,40 +16,39 @@ from holdfast.storage.contract import OvertakenError, SessionName, SourceRow, Tr
 
 
 @dataclass(slots=True)
-class Entered:
-    """One session, locked: the place of its newest entry, the entries by source key, and what was not yet written."""
+class LockedSession:
+    """A locked session during one enqueue call."""
 
     session: Session
-    newest: int
-    seen: dict[str, Job] = field(default_factory=dict)
-    fresh: list[Job] = field(default_factory=list)
+    last_enqueue_seq: int
+    by_source_key: dict[str, Job] = field(default_factory=dict)
+    """The entries with a source key of this call, stored and new ones."""
+    unwritten: list[Job] = field(default_factory=list)
+    """New entries not yet written."""
 
 
-async def enter_sessions(
-    tx: Transaction, routing: RoutingTable, wanted: Sequence[CheckedJob]
-) -> dict[SessionName, Entered]:
-    """Lock the sessions that *wanted* has entries for, in order of their numbers; make those that are new."""
-    keys: dict[SessionName, list[str]] = {}
-    for new in wanted:
+async def lock_sessions(
+    tx: Transaction, routing: RoutingTable, checked_jobs: Sequence[CheckedJob]
+) -> dict[SessionName, LockedSession]:
+    """Lock the sessions of the entries in *checked_jobs*, in order of their numbers; create missing ones."""
+    source_keys: dict[SessionName, list[str]] = {}
+    for new in checked_jobs:
         if new.entry is not None:
-            kept = keys.setdefault((new.terms.tenant, new.entry.session), [])
-            kept += [new.entry.source_key] if new.entry.source_key is not None else []
-    known = await tx.sessions_by_name(keys.keys())
-    entered = {(session.tenant, session.name): _entered(session) for session in known}
-    for tenant, name in sorted(keys.keys() - entered.keys()):
-        entered[tenant, name] = _entered(await create_session(tx, tenant, name))
-    for session_name, source_keys in keys.items():
-        if source_keys:
-            await _meet_sources(tx, routing, entered[session_name], source_keys)
-    return entered
-
-
-def _entered(session: Session) -> Entered:
-    return Entered(session, session.enqueue_seq)
+            keys = source_keys.setdefault((new.terms.tenant, new.entry.session), [])
+            keys += [new.entry.source_key] if new.entry.source_key is not None else []
+    stored = await tx.sessions_by_name(source_keys.keys())
+    locked = {(session.tenant, session.name): LockedSession(session, session.enqueue_seq) for session in stored}
+    for tenant, name in sorted(source_keys.keys() - locked.keys()):
+        created = await create_session(tx, tenant, name)
+        locked[tenant, name] = LockedSession(created, created.enqueue_seq)
+    for session_name, keys in source_keys.items():
+        if keys:
+            await _load_source_keys(tx, routing, locked[session_name], keys)
+    return locked
 
 
 async def create_session(tx: Transaction, tenant: str, name: str) -> Session:
-    """Store a session that is not there yet, and lock it."""
+    """Store a new session and lock it."""
     await tx.create_session(tenant, name)
     session = await tx.session_by_name(tenant, name)
     if session is None:
@@ -60,27 +59,27 @@ async def create_session(tx: Transaction, tenant: str, name: str) -> Session:
 # --- source keys ---------------------------------------------------------------------------------------------------
 
 
-def seen_before(entered: dict[SessionName, Entered], new: CheckedJob) -> Job | None:
-    """Return the entry that came with the source key of *new* before, if there is one."""
+def find_by_source_key(sessions: dict[SessionName, LockedSession], new: CheckedJob) -> Job | None:
+    """Return the entry that has the source key of *new*, or None."""
     if new.entry is None or new.entry.source_key is None:
         return None
-    return entered[new.terms.tenant, new.entry.session].seen.get(new.entry.source_key)
+    return sessions[new.terms.tenant, new.entry.session].by_source_key.get(new.entry.source_key)
 
 
-async def _meet_sources(tx: Transaction, routing: RoutingTable, entered: Entered, keys: list[str]) -> None:
-    """Find the entries that came with one of these source keys before."""
-    sources = await tx.sources_seen(entered.session.number, list(dict.fromkeys(keys)))
+async def _load_source_keys(tx: Transaction, routing: RoutingTable, locked: LockedSession, keys: list[str]) -> None:
+    """Read the stored entries that have one of these source keys."""
+    sources = await tx.sources_seen(locked.session.number, list(dict.fromkeys(keys)))
     if not sources:
         return
     jobs = {job.seq: job for job in await tx.jobs_seen([source.seq for source in sources])}
     for source in sources:
-        entered.seen[source.key] = jobs.get(source.seq) or _buried(routing, entered.session, source)
+        locked.by_source_key[source.key] = jobs.get(source.seq) or _deleted_entry(routing, locked.session, source)
 
 
-def _buried(routing: RoutingTable, session: Session, source: SourceRow) -> Job:
-    """Return what is left of an entry that was deleted: who it was and how it ended, without payload and result."""
+def _deleted_entry(routing: RoutingTable, session: Session, source: SourceRow) -> Job:
+    """Return a deleted entry as its source key row describes it: identity and state, no payload or result."""
     key = route_by_number(routing, source.route).key
-    gone: dict[str, Any] = dict.fromkeys(Job._fields)
+    values: dict[str, Any] = dict.fromkeys(Job._fields)
     counters = (
         "attempt",
         "epoch",
@@ -91,8 +90,8 @@ def _buried(routing: RoutingTable, session: Session, source: SourceRow) -> Job:
         "deferrals",
         "releases",
     )
-    gone |= dict.fromkeys(counters, 0)
-    gone |= {
+    values |= dict.fromkeys(counters, 0)
+    values |= {
         "seq": source.seq,
         "id": source.job_id,
         "state": source.state,
@@ -114,48 +113,50 @@ def _buried(routing: RoutingTable, session: Session, source: SourceRow) -> Job:
         "record_all": 0,
         "event_count": 0,
     }
-    return Job(**gone)
+    return Job(**values)
 
 
-# --- places --------------------------------------------------------------------------------------------------------
+# --- appending -----------------------------------------------------------------------------------------------------
 
 
-def place_entry(entered: Entered, new: CheckedJob, job: Job, now: Now) -> Job:
-    """Return the new *job* as the newest entry of its session, with an id of its own if the caller chose none."""
+def append_entry(locked: LockedSession, new: CheckedJob, job: Job, now: Now) -> Job:
+    """Return *job* as the last entry of its session, with an entry id unless the caller chose one."""
     assert new.entry is not None  # noqa: S101  # only entries come here
-    entered.newest += 1
+    locked.last_enqueue_seq += 1
     job_id = job.id
     if new.digest is None:
         job_id = entry_id(job.tenant, new.entry.session, new.entry.source_key, now.wall_ms, nonce=job.id)
-    placed = job._replace(
+    appended = job._replace(
         id=job_id,
-        session_number=entered.session.number,
-        enqueue_seq=entered.newest,
+        session_number=locked.session.number,
+        enqueue_seq=locked.last_enqueue_seq,
         entry_json=new.entry.to_json(),
     )
-    entered.fresh.append(placed)
+    locked.unwritten.append(appended)
     if new.entry.source_key is not None:
-        entered.seen[new.entry.source_key] = placed
-    return placed
+        locked.by_source_key[new.entry.source_key] = appended
+    return appended
 
 
 async def write_sessions(
-    tx: Transaction, routing: RoutingTable, entered: Sequence[Entered], routes: dict[int, int], now: Now
+    tx: Transaction, routing: RoutingTable, sessions: Sequence[LockedSession], routes: dict[int, int], now: Now
 ) -> None:
-    """Write what new entries change of their sessions; *routes* has the route of each entry by its number."""
-    grown = [one for one in entered if one.fresh]
-    if not grown:
+    """Write lengths, source keys and heads of the sessions with new entries; *routes* maps entries to routes."""
+    changed = [one for one in sessions if one.unwritten]
+    if not changed:
         return
-    await tx.write_session_lengths([(one.newest, one.session.number) for one in grown])
-    fresh = [job for one in grown for job in one.fresh]
-    await tx.insert_sources([(job, routes[job.seq]) for job in fresh if _source_key(job) is not None])
-    # A head on offer stays the head: what is new stands behind it.
-    waking = [
-        one.session for one in grown if one.session.head is None and any(job.state == "ready" for job in one.fresh)
+    await tx.write_session_lengths([(one.last_enqueue_seq, one.session.number) for one in changed])
+    new = [job for one in changed for job in one.unwritten]
+    await tx.insert_sources([(job, routes[job.seq]) for job in new if _source_key(job) is not None])
+    # New entries come last, so a session that has a head keeps it.
+    headless = [
+        one.session
+        for one in changed
+        if one.session.head is None and any(job.state == "ready" for job in one.unwritten)
     ]
-    for one in grown:
-        one.fresh.clear()
-    await refresh_heads(tx, routing, waking, now)
+    for one in changed:
+        one.unwritten.clear()
+    await refresh_heads(tx, routing, headless, now)
 
 
 def _source_key(job: Job) -> str | None:

@@ -14,9 +14,9 @@ from holdfast.domain.session_leases import SessionClaim
 from holdfast.domain.transitions import Transition
 from holdfast.domain.validation import datetime_of
 from holdfast.operations.apply_transitions import apply_transitions
-from holdfast.operations.enqueue import enqueue_jobs, lock_met
+from holdfast.operations.enqueue import enqueue_jobs, lock_matches
 from holdfast.operations.lease import held_job, lock_held, write_artifacts
-from holdfast.operations.settle import sent_again
+from holdfast.operations.settle import find_duplicate_settlement
 from holdfast.storage.contract import Transaction
 
 
@@ -48,7 +48,7 @@ async def settle_session(tx: Transaction, claim: SessionClaim, outcomes: Sequenc
     """Settle every entry of the claim with its outcome, and return what that leaves of each, in order."""
     routing = await tx.routing()
     claims = claim.claims
-    await lock_met(tx, claims, [new for checked in outcomes for new in checked.follow_ups])
+    await lock_matches(tx, claims, [new for checked in outcomes for new in checked.follow_ups])
     jobs = await tx.refresh(claims)
     now = await tx.now()
     # The same for all: what failed together waits for as long, and comes back together.
@@ -75,7 +75,7 @@ async def _settled_before(
     """Return the entries if this very settlement of all of them was taken already."""
     found: list[Job] = []
     for one, checked in zip(claim.claims, outcomes, strict=True):
-        job = await sent_again(tx, jobs.get(one.job.seq), one.lease, checked)
+        job = await find_duplicate_settlement(tx, jobs.get(one.job.seq), one.lease, checked)
         if job is None:
             return None
         found.append(job)

@@ -1,4 +1,4 @@
-"""Settling attempts: read under the lock, decide in the domain, write behind the fence."""
+"""Settling: lock the claimed jobs, check their leases, apply the transitions of their outcomes."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from holdfast.domain.outcomes import CheckedOutcome, Done
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
-from holdfast.operations.enqueue import KEYS_LOCKED_MAX, enqueue_jobs, is_shared, lock_met
+from holdfast.operations.enqueue import KEYS_LOCKED_MAX, enqueue_jobs, is_shared, lock_matches
 from holdfast.operations.lease import held_job, write_artifacts
 from holdfast.storage.contract import Transaction
 
 
-async def settle_jobs(tx: Transaction, wanted: Sequence[tuple[Claim, CheckedOutcome]]) -> list[Settlement]:
-    """Settle each claim by itself and return each one's answer, in order.
+async def settle_jobs(tx: Transaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> list[Settlement]:
+    """Settle each claim independently and return a settlement for each, in order.
 
-    Plain outcomes are written together. One that brings follow-ups or artifacts comes after all before it are
-    written, in a savepoint of its own, because those may be refused, and then nothing of it must stay.
+    Plain outcomes are written together. An outcome with follow-ups or artifacts is written after all outcomes before
+    it, in its own savepoint: if a follow-up or artifact is refused, only that outcome is rolled back.
     """
-    if not wanted:
+    if not outcomes:
         return []
     routing = await tx.routing()
-    return await settle_under(tx, routing, wanted)
+    return await settle_under(tx, routing, outcomes)
 
 
 def divide_settlements(
-    wanted: Sequence[tuple[Claim, CheckedOutcome]],
+    outcomes: Sequence[tuple[Claim, CheckedOutcome]],
 ) -> list[Sequence[tuple[Claim, CheckedOutcome]]]:
-    """Divide the settlements of one call, in order, so that each part brings no more keys than a transaction locks.
+    """Divide the settlements of one call, in order, into parts with at most `KEYS_LOCKED_MAX` keys each.
 
-    A single settlement that brings more is a part of its own: its follow-ups are written in one statement, in order.
+    A single settlement with more keys is its own part: its follow-ups are written in one statement, in key order.
     """
-    if not any(checked.follow_ups for _, checked in wanted):
-        return [wanted]
+    if not any(checked.follow_ups for _, checked in outcomes):
+        return [outcomes]
     parts: list[list[tuple[Claim, CheckedOutcome]]] = [[]]
     room = KEYS_LOCKED_MAX
-    for claim, checked in wanted:
+    for claim, checked in outcomes:
         keys = sum(map(is_shared, checked.follow_ups)) + (claim.job.dedupe_key is not None)
         if keys > room and parts[-1]:
             parts.append([])
@@ -53,87 +53,89 @@ def divide_settlements(
 
 
 async def settle_under(
-    tx: Transaction, routing: RoutingTable, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: Transaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> list[Settlement]:
-    """Settle as `settle_jobs` does, under the routing table that was just read."""
-    done = await _succeed_at_once(tx, routing, wanted)
+    """Do what `settle_jobs` does, with a routing table that this transaction has read."""
+    done = await _settle_plain_successes(tx, routing, outcomes)
     if not done:
-        return await _settle_each(tx, routing, wanted)
-    rest = [pair for place, pair in enumerate(wanted) if place not in done]
+        return await _settle_each(tx, routing, outcomes)
+    rest = [pair for index, pair in enumerate(outcomes) if index not in done]
     others = iter((await _settle_each(tx, routing, rest)) if rest else ())
-    return [done[place] if place in done else next(others) for place in range(len(wanted))]
+    return [done[index] if index in done else next(others) for index in range(len(outcomes))]
 
 
-async def _succeed_at_once(
-    tx: Transaction, routing: RoutingTable, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+async def _settle_plain_successes(
+    tx: Transaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> dict[int, Settlement]:
-    """Settle plain successes in one statement, where the engine has one; return the answers by their place.
+    """Settle plain successes in one statement, if the engine has one; return their settlements by index.
 
-    Not where follow-ups come along: whether one of them meets the holder of its key depends on the order.
+    Settle none if an outcome has follow-ups: whether a follow-up is a duplicate depends on the order of settling.
     """
-    if any(checked.follow_ups for _, checked in wanted):
+    if any(checked.follow_ups for _, checked in outcomes):
         return {}
-    # Of a job named twice the first counts here; the second then meets what that has left behind.
-    places: dict[int, int] = {}
-    for place, (claim, checked) in enumerate(wanted):
+    # If a job is in the call twice, settle the first here; `_settle_each` then decides on the second.
+    indexes: dict[int, int] = {}
+    for index, (claim, checked) in enumerate(outcomes):
         if type(checked.outcome) is Done and checked.digest is None:
-            places.setdefault(claim.job.seq, place)
-    if not places:
+            indexes.setdefault(claim.job.seq, index)
+    if not indexes:
         return {}
     now = await tx.now()
-    steps = await tx.finish_held([wanted[place] for place in places.values()], now)
-    jobs = await finish_transitions(tx, routing, list(steps.values()), now)
-    return {places[job.seq]: Settlement(wanted[places[job.seq]][0], job) for job in jobs}
+    written = await tx.finish_held([outcomes[index] for index in indexes.values()], now)
+    jobs = await finish_transitions(tx, routing, list(written.values()), now)
+    return {indexes[job.seq]: Settlement(outcomes[indexes[job.seq]][0], job) for job in jobs}
 
 
 async def _settle_each(
-    tx: Transaction, routing: RoutingTable, wanted: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: Transaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> list[Settlement]:
-    claims = [claim for claim, _ in wanted]
-    await lock_met(tx, claims, [new for _, checked in wanted for new in checked.follow_ups])
+    claims = [claim for claim, _ in outcomes]
+    await lock_matches(tx, claims, [new for _, checked in outcomes for new in checked.follow_ups])
     jobs = await tx.refresh(claims)
     now = await tx.now()
-    batch = _Batch(routing, now, jobs, [], {})
-    for claim, checked in wanted:
+    call = _SettleCall(routing, now, jobs, [], {})
+    for claim, checked in outcomes:
         lease, seq = claim.lease, claim.job.seq
-        if seq in batch.plain:
-            # Named twice in one call: the second meets what the first has left behind.
-            await _write_plain(tx, batch)
-        # Only an outcome that may be followed by a pause has use for chance.
-        chance = 0.0 if type(checked.outcome) is Done else (tx.random())
+        if seq in call.unwritten:
+            # The job is in the call twice: write the first settlement before deciding on the second.
+            await _flush(tx, call)
+        # Only outcomes that may schedule a retry need a random number.
+        chance = 0.0 if type(checked.outcome) is Done else tx.random()
         try:
-            step = transitions.settle(held_job(jobs, lease), lease, checked, now, chance)
+            transition = transitions.settle(held_job(jobs, lease), lease, checked, now, chance)
         except LeaseLost as lost:
-            again = await sent_again(tx, jobs.get(seq), lease, checked)
-            batch.answers.append(Settlement(claim, again) if again else Settlement(claim, error=lost))
+            settled = await find_duplicate_settlement(tx, jobs.get(seq), lease, checked)
+            call.settlements.append(Settlement(claim, settled) if settled else Settlement(claim, error=lost))
             continue
         if checked.follow_ups or checked.artifacts:
-            await _write_plain(tx, batch)
-            batch.answers.append(await _settle_with_extras(tx, batch, claim, checked, step))
+            await _flush(tx, call)
+            call.settlements.append(await _settle_with_extras(tx, call, claim, checked, transition))
         else:
-            batch.plain[seq] = (len(batch.answers), claim, step)
-            batch.answers.append(_UNWRITTEN)
-    await _write_plain(tx, batch)
-    return batch.answers
+            call.unwritten[seq] = (len(call.settlements), claim, transition)
+            call.settlements.append(_UNWRITTEN)
+    await _flush(tx, call)
+    return call.settlements
 
 
-class _Batch(NamedTuple):
-    """One call's settlements: what they act on, what was answered, and what is decided but not yet written."""
+class _SettleCall(NamedTuple):
+    """The state of one call: its jobs, its settlements so far, and the transitions not yet written."""
 
     routing: RoutingTable
     now: Now
     jobs: dict[int, Job]
-    answers: list[Settlement]
-    plain: dict[int, tuple[int, Claim, Transition]]
-    """Middleware by job, each with the place of its answer and the claim that it settles."""
+    settlements: list[Settlement]
+    unwritten: dict[int, tuple[int, Claim, Transition]]
+    """Unwritten transitions by job, each with the index of its settlement and its claim."""
 
 
-# Stands in the place of an answer until its step is written.
+# A placeholder for a settlement whose transition is not yet written.
 _UNWRITTEN: Any = None
 
 
-async def sent_again(tx: Transaction, job: Job | None, lease: Lease, checked: CheckedOutcome) -> Job | None:
-    """Return the job if this very outcome was taken already."""
+async def find_duplicate_settlement(
+    tx: Transaction, job: Job | None, lease: Lease, checked: CheckedOutcome
+) -> Job | None:
+    """Return the job if the same outcome of this lease is already stored."""
     if job is None:
         return None
     past = None
@@ -143,27 +145,27 @@ async def sent_again(tx: Transaction, job: Job | None, lease: Lease, checked: Ch
 
 
 async def _settle_with_extras(
-    tx: Transaction, batch: _Batch, claim: Claim, checked: CheckedOutcome, step: Transition
+    tx: Transaction, call: _SettleCall, claim: Claim, checked: CheckedOutcome, transition: Transition
 ) -> Settlement:
     try:
         async with tx.savepoint():
-            # The job has ended when its follow-ups come: one of them may carry on its dedupe key.
-            [job] = await apply_transitions(tx, batch.routing, [step], batch.now)
+            # Finish the job before its follow-ups are enqueued: one of them may have its dedupe key.
+            [job] = await apply_transitions(tx, call.routing, [transition], call.now)
             await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
-            await write_artifacts(tx, job, checked.artifacts, batch.now)
+            await write_artifacts(tx, job, checked.artifacts, call.now)
     except (Refused, Misconfigured) as refusal:
         return Settlement(claim, error=refusal)
-    batch.jobs[job.seq] = job
+    call.jobs[job.seq] = job
     return Settlement(claim, job=job)
 
 
-async def _write_plain(tx: Transaction, batch: _Batch) -> None:
-    """Write what was decided since the last time, and complete the answers."""
-    if not batch.plain:
+async def _flush(tx: Transaction, call: _SettleCall) -> None:
+    """Write the unwritten transitions and fill in their settlements."""
+    if not call.unwritten:
         return
-    decided = list(batch.plain.values())
-    jobs = await apply_transitions(tx, batch.routing, [step for _, _, step in decided], batch.now)
-    for (place, claim, _), job in zip(decided, jobs, strict=True):
-        batch.answers[place] = Settlement(claim, job)
-        batch.jobs[job.seq] = job
-    batch.plain.clear()
+    unwritten = list(call.unwritten.values())
+    jobs = await apply_transitions(tx, call.routing, [transition for _, _, transition in unwritten], call.now)
+    for (index, claim, _), job in zip(unwritten, jobs, strict=True):
+        call.settlements[index] = Settlement(claim, job)
+        call.jobs[job.seq] = job
+    call.unwritten.clear()

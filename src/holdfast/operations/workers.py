@@ -1,4 +1,4 @@
-"""The registry of workers: who runs, what it takes and holds, when it last wrote. Nothing is decided by it."""
+"""The registry of workers, for operators and reports. No claim or lease depends on it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from holdfast.domain.results import WorkerInfo
 from holdfast.storage.contract import Transaction
 
 
-async def beat(tx: Transaction, worker: WorkerInfo) -> None:
-    """Store what one start of a worker says of itself, and delete a few that have been silent for long."""
+async def write_worker(tx: Transaction, worker: WorkerInfo) -> None:
+    """Write the row of one start of a worker, and delete a chunk of rows that are out of date."""
     now = await tx.now()
     await tx.write_worker(worker, now)
     await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.CHUNK)
 
 
-async def leave(tx: Transaction, worker: str, incarnation: str) -> None:
-    """Delete the row of a start that ends in good order."""
+async def delete_worker(tx: Transaction, worker: str, incarnation: str) -> None:
+    """Delete the row of a worker that stops."""
     await tx.delete_worker(worker, incarnation)
 
 
-async def newest(tx: Transaction, limit: int) -> list[WorkerInfo]:
-    """Return the workers that wrote last, with what each holds."""
+async def newest_workers(tx: Transaction, limit: int) -> list[WorkerInfo]:
+    """Return the workers that wrote their row last, with the number of jobs that each holds."""
     now = await tx.now()
     return [
         worker._replace(state="silent") if now.wall_ms - worker.beat_at_ms > limits.WORKER_SILENT_MS else worker
