@@ -140,9 +140,9 @@ async def _take(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -
 
 
 async def _lease(
-    tx: Transaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs, place: int
+    tx: Transaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs, offset: int
 ) -> list[Job]:
-    """Lease the selected jobs, the first with index *place* in the claim; fail those whose deadline has passed."""
+    """Lease the selected jobs, the first as number *offset* of the claim; fail those whose deadline has passed."""
     chosen = selection.jobs
     if selection.leased_at is not None:
         recorded = {job.seq: _CLAIMED for job in chosen if records(routing, job, _CLAIMED)}
@@ -153,7 +153,7 @@ async def _lease(
     if late:
         await apply_transitions(tx, routing, [transitions.miss_deadline(job, now) for job in late], now)
         chosen = [job for job in chosen if not transitions.overdue(job, now)]
-    started = [transitions.claim(job, request, place + index, now) for index, job in enumerate(chosen)]
+    started = [transitions.claim(job, request, offset + index, now) for index, job in enumerate(chosen)]
     return await apply_transitions(tx, routing, started, now)
 
 

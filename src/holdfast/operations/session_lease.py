@@ -1,7 +1,7 @@
-"""The lease of a session's runtime: opening, renewing, closing and taking over.
+"""The session lease of a runtime: open, renew, close, take over.
 
-The entries claimed under it share its end, so that each write of theirs passes the same fence as any other. Entries
-are locked first and their session after, as by everybody who changes entries.
+Entries claimed under it have the same expiry time, so the usual check of an entry's lease covers the session lease.
+Entries are locked before their session, as in every operation that changes entries.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from holdfast.operations.sessions import refresh_heads, refresh_sessions
 from holdfast.storage.contract import OvertakenError, Transaction
 
 
-async def open_session(tx: Transaction, asked: Opening) -> SessionLease:
-    """Make the asker the session's runtime; a takeover takes back at once what others hold of it."""
+async def open_session(tx: Transaction, opening: Opening) -> SessionLease:
+    """Make the caller the session's runtime; a takeover takes back the entries that others hold."""
     routing = await tx.routing()
-    session, running = await _lock_whole(tx, asked.tenant, asked.session)
+    session, running = await _lock_with_running(tx, opening.tenant, opening.session)
     if session is None:
-        session = await create_session(tx, asked.tenant, asked.session)
+        session = await create_session(tx, opening.tenant, opening.session)
     now = await tx.now()
     held = [job for job in running if not transitions.expired(job, now)]
-    opened = open_lease(session, asked, held, now)
+    opened = open_lease(session, opening, held, now)
     if opened is not session:
         await tx.write_session_lease(opened)
         chance = tx.random()
-        steps = [
+        decided = [
             transitions.expire(job, now) if transitions.expired(job, now) else transitions.take_back(job, now, chance)
             for job in running
         ]
-        await apply_transitions(tx, routing, steps, now)
+        await apply_transitions(tx, routing, decided, now)
         await refresh_sessions(tx, routing, [opened.number], now)
-    return replace(shown(opened, asked.lease_ms), repeated=opened is session)
+    return replace(shown(opened, opening.lease_ms), repeated=opened is session)
 
 
 async def undo_open_session(tx: Transaction, lease: SessionLease) -> None:
-    """Close the session again, unless an earlier call opened it."""
+    """Close the session, unless an earlier call opened it."""
     if not lease.repeated:
-        # Another runtime may have taken the session over in between.
+        # Another runtime may have taken over the session since.
         with suppress(LeaseLost):
             await close_session(tx, lease)
 
 
 async def renew_session(tx: Transaction, lease: SessionLease, lease_ms: int) -> SessionLease:
-    """Extend the session lease, and with it the leases of the entries claimed under it, or raise `LeaseLost`."""
-    session, running = await _lock_whole(tx, lease.tenant, lease.session)
+    """Extend the session lease and the leases of the entries claimed under it, or raise `LeaseLost`."""
+    session, running = await _lock_with_running(tx, lease.tenant, lease.session)
     now = await tx.now()
     renewed = renew_lease(session, lease, lease_ms, now)
     await tx.write_session_lease(renewed)
@@ -70,9 +70,9 @@ async def renew_session(tx: Transaction, lease: SessionLease, lease_ms: int) -> 
 
 
 async def close_session(tx: Transaction, lease: SessionLease) -> None:
-    """End the session lease; what is still held under it is released, without spending attempts."""
+    """End the session lease and release the entries held under it, without using up attempts."""
     routing = await tx.routing()
-    session, running = await _lock_whole(tx, lease.tenant, lease.session)
+    session, running = await _lock_with_running(tx, lease.tenant, lease.session)
     now = await tx.now()
     closed = close_lease(session, lease, now)
     if closed == session:
@@ -84,8 +84,8 @@ async def close_session(tx: Transaction, lease: SessionLease) -> None:
     await refresh_sessions(tx, routing, [closed.number], now)
 
 
-async def end_expired(tx: Transaction, routing: RoutingTable, now: Now) -> bool:
-    """End a bite of the session leases that have expired, so that their sessions are on offer again."""
+async def end_expired_leases(tx: Transaction, routing: RoutingTable, now: Now) -> bool:
+    """End a chunk of the expired session leases, which frees their sessions; return whether there were any."""
     ended = [end_lease(session) for session in await tx.expired_sessions(now, limits.CHUNK)]
     for session in ended:
         await tx.write_session_lease(session)
@@ -93,8 +93,8 @@ async def end_expired(tx: Transaction, routing: RoutingTable, now: Now) -> bool:
     return bool(ended)
 
 
-async def _lock_whole(tx: Transaction, tenant: str, name: str) -> tuple[Session | None, list[Job]]:
-    """Return the session and those of its entries that run, all locked, the entries first."""
+async def _lock_with_running(tx: Transaction, tenant: str, name: str) -> tuple[Session | None, list[Job]]:
+    """Lock the running entries of the session, then the session; return both."""
     number = await tx.session_number(tenant, name)
     if number is None:
         return None, []

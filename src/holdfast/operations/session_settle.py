@@ -1,4 +1,4 @@
-"""Renewing and settling a session claim as a whole: all of its entries in one commit, or `LeaseLost` and nothing."""
+"""Renewing and settling session claims: all entries of a claim in one commit, or none."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from holdfast.storage.contract import Transaction
 
 
 async def heartbeat_session(tx: Transaction, claim: SessionClaim, lease_ms: int) -> Renewal:
-    """Extend the whole claim, or raise `LeaseLost`.
+    """Extend the leases of all entries of the claim, or raise `LeaseLost`.
 
-    One that a session lease keeps alive is only looked at: it ends when that does.
+    A claim under a session lease is only checked: it expires with the session lease.
     """
     jobs = await lock_held(tx, [one.lease for one in claim.claims])
     now = await tx.now()
     extended = [
         transitions.heartbeat(held_job(jobs, one.lease), one.lease, lease_ms, now)
         if claim.generation is None
-        else _looked_at(held_job(jobs, one.lease), one.lease, now)
+        else _check_held(held_job(jobs, one.lease), one.lease, now)
         for one in claim.claims
     ]
     if claim.generation is None:
@@ -39,40 +39,40 @@ async def heartbeat_session(tx: Transaction, claim: SessionClaim, lease_ms: int)
     return Renewal(datetime_of(until_ms), any(job.cancel_requested for job in extended))
 
 
-def _looked_at(job: Job, lease: Lease, now: Now) -> Job:
+def _check_held(job: Job, lease: Lease, now: Now) -> Job:
     transitions.check_fence(job, lease, now)
     return job
 
 
 async def settle_session(tx: Transaction, claim: SessionClaim, outcomes: Sequence[CheckedOutcome]) -> list[Job]:
-    """Settle every entry of the claim with its outcome, and return what that leaves of each, in order."""
+    """Settle every entry of the claim with its outcome, and return the settled entries, in order."""
     routing = await tx.routing()
     claims = claim.claims
     await lock_matches(tx, claims, [new for checked in outcomes for new in checked.follow_ups])
     jobs = await tx.refresh(claims)
     now = await tx.now()
-    # The same for all: what failed together waits for as long, and comes back together.
+    # One random number for all: entries that fail together are retried at the same time.
     chance = tx.random()
-    steps: list[Transition] = []
+    decided: list[Transition] = []
     try:
         for one, checked in zip(claims, outcomes, strict=True):
-            steps.append(transitions.settle(held_job(jobs, one.lease), one.lease, checked, now, chance))
+            decided.append(transitions.settle(held_job(jobs, one.lease), one.lease, checked, now, chance))
     except LeaseLost:
-        again = await _settled_before(tx, jobs, claim, outcomes)
-        if again is None:
+        duplicate = await _find_duplicate(tx, jobs, claim, outcomes)
+        if duplicate is None:
             raise
-        return again
-    settled = await apply_transitions(tx, routing, steps, now)
+        return duplicate
+    settled = await apply_transitions(tx, routing, decided, now)
     for job, checked in zip(settled, outcomes, strict=True):
         await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
         await write_artifacts(tx, job, checked.artifacts, now)
     return settled
 
 
-async def _settled_before(
+async def _find_duplicate(
     tx: Transaction, jobs: dict[int, Job], claim: SessionClaim, outcomes: Sequence[CheckedOutcome]
 ) -> list[Job] | None:
-    """Return the entries if this very settlement of all of them was taken already."""
+    """Return the entries if all of them are already settled with the same outcomes."""
     found: list[Job] = []
     for one, checked in zip(claim.claims, outcomes, strict=True):
         job = await find_duplicate_settlement(tx, jobs.get(one.job.seq), one.lease, checked)
@@ -83,7 +83,7 @@ async def _settled_before(
 
 
 async def cancel_waiting(tx: Transaction, tenant: str, name: str, after: int) -> tuple[list[str], int | None]:
-    """Cancel a bite of the session's entries that nobody has in hand; return their ids and where to go on."""
+    """Cancel a chunk of the session's waiting entries; return their ids and where to continue, None at the end."""
     routing = await tx.routing()
     number = await tx.session_number(tenant, name)
     seqs = [] if number is None else await tx.session_waiting(number, after, limits.CHUNK)
@@ -92,6 +92,6 @@ async def cancel_waiting(tx: Transaction, tenant: str, name: str, after: int) ->
     found = await tx.jobs_by_seq(seqs)
     now = await tx.now()
     waiting = [job for job in found if job.state in WAITING]
-    steps = [step for job in waiting if (step := transitions.cancel(job, force=False, now=now)) is not None]
-    cancelled = await apply_transitions(tx, routing, steps, now)
+    decided = [transitions.cancel(job, force=False, now=now) for job in waiting]
+    cancelled = await apply_transitions(tx, routing, [one for one in decided if one is not None], now)
     return [job.id for job in cancelled], seqs[-1] if len(seqs) == limits.CHUNK else None

@@ -1,8 +1,7 @@
-"""Sessions' rows: finding and locking them, and keeping true which head each of them offers.
+"""Sessions: locking them, choosing entries for a claim, and maintaining the head of each session.
 
-A head is on offer while an idle claim by anybody could take it: nothing of the session runs, nobody is its runtime,
-and what leads its line is ready. Whatever moves an entry has `refresh_sessions` derive the heads of its sessions
-anew.
+A session has a head while a claim of any session could take it: no entry is running, no runtime holds a session
+lease, and the first entry in line is ready. Every operation that changes entries calls `refresh_sessions`.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _FIRST = Wanted("next", "idle", 1)
 
 
 async def lock_free_sessions(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
-    """Leave out entries whose session somebody else has in hand, and lock the sessions of the others.
+    """Lock the sessions of *jobs* that are not locked; return the jobs without entries of locked sessions.
 
-    For whoever tidies up: a claim of something quite different must not wait for a session.
+    Maintenance uses this so that a claim does not wait for an unrelated session.
     """
     numbers = sessions_of(jobs)
     if not numbers:
@@ -42,7 +41,7 @@ async def lock_free_sessions(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
 
 
 def sessions_of(jobs: Iterable[Job]) -> list[int]:
-    """Return the numbers of the sessions that these jobs are entries of, in order."""
+    """Return the session numbers of the jobs that are session entries, sorted."""
     return sorted({job.session_number for job in jobs if job.session_number is not None})
 
 
@@ -57,46 +56,46 @@ def route_by_number(routing: RoutingTable, number: int) -> Route:
 # --- the line ------------------------------------------------------------------------------------------------------
 
 
-def candidate_of(routing: RoutingTable, row: LineRow, welcome: Collection[int] | None) -> SessionCandidate:
-    """Return a row of a session's line as the selection sees it; *welcome* has the routes a claimer may take."""
+def candidate_of(routing: RoutingTable, row: LineRow, accepted: Collection[int] | None) -> SessionCandidate:
+    """Return a row of a session's line as a candidate; *accepted* has the claim's routes, None for all."""
     seq, enqueue_seq, state, epoch, route, entry_json = row
     key = route_by_number(routing, route).key
     standing = standing_of(
         state,
         epoch,
-        welcome=welcome is None or route in welcome,
+        welcome=accepted is None or route in accepted,
         skips=routing.lane(key.lane).backoff == "skip",
     )
     return candidate(Place(seq, enqueue_seq, route), standing, SessionEntry.from_json(entry_json), key.kind)
 
 
 async def choose_from_line(
-    tx: Transaction, routing: RoutingTable, session: int, wanted: Wanted, welcome: Collection[int] | None
+    tx: Transaction, routing: RoutingTable, session: int, wanted: Wanted, accepted: Collection[int] | None
 ) -> Choice:
-    """Return the run that a claim takes of a session's line, reading on as long as that could make it longer."""
+    """Return the entries that a claim takes; read the session's line until the choice is complete."""
     page = wanted.limit + limits.SESSION_SCAN_SURPLUS
-    met: list[SessionCandidate] = []
+    candidates: list[SessionCandidate] = []
     after = 0
     while True:
         rows = await tx.session_line(session, after, page)
-        met += [candidate_of(routing, row, welcome) for row in rows]
-        choice = choose_run(met, wanted)
+        candidates += [candidate_of(routing, row, accepted) for row in rows]
+        choice = choose_run(candidates, wanted)
         if choice.complete or len(rows) < page:
             return choice
-        # What was stepped over is not looked at again.
-        met, after = list(choice.run), met[-1].enqueue_seq
+        # Skipped entries are not read again.
+        candidates, after = list(choice.run), candidates[-1].enqueue_seq
 
 
 # --- heads ---------------------------------------------------------------------------------------------------------
 
 
 async def refresh_sessions(tx: Transaction, routing: RoutingTable, numbers: Collection[int], now: Now) -> None:
-    """Lock these sessions and write which head each offers now, where that has changed."""
+    """Lock these sessions and write their heads that have changed."""
     await refresh_heads(tx, routing, await tx.sessions_by_number(sorted(numbers)), now)
 
 
 async def refresh_heads(tx: Transaction, routing: RoutingTable, sessions: Sequence[Session], now: Now) -> None:
-    """Write which head each of these locked sessions offers now, where that has changed, and wake who may take it."""
+    """Write the heads of these locked sessions that have changed, and notify claimers."""
     if not sessions:
         return
     fronts = await tx.session_fronts([session.number for session in sessions])
@@ -119,7 +118,7 @@ async def refresh_heads(tx: Transaction, routing: RoutingTable, sessions: Sequen
 
 
 async def _head(tx: Transaction, routing: RoutingTable, session: Session, front: LineRow) -> Head:
-    """Return the head of a session's line, of which *front* comes first."""
+    """Return the head of a session whose line begins with *front*."""
     first = candidate_of(routing, front, None)
     if first.standing == "passed":
         choice = await choose_from_line(tx, routing, session.number, _FIRST, None)
@@ -127,6 +126,6 @@ async def _head(tx: Transaction, routing: RoutingTable, session: Session, front:
         choice = choose_run([first], _FIRST)
     if not choice.run:
         return NO_HEAD
-    [leading] = choice.run
-    turn = routing.lane(route_by_number(routing, leading.route).key.lane).fair_key_of(session.tenant)
-    return Head(leading.route, leading.work_class, turn, leading.seq)
+    [head] = choice.run
+    fair_key = routing.lane(route_by_number(routing, head.route).key.lane).fair_key_of(session.tenant)
+    return Head(head.route, head.work_class, fair_key, head.seq)
