@@ -7,7 +7,7 @@ from tests.cli.conftest import Cli
 # What stays inside: secrets, digests, places in the order, and the lease clock, which is no wall time.
 INTERNAL = {
     "seq",
-    "claim_place",
+    "claim_index",
     "fair_key",
     "lease_token",
     "lease_until_ms",

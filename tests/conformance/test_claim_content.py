@@ -15,7 +15,7 @@ from tests.support.stores import Harness
 def assert_as_stored(queue: Queue, limit: int = 100, **words: object) -> int:
     claims = queue.claim_many(limit=limit, **words)  # type: ignore[arg-type]  # each test gives words of a claim
     assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
-    assert [claim.job.claim_place for claim in claims] == list(range(len(claims)))
+    assert [claim.job.claim_index for claim in claims] == list(range(len(claims)))
     return len(claims)
 
 

@@ -189,7 +189,7 @@ class TestReadsBesideTransactions:
         self, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pool, "_SIZE", 1)
-        monkeypatch.setattr(pool, "_PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(pool, "_TIMEOUT_SECONDS", 0.05)
         with queue.transaction() as tx:
             tx.enqueue("mail")
             with pytest.raises(StoreBusy, match="all 1 connections"):

@@ -143,7 +143,7 @@ def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: 
     store = PostgresStore(url, schema=new_schema)
     queue, listener = queue_on(store), SyncListener()
     queue.migrate()
-    store.hub.add(lane_topic("default"), listener)
+    store.notifier.add(lane_topic("default"), listener)
     assert run_sync(listener.wait(30)) < 30, "listening did not take effect"
     with psycopg.connect(url) as own:
         queue.within(own).enqueue("mail")
@@ -152,7 +152,7 @@ def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: 
         queue.within(own).enqueue("mail")
         own.commit()
         assert run_sync(listener.wait(30)) < 30, "nobody was woken"
-    store.hub.remove(lane_topic("default"), listener)
+    store.notifier.remove(lane_topic("default"), listener)
     queue.close()
 
 

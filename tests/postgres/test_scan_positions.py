@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Done
-from holdfast.storage.postgres.scan_positions import PastMoments, ScanPositions
+from holdfast.storage.postgres.scan_positions import DueWatermarks, ScanPositions
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.clock import ManualClock
 from tests.support.job_states import claimed
@@ -123,7 +123,7 @@ def test_a_claim_does_not_walk_through_the_leases_of_settled_jobs(
 def test_without_a_memory_of_moments_a_claim_would_walk_through_all_of_them(
     expired: ManualClock, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PastMoments, "lows", lambda _moments, whole: {"wall_low": -1, "lease_low": -1})
+    monkeypatch.setattr(DueWatermarks, "start_times", lambda _watermarks, thorough: {"wall_low": -1, "lease_low": -1})
     assert read_by_second(url, schema, RUNNING, expired) > 1_000
 
 

@@ -334,7 +334,7 @@ class TestWaitingForTheWriter:
 class TestLoopsThatEnd:
     @pytest.fixture(autouse=True)
     def quick_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(event_loops, "_LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(event_loops, "_POLL_SECONDS", 0.01)
 
     @staticmethod
     def leave_open(queue: holdfast.AsyncQueue) -> asyncio.Task[None]:

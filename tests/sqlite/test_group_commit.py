@@ -359,12 +359,12 @@ class TestStoppedLeaders:
     ) -> None:
         queue.enqueue_many([{"kind": "mail"} for _ in range(20)])
         rude = _Rude(error)
-        watch.store.hub.add(lane_topic("default"), rude)
+        watch.store.notifier.add(lane_topic("default"), rude)
         # The leader's enqueue brings the signal on which the listener fails; the others claim.
         works: list[Callable[[], Any]] = [enqueue(queue, "first")]
         works += [lambda: queue.claim_many(limit=1)] * 4
         answers = gathered(watch, works)
-        watch.store.hub.remove(lane_topic("default"), rude)
+        watch.store.notifier.remove(lane_topic("default"), rude)
         claims = [claim for answer in answers[1:] for claim in answer]
         assert len(claims) == 4
         assert queue.counts()["running"] == 4
@@ -413,13 +413,13 @@ class TestInterrupts:
                 """Interrupt the one who waits between being chosen and being told."""
                 interrupt()
                 interrupted.wait(1)
-                ticket.ring()
+                ticket.wake()
 
             # A transaction is not taken into a group: it is handed the lead.
             watch.gather(1)
             leading = in_background(enqueue(queue, "leading"))
             wait_until(lambda: watch.store._writer._queue.leader is not None)
-            monkeypatch.setattr(writer_queue.Ticket, "summon", summon_slowly)
+            monkeypatch.setattr(writer_queue.Ticket, "wake_to_lead", summon_slowly)
             with pytest.raises(KeyboardInterrupt), queue.transaction():
                 raise AssertionError("the interrupt did not come")
             monkeypatch.undo()

@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> str:
 def test_all_who_open_the_file_in_one_boot_share_the_lease_clock(path: str) -> None:
     holdfast.connect(path).migrate()
     connection = sqlite3.connect(path)
-    first, second = clock.known_clock(connection), clock.known_clock(connection)
+    first, second = clock.stored_clock(connection), clock.stored_clock(connection)
     assert first is not None
     assert second is not None
     assert second.now().lease_ms - first.now().lease_ms < 1000

@@ -32,26 +32,26 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def side(path: str) -> Iterator[LockFile]:
-    side = LockFile(path)
-    yield side
-    side.close()
+def lock_file(path: str) -> Iterator[LockFile]:
+    lock_file = LockFile(path)
+    yield lock_file
+    lock_file.close()
 
 
 # --- what the other processes do -----------------------------------------------------------------------------------
 
 
 def hold_gate(pipe: Connection, path: str) -> None:
-    side = LockFile(path)
-    side.lock(PATIENCE_SECONDS)
+    lock_file = LockFile(path)
+    lock_file.lock(PATIENCE_SECONDS)
     say(pipe, "held")
-    side.unlock()
+    lock_file.unlock()
     say(pipe, "free")
 
 
 def hold_gate_and_fork(pipe: Connection, path: str) -> None:
-    side = LockFile(path)
-    side.lock(PATIENCE_SECONDS)
+    lock_file = LockFile(path)
+    lock_file.lock(PATIENCE_SECONDS)
     child = os.fork()
     if child == 0:
         signal.pause()
@@ -66,23 +66,23 @@ def hold_transaction(pipe: Connection, path: str) -> None:
 
 def add_behind_gate(pipe: Connection, path: str, tally: str, rounds: int) -> None:
     """Add to a number in a file in a way that loses additions if two do it at once."""
-    side, number = LockFile(path), Path(tally)
+    lock_file, number = LockFile(path), Path(tally)
     say(pipe)
     for _ in range(rounds):
-        side.lock(PATIENCE_SECONDS)
+        lock_file.lock(PATIENCE_SECONDS)
         number.write_text(str(int(number.read_text()) + 1))
-        side.unlock()
+        lock_file.unlock()
     pipe.send("done")
 
 
 def pass_until_told(pipe: Connection, path: str) -> None:
     """Pass the gate again and again until told to end, then say how often it did."""
-    side, passed = LockFile(path), 0
+    lock_file, passed = LockFile(path), 0
     say(pipe)
     while not pipe.poll():
-        side.lock(PATIENCE_SECONDS)
+        lock_file.lock(PATIENCE_SECONDS)
         passed += 1
-        side.unlock()
+        lock_file.unlock()
     pipe.send(passed)
 
 
@@ -121,15 +121,15 @@ class TestExclusive:
             child.kill()
         assert tally.read_text() == "1200"
 
-    def test_two_openings_in_one_process_exclude_each_other(self, path: str, side: LockFile) -> None:
-        side.lock(SOON)
+    def test_two_openings_in_one_process_exclude_each_other(self, path: str, lock_file: LockFile) -> None:
+        lock_file.lock(SOON)
         assert not gate_is_free(path)
-        side.unlock()
+        lock_file.unlock()
         assert gate_is_free(path)
 
-    def test_who_waits_gets_it_when_it_is_let_go(self, path: str, side: LockFile) -> None:
+    def test_who_waits_gets_it_when_it_is_let_go(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
-            waiting = in_background(side.lock, PATIENCE_SECONDS)
+            waiting = in_background(lock_file.lock, PATIENCE_SECONDS)
             holder.tell("let go")
             assert holder.hear() == "free"
             waiting.result(PATIENCE_SECONDS)
@@ -154,55 +154,59 @@ class TestExclusive:
 
 
 class TestPatience:
-    def test_a_gate_held_for_too_long_is_told_and_can_be_asked_for_again(self, path: str, side: LockFile) -> None:
+    def test_a_gate_held_for_too_long_is_told_and_can_be_asked_for_again(
+        self, path: str, lock_file: LockFile
+    ) -> None:
         with held_elsewhere(path) as holder:
             for _ in range(3):
                 with pytest.raises(StoreBusy, match="try again"):
-                    side.lock(SOON)
+                    lock_file.lock(SOON)
             holder.tell("let go")
             assert holder.hear() == "free"
-            side.lock(PATIENCE_SECONDS)
+            lock_file.lock(PATIENCE_SECONDS)
             assert not gate_is_free(path)
-            side.unlock()
+            lock_file.unlock()
             assert gate_is_free(path)
 
-    def test_a_request_that_was_given_up_does_not_keep_the_gate(self, path: str, side: LockFile) -> None:
+    def test_a_request_that_was_given_up_does_not_keep_the_gate(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(StoreBusy):
-                side.lock(SOON)
+                lock_file.lock(SOON)
             holder.tell("let go")
             assert holder.hear() == "free"
             assert comes_free(path)
 
-    def test_a_request_that_was_given_up_serves_the_next_one(self, path: str, side: LockFile) -> None:
+    def test_a_request_that_was_given_up_serves_the_next_one(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(StoreBusy):
-                side.lock(SOON)
-            waiting = in_background(side.lock, PATIENCE_SECONDS)
+                lock_file.lock(SOON)
+            waiting = in_background(lock_file.lock, PATIENCE_SECONDS)
             holder.tell("let go")
             assert holder.hear() == "free"
             waiting.result(PATIENCE_SECONDS)
 
-    def test_locking_and_giving_up_again_and_again_never_leaves_it_locked(self, path: str, side: LockFile) -> None:
+    def test_locking_and_giving_up_again_and_again_never_leaves_it_locked(
+        self, path: str, lock_file: LockFile
+    ) -> None:
         other = LockFile(path)
         for round_ in range(200):
             other.lock(PATIENCE_SECONDS)
             releasing = in_background(other.unlock)
             try:
                 # Lengths around the moment of release, so that grant and giving up meet.
-                side.lock(0.0001 * (round_ % 5))
+                lock_file.lock(0.0001 * (round_ % 5))
             except StoreBusy:
                 pass
             else:
-                side.unlock()
+                lock_file.unlock()
             releasing.result(PATIENCE_SECONDS)
         other.lock(PATIENCE_SECONDS)
         other.close()
 
-    def test_an_interrupted_wait_does_not_keep_the_gate(self, path: str, side: LockFile) -> None:
+    def test_an_interrupted_wait_does_not_keep_the_gate(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(KeyboardInterrupt), interrupted_once_waiting():
-                side.lock(PATIENCE_SECONDS)
+                lock_file.lock(PATIENCE_SECONDS)
             holder.tell("let go")
             assert holder.hear() == "free"
             assert comes_free(path)
@@ -260,18 +264,20 @@ def interrupted_once_waiting() -> Iterator[None]:
 
 
 class TestHoldersThatFallSilent:
-    def test_a_killed_holder_frees_the_gate(self, path: str, side: LockFile) -> None:
+    def test_a_killed_holder_frees_the_gate(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             assert not gate_is_free(path)
             holder.kill()
-            side.lock(PATIENCE_SECONDS)
+            lock_file.lock(PATIENCE_SECONDS)
 
-    def test_a_killed_holder_frees_the_gate_though_its_forked_child_lives(self, path: str, side: LockFile) -> None:
+    def test_a_killed_holder_frees_the_gate_though_its_forked_child_lives(
+        self, path: str, lock_file: LockFile
+    ) -> None:
         with Child(hold_gate_and_fork, path) as holder:
             orphan = holder.hear()
             try:
                 holder.kill()
-                side.lock(1)
+                lock_file.lock(1)
             finally:
                 os.kill(orphan, signal.SIGKILL)
 
@@ -386,31 +392,31 @@ def _visit_as(user: int, group: int, path: str) -> int:
 
 
 def ring_when_told(pipe: Connection, path: str, topic: str) -> None:
-    side = LockFile(path)
+    lock_file = LockFile(path)
     say(pipe)
-    side.ring([topic])
+    lock_file.notify([topic])
     say(pipe)
 
 
 class TestCounters:
-    def test_a_ring_in_another_process_raises_the_counter_here(self, path: str, side: LockFile) -> None:
+    def test_a_ring_in_another_process_raises_the_counter_here(self, path: str, lock_file: LockFile) -> None:
         with Child(ring_when_told, path, "job:a") as ringer:
             ringer.hear()
-            before = side.count("job:a")
+            before = lock_file.count("job:a")
             ringer.tell()
             ringer.hear()
-            assert side.count("job:a") == before + 1
-            assert side.count("job:b") == 0
+            assert lock_file.count("job:a") == before + 1
+            assert lock_file.count("job:b") == 0
 
-    def test_a_counter_at_its_end_starts_anew(self, side: LockFile) -> None:
-        side._slots[:] = memoryview(b"\xff" * 4096 * 8).cast("Q")
-        side.ring(["job:a"])
-        assert side.count("job:a") == 0
+    def test_a_counter_at_its_end_starts_anew(self, lock_file: LockFile) -> None:
+        lock_file._slots[:] = memoryview(b"\xff" * 4096 * 8).cast("Q")
+        lock_file.notify(["job:a"])
+        assert lock_file.count("job:a") == 0
 
-    def test_a_deleted_file_still_counts_for_those_who_have_it_open(self, path: str, side: LockFile) -> None:
-        Path(side.path).unlink()
-        side.ring(["job:a"])
-        assert side.count("job:a") == 1
+    def test_a_deleted_file_still_counts_for_those_who_have_it_open(self, path: str, lock_file: LockFile) -> None:
+        Path(lock_file.path).unlink()
+        lock_file.notify(["job:a"])
+        assert lock_file.count("job:a") == 1
         fresh = LockFile(path)
         assert fresh.count("job:a") == 0
         fresh.close()

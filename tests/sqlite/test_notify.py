@@ -21,7 +21,7 @@ from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.storage.notifications import SyncListener
 from holdfast.storage.sqlite import notify
 from holdfast.storage.sqlite.lock_file import LockFile
-from holdfast.storage.sqlite.notify import FileNotifier, hub_of
+from holdfast.storage.sqlite.notify import FileNotifier, notifier_for
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.transaction import run_sync
 from tests.chaos.processes import PATIENCE_SECONDS, Child, say
@@ -179,82 +179,86 @@ class TestAcrossProcesses:
 
 
 @pytest.fixture
-def hub(path: str) -> Iterator[FileNotifier]:
+def notifier(path: str) -> Iterator[FileNotifier]:
     LockFile(path).close()
-    hub = hub_of(path)
-    yield hub
-    hub._listeners.clear()
+    notifier = notifier_for(path)
+    yield notifier
+    notifier._listeners.clear()
 
 
 class TestTheWatcher:
-    def test_it_ends_after_the_last_listener_and_lets_go_of_its_files(self, hub: FileNotifier, path: str) -> None:
+    def test_it_ends_after_the_last_listener_and_lets_go_of_its_files(
+        self, notifier: FileNotifier, path: str
+    ) -> None:
         first, second = SyncListener(), SyncListener()
-        hub.add("a", first)
-        hub.add("b", second)
+        notifier.add("a", first)
+        notifier.add("b", second)
         assert len(watchers()) == 1
-        hub.remove("a", first)
-        hub.remove("b", second)
+        notifier.remove("a", first)
+        notifier.remove("b", second)
         wait_until(lambda: not watchers())
         opened = [str(number.readlink()) for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
         assert [name for name in opened if name.startswith(path)] == []
 
-    def test_it_stays_while_anybody_listens(self, hub: FileNotifier, path: str) -> None:
+    def test_it_stays_while_anybody_listens(self, notifier: FileNotifier, path: str) -> None:
         listener = SyncListener()
-        hub.add("a", listener)
+        notifier.add("a", listener)
         [watcher] = watchers()
-        side = LockFile(path)
+        lock_file = LockFile(path)
         watcher.join(0.5)  # much longer than it lingers
-        side.ring(["a"])
+        lock_file.notify(["a"])
         assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
-        hub.remove("a", listener)
-        side.close()
+        notifier.remove("a", listener)
+        lock_file.close()
 
     def test_who_comes_while_it_is_ending_is_not_missed(
-        self, hub: FileNotifier, path: str, monkeypatch: pytest.MonkeyPatch
+        self, notifier: FileNotifier, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(notify, "_LINGER_SECONDS", 0.002)
-        side = LockFile(path)
+        lock_file = LockFile(path)
         for round_ in range(300):
             listener = SyncListener()
-            hub.add(f"topic-{round_ % 3}", listener)
-            side.ring([f"topic-{round_ % 3}"])
+            notifier.add(f"topic-{round_ % 3}", listener)
+            lock_file.notify([f"topic-{round_ % 3}"])
             assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
-            hub.remove(f"topic-{round_ % 3}", listener)
+            notifier.remove(f"topic-{round_ % 3}", listener)
             time.sleep(0.0005 * (round_ % 10))  # around the moment in which the watcher ends
-        side.close()
+        lock_file.close()
 
-    def test_listeners_that_come_and_go_in_many_threads_are_all_woken(self, hub: FileNotifier, path: str) -> None:
-        side, gate = LockFile(path), threading.Lock()
+    def test_listeners_that_come_and_go_in_many_threads_are_all_woken(
+        self, notifier: FileNotifier, path: str
+    ) -> None:
+        lock_file, gate = LockFile(path), threading.Lock()
 
         def live(topic: str) -> int:
             for _ in range(30):
                 listener = SyncListener()
-                hub.add(topic, listener)
+                notifier.add(topic, listener)
                 with gate:
-                    side.ring([topic])
+                    lock_file.notify([topic])
                 assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
-                hub.remove(topic, listener)
+                notifier.remove(topic, listener)
             return 30
 
         lives = [in_background(live, f"topic-{n}") for n in range(16)]
         assert [answer.result(PATIENCE_SECONDS) for answer in lives] == [30] * 16
-        side.close()
+        lock_file.close()
 
 
 def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(path: str) -> None:
-    hub, listener = hub_of(path), SyncListener()
-    hub.add("a", listener)
+    notifier, listener = notifier_for(path), SyncListener()
+    notifier.add("a", listener)
     assert watchers() == []
     assert not Path(f"{path}-holdfast").exists()
     with holdfast.connect(path) as queue:
         queue.migrate()
     assert len(watchers()) == 1
-    side = LockFile(path)
+    lock_file = LockFile(path)
     run_sync(listener.wait(0))  # it may have been woken when the watcher started
-    side.ring(["a"])
+    lock_file.notify(["a"])
     assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
-    hub.remove("a", listener)
-    side.close()
+    notifier.remove("a", listener)
+    lock_file.close()
 
 
 # --- without a bell ------------------------------------------------------------------------------------------------

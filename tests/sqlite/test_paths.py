@@ -54,12 +54,12 @@ class TestARelativePath:
         queue.close()
         queue.enqueue("mail", job_id="reopened")
         assert in_child(lambda: queue.enqueue("mail", job_id="forked")) == 0
-        twin, address = queue.store.twin(), queue.store.address()
+        clone, address = queue.store.clone(), queue.store.address()
         assert address is not None
-        for other in (twin, store_at(address)):
+        for other in (clone, store_at(address)):
             assert {job.id for job in queue_on(other).jobs()} >= {"written", "reopened", "forked"}
             other.close()
-        assert queue.store.hub is store_at(address).hub
+        assert queue.store.notifier is store_at(address).notifier
         queue.close()
         assert names(elsewhere) == []
 
@@ -97,7 +97,7 @@ class TestSymbolicLinks:
         direct, linked = (holdfast.connect(tmp_path / name) for name in ("real/jobs.db", "link.db"))
         linked.enqueue("mail")
         assert direct.counts() == {"ready": 1}
-        assert direct.store.hub is linked.store.hub
+        assert direct.store.notifier is linked.store.notifier
         assert names(tmp_path) == ["folder", "link.db", "real"]
         assert {"jobs.db", "jobs.db-holdfast"} <= set(names(tmp_path / "real"))
         direct.close()

@@ -21,7 +21,7 @@ from tests.chaos.processes import Child, say
 SHORTENED = 1 << 20
 BODY = {"body": "x" * 20_000}
 # How many commits may pass before somebody looks at the length of the log.
-LOOKS = getattr(writer, "_COMMITS_BETWEEN_LOOKS", 1)
+LOOKS = getattr(writer, "_COMMITS_BETWEEN_CHECKS", 1)
 
 
 @pytest.fixture

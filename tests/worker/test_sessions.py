@@ -289,7 +289,7 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
     class Late:
         """Runs what it is given, and lets the turn run out of time before it answers."""
 
-        hub = queue.store.hub
+        notifier = queue.store.notifier
 
         def write(self, operation: Any, plain: Any = None) -> Any:
             answer = queue.store.write(operation, plain)

@@ -352,4 +352,4 @@ def test_a_worker_that_has_stopped_listens_to_nothing(queue: Queue) -> None:
     with at_work(queue):
         ended(queue, made.id)
 
-    assert queue.store.hub.topics() == set()
+    assert queue.store.notifier.topics() == set()

@@ -196,7 +196,7 @@ def _worker(queue: AnyQueue, target: str, options: dict[str, Any]) -> Worker:
 
 
 def _refuse_unshared(queue: AnyQueue) -> None:
-    if queue.store.twin() is queue.store:
+    if queue.store.clone() is queue.store:
         raise CommandError("processes cannot share an in-memory queue", hint="leave out --processes")
 
 

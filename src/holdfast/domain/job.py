@@ -60,7 +60,7 @@ class Job(NamedTuple):
     lease_token: str | None
     lease_until_ms: int | None
     """When the lease expires, by the store's lease clock."""
-    claim_place: int | None
+    claim_index: int | None
     """Its index among the jobs that the newest claim took."""
     started_at_ms: int | None
     outcome: AttemptOutcome | None
@@ -164,13 +164,13 @@ class Job(NamedTuple):
         incarnation: str,
         lease_token: str,
         lease_until_ms: int,
-        claim_place: int,
+        claim_index: int,
         now_ms: int,
         acknowledged: bool = True,
     ) -> Job:
         """Return the job with a new attempt running, of which nothing is known yet but who holds it."""
         unacknowledged = 0 if acknowledged else self.unacknowledged + 1
-        holder = (worker, incarnation, lease_token, lease_until_ms, claim_place, now_ms)
+        holder = (worker, incarnation, lease_token, lease_until_ms, claim_index, now_ms)
         attempt = (*holder, None, None, None, None, unacknowledged)
         # By place, as this is done once for every claim: what was known of an earlier attempt stands in one run.
         known, between, rest = self[3:_ATTEMPT], self[_ATTEMPT + 1 : _EPOCH], self[_UNACKNOWLEDGED + 1 :]

@@ -333,7 +333,7 @@ def new_job(admission: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
         None,  # incarnation
         None,  # lease_token
         None,  # lease_until_ms
-        None,  # claim_place
+        None,  # claim_index
         None,  # started_at_ms
         None,  # outcome
         None,  # settle_digest

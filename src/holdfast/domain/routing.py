@@ -43,7 +43,7 @@ class RouteKey(NamedTuple):
     lane: str
     kind: str
     requires_json: str
-    placed: bool
+    has_affinity: bool
     """Whether jobs on it name an affinity."""
     session: bool = False
     """Whether jobs on it are entries of sessions, which plain claims never ask for."""
@@ -66,7 +66,7 @@ class RoutingTable:
         self.routes = {route.key: route for route in routes}
         self.by_number = {route.number: route for route in self.routes.values()}
         self.retired = frozenset(retired)
-        self.loud = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
+        self.recorded_lanes = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
         """The lanes that ask for every transition to be recorded."""
         self._known = dict(self.lanes)
         self._serving: dict[tuple[object, ...], list[Route]] = {}

@@ -81,7 +81,7 @@ def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Transition:
         incarnation=request.incarnation,
         lease_token=request.lease_token,
         lease_until_ms=now.lease_ms + request.lease_ms,
-        claim_place=place,
+        claim_index=place,
         now_ms=now.wall_ms,
         acknowledged=place < request.acknowledged,
     )

@@ -100,7 +100,7 @@ async def undo_claims(tx: Transaction, claims: Sequence[Claim]) -> None:
 
 async def seconds_to_next_change(tx: Transaction) -> float:
     """Return the seconds until the next job is due or the next lease expires; infinite if there is none."""
-    due_at_ms, lease_until_ms = await tx.next_moments()
+    due_at_ms, lease_until_ms = await tx.next_times()
     now = await tx.now()
     waits = [
         at_ms - now_ms
@@ -120,7 +120,7 @@ async def _take(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -
     while routes and len(taken) < request.limit:
         # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
         limit = 1 if preference.expired else request.limit - len(taken)
-        ready = ReadyRequest(request, preference, routes, limit, len(taken), routing.loud)
+        ready = ReadyRequest(request, preference, routes, limit, len(taken), routing.recorded_lanes)
         selection = await tx.select_ready(ready)
         if selection is not None and not selection.jobs:
             # The next job has an affinity that the claim may not add.

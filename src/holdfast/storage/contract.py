@@ -41,7 +41,7 @@ def cursor_of(position: EventPosition) -> str:
     return f"e2-{transaction}-{number}" if transaction else f"e1-{number}"
 
 
-class Met(NamedTuple):
+class JobMatch(NamedTuple):
     """A dedupe key, id or number by which a call may match an existing job that other calls lock too."""
 
     key: DedupeKey | None = None
@@ -68,9 +68,9 @@ class ReadyRequest(NamedTuple):
     preference: Preference
     routes: list[Route]
     limit: int
-    place: int
+    first_index: int
     """The index of the first selected job within the claim."""
-    loud: frozenset[str]
+    recorded_lanes: frozenset[str]
     """The lanes in which a claim is recorded as an event."""
 
 
@@ -85,7 +85,7 @@ class ReadyJobs(NamedTuple):
     """When the engine leased the jobs, if it leases while it selects; None if they are still ready."""
 
 
-class NextMoments(NamedTuple):
+class NextTimes(NamedTuple):
     """When the next scheduled job becomes due and the next lease expires, if any."""
 
     due_at_ms: int | None
@@ -192,8 +192,8 @@ class Transaction(ABC):
         """Return the dedupe keys of the jobs with these ids. No lock is taken: a key never changes."""
 
     @abstractmethod
-    async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
-        """Lock the jobs that *met* matches, in order of their numbers, and return them."""
+    async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[Job]:
+        """Lock the jobs that match *matches*, in order of their numbers, and return them."""
 
     @abstractmethod
     async def insert_jobs(self, jobs: Sequence[tuple[Route, Job]]) -> None:
@@ -221,7 +221,7 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    async def select_ready(self, wanted: ReadyRequest) -> ReadyJobs | None:
+    async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Lock ready jobs in claim order, and lease them if the engine does both at once; None if there are none."""
 
     @abstractmethod
@@ -275,7 +275,7 @@ class Transaction(ABC):
         """Return waiting jobs that have passed their deadline."""
 
     @abstractmethod
-    async def next_moments(self) -> NextMoments:
+    async def next_times(self) -> NextTimes:
         """Return when the next maintenance is due."""
 
     @abstractmethod
@@ -285,14 +285,16 @@ class Transaction(ABC):
     # --- transitions ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def apply(self, steps: Sequence[Transition], now: Now) -> None:
+    async def apply(self, transitions: Sequence[Transition], now: Now) -> None:
         """Write decided transitions, their history and their events; raise `OvertakenError` if a job changed since.
 
         The event of a transition is appended to the log if the job's event count has changed.
         """
 
     @abstractmethod
-    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
+    async def finish_held(
+        self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
+    ) -> dict[int, Transition]:
         """Finish jobs whose lease is held as done, in a plain form; return the transitions by job number.
 
         The full form settles the jobs that are missing from the result. An engine without a plain form returns none.
@@ -350,7 +352,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def list_jobs(
-        self, wanted: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
+        self, job_filter: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
     ) -> list[Job]:
         """Return jobs below a position, newest first, without locking them."""
 
@@ -363,7 +365,7 @@ class Transaction(ABC):
         """Return the number of jobs by one property."""
 
     @abstractmethod
-    async def tally_jobs(self, wanted: JobFilter, now: Now) -> list[Tally]:
+    async def tally_jobs(self, job_filter: JobFilter, now: Now) -> list[Tally]:
         """Return the number of matching jobs by lane, kind and state, in order."""
 
     @abstractmethod
@@ -437,19 +439,19 @@ class Transaction(ABC):
         """Return the workers that reported last, with the number of jobs each holds."""
 
     @abstractmethod
-    async def ready_counts(self, most: int) -> list[tuple[str, str, str, int]]:
-        """Return lane, kind, requirements and the number of ready jobs, counted up to *most*, of each route."""
+    async def ready_counts(self, maximum: int) -> list[tuple[str, str, str, int]]:
+        """Return lane, kind, requirements and the number of ready jobs, counted up to *maximum*, of each route."""
 
     @abstractmethod
     async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
         """Return lane, kind and due time of the first jobs of each route."""
 
     @abstractmethod
-    async def unfinished_counts(self, now: Now, most: int) -> tuple[int, int, int, int, int]:
-        """Return how many jobs are scheduled, blocked, running, expired and suspect, each counted up to *most*."""
+    async def unfinished_counts(self, now: Now, maximum: int) -> tuple[int, int, int, int, int]:
+        """Return how many jobs are scheduled, blocked, running, expired and suspect, each counted up to *maximum*."""
 
     @abstractmethod
-    async def neglected_counts(self, now: Now) -> tuple[int, int, int]:
+    async def problem_counts(self, now: Now) -> tuple[int, int, int]:
         """Return how many leases have expired, how many jobs are suspect, and how many are due but not ready."""
 
     @abstractmethod
@@ -532,18 +534,18 @@ class Transaction(ABC):
 
     @abstractmethod
     async def session_heads(
-        self, places: Sequence[tuple[int, str]], fair_key: str, limit: int
+        self, prefixes: Sequence[tuple[int, str]], fair_key: str, limit: int
     ) -> list[tuple[int, int]]:
         """Return job and session number of the first heads of each (route, work class) of one fairness key."""
 
     @abstractmethod
     async def session_heads_of_tenant(
-        self, places: Sequence[tuple[int, str]], tenant: str, limit: int
+        self, prefixes: Sequence[tuple[int, str]], tenant: str, limit: int
     ) -> list[tuple[int, int]]:
         """Return the same for one tenant in strictly ordered lanes."""
 
     @abstractmethod
-    async def next_session_fair_keys(self, places: Sequence[tuple[int, str]], last: str) -> set[str]:
+    async def next_session_fair_keys(self, prefixes: Sequence[tuple[int, str]], last: str) -> set[str]:
         """Return the fairness keys with heads that follow *last*."""
 
     @abstractmethod

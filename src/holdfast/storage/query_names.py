@@ -129,7 +129,7 @@ SharedQuery: TypeAlias = Literal[
     "session_heads_of_tenant",
     "session_heads_write",
     "session_lease_write",
-    "session_next_moment",
+    "session_next_time",
     "session_number",
     "session_running",
     "session_running_entries",

@@ -94,7 +94,7 @@ class SyncRunner:
     def listen(self, *topics: str) -> Iterator[SyncListener]:
         """Listen to *topics* for the block."""
         listener = SyncListener()
-        with _listening(self._target.hub, topics, listener):
+        with _listening(self._target.notifier, topics, listener):
             yield listener
 
 
@@ -126,7 +126,7 @@ class AsyncRunner:
     def listen(self, *topics: str) -> Iterator[AsyncListener]:
         """Listen to *topics* for the block."""
         listener = AsyncListener()
-        with _listening(self._target.hub, topics, listener):
+        with _listening(self._target.notifier, topics, listener):
             yield listener
 
 
@@ -142,11 +142,11 @@ def run_leasing(runner: SyncRunner, coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def _listening(hub: Notifier, topics: tuple[str, ...], listener: Listener) -> Iterator[None]:
+def _listening(notifier: Notifier, topics: tuple[str, ...], listener: Listener) -> Iterator[None]:
     try:
         for topic in topics:
-            hub.add(topic, listener)
+            notifier.add(topic, listener)
         yield
     finally:
         for topic in topics:
-            hub.remove(topic, listener)
+            notifier.remove(topic, listener)

@@ -36,11 +36,11 @@ class SqlQueries(Transaction):
     async def _jobs(self, name: QueryName, values: Mapping[str, Any]) -> list[Job]:
         return [Job._make(row) for row in await self.query(name, values)]
 
-    async def _change(self, name: QueryName, values: Mapping[str, Any], wanted: int) -> None:
+    async def _change(self, name: QueryName, values: Mapping[str, Any], expected: int) -> None:
         """Run one query for all rows together; raise `OvertakenError` unless it changed as many rows as expected."""
         [[changed]] = await self.query(name, values)
-        if changed != wanted:
-            raise OvertakenError(f"{name} changed {changed} of {wanted} rows")
+        if changed != expected:
+            raise OvertakenError(f"{name} changed {changed} of {expected} rows")
 
     async def _change_rows(self, name: QueryName, rows: Sequence[Row]) -> None:
         """Run one query for each row of values; raise `OvertakenError` unless each changed exactly one row."""

@@ -49,8 +49,8 @@ class SqlRecords(SqlQueries):
 
     async def count_old_events(self, before_ms: int) -> tuple[int, bool]:
         """Return the number of old events at the start of the log, and whether a newer event follows."""
-        [[count, ends]] = await self.query("events_aged", {"before": before_ms})
-        return int(count), bool(ends)
+        [[count, newer_follows]] = await self.query("events_aged", {"before": before_ms})
+        return int(count), bool(newer_follows)
 
     async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
         """Return the positions and timestamps of the oldest events."""
@@ -64,8 +64,8 @@ class SqlRecords(SqlQueries):
 
     async def forget_source_keys(self, before_ms: int, limit: int) -> int:
         """Delete source keys of deleted entries."""
-        [[forgotten]] = await self.query("sources_delete", {"before": before_ms, "limit": limit})
-        return int(forgotten)
+        [[deleted]] = await self.query("sources_delete", {"before": before_ms, "limit": limit})
+        return int(deleted)
 
     async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
         """Store the self-reported status of one start of a worker."""
@@ -96,9 +96,9 @@ class SqlRecords(SqlQueries):
         """Return the workers that reported last."""
         return [_worker(row) for row in await self.query("workers_newest", {"limit": limit})]
 
-    async def ready_counts(self, most: int) -> list[tuple[str, str, str, int]]:
+    async def ready_counts(self, maximum: int) -> list[tuple[str, str, str, int]]:
         """Return lane, kind, requirements and the number of ready jobs of each route."""
-        rows = await self.query("backlog_ready", {"most": most})
+        rows = await self.query("backlog_ready", {"maximum": maximum})
         return [(lane, kind, requires, count) for lane, kind, requires, count in rows]
 
     async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
@@ -106,14 +106,14 @@ class SqlRecords(SqlQueries):
         rows = await self.query("backlog_oldest", {"priorities": priorities, "fair_keys": fair_keys})
         return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
 
-    async def unfinished_counts(self, now: Now, most: int) -> tuple[int, int, int, int, int]:
+    async def unfinished_counts(self, now: Now, maximum: int) -> tuple[int, int, int, int, int]:
         """Return how many jobs are scheduled, blocked, running, expired and suspect."""
         [[scheduled, blocked, running, expired, suspect]] = await self.query(
-            "backlog_rest", {"lease_now": now.lease_ms, "most": most}
+            "backlog_rest", {"lease_now": now.lease_ms, "maximum": maximum}
         )
         return scheduled, blocked, running, expired, suspect
 
-    async def neglected_counts(self, now: Now) -> tuple[int, int, int]:
+    async def problem_counts(self, now: Now) -> tuple[int, int, int]:
         """Return how many leases have expired, jobs are suspect, and are due but not ready."""
         values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms}
         [[expired, suspect, due]] = await self.query("report_problems", values)
@@ -132,6 +132,6 @@ def _event(row: Row) -> Event:
 
 
 def _worker(row: Row) -> WorkerInfo:
-    said = WorkerInfo._make(row)
-    lists: dict[str, Any] = {name: tuple(strict_json.decode(getattr(said, name))) for name in _WORKER_LISTS}
-    return said._replace(**lists)
+    info = WorkerInfo._make(row)
+    lists: dict[str, Any] = {name: tuple(strict_json.decode(getattr(info, name))) for name in _WORKER_LISTS}
+    return info._replace(**lists)

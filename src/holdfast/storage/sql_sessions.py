@@ -92,26 +92,26 @@ class SqlSessions(SqlQueries):
 
     async def next_session_expiry(self) -> int | None:
         """Return when the next runtime lease expires."""
-        [[lease_until_ms]] = await self.query("session_next_moment")
+        [[lease_until_ms]] = await self.query("session_next_time")
         return None if lease_until_ms is None else int(lease_until_ms)
 
     async def session_heads(
-        self, places: Sequence[tuple[int, str]], fair_key: str, limit: int
+        self, prefixes: Sequence[tuple[int, str]], fair_key: str, limit: int
     ) -> list[tuple[int, int]]:
-        """Return the first heads of each place of one fairness key."""
-        values = {"places": [[*place, fair_key] for place in places], "limit": limit}
+        """Return the first heads of each prefix of one fairness key."""
+        values = {"prefixes": [[*prefix, fair_key] for prefix in prefixes], "limit": limit}
         return [(seq, number) for seq, number in await self.query("session_heads", values)]
 
     async def session_heads_of_tenant(
-        self, places: Sequence[tuple[int, str]], tenant: str, limit: int
+        self, prefixes: Sequence[tuple[int, str]], tenant: str, limit: int
     ) -> list[tuple[int, int]]:
-        """Return the first heads of each place of one tenant in strict lanes."""
-        values = {"places": [list(place) for place in places], "tenant": tenant, "limit": limit}
+        """Return the first heads of each prefix of one tenant in strict lanes."""
+        values = {"prefixes": [list(prefix) for prefix in prefixes], "tenant": tenant, "limit": limit}
         return [(seq, number) for seq, number in await self.query("session_heads_of_tenant", values)]
 
-    async def next_session_fair_keys(self, places: Sequence[tuple[int, str]], last: str) -> set[str]:
+    async def next_session_fair_keys(self, prefixes: Sequence[tuple[int, str]], last: str) -> set[str]:
         """Return the next fairness keys with heads."""
-        values = {"places": [list(place) for place in places], "last_fair_key": last}
+        values = {"prefixes": [list(prefix) for prefix in prefixes], "last_fair_key": last}
         return {key for row in await self.query("session_fair_keys", values) for key in row if key is not None}
 
     async def write_session_lengths(self, lengths: Sequence[tuple[int, int]]) -> None:

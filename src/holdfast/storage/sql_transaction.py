@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from holdfast.domain import limits, strict_json, transitions
+from holdfast.domain import limits, strict_json
 from holdfast.domain.claims import Claim, Lease
 from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
@@ -20,8 +20,8 @@ from holdfast.domain.new_job import DedupeKey
 from holdfast.domain.outcomes import Artifact, CheckedOutcome
 from holdfast.domain.results import ArtifactInfo, CountBy, JobFilter, Tally
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
-from holdfast.domain.transitions import Transition
-from holdfast.storage.contract import JobPosition, Met, NextMoments, PassName
+from holdfast.domain.transitions import Transition, attempt_ended
+from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_records import SqlRecords
 from holdfast.storage.sql_sessions import SqlSessions
@@ -69,7 +69,7 @@ _MOVED: Final = attrgetter(
     "incarnation",
     "lease_token",
     "lease_until_ms",
-    "claim_place",
+    "claim_index",
     "started_at_ms",
     "outcome",
     "settle_digest",
@@ -155,7 +155,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
                 "lane": key.lane,
                 "kind": key.kind,
                 "requires": key.requires_json,
-                "placed": int(key.placed),
+                "has_affinity": int(key.has_affinity),
                 "session": int(key.session),
             }
             await self.query("route_insert", values)
@@ -212,10 +212,10 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Return the dedupe keys of jobs."""
         return [(tenant, kind, key) for tenant, kind, key in await self.query("keys_of_jobs", {"ids": list(job_ids)})]
 
-    async def lock_jobs_met(self, met: Sequence[Met]) -> list[Job]:
-        """Lock the jobs that *met* matches."""
-        rows = [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in met]
-        return await self._jobs("jobs_matching", {"met": rows})
+    async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[Job]:
+        """Lock the jobs that match *matches*."""
+        rows = [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in matches]
+        return await self._jobs("jobs_matching", {"matches": rows})
 
     async def job_by_key(self, key: DedupeKey) -> Job | None:
         """Return the unfinished job that holds a dedupe key."""
@@ -246,17 +246,17 @@ class SqlTransaction(SqlSessions, SqlRecords):
     async def begin_claim(self, *, thorough: bool = False) -> tuple[RoutingTable, frozenset[PassName], Now]:
         """Return the routing, due maintenance and the clock, by one query."""
         now = await self.now()
-        values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms, **self._seen_from(thorough=thorough)}
+        values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms, **self._due_start_times(thorough=thorough)}
         [[version, *found]] = await self.query("claim_header", values)
         due = frozenset(name for name, is_due in zip(_PASSES, found, strict=True) if is_due)
-        self._seen(now, due, thorough=thorough)
+        self._record_due_look(now, due, thorough=thorough)
         return await self._routing_at(int(version)), due, now
 
-    def _seen_from(self, *, thorough: bool) -> dict[str, int]:
+    def _due_start_times(self, *, thorough: bool) -> dict[str, int]:
         """Return the times from which to look for due maintenance, as values of the query."""
         return {}
 
-    def _seen(self, now: Now, due: frozenset[PassName], *, thorough: bool) -> None:
+    def _record_due_look(self, now: Now, due: frozenset[PassName], *, thorough: bool) -> None:
         """Store the result of a look for due maintenance."""
 
     async def lock_claim_token(self, worker: str, lease_token: str) -> None:
@@ -266,7 +266,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
     async def jobs_held(self, worker: str, lease_token: str) -> list[Job]:
         """Return the running jobs of one claim."""
         jobs = await self._jobs("jobs_held", {"worker": worker, "lease_token": lease_token})
-        return sorted(jobs, key=lambda job: job.claim_place or 0)
+        return sorted(jobs, key=lambda job: job.claim_index or 0)
 
     async def last_fair_key(self, scope: str) -> str | None:
         """Return the fairness key served last in a scope."""
@@ -320,10 +320,10 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Return waiting jobs that have passed their deadline."""
         return await self._jobs("jobs_past_deadline", {"now": now.wall_ms, "limit": limit})
 
-    async def next_moments(self) -> NextMoments:
+    async def next_times(self) -> NextTimes:
         """Return when the next maintenance is due."""
         [row] = await self.query("claim_next_times")
-        return NextMoments(*row)
+        return NextTimes(*row)
 
     async def successors(self, seqs: Sequence[int]) -> list[Job]:
         """Return the blocked jobs that wait for these jobs to finish."""
@@ -331,19 +331,19 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
-    async def apply(self, steps: Sequence[Transition], now: Now) -> None:
+    async def apply(self, transitions: Sequence[Transition], now: Now) -> None:
         """Write decided transitions, their history and their events."""
-        others = [step for step in steps if step.event not in _FREQUENT]
-        if len(others) < len(steps):
-            await self._write_frequent(steps)
+        others = [transition for transition in transitions if transition.event not in _FREQUENT]
+        if len(others) < len(transitions):
+            await self._write_frequent(transitions)
         if others:
-            rows = [(*_MOVED(step.after), step.after.seq, step.before.epoch) for step in others]
+            rows = [(*_MOVED(after), after.seq, before.epoch) for before, after, _ in others]
             await self._change_rows("job_transition", rows)
             await self._write_attempts(others, now)
-        events = {step.after.seq: step.event for step in steps if step.after.event_count != step.before.event_count}
+        events = {after.seq: event for before, after, event in transitions if after.event_count != before.event_count}
         await self.append_events(events, now)
 
-    async def _write_frequent(self, steps: Sequence[Transition]) -> None:
+    async def _write_frequent(self, transitions: Sequence[Transition]) -> None:
         """Write the two transitions that every job goes through, by narrower queries.
 
         The index in a claim and the result of a success differ by job; all other values are common to the call or,
@@ -351,13 +351,13 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """
         claimed: dict[int, dict[int, Job]] = {}
         done: dict[int, dict[int, Job]] = {}
-        for before, after, event in steps:
+        for before, after, event in transitions:
             if event in _FREQUENT:
-                kept = claimed if event == "claimed" else done
-                kept.setdefault(after.event_count - before.event_count, {})[after.seq] = after
+                group = claimed if event == "claimed" else done
+                group.setdefault(after.event_count - before.event_count, {})[after.seq] = after
         for counted, jobs in claimed.items():
-            places = {seq: job.claim_place for seq, job in jobs.items()}
-            await self._change("job_claim", {"places": places, "counted": counted, **_lease(jobs)}, len(jobs))
+            indexes = {seq: job.claim_index for seq, job in jobs.items()}
+            await self._change("job_claim", {"indexes": indexes, "counted": counted, **_lease(jobs)}, len(jobs))
         for counted, jobs in done.items():
             digests = {seq: job.settle_digest for seq, job in jobs.items() if job.settle_digest is not None}
             values = {
@@ -369,19 +369,22 @@ class SqlTransaction(SqlSessions, SqlRecords):
             if digests:
                 await self._change("job_digest", {"digests": digests}, len(digests))
 
-    async def _write_attempts(self, steps: Sequence[Transition], now: Now) -> None:
-        kept, trimmed = [], []
-        for step in steps:
-            if attempt := transitions.attempt_ended(step, now):
-                kept.append((step.after.seq, step.after.lease_token, step.after.settle_digest, *attempt))
+    async def _write_attempts(self, transitions: Sequence[Transition], now: Now) -> None:
+        stored, trimmed = [], []
+        for transition in transitions:
+            if attempt := attempt_ended(transition, now):
+                job = transition.after
+                stored.append((job.seq, job.lease_token, job.settle_digest, *attempt))
                 if attempt.epoch > limits.ATTEMPTS_KEPT:
-                    trimmed.append((step.after.seq, attempt.epoch - limits.ATTEMPTS_KEPT))
-        if kept:
-            await self.query("attempt_insert", many=kept)
+                    trimmed.append((job.seq, attempt.epoch - limits.ATTEMPTS_KEPT))
+        if stored:
+            await self.query("attempt_insert", many=stored)
         if trimmed:
             await self.query("attempt_trim", many=trimmed)
 
-    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
+    async def finish_held(
+        self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
+    ) -> dict[int, Transition]:
         """Return an empty dict: there is no plain form."""
         return {}
 
@@ -446,7 +449,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
     async def append_events(self, events: Mapping[int, EventName], now: Now) -> None:
         """Append an event for each job."""
         if events:
-            await self._change("events_append", {"told": dict(events), "at_ms": now.wall_ms}, len(events))
+            await self._change("events_append", {"events": dict(events), "at_ms": now.wall_ms}, len(events))
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -464,22 +467,22 @@ class SqlTransaction(SqlSessions, SqlRecords):
         return await self._jobs("jobs_by_seq", {"seqs": list(seqs)})
 
     async def list_jobs(
-        self, wanted: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
+        self, job_filter: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
     ) -> list[Job]:
         """Return jobs below a position."""
         finished_before, seq_before = before
-        values = {**_conditions(wanted, now), "before": seq_before, "limit": limit}
-        if wanted.session is not None:
-            return await self._jobs("jobs_by_session", {**values, "session": wanted.session})
+        values = {**_conditions(job_filter, now), "before": seq_before, "limit": limit}
+        if job_filter.session is not None:
+            return await self._jobs("jobs_by_session", {**values, "session": job_filter.session})
         if by_finish:
             del values["states"]
-            state = {"state": wanted.states[0], "finished_before": finished_before}
+            state = {"state": job_filter.states[0], "finished_before": finished_before}
             return await self._jobs("jobs_by_finish", {**values, **state})
         return await self._jobs("jobs_by_order", values)
 
-    async def tally_jobs(self, wanted: JobFilter, now: Now) -> list[Tally]:
+    async def tally_jobs(self, job_filter: JobFilter, now: Now) -> list[Tally]:
         """Return the number of matching jobs by lane, kind and state."""
-        return [Tally(*row) for row in sorted(await self.query("jobs_count", _conditions(wanted, now)))]
+        return [Tally(*row) for row in sorted(await self.query("jobs_count", _conditions(job_filter, now)))]
 
     async def waiting_seqs(self, routes: Sequence[int], after: int, limit: int) -> list[int]:
         """Return the numbers of waiting jobs on these routes."""
@@ -525,15 +528,15 @@ _COUNTS: Final[Mapping[CountBy, QueryName]] = {
 
 
 def _route(number: int, lane: str, kind: str, requires_json: str, *flags: int) -> Route:
-    placed, session = map(bool, flags)
-    key = RouteKey(lane, kind, requires_json, placed, session)
+    has_affinity, session = map(bool, flags)
+    key = RouteKey(lane, kind, requires_json, has_affinity, session)
     return Route(number, key, frozenset(strict_json.decode(requires_json)))
 
 
 def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:
     """Return the values common to all jobs of one claim."""
     one = next(iter(jobs.values()))
-    acknowledged = [job.claim_place or 0 for job in jobs.values() if not job.unacknowledged]
+    acknowledged = [job.claim_index or 0 for job in jobs.values() if not job.unacknowledged]
     return {
         "acknowledged": max(acknowledged, default=-1) + 1,
         "worker": one.worker,
@@ -544,13 +547,13 @@ def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:
     }
 
 
-def _conditions(wanted: JobFilter, now: Now) -> dict[str, Any]:
-    """Return the values that list and count queries bind for *wanted*."""
+def _conditions(job_filter: JobFilter, now: Now) -> dict[str, Any]:
+    """Return the values that list and count queries bind for *job_filter*."""
     return {
-        "states": list(wanted.states) or None,
-        "kind": wanted.kind,
-        "lane": wanted.lane,
-        "tenant": wanted.tenant,
-        "failure_class": wanted.failure_class,
-        "aged_before": None if wanted.age_ms is None else now.wall_ms - wanted.age_ms,
+        "states": list(job_filter.states) or None,
+        "kind": job_filter.kind,
+        "lane": job_filter.lane,
+        "tenant": job_filter.tenant,
+        "failure_class": job_filter.failure_class,
+        "aged_before": None if job_filter.age_ms is None else now.wall_ms - job_filter.age_ms,
     }

@@ -17,7 +17,7 @@ class SyncTarget(Protocol):
     """Runs operations in the caller's thread."""
 
     @property
-    def hub(self) -> Notifier:
+    def notifier(self) -> Notifier:
         """The notifier of committed changes."""
         ...
 
@@ -37,7 +37,7 @@ class AsyncTarget(Protocol):
     """Runs operations without blocking the event loop."""
 
     @property
-    def hub(self) -> Notifier:
+    def notifier(self) -> Notifier:
         """The notifier of committed changes."""
         ...
 
@@ -86,7 +86,7 @@ class Store(SyncTarget, AsyncTarget, Protocol):
         """Join the write transaction open on the caller's own connection."""
         ...
 
-    def twin(self) -> Store:
+    def clone(self) -> Store:
         """Return another store on the same database with its own connections; a store in memory returns itself."""
         ...
 

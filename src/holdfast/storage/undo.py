@@ -43,14 +43,14 @@ class UndoableWrite(Generic[T]):
     def __init__(self, operation: Operation[T], undo: Undo[T]) -> None:
         self._operation = operation
         self._undo = undo
-        self._fate: dict[str, bool] = {}
+        self._decision: dict[str, bool] = {}
         self._abandoned = False
         self._results: list[T] = []
 
     async def run(self, tx: Transaction) -> T:
         """Run the write in *tx*, unless the caller has withdrawn it."""
         # The caller may withdraw concurrently in another thread; `setdefault` decides which of them is first.
-        if self._abandoned or not self._fate.setdefault("begun", True):
+        if self._abandoned or not self._decision.setdefault("begun", True):
             raise WithdrawnError
         self._results.clear()
         result = await self._operation(tx)
@@ -60,7 +60,7 @@ class UndoableWrite(Generic[T]):
     def _withdraw(self) -> bool:
         """Keep the write from beginning or running again; return whether it had not begun."""
         self._abandoned = True
-        return not self._fate.setdefault("begun", False)
+        return not self._decision.setdefault("begun", False)
 
     async def _run_undo(self, tx: Transaction) -> None:
         """Release the write's leases. Reads the results in the transaction: another thread may have run the write."""

@@ -12,8 +12,8 @@ from holdfast.storage.notifications import Notifier, lane_topic
 class LaneListener:
     """Wakes the core's loop when a lane may have something to claim: jobs, or by another topic sessions."""
 
-    def __init__(self, hub: Notifier, wake: asyncio.Event, topic_of: Callable[[str], str] = lane_topic) -> None:
-        self._hub = hub
+    def __init__(self, notifier: Notifier, wake: asyncio.Event, topic_of: Callable[[str], str] = lane_topic) -> None:
+        self._notifier = notifier
         self._topic_of = topic_of
         self._loop = asyncio.get_running_loop()
         self._wake = wake
@@ -23,13 +23,13 @@ class LaneListener:
     def listen(self, lanes: Iterable[str]) -> None:
         """Hear of *lanes* too, from now on."""
         for topic in {self._topic_of(lane) for lane in lanes} - self._topics:
-            self._hub.add(topic, self)
+            self._notifier.add(topic, self)
             self._topics.add(topic)
 
     def close(self) -> None:
         """Hear of nothing any more."""
         for topic in self._topics:
-            self._hub.remove(topic, self)
+            self._notifier.remove(topic, self)
         self._topics.clear()
 
     def wake(self) -> None:

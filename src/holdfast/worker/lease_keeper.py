@@ -77,7 +77,7 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Start the threads."""
-        self._runner.hub.add(self._topic, self)
+        self._runner.notifier.add(self._topic, self)
         for thread in self._threads:
             thread.start()
 
@@ -105,7 +105,7 @@ class LeaseKeeper:
 
         What is still held then expires. A thread that waits for the store ends when the store has answered.
         """
-        self._runner.hub.remove(self._topic, self)
+        self._runner.notifier.remove(self._topic, self)
         self._stopping.set()
         self._called.set()
         self._held_again.set()

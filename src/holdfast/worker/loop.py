@@ -115,7 +115,7 @@ class WorkerLoop:
         self._decided: deque[RunningAttempt] = deque()
         self._told = False
         self._wake = asyncio.Event()
-        self._listener = LaneListener(store.hub, self._wake)
+        self._listener = LaneListener(store.notifier, self._wake)
         self._turns = self._made_turns()
         self._stopping = False
         self._abandoned = False

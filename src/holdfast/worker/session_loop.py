@@ -65,7 +65,7 @@ class SessionTurns:
         self._retrying_settlements = RetryState("settlements of sessions", timer)
         self._hand_out = hand_out
         self._ended = ended
-        self._listener = LaneListener(store.hub, wake, sessions_topic)
+        self._listener = LaneListener(store.notifier, wake, sessions_topic)
         self._running = 0
         """SessionTurns that run or wait for their slot."""
         self._lost: list[Turn] = []

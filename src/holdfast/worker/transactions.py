@@ -208,7 +208,7 @@ class _Guarded:
 
     def __init__(self, joined: ExternalTransaction) -> None:
         self.joined = joined
-        self.hub = joined.hub
+        self.notifier = joined.notifier
         self.lock = threading.Lock()
         self.lock_async = asyncio.Lock()
         self.ended = False

@@ -187,7 +187,7 @@ class Worker:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self.stop)
         subscription = Subscription(self._tasks, self._words)
-        keeper_store = self._store.twin()
+        keeper_store = self._store.clone()
         keeper = LeaseKeeper(self._operations, keeper_store, self.name, self._lease_seconds, self._timer)
         try:
             self._core = WorkerLoop(

@@ -33,7 +33,7 @@ def bound(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def columns(rows: Sequence[Sequence[Any]], prefix: str) -> dict[str, str]:
     """Return each column of *rows* as an array, named by its index."""
-    return {f"{prefix}{place}": array(column) for place, column in enumerate(zip(*rows, strict=True))}
+    return {f"{prefix}{index}": array(column) for index, column in enumerate(zip(*rows, strict=True))}
 
 
 def array(values: Iterable[Any]) -> str:

@@ -30,16 +30,16 @@ _DEFAULTS = {
 class PostgresConnector:
     """Opens connections to one database, whose schema is current once `make_ready` has returned."""
 
-    def __init__(self, url: str, terms: PostgresSettings, *, migrates: bool) -> None:
+    def __init__(self, url: str, settings: PostgresSettings, *, migrates: bool) -> None:
         self._conninfo = with_defaults(url)
-        self._terms = terms
+        self._settings = settings
         self._migrates = migrates
         self._ready = False
         self._opening = threading.Lock()
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return a sync connection."""
-        with translated_opening(self._terms.schema):
+        with translated_opening(self._settings.schema):
             connection = psycopg.connect(self._conninfo, autocommit=True)
         connection.add_notify_handler(_ignore)
         connection.prepared_max = _STATEMENTS_KEPT
@@ -47,7 +47,7 @@ class PostgresConnector:
 
     async def connect_async(self) -> psycopg.AsyncConnection[Any]:
         """Return an async connection."""
-        with translated_opening(self._terms.schema):
+        with translated_opening(self._settings.schema):
             connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
         connection.add_notify_handler(_ignore)
         connection.prepared_max = _STATEMENTS_KEPT
@@ -65,7 +65,7 @@ class PostgresConnector:
                 return []
             connection = self.connect()
             try:
-                with translated(self._terms.schema):
+                with translated(self._settings.schema):
                     applied = self._examine(connection)
             finally:
                 connection.close()
@@ -74,14 +74,14 @@ class PostgresConnector:
 
     def _examine(self, connection: psycopg.Connection[Any]) -> list[str]:
         _check_server(connection)
-        schema = self._terms.schema
+        schema = self._settings.schema
         if not self._migrates and (missing := migrations.pending(connection, schema)):
             raise SchemaMismatch(
                 f"this database lacks {missing[0].name} of the Holdfast schema {schema!r}; run `holdfast migrate`"
             )
         applied = migrations.migrate(connection, schema)
-        [[self._terms.identity]] = connection.execute(
-            self._terms.texts.reading["schema_identity"].encode(), prepare=False
+        [[self._settings.identity]] = connection.execute(
+            self._settings.texts.reading["schema_identity"].encode(), prepare=False
         ).fetchall()
         return applied
 
@@ -116,11 +116,11 @@ def described(url: str) -> str:
 def _without_quotes(message: str, url: str) -> str:
     """Return the driver's *message* without the parts of *url* that it quotes, except option names."""
 
-    def kept(found: re.Match[str]) -> str:
+    def masked(found: re.Match[str]) -> str:
         names_option = re.search(rf"[?&]{re.escape(found[1])}=", url)
         return found[0] if names_option else '"***"'
 
-    return re.sub(r'"(.*)"', kept, message.strip(), flags=re.DOTALL)
+    return re.sub(r'"(.*)"', masked, message.strip(), flags=re.DOTALL)
 
 
 def _refuse_misread_password(url: str, given: dict[str, Any]) -> None:

@@ -55,16 +55,16 @@ _REFUSED = {
     "remaining connection slots": "53",
 }
 # Errors that another run may avoid: a duplicate key, a deadlock, a serialization failure.
-_RUN_AGAIN = {"23505", "40001", "40P01"}
+_RETRYABLE = {"23505", "40001", "40P01"}
 _PREPARED_LOST = {"26000", "42P05"}
 
 
 def lost(error: psycopg.Error) -> bool:
     """Return whether the connection, or the server behind it, is gone."""
-    return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"} or fell_silent(error)
+    return error.sqlstate is None or error.sqlstate[:2] in {"08", "57"} or ended_as_idle(error)
 
 
-def fell_silent(error: psycopg.Error) -> bool:
+def ended_as_idle(error: psycopg.Error) -> bool:
     """Return whether the server rolled back the transaction because it was idle for too long."""
     return error.sqlstate == "25P03"
 
@@ -98,10 +98,10 @@ def translated(schema: str) -> Iterator[None]:
     try:
         yield
     except (psycopg.Error, OvertakenError) as error:
-        said = translate(error, schema)
-        if said is error:
+        translated_error = translate(error, schema)
+        if translated_error is error:
             raise
-        raise said from error
+        raise translated_error from error
 
 
 def translate(error: Exception, schema: str) -> Exception:
@@ -110,16 +110,16 @@ def translate(error: Exception, schema: str) -> Exception:
         return StoreBusy(f"other transactions changed the same jobs repeatedly; try again ({error})")
     if not isinstance(error, psycopg.Error):
         return error
-    words = one_line(error)
+    message = one_line(error)
     state = error.sqlstate or ""
     if state in _MISSING:
-        if f"{schema}." in words or f'"{schema}"' in words:
-            return SchemaMismatch(f"this database has no current Holdfast schema; call queue.migrate() ({words})")
+        if f"{schema}." in message or f'"{schema}"' in message:
+            return SchemaMismatch(f"this database has no current Holdfast schema; call queue.migrate() ({message})")
         return error
     if not state and isinstance(error, psycopg.OperationalError):
         state = _refusal(error) or "08"
     found = _BY_STATE.get(state) or _BY_STATE.get(state[:2])
-    return error if found is None else found[0](f"{found[1]} ({words})")
+    return error if found is None else found[0](f"{found[1]} ({message})")
 
 
 def one_line(error: BaseException | None) -> str:
@@ -136,9 +136,9 @@ def _refusal(error: psycopg.Error) -> str | None:
     return next((code for text, code in _REFUSED.items() if text in str(error)), None)
 
 
-def worth_another_run(error: BaseException) -> bool:
+def is_retryable(error: BaseException) -> bool:
     """Return whether the same operation may succeed if it is run again."""
-    return isinstance(error, OvertakenError) or getattr(error, "sqlstate", None) in _RUN_AGAIN
+    return isinstance(error, OvertakenError) or getattr(error, "sqlstate", None) in _RETRYABLE
 
 
 def prepared_lost(error: BaseException) -> bool:

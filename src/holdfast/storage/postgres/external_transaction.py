@@ -29,14 +29,14 @@ class _Joined:
     """The part that sync and async have in common."""
 
     def __init__(
-        self, state: PostgresState, io: ServerIO, terms: PostgresSettings, hub: Notifier, *, own: bool
+        self, state: PostgresState, io: ServerIO, settings: PostgresSettings, notifier: Notifier, *, own: bool
     ) -> None:
-        self.hub = hub
+        self.notifier = notifier
         self.io = io
         self.connection = io.connection
         self._state = state
         self.signals: set[str] = set()
-        self._terms = terms
+        self._settings = settings
         self._own = own
         self._checked = own
         self._ended = False
@@ -52,9 +52,9 @@ class _Joined:
             # A connection without autocommit may have no transaction open yet, but only until its first use.
             refuse_ended(self.connection)
         if not self._checked:
-            await check_joined(self._terms, self.io)
+            await check_joined(self._settings, self.io)
             self._checked = True
-        result, signals = await run_joined(self._state, self._terms, operation, self.io, notifies=not self._own)
+        result, signals = await run_joined(self._state, self._settings, operation, self.io, notifies=not self._own)
         self.signals |= signals
         return result
 
@@ -78,7 +78,7 @@ class PostgresSyncExternalTransaction(_Joined):
     def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
         """Run *operation* in a savepoint."""
         self._refuse_ended()
-        with translated(self._terms.schema):
+        with translated(self._settings.schema):
             return run_sync(self._run(operation))
 
     async def read_async(self, operation: Operation[T]) -> T:
@@ -92,7 +92,7 @@ class PostgresSyncExternalTransaction(_Joined):
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
         self._refuse_ended()
-        with translated_loss(self._terms.schema):
+        with translated_loss(self._settings.schema):
             return run_sync(self._execute(sql, values))
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:  # part of the protocol
@@ -118,7 +118,7 @@ class PostgresAsyncExternalTransaction(_Joined):
     async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
         """Run *operation* in a savepoint; if the task is cancelled, the operation finishes first."""
         self._refuse_ended()
-        with translated(self._terms.schema):
+        with translated(self._settings.schema):
             return await finish_despite_cancellation(self._run(operation))
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:  # part of the protocol
@@ -128,12 +128,12 @@ class PostgresAsyncExternalTransaction(_Joined):
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
         """Run the caller's own SQL."""
         self._refuse_ended()
-        with translated_loss(self._terms.schema):
+        with translated_loss(self._settings.schema):
             return await self._execute(sql, values)
 
 
 def join(
-    state: PostgresState, connection: Any, terms: PostgresSettings, hub: Notifier
+    state: PostgresState, connection: Any, settings: PostgresSettings, notifier: Notifier
 ) -> PostgresSyncExternalTransaction | PostgresAsyncExternalTransaction:
     """Return the transaction open on the caller's *connection*; raise `InvalidInput` if it cannot be joined."""
     if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
@@ -152,5 +152,5 @@ def join(
     if status != TransactionStatus.INTRANS and not begins_by_itself:
         raise InvalidInput("connection", "has no open transaction; begin one")
     if isinstance(connection, psycopg.Connection):
-        return PostgresSyncExternalTransaction(state, SyncIO(connection), terms, hub, own=False)
-    return PostgresAsyncExternalTransaction(state, AsyncIO(connection), terms, hub, own=False)
+        return PostgresSyncExternalTransaction(state, SyncIO(connection), settings, notifier, own=False)
+    return PostgresAsyncExternalTransaction(state, AsyncIO(connection), settings, notifier, own=False)

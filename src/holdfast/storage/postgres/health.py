@@ -19,7 +19,7 @@ async def examine(tx: SqlTransaction) -> list[Finding]:
         Finding("PostgreSQL", "ok", version),
         _disk(fsync, full_page_writes),
         _durability(synchronous_commit),
-        _clearing(autovacuum, track_counts),
+        _vacuum(autovacuum, track_counts),
         Finding("schema", "ok", f"at {schema}"),
         _oldest(seconds),
     ]
@@ -38,8 +38,8 @@ def _disk(fsync: str, full_page_writes: str) -> Finding:
 
 def _durability(synchronous_commit: str) -> Finding:
     if synchronous_commit != "off":
-        says = f"synchronous_commit = {synchronous_commit}: acknowledged jobs survive a power cut"
-        return Finding("durability", "ok", says)
+        text = f"synchronous_commit = {synchronous_commit}: acknowledged jobs survive a power cut"
+        return Finding("durability", "ok", text)
     return Finding(
         "durability",
         "warning",
@@ -48,7 +48,7 @@ def _durability(synchronous_commit: str) -> Finding:
     )
 
 
-def _clearing(autovacuum: str, track_counts: str) -> Finding:
+def _vacuum(autovacuum: str, track_counts: str) -> Finding:
     if autovacuum == track_counts == "on":
         return Finding("vacuum", "ok", "autovacuum is on")
     return Finding(

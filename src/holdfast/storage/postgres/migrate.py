@@ -30,7 +30,7 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[str]:
     if not pending(connection, schema):
         return []
     with connection.transaction():
-        _ask(connection, schema, "schema_lock", {"schema": schema})
+        _query(connection, schema, "schema_lock", {"schema": schema})
         # Another process may have migrated while this one waited for the lock.
         lacking = pending(connection, schema)
         for migration in lacking:
@@ -40,28 +40,28 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[str]:
 
 def pending(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
     """Return the migrations not yet applied, after checking that the applied ones match this code."""
-    if not _ask(connection, schema, "schema_ledger_exists", {"schema": schema}):
+    if not _query(connection, schema, "schema_ledger_exists", {"schema": schema}):
         return list(migrations())
-    applied = dict(_ask(connection, schema, "schema_ledger"))
+    applied = dict(_query(connection, schema, "schema_ledger"))
     return missing(migrations(), applied, lambda: _code_version_min(connection, schema))
 
 
 def _code_version_min(connection: psycopg.Connection[Any], schema: str) -> str:
-    [[lowest]] = _ask(connection, schema, "schema_code_version_min")
+    [[lowest]] = _query(connection, schema, "schema_code_version_min")
     return str(lowest)
 
 
 def _apply(connection: psycopg.Connection[Any], schema: str, migration: Migration) -> None:
     # Checked first: creating an existing schema needs privileges that the role may not have.
-    if not _ask(connection, schema, "schema_exists", {"schema": schema}):
-        _ask(connection, schema, "schema_create")
-    _ask(connection, schema, "schema_ledger_create")
+    if not _query(connection, schema, "schema_exists", {"schema": schema}):
+        _query(connection, schema, "schema_create")
+    _query(connection, schema, "schema_ledger_create")
     connection.execute(in_schema(migration.text, schema).encode(), prepare=False)
     done = {"number": migration.number, "name": migration.name, "checksum": migration.checksum}
-    _ask(connection, schema, "schema_ledger_insert", done)
+    _query(connection, schema, "schema_ledger_insert", done)
 
 
-def _ask(
+def _query(
     connection: psycopg.Connection[Any], schema: str, name: QueryName, values: Mapping[str, Any] | None = None
 ) -> list[Any]:
     cursor = connection.execute(texts(schema).reading[name].encode(), values, prepare=False)

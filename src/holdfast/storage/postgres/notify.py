@@ -19,7 +19,7 @@ from holdfast.storage.postgres.connection import with_defaults
 from holdfast.storage.postgres.transaction import DIGEST_CHARS, digest
 
 _LINGER_SECONDS = 2.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _BACKOFF_SECONDS_FIRST = 0.1
 _BACKOFF_SECONDS_LAST = 5.0
 
@@ -44,34 +44,34 @@ class ServerNotifier(Notifier):
 
     def _listen(self) -> None:
         pause = _BACKOFF_SECONDS_FIRST
-        while not self._left_alone():
+        while not self._has_no_listeners():
             try:
                 with psycopg.connect(self._conninfo, autocommit=True) as connection:
                     connection.execute(f"listen {self._channel}".encode(), prepare=False)
                     self.publish(self.topics())
                     pause = _BACKOFF_SECONDS_FIRST
-                    self._heed(connection)
+                    self._serve(connection)
             except psycopg.Error:
                 self.publish(self.topics())
                 time.sleep(pause)
                 pause = min(pause * 2, _BACKOFF_SECONDS_LAST)
 
-    def _heed(self, connection: psycopg.Connection[Any]) -> None:
+    def _serve(self, connection: psycopg.Connection[Any]) -> None:
         """Wake the listeners that notifications concern, until none has listened for a while."""
-        left_alone_since: float | None = None
-        while left_alone_since is None or time.monotonic() - left_alone_since < _LINGER_SECONDS:
-            for notification in connection.notifies(timeout=_LOOK_SECONDS):
-                self._hear(notification.payload)
-            left_alone_since = None if self.topics() else left_alone_since or time.monotonic()
+        idle_since: float | None = None
+        while idle_since is None or time.monotonic() - idle_since < _LINGER_SECONDS:
+            for notification in connection.notifies(timeout=_POLL_SECONDS):
+                self._publish_payload(notification.payload)
+            idle_since = None if self.topics() else idle_since or time.monotonic()
 
-    def _hear(self, payload: str) -> None:
+    def _publish_payload(self, payload: str) -> None:
         topics = self.topics()
         if payload != "*":
-            told = {payload[at : at + DIGEST_CHARS] for at in range(0, len(payload), DIGEST_CHARS)}
-            topics = {topic for topic in topics if digest(topic) in told}
+            digests = {payload[at : at + DIGEST_CHARS] for at in range(0, len(payload), DIGEST_CHARS)}
+            topics = {topic for topic in topics if digest(topic) in digests}
         self.publish(topics)
 
-    def _left_alone(self) -> bool:
+    def _has_no_listeners(self) -> bool:
         """Return whether there are no listeners, so that the thread ends; the next listener starts another."""
         with self._guard:
             if self.topics():
@@ -82,20 +82,20 @@ class ServerNotifier(Notifier):
 
 # --- one notifier for each schema of a server ----------------------------------------------------------------------
 
-_hubs: weakref.WeakValueDictionary[tuple[str, str], ServerNotifier] = weakref.WeakValueDictionary()
-_hubs_lock = threading.Lock()
+_notifiers: weakref.WeakValueDictionary[tuple[str, str], ServerNotifier] = weakref.WeakValueDictionary()
+_notifiers_lock = threading.Lock()
 
 
-def hub_of(url: str, channel: str) -> ServerNotifier:
+def notifier_for(url: str, channel: str) -> ServerNotifier:
     """Return the notifier of a schema, shared by all queues of this process that are open on it."""
-    with _hubs_lock:
-        return _hubs.setdefault((url, channel), ServerNotifier(url, channel))
+    with _notifiers_lock:
+        return _notifiers.setdefault((url, channel), ServerNotifier(url, channel))
 
 
-def _forget_hubs() -> None:
+def _reset_notifiers() -> None:
     """Start over in a forked child: the parent's threads do not exist there."""
-    global _hubs, _hubs_lock
-    _hubs, _hubs_lock = weakref.WeakValueDictionary(), threading.Lock()
+    global _notifiers, _notifiers_lock
+    _notifiers, _notifiers_lock = weakref.WeakValueDictionary(), threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_hubs)
+os.register_at_fork(after_in_child=_reset_notifiers)

@@ -23,7 +23,7 @@ from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import RoutingTable
 from holdfast.storage.notifications import lane_topic
-from holdfast.storage.postgres.errors import lost, worth_another_run
+from holdfast.storage.postgres.errors import is_retryable, lost
 from holdfast.storage.postgres.io import AfterCommitError, ServerIO
 from holdfast.storage.postgres.transaction import LOCK_MS, PostgresSettings, notification, roll_back
 from holdfast.storage.sql_queries import Rows
@@ -42,14 +42,14 @@ class UnconfirmedError(Exception):
 
 
 @contextmanager
-def still_unknown(doubt: UnconfirmedError) -> Iterator[None]:
+def still_unknown(unconfirmed: UnconfirmedError) -> Iterator[None]:
     """Raise `OutcomeUnknown` if the store cannot be queried for the outcome either."""
     try:
         yield
     except (StoreUnreachable, psycopg.Error) as error:
         if isinstance(error, psycopg.Error) and not lost(error):
             raise
-        raise OutcomeUnknown(f"{doubt}; send the same call again ({error})") from error
+        raise OutcomeUnknown(f"{unconfirmed}; send the same call again ({error})") from error
 
 
 def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operation[Any]) -> PlainForm | None:
@@ -66,8 +66,8 @@ def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operatio
         return None
     waits = terms.delay_ms or terms.run_at_ms is not None
     expires = terms.deadline_in_ms is not None or terms.deadline_at_ms is not None
-    told = terms.record_all or terms.route.lane in routing.loud
-    if waits or expires or told or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
+    recorded = terms.record_all or terms.route.lane in routing.recorded_lanes
+    if waits or expires or recorded or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
         return None
     fair_key = routing.lane(terms.route.lane).fair_key_of(terms.tenant)
     values = {
@@ -114,7 +114,7 @@ async def run_plain(terms: PostgresSettings, plain: PlainForm, io: ServerIO) -> 
         if io.connection.closed or lost(error):
             raise UnconfirmedError(plain.again) from error
         await roll_back(io)
-        if worth_another_run(error):
+        if is_retryable(error):
             return None
         raise
     return plain.finish(rows)
@@ -123,7 +123,7 @@ async def run_plain(terms: PostgresSettings, plain: PlainForm, io: ServerIO) -> 
 def _text(terms: PostgresSettings, plain: PlainForm, connection: Any) -> str:
     now_ms = None if terms.clock is None else terms.clock.now().wall_ms
     values = {**plain.values, "now": now_ms}
-    literals = {word: literal(value, connection.pgconn) for word, value in values.items()}
+    literals = {name: literal(value, connection.pgconn) for name, value in values.items()}
     statement = terms.texts.writing[plain.name] % literals
     begin = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
     return f"{begin}; {statement}; commit"

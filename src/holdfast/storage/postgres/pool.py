@@ -22,7 +22,7 @@ from psycopg.pq import TransactionStatus
 from holdfast.domain.errors import StoreBusy
 
 _SIZE = 20
-_PATIENCE_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 
 
 class SyncPool:
@@ -33,53 +33,53 @@ class SyncPool:
         self._changed = threading.Condition()
         self._lent = 0
         self._in_use: set[psycopg.Connection[Any]] = set()
-        self._beside: set[psycopg.Connection[Any]] = set()
+        self._additional: set[psycopg.Connection[Any]] = set()
         self._idle: list[psycopg.Connection[Any]] = []
         # Closes idle connections if the queue is garbage-collected.
-        weakref.finalize(self, _finish_here, os.getpid(), self._idle)
+        weakref.finalize(self, _finish_in, os.getpid(), self._idle)
 
-    def take(self, *, fresh: bool = False, beside: bool = False) -> psycopg.Connection[Any]:
+    def take(self, *, fresh: bool = False, additional: bool = False) -> psycopg.Connection[Any]:
         """Lend a connection; a *fresh* one if idle connections may be dead.
 
-        A connection *beside* one that the caller already has does not count towards the limit: callers that each have
-        one must not wait for each other.
+        An *additional* connection, for a caller that already has one, does not count towards the limit: callers that
+        each have one must not wait for each other.
         """
         if fresh:
             self.close()
         with self._changed:
-            if not beside:
-                if not self._changed.wait_for(lambda: self._lent < _SIZE, _PATIENCE_SECONDS):
+            if not additional:
+                if not self._changed.wait_for(lambda: self._lent < _SIZE, _TIMEOUT_SECONDS):
                     raise _busy()
                 self._lent += 1
             connection = self._idle.pop() if self._idle else None
         try:
             connection = connection or self._connect()
         except BaseException:
-            if not beside:
-                self._one_less()
+            if not additional:
+                self._release_slot()
             raise
         self._in_use.add(connection)
-        if beside:
-            self._beside.add(connection)
+        if additional:
+            self._additional.add(connection)
         return connection
 
-    def give_back(self, connection: psycopg.Connection[Any]) -> None:
+    def put_back(self, connection: psycopg.Connection[Any]) -> None:
         """Return the connection to the pool, or close it if it is not idle."""
         self._in_use.discard(connection)
-        if at_rest(connection):
+        if is_idle(connection):
             self._idle.append(connection)
         else:
             connection.close()
-        if connection in self._beside:
-            self._beside.discard(connection)
+        if connection in self._additional:
+            self._additional.discard(connection)
         else:
-            self._one_less()
+            self._release_slot()
 
     def interrupt(self) -> None:
         """Break the lent connections. Can be called from any thread."""
         _break(list(self._in_use))
 
-    def _one_less(self) -> None:
+    def _release_slot(self) -> None:
         with self._changed:
             self._lent -= 1
             self._changed.notify()
@@ -99,44 +99,44 @@ class AsyncPool:
         self._connect = connect
         self._free = asyncio.Semaphore(_SIZE)
         self._in_use: set[psycopg.AsyncConnection[Any]] = set()
-        self._beside: set[psycopg.AsyncConnection[Any]] = set()
+        self._additional: set[psycopg.AsyncConnection[Any]] = set()
         self._idle: list[psycopg.AsyncConnection[Any]] = []
-        weakref.finalize(self, _finish_here, os.getpid(), self._idle)
+        weakref.finalize(self, _finish_in, os.getpid(), self._idle)
 
-    async def take(self, *, fresh: bool = False, beside: bool = False) -> psycopg.AsyncConnection[Any]:
+    async def take(self, *, fresh: bool = False, additional: bool = False) -> psycopg.AsyncConnection[Any]:
         """Lend a connection, as `SyncPool.take` does."""
         if fresh:
             self.close()
-        if not beside:
+        if not additional:
             try:
-                async with asyncio.timeout(_PATIENCE_SECONDS):
+                async with asyncio.timeout(_TIMEOUT_SECONDS):
                     await self._free.acquire()
             except TimeoutError:
                 raise _busy() from None
         try:
             connection = self._idle.pop() if self._idle else await self._connect()
         except BaseException:
-            if not beside:
+            if not additional:
                 self._free.release()
             raise
         self._in_use.add(connection)
-        if beside:
-            self._beside.add(connection)
+        if additional:
+            self._additional.add(connection)
         return connection
 
     def interrupt(self) -> None:
         """Break the lent connections."""
         _break(list(self._in_use))
 
-    def give_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def put_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Return the connection to the pool, or close it if it is not idle."""
         self._in_use.discard(connection)
-        if at_rest(connection):
+        if is_idle(connection):
             self._idle.append(connection)
         else:
             connection.pgconn.finish()
-        if connection in self._beside:
-            self._beside.discard(connection)
+        if connection in self._additional:
+            self._additional.discard(connection)
         else:
             self._free.release()
 
@@ -149,7 +149,7 @@ class AsyncPool:
         _finish(idle)
 
 
-def at_rest(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Return whether the connection is alive and has no transaction open."""
     return not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
 
@@ -168,7 +168,7 @@ def _finish(connections: list[Any]) -> None:
         connection.pgconn.finish()
 
 
-def _finish_here(process: int, connections: list[Any]) -> None:
+def _finish_in(process: int, connections: list[Any]) -> None:
     # In a forked child they belong to the parent; finishing them would end its connections.
     if os.getpid() == process:
         _finish(connections)

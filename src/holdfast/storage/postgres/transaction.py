@@ -26,10 +26,10 @@ from holdfast.domain.results import Finding
 from holdfast.domain.transitions import Transition
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.binding import bound, columns
-from holdfast.storage.postgres.errors import fell_silent, lost, prepared_lost, worth_another_run
+from holdfast.storage.postgres.errors import ended_as_idle, is_retryable, lost, prepared_lost
 from holdfast.storage.postgres.health import examine
 from holdfast.storage.postgres.io import AfterCommitError, ServerIO
-from holdfast.storage.postgres.scan_positions import PastMoments, ScanPositions
+from holdfast.storage.postgres.scan_positions import DueWatermarks, ScanPositions
 from holdfast.storage.postgres.select_ready import select_ready
 from holdfast.storage.postgres.sql import texts
 from holdfast.storage.query_names import QueryName
@@ -94,8 +94,8 @@ class PostgresSettings:
             f" set local idle_in_transaction_session_timeout = {limits.TRANSACTION_MS_MAX}"
         )
         columns_copied = self.texts.writing["job_copy"].partition("(")[2].partition(")")[0].split(",")
-        self._known_places = [
-            place for place, name in enumerate(columns_copied) if name.strip() in {"dedupe_key", "digest"}
+        self._shared_columns = [
+            index for index, name in enumerate(columns_copied) if name.strip() in {"dedupe_key", "digest"}
         ]
 
     def report_notification(self, error: BaseException | None) -> None:
@@ -104,9 +104,9 @@ class PostgresSettings:
             self._notification_failed = True
             log.warning("a notification failed after its commit; waiting callers fall back to polling (%s)", error)
 
-    def nobody_knows(self, rows: Sequence[Row]) -> bool:
+    def are_unshared(self, rows: Sequence[Row]) -> bool:
         """Return whether no other caller can store the same jobs concurrently: new ids, no dedupe keys."""
-        return all(row[place] is None for place in self._known_places for row in rows)
+        return all(row[index] is None for index in self._shared_columns for row in rows)
 
 
 class _Clock:
@@ -131,24 +131,24 @@ class PostgresState(RoutingCache):
         super().__init__()
         self.judged_by_server = judged_by_server
         """Whether leases are judged by the server's clock, at the time a row is locked."""
-        self.marks = ScanPositions()
-        self.moments = PastMoments()
+        self.scan_positions = ScanPositions()
+        self.due_watermarks = DueWatermarks()
 
 
 class PostgresTransaction(SqlTransaction):
     """An open transaction on the server."""
 
-    __slots__ = ("_clock", "_io", "_state", "_terms", "_texts")
+    __slots__ = ("_clock", "_io", "_settings", "_state", "_texts")
 
     def __init__(
-        self, state: PostgresState, terms: PostgresSettings, io: ServerIO, begun: Rows, *, writes: bool
+        self, state: PostgresState, settings: PostgresSettings, io: ServerIO, begun: Rows, *, writes: bool
     ) -> None:
         super().__init__(state)
         self._state = state
-        self._terms = terms
+        self._settings = settings
         self._io = io
-        self._texts = terms.texts.writing if writes else terms.texts.reading
-        self._clock = terms.clock or _Clock(begun[-1][-1])
+        self._texts = settings.texts.writing if writes else settings.texts.reading
+        self._clock = settings.clock or _Clock(begun[-1][-1])
 
     async def now(self) -> Now:
         """Return the server's clock."""
@@ -158,58 +158,60 @@ class PostgresTransaction(SqlTransaction):
         self, name: QueryName, values: Mapping[str, Any] = _NO_VALUES, many: Sequence[Row] | None = None
     ) -> Rows:
         """Run one named statement."""
-        self._terms.observe(name)
-        text, prepare = self._texts[name], self._terms.prepares
+        self._settings.observe(name)
+        text, prepare = self._texts[name], self._settings.prepares
         if many is None:
             return await self._io.query(text, bound(values), prepare=prepare)
-        if name == "job_insert" and len(many) >= _COPY_ROWS_MIN and self._terms.nobody_knows(many):
+        if name == "job_insert" and len(many) >= _COPY_ROWS_MIN and self._settings.are_unshared(many):
             return await self._io.copy(self._texts["job_copy"], many)
         if name == "artifact_write":
             # Bytes are sent one artifact at a time, to keep each message within the server's limit.
             for row in many:
-                values = bound({f"c{place}": value for place, value in enumerate(row)})
+                values = bound({f"c{index}": value for index, value in enumerate(row)})
                 await self._io.query(text, values, prepare=prepare)
             return [(len(many),)]
         return await self._io.query(text, columns(many, "c"), prepare=prepare)
 
-    async def select_ready(self, wanted: ReadyRequest) -> ReadyJobs | None:
+    async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose and lease ready jobs in claim order."""
-        return await select_ready(self, self._state.marks, wanted)
+        return await select_ready(self, self._state.scan_positions, request)
 
-    async def finish_held(self, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now) -> dict[int, Transition]:
+    async def finish_held(
+        self, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now
+    ) -> dict[int, Transition]:
         """Finish jobs whose lease is held as done, with their events, in one statement."""
-        return await succeed_held(self, wanted, now, judged_by_server=self._state.judged_by_server)
+        return await succeed_held(self, settlements, now, judged_by_server=self._state.judged_by_server)
 
     async def health(self) -> list[Finding]:
         """Return the state of the server and its settings."""
         return await examine(self)
 
-    def _seen_from(self, *, thorough: bool) -> dict[str, int]:
-        return self._state.moments.lows(whole=thorough)
+    def _due_start_times(self, *, thorough: bool) -> dict[str, int]:
+        return self._state.due_watermarks.start_times(thorough=thorough)
 
-    def _seen(self, now: Now, due: frozenset[PassName], *, thorough: bool) -> None:
-        self._state.moments.looked(now, whole=thorough, found=bool(due))
+    def _record_due_look(self, now: Now, due: frozenset[PassName], *, thorough: bool) -> None:
+        self._state.due_watermarks.record_look(now, thorough=thorough, found=bool(due))
 
 
 # --- a transaction of the store ------------------------------------------------------------------------------------
 
 
 async def run_transaction(
-    state: PostgresState, terms: PostgresSettings, operation: Operation[T], io: ServerIO, *, writes: bool
+    state: PostgresState, settings: PostgresSettings, operation: Operation[T], io: ServerIO, *, writes: bool
 ) -> tuple[T, set[str]]:
     """Run *operation* in one transaction; once it has committed, return its result and the topics to notify."""
     for run in range(_RUNS_MAX):
-        begun = await begin(terms, io, terms.begin_writing if writes else terms.begin_reading)
-        tx = PostgresTransaction(state, terms, io, begun, writes=writes)
+        begun = await begin(settings, io, settings.begin_writing if writes else settings.begin_reading)
+        tx = PostgresTransaction(state, settings, io, begun, writes=writes)
         try:
             result = await operation(tx)
             if writes:
-                await commit(terms, io, tx.topics)
+                await commit(settings, io, tx.topics)
             else:
                 await io.message("commit")
         except BaseException as error:
             await roll_back(io)
-            if not _again(terms, error, run):
+            if not _runs_again(settings, error, run):
                 raise
             await io.sleep(_pause_seconds(run))
         else:
@@ -217,12 +219,12 @@ async def run_transaction(
     raise AssertionError("unreachable")
 
 
-def _again(terms: PostgresSettings, error: BaseException, run: int) -> bool:
+def _runs_again(settings: PostgresSettings, error: BaseException, run: int) -> bool:
     """Return whether to run the operation again after *error*."""
-    if prepared_lost(error) and terms.prepares is None:
-        terms.prepares = False
+    if prepared_lost(error) and settings.prepares is None:
+        settings.prepares = False
         return True
-    return worth_another_run(error) and run + 1 < _RUNS_MAX
+    return is_retryable(error) and run + 1 < _RUNS_MAX
 
 
 def _pause_seconds(run: int) -> float:
@@ -230,9 +232,9 @@ def _pause_seconds(run: int) -> float:
     return RANDOM.uniform(0.0, _PAUSE_SECONDS_FIRST * 2.0 ** min(run, _PAUSE_DOUBLINGS_MAX))
 
 
-async def begin(terms: PostgresSettings, io: ServerIO, text: str) -> Rows:
+async def begin(settings: PostgresSettings, io: ServerIO, text: str) -> Rows:
     """Begin a transaction with the statement *text*."""
-    terms.observe("begin")
+    settings.observe("begin")
     try:
         return await io.message(text)
     except psycopg.OperationalError as error:
@@ -241,21 +243,21 @@ async def begin(terms: PostgresSettings, io: ServerIO, text: str) -> Rows:
         raise
 
 
-async def commit(terms: PostgresSettings, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
+async def commit(settings: PostgresSettings, io: ServerIO, signals: Collection[str], *, resets: bool = False) -> None:
     """Commit and notify in one message. The notification is a separate transaction, which does not wait for the disk.
 
     With *resets* the same message resets session settings that the caller's own SQL may have changed.
     """
-    terms.observe("commit")
-    after = ([_RESET] if resets else []) + ([notification(terms, signals)] if signals else [])
+    settings.observe("commit")
+    after = ([_RESET] if resets else []) + ([notification(settings, signals)] if signals else [])
     try:
         await io.commit("commit", "; ".join(after))
     except AfterCommitError as error:
-        terms.report_notification(error.__cause__)
+        settings.report_notification(error.__cause__)
         if resets:
             io.connection.pgconn.finish()
     except psycopg.Error as error:
-        if (io.connection.closed or lost(error)) and not fell_silent(error):
+        if (io.connection.closed or lost(error)) and not ended_as_idle(error):
             raise OutcomeUnknown(f"the commit was not confirmed; send the same call again ({error})") from error
         raise
 
@@ -277,14 +279,14 @@ async def roll_back(io: ServerIO, *, resets: bool = False) -> None:
         io.connection.pgconn.finish()
 
 
-def notification(terms: PostgresSettings, signals: Collection[str]) -> str:
+def notification(settings: PostgresSettings, signals: Collection[str]) -> str:
     """Return the statement that notifies the listeners of *signals*, in its own transaction."""
-    return f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), {_notify(terms, signals)}"
+    return f"select set_config('lock_timeout', '{_NOTIFY_LOCK_MS}', true), {_notify(settings, signals)}"
 
 
-def _notify(terms: PostgresSettings, signals: Collection[str]) -> str:
+def _notify(settings: PostgresSettings, signals: Collection[str]) -> str:
     told = "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
-    return f"pg_notify('{terms.channel}', '{told}')"
+    return f"pg_notify('{settings.channel}', '{told}')"
 
 
 DIGEST_CHARS = 8
@@ -299,27 +301,27 @@ def digest(topic: str) -> str:
 
 
 async def run_joined(
-    state: PostgresState, terms: PostgresSettings, operation: Operation[T], io: ServerIO, *, notifies: bool
+    state: PostgresState, settings: PostgresSettings, operation: Operation[T], io: ServerIO, *, notifies: bool
 ) -> tuple[T, set[str]]:
     """Run *operation* in a savepoint of the open transaction; if it is refused, its writes are rolled back.
 
     With *notifies* the notifications are part of the transaction, which the caller commits.
     """
-    opening = f"savepoint holdfast_join; {terms.read_clock}"
+    opening = f"savepoint holdfast_join; {settings.read_clock}"
     for run in range(_RUNS_MAX):
         try:
             begun = await io.message(opening)
-            tx = PostgresTransaction(state, terms, io, begun, writes=True)
+            tx = PostgresTransaction(state, settings, io, begun, writes=True)
             result = await operation(tx)
-            told = f"; select {_notify(terms, tx.topics)}" if notifies and tx.topics else ""
+            told = f"; select {_notify(settings, tx.topics)}" if notifies and tx.topics else ""
             await io.message(f"release holdfast_join{told}")
         except BaseException as error:
-            again = _again(terms, error, run)
+            again = _runs_again(settings, error, run)
             await _undo_joined(io, keep=again)
             if not again:
                 raise
             await io.sleep(_pause_seconds(run))
-            opening = terms.read_clock
+            opening = settings.read_clock
         else:
             return result, tx.topics
     raise AssertionError("unreachable")
@@ -331,14 +333,14 @@ async def _undo_joined(io: ServerIO, *, keep: bool) -> None:
         await io.message(undo if keep else f"{undo}; release holdfast_join")
 
 
-async def check_joined(terms: PostgresSettings, io: ServerIO) -> None:
+async def check_joined(settings: PostgresSettings, io: ServerIO) -> None:
     """Raise if the transaction is on another store, or would not see rows committed while it waits."""
     [[isolation]] = await io.message(_ISOLATION)
     if isolation != "read committed":
         raise InvalidInput("connection", f"is in a {isolation} transaction; begin one that is read committed")
-    [[identity]] = await io.query(terms.texts.reading["schema_identity"], None, prepare=terms.prepares)
-    if terms.identity is not None and identity != terms.identity:
-        raise InvalidInput("connection", f"is not open on this queue's database, or its schema {terms.schema!r}")
+    [[identity]] = await io.query(settings.texts.reading["schema_identity"], None, prepare=settings.prepares)
+    if settings.identity is not None and identity != settings.identity:
+        raise InvalidInput("connection", f"is not open on this queue's database, or its schema {settings.schema!r}")
 
 
 def refuse_ended(connection: Any) -> None:
@@ -351,20 +353,20 @@ def refuse_ended(connection: Any) -> None:
 
 
 # The columns of `jobs_succeed` after the number; the last is the event count including the recorded event.
-_STANDING = ("priority", "phase", "percent", "cancel_requested", "event_count")
+_CURRENT = ("priority", "phase", "percent", "cancel_requested", "event_count")
 
 
-_standing = attrgetter(*_STANDING[:-1])
+_current = attrgetter(*_CURRENT[:-1])
 
 
 async def succeed_held(
-    tx: SqlTransaction, wanted: Sequence[tuple[Claim, CheckedOutcome]], now: Now, *, judged_by_server: bool
+    tx: SqlTransaction, settlements: Sequence[tuple[Claim, CheckedOutcome]], now: Now, *, judged_by_server: bool
 ) -> dict[int, Transition]:
     """Finish the jobs whose lease is held, with their events, and return each one's transition by number.
 
     With *judged_by_server*, the server's clock decides whether a lease has expired, at the time the row is locked.
     """
-    held = [[claim.job.seq, claim.epoch, claim.lease_token, checked.result_json] for claim, checked in wanted]
+    held = [[claim.job.seq, claim.epoch, claim.lease_token, checked.result_json] for claim, checked in settlements]
     values = {
         # In order, so that two calls with the same jobs wait for each other instead of deadlocking.
         "held": sorted(held),
@@ -374,16 +376,16 @@ async def succeed_held(
     rows = await tx.query("jobs_succeed", values)
     ended = {row[0]: row[1:] for row in rows}
     return {
-        claim.job.seq: _step(claim.job, ended[claim.job.seq], checked, now)
-        for claim, checked in wanted
+        claim.job.seq: _succeed(claim.job, ended[claim.job.seq], checked, now)
+        for claim, checked in settlements
         if claim.job.seq in ended
     }
 
 
-def _step(claimed: Job, standing: Row, checked: CheckedOutcome, now: Now) -> Transition:
+def _succeed(claimed: Job, current: Row, checked: CheckedOutcome, now: Now) -> Transition:
     before = claimed
-    if standing != (*_standing(claimed), claimed.event_count + 1):
-        before = claimed._replace(**dict(zip(_STANDING, standing, strict=True)))
+    if current != (*_current(claimed), claimed.event_count + 1):
+        before = claimed._replace(**dict(zip(_CURRENT, current, strict=True)))
         before = before._replace(event_count=before.event_count - 1)
-    step = transitions.succeed(before, checked, now)
-    return step._replace(after=step.after.counting_event())
+    transition = transitions.succeed(before, checked, now)
+    return transition._replace(after=transition.after.counting_event())

@@ -44,7 +44,7 @@ def boot_time_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
-def known_clock(connection: sqlite3.Connection) -> SystemClock | None:
+def stored_clock(connection: sqlite3.Connection) -> SystemClock | None:
     """Return the clock that the file stores for this boot, if any."""
     boot = _boot()
     if boot is None or not hasattr(time, "CLOCK_BOOTTIME"):
@@ -56,7 +56,7 @@ def known_clock(connection: sqlite3.Connection) -> SystemClock | None:
 
 def set_clock(connection: sqlite3.Connection) -> None:
     """Start the lease clock for this boot, unless another process has; requires an open write transaction."""
-    if known_clock(connection) is None:
+    if stored_clock(connection) is None:
         [latest] = connection.execute(QUERIES["clock_latest_lease"]).fetchone()
         offset_ms = max(time.time_ns() // 1_000_000, latest + 1) - boot_time_ms()
         connection.execute(QUERIES["clock_write"], {"value": f"{_boot()} {offset_ms}"})

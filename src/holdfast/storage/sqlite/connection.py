@@ -19,7 +19,7 @@ from holdfast.domain.errors import (
     UnsupportedStore,
 )
 from holdfast.storage.sqlite import migrate as migrations
-from holdfast.storage.sqlite.clock import known_clock, set_clock
+from holdfast.storage.sqlite.clock import set_clock, stored_clock
 from holdfast.storage.sqlite.file_systems import network_file_system
 from holdfast.storage.sqlite.fork_safety import refuse_unusable
 from holdfast.storage.sqlite.lock_file import LockFile
@@ -42,7 +42,7 @@ class SqliteConnector:
         self._migrates = migrates
         self._network_files = network_files
         self._clock = clock
-        self._given_clock = clock
+        self._injected_clock = clock
         self._identity: Identity | None = None
         """The identity of the file opened first; all later connections must be to the same file."""
 
@@ -56,7 +56,7 @@ class SqliteConnector:
 
     def writing_connection(self) -> sqlite3.Connection:
         """Return a read-write connection to a database whose schema is current."""
-        self._check_place()
+        self._check_location()
         if not self._writable():
             raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
         connection = self._connect(self.path)
@@ -66,7 +66,7 @@ class SqliteConnector:
             connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"pragma journal_size_limit = {LOG_BYTES_LONG}")
             self.applied = migrations.migrate(connection)
-            self._clock = self._given_clock or _file_clock(connection)
+            self._clock = self._injected_clock or _file_clock(connection)
         except BaseException:
             connection.close()
             raise
@@ -74,12 +74,12 @@ class SqliteConnector:
 
     def reading_connection(self) -> sqlite3.Connection | None:
         """Return a read-only connection, or None if the file must be created or written first."""
-        self._check_place()
+        self._check_location()
         if not self._exists() and self._writable():
             return None
         connection = self._connect(self.path) if self._writable() else self._connect(_read_only(self.path), uri=True)
         try:
-            if migrations.pending(connection) or not self._know_clock(connection):
+            if migrations.pending(connection) or not self._load_clock(connection):
                 self._refuse_foreign(connection)
                 connection.close()
                 return None
@@ -89,17 +89,17 @@ class SqliteConnector:
             raise
         return connection
 
-    def know_clock(self) -> Clock:
+    def read_clock(self) -> Clock:
         """Return the clock without writing: the caller's own transaction may block all other writers."""
         if self._clock is None:
-            self._check_place()
+            self._check_location()
             if not self._exists():
                 raise SchemaMismatch(f"there is no file {self.path!r}; call queue.migrate() before you begin")
             connection = self._connect(self.path)
             try:
                 if migrations.pending(connection):
                     raise SchemaMismatch("this database has no current schema; call queue.migrate() before you begin")
-                if not self._know_clock(connection):
+                if not self._load_clock(connection):
                     raise Misconfigured(
                         "the file has not been used since this machine started; call queue.migrate() before you begin"
                     )
@@ -107,9 +107,9 @@ class SqliteConnector:
                 connection.close()
         return self.clock
 
-    def side_file(self) -> LockFile:
+    def open_lock_file(self) -> LockFile:
         """Open the lock file; it is created only if this store can use the database."""
-        self._check_place()
+        self._check_location()
         if not self._writable():
             raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
         try:
@@ -169,13 +169,13 @@ class SqliteConnector:
             raise
         return connection
 
-    def _know_clock(self, connection: sqlite3.Connection) -> bool:
-        self._clock = self._clock or known_clock(connection)
+    def _load_clock(self, connection: sqlite3.Connection) -> bool:
+        self._clock = self._clock or stored_clock(connection)
         return self._clock is not None
 
     # --- checks ----------------------------------------------------------------------------------------------------
 
-    def _check_place(self) -> None:
+    def _check_location(self) -> None:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             needed = ".".join(map(str, _OLDEST_SQLITE))
             raise UnsupportedStore(f"this Python links SQLite {sqlite3.sqlite_version}; {needed} or later is needed")
@@ -221,18 +221,18 @@ def _read_only(path: str) -> str:
 
     Without a log nothing is writing, and the file can be read without creating the files that a log needs.
     """
-    quiet = not Path(f"{path}-wal").exists()
-    return f"file:{quote(os.fsencode(path))}?mode=ro{'&immutable=1' if quiet else ''}"
+    unlogged = not Path(f"{path}-wal").exists()
+    return f"file:{quote(os.fsencode(path))}?mode=ro{'&immutable=1' if unlogged else ''}"
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Switch to the write-ahead log. SQLite does not wait for a lock here by itself, so this function does."""
-    patience = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             connection.execute("pragma journal_mode = wal")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
         else:
@@ -240,12 +240,12 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _file_clock(connection: sqlite3.Connection) -> Clock:
-    clock = known_clock(connection)
+    clock = stored_clock(connection)
     if clock is None:
         connection.execute("begin immediate")
         set_clock(connection)
         connection.execute("commit")
-        clock = known_clock(connection)
+        clock = stored_clock(connection)
     assert clock is not None  # noqa: S101  # it was set above
     return clock
 
@@ -257,7 +257,7 @@ LOG_BYTES_LONG = 16 << 20
 """From this length on, a commit waits for readers so that the log can be truncated."""
 
 
-_PATIENCE_MS = 50
+_CHECKPOINT_TIMEOUT_MS = 50
 
 
 def trim_log(connection: sqlite3.Connection, path: str) -> None:
@@ -268,12 +268,12 @@ def trim_log(connection: sqlite3.Connection, path: str) -> None:
         return
     if size < LOG_BYTES_LONG:
         return
-    [patience_ms] = connection.execute("pragma busy_timeout").fetchone()
+    [busy_timeout_ms] = connection.execute("pragma busy_timeout").fetchone()
     try:
-        connection.execute(f"pragma busy_timeout = {_PATIENCE_MS}")
+        connection.execute(f"pragma busy_timeout = {_CHECKPOINT_TIMEOUT_MS}")
         connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     except sqlite3.OperationalError:
         # A reader prevents it. The next commit tries again.
         pass
     finally:
-        connection.execute(f"pragma busy_timeout = {patience_ms}")
+        connection.execute(f"pragma busy_timeout = {busy_timeout_ms}")

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from holdfast.storage.sqlite.writer_queue import TaskTicket
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 _Abandon: TypeAlias = Callable[[TaskTicket], None]
 
@@ -45,10 +45,10 @@ class _Watch:
             self._abandoning.pop(ticket, None)
 
     def _run(self) -> None:
-        while self._look():
-            time.sleep(_LOOK_SECONDS)
+        while self._check():
+            time.sleep(_POLL_SECONDS)
 
-    def _look(self) -> bool:
+    def _check(self) -> bool:
         """Abandon the transactions of closed loops; return whether there are any to check again."""
         with self._mutex:
             self._running = bool(self._abandoning)

@@ -41,10 +41,10 @@ class SqliteSyncExternalTransaction:
         connection: sqlite3.Connection,
         clock: Clock,
         observe: Observer,
-        hub: Notifier,
+        notifier: Notifier,
         mutex: threading.RLock,
     ) -> None:
-        self.hub = hub
+        self.notifier = notifier
         self._state = state
         self._mutex = mutex
         """Held by the thread that uses the connection: savepoints of several threads must not overlap."""
@@ -117,9 +117,9 @@ class SqliteAsyncExternalTransaction:
     """Joins a transaction on an `aiosqlite.Connection`, awaiting each statement."""
 
     def __init__(
-        self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, hub: Notifier
+        self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, notifier: Notifier
     ) -> None:
-        self.hub = hub
+        self.notifier = notifier
         self._state = state
         self._unchecked_path: str | None = path
         self.connection = connection

@@ -15,7 +15,7 @@ from typing import Protocol
 from holdfast.domain.errors import Misconfigured
 
 
-class Restful(Protocol):
+class Suspendable(Protocol):
     """A store that can suspend."""
 
     @property
@@ -23,21 +23,21 @@ class Restful(Protocol):
         """The path of its database."""
         ...
 
-    def rest(self) -> bool:
+    def suspend(self) -> bool:
         """Wait until no transaction is open, close all connections and open none; return whether that succeeded."""
         ...
 
     def resume(self) -> None:
-        """Continue after `rest`."""
+        """Continue after `suspend`."""
         ...
 
 
-_stores: weakref.WeakSet[Restful] = weakref.WeakSet()
-_resting: list[tuple[Restful, bool]] = []
+_stores: weakref.WeakSet[Suspendable] = weakref.WeakSet()
+_suspended: list[tuple[Suspendable, bool]] = []
 _unusable: set[str] = set()
 
 
-def rest_at_fork(store: Restful) -> None:
+def suspend_at_fork(store: Suspendable) -> None:
     """Suspend *store* at every fork from now on."""
     _stores.add(store)
 
@@ -52,21 +52,21 @@ def refuse_unusable(path: str) -> None:
 
 
 def _before() -> None:
-    _resting.extend((store, store.rest()) for store in list(_stores))
+    _suspended.extend((store, store.suspend()) for store in list(_stores))
 
 
 def _in_parent() -> None:
-    for store, rested in _resting:
-        if rested:
+    for store, suspended in _suspended:
+        if suspended:
             store.resume()
-    _resting.clear()
+    _suspended.clear()
 
 
 def _in_child() -> None:
-    for store, rested in _resting:
-        if not rested:
+    for store, suspended in _suspended:
+        if not suspended:
             _unusable.add(store.path)
-    _resting.clear()
+    _suspended.clear()
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -23,13 +23,13 @@ async def examine(tx: SqlTransaction, path: str) -> list[Finding]:
     [[journal]] = await tx.query("health_journal_mode")
     [[synchronous]] = await tx.query("health_synchronous")
     [[schema]] = await tx.query("health_schema")
-    [[soundness]] = await tx.query("health_integrity")
+    [[integrity]] = await tx.query("health_integrity")
     return [
         _version(version),
         _journal(journal),
         _synchronous(synchronous),
         Finding("schema", "ok", f"at {schema}"),
-        _soundness(soundness),
+        _integrity(integrity),
         *([] if path == MEMORY else [_log_size(path), _file_system(path), _space(path)]),
     ]
 
@@ -66,10 +66,10 @@ def _synchronous(level: int) -> Finding:
     )
 
 
-def _soundness(answer: str) -> Finding:
-    if answer == "ok":
+def _integrity(result: str) -> Finding:
+    if result == "ok":
         return Finding("file", "ok", "sound")
-    return Finding("file", "problem", f"damaged: {answer}", "stop all workers and restore the file from a backup")
+    return Finding("file", "problem", f"damaged: {result}", "stop all workers and restore the file from a backup")
 
 
 def _log_size(path: str) -> Finding:

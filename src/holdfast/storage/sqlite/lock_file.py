@@ -23,9 +23,9 @@ from holdfast.domain.errors import StoreBusy
 
 _SLOTS = 4096
 _SIZE = _SLOTS * 8
-_BELL = _SIZE
+_WAKE_BYTE = _SIZE
 
-LOOK_SECONDS: Final = 0.25
+CHECK_SECONDS: Final = 0.25
 """How often a caller that waits for other writers checks whether it was interrupted."""
 INTERRUPTED: Final = "the wait for other writers was interrupted and nothing was stored; try again"
 
@@ -45,7 +45,7 @@ class LockFile:
             os.close(self._descriptor)
             raise
         self._slots = memoryview(self._memory).cast("Q")
-        self._keeper: _Keeper | None = None
+        self._lock_thread: _LockThread | None = None
         _opened.add(self)
 
     def lock(self, seconds: float, interrupted: Callable[[], bool] = lambda: False) -> None:
@@ -54,28 +54,28 @@ class LockFile:
         If an exception interrupts the call, the caller must call `unlock`.
         """
         try:
-            if self._keeper is None or not self._keeper.asking:
+            if self._lock_thread is None or not self._lock_thread.pending:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
         except BlockingIOError:
             pass
-        self._keeper = self._keeper or _Keeper(self._descriptor)
-        self._keeper.lock(seconds, interrupted)
+        self._lock_thread = self._lock_thread or _LockThread(self._descriptor)
+        self._lock_thread.lock(seconds, interrupted)
 
     def unlock(self) -> None:
         """Release the lock, or withdraw the request for it; harmless if there is neither."""
-        if self._keeper is not None and self._keeper.asking:
+        if self._lock_thread is not None and self._lock_thread.pending:
             # Not by this thread: the kernel may just have granted the lock to the waiting thread.
-            self._keeper.give_up()
+            self._lock_thread.withdraw()
         else:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def ring(self, topics: Iterable[str]) -> None:
+    def notify(self, topics: Iterable[str]) -> None:
         """Increment the counters of *topics* and wake every process that watches the file. Requires the lock."""
         for topic in topics:
             slot = _slot(topic)
             self._slots[slot] = (self._slots[slot] + 1) & 0xFFFF_FFFF_FFFF_FFFF
-        os.pwrite(self._descriptor, b"\1", _BELL)
+        os.pwrite(self._descriptor, b"\1", _WAKE_BYTE)
 
     def count(self, topic: str) -> int:
         """Return the counter of *topic*, which other topics may share."""
@@ -88,9 +88,9 @@ class LockFile:
         self._memory.close()
         # Closed only once: the descriptor number may have been reused by the next call.
         descriptor, self._descriptor = self._descriptor, -1
-        if self._keeper is not None:
+        if self._lock_thread is not None:
             # The thread may still wait for the lock on this descriptor, whose number must not be reused before.
-            self._keeper.stop()
+            self._lock_thread.stop()
         elif descriptor >= 0:
             os.close(descriptor)
 
@@ -104,8 +104,8 @@ _opened: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 def _forget_inherited() -> None:
     """Close inherited files in a forked child, which would otherwise keep the lock of a dead parent."""
-    for side in list(_opened):
-        side.forget()
+    for lock_file in list(_opened):
+        lock_file.forget()
     _opened.clear()
 
 
@@ -132,12 +132,12 @@ def _share_with_writers(descriptor: int, database: str) -> None:
     other users use it unchanged.
     """
     try:
-        wanted, found = os.stat(database), os.fstat(descriptor)  # noqa: PTH116  # a path object adds nothing
-        owner = wanted.st_uid if os.geteuid() == 0 else found.st_uid
-        if (found.st_uid, found.st_gid) != (owner, wanted.st_gid):
-            os.fchown(descriptor, owner, wanted.st_gid)
-        mode = 0o600 | (wanted.st_mode & 0o022) | (wanted.st_mode & 0o022) << 1
-        if stat.S_IMODE(found.st_mode) != mode:
+        database_status, file_status = os.stat(database), os.fstat(descriptor)  # noqa: PTH116
+        owner = database_status.st_uid if os.geteuid() == 0 else file_status.st_uid
+        if (file_status.st_uid, file_status.st_gid) != (owner, database_status.st_gid):
+            os.fchown(descriptor, owner, database_status.st_gid)
+        mode = 0o600 | (database_status.st_mode & 0o022) | (database_status.st_mode & 0o022) << 1
+        if stat.S_IMODE(file_status.st_mode) != mode:
             os.fchmod(descriptor, mode)
     except OSError:
         pass
@@ -159,7 +159,7 @@ def _slot(topic: str) -> int:
     return zlib.crc32(topic.encode()) % _SLOTS
 
 
-class _Keeper:
+class _LockThread:
     """A thread that waits for the lock if that takes long: a blocking `flock` call cannot be cancelled.
 
     The kernel grants the lock in request order only to blocked callers, so polling is no substitute. Its fields are
@@ -171,32 +171,32 @@ class _Keeper:
         self._requests: queue.SimpleQueue[Literal["lock", "stop"]] = queue.SimpleQueue()
         self._mutex = threading.Lock()
         # Not an Event: its internal lock stays locked if an interrupt arrives while it is released.
-        self._bell = threading.Lock()
-        self._wanted = False
+        self._woken = threading.Lock()
+        self._requested = False
         self._granted = False
-        self.asking = False
+        self.pending = False
         """Whether a request is pending, or granted and not taken; if not, `flock` may be called directly."""
-        threading.Thread(target=self._keep, name="holdfast-gate", daemon=True).start()
+        threading.Thread(target=self._run, name="holdfast-gate", daemon=True).start()
 
     def lock(self, seconds: float, interrupted: Callable[[], bool]) -> None:
         """Wait for the lock, or raise `StoreBusy`."""
         with self._mutex:
-            self._wanted = True
-            if not self.asking:
+            self._requested = True
+            if not self.pending:
                 # Otherwise an earlier, withdrawn request is still pending and serves this call.
-                self.asking = True
+                self.pending = True
                 self._requests.put("lock")
-        patience = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         try:
             while not self._take():
-                left = patience - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     raise StoreBusy(f"other writers held the file for more than {seconds:g} s; try again")
                 if interrupted():
                     raise StoreBusy(INTERRUPTED)
-                self._bell.acquire(timeout=min(left, LOOK_SECONDS))
+                self._woken.acquire(timeout=min(remaining, CHECK_SECONDS))
         except BaseException:
-            self.give_up()
+            self.withdraw()
             raise
 
     def _take(self) -> bool:
@@ -204,30 +204,30 @@ class _Keeper:
         with self._mutex:
             granted = self._granted
             if granted:
-                self._wanted = self._granted = self.asking = False
+                self._requested = self._granted = self.pending = False
             return granted
 
-    def give_up(self) -> None:
+    def withdraw(self) -> None:
         """Withdraw the request, and release the lock if it was granted."""
         with self._mutex:
-            self._wanted = False
+            self._requested = False
             if self._granted:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-                self._granted = self.asking = False
+                self._granted = self.pending = False
 
     def stop(self) -> None:
         """End the thread, which then closes the descriptor."""
         self._requests.put("stop")
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while self._requests.get() == "lock":
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             with self._mutex:
-                if self._wanted:
+                if self._requested:
                     self._granted = True
-                    if self._bell.locked():
-                        self._bell.release()
+                    if self._woken.locked():
+                        self._woken.release()
                 else:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-                    self.asking = False
+                    self.pending = False
         os.close(self._descriptor)

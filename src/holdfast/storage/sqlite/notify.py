@@ -17,7 +17,7 @@ from holdfast.storage.sqlite.lock_file import LockFile
 
 _IN_MODIFY = 0x00000002
 # How often the counters are read if inotify is not available.
-_LOOK_SECONDS = 0.005
+_POLL_SECONDS = 0.005
 # How long the thread stays after the last listener was removed.
 _LINGER_SECONDS = 2.0
 
@@ -33,60 +33,60 @@ class FileNotifier(Notifier):
         self._database = database
         self._watching = threading.Lock()
         self._seen: dict[str, int] = {}
-        self._side: LockFile | None = None
+        self._lock_file: LockFile | None = None
 
     def add(self, topic: str, listener: Listener) -> None:
         """Notify *listener* of *topic* from now on, for commits of any process."""
         super().add(topic, listener)
         with self._watching:
-            side = self._side or self._start()
-            if side is not None:
-                self._seen.setdefault(topic, side.count(topic))
+            lock_file = self._lock_file or self._start()
+            if lock_file is not None:
+                self._seen.setdefault(topic, lock_file.count(topic))
 
     def refresh(self) -> None:
         """Start to watch the lock file for listeners that were added before it existed."""
-        if self._side is None:
+        if self._lock_file is None:
             for topic in self.topics():
                 self._renew(topic)
 
     def _start(self) -> LockFile | None:
         """Open the lock file and start to watch it. If there is none yet, or on a read-only disk, listeners poll."""
         try:
-            self._side = LockFile(self._database, create=False)
+            self._lock_file = LockFile(self._database, create=False)
         except OSError:
             return None
-        threading.Thread(target=self._watch, args=(self._side,), name="holdfast-wake", daemon=True).start()
-        return self._side
+        threading.Thread(target=self._watch, args=(self._lock_file,), name="holdfast-wake", daemon=True).start()
+        return self._lock_file
 
-    def _watch(self, side: LockFile) -> None:
-        with _bell(side.path) as wait:
-            left_alone_since: float | None = None
-            while left_alone_since is None or time.monotonic() - left_alone_since < _LINGER_SECONDS:
+    def _watch(self, lock_file: LockFile) -> None:
+        with _write_waiter(lock_file.path) as wait:
+            idle_since: float | None = None
+            while idle_since is None or time.monotonic() - idle_since < _LINGER_SECONDS:
                 wait(_LINGER_SECONDS / 2)
-                listened = self._heed(side)
-                left_alone_since = None if listened else left_alone_since or time.monotonic()
+                listened = self._wake_changed(lock_file)
+                idle_since = None if listened else idle_since or time.monotonic()
         with self._watching:
             # Listeners that were added since need another watcher.
-            self._side = None
+            self._lock_file = None
             self._seen.clear()
-            side.close()
+            lock_file.close()
         for topic in self.topics():
             self._renew(topic)
 
     def _renew(self, topic: str) -> None:
         with self._watching:
-            side = self._side or self._start()
-            if side is not None:
-                self._seen.setdefault(topic, side.count(topic))
+            lock_file = self._lock_file or self._start()
+            if lock_file is not None:
+                self._seen.setdefault(topic, lock_file.count(topic))
         self.publish([topic])
 
-    def _heed(self, side: LockFile) -> bool:
+    def _wake_changed(self, lock_file: LockFile) -> bool:
         """Wake the listeners whose counters have changed; return whether there are any listeners."""
         topics = self.topics()
         moved = []
         with self._watching:
             for topic in topics:
-                count = side.count(topic)
+                count = lock_file.count(topic)
                 if self._seen.get(topic) != count:
                     self._seen[topic] = count
                     moved.append(topic)
@@ -98,34 +98,34 @@ class FileNotifier(Notifier):
 
 # --- one notifier for each file ------------------------------------------------------------------------------------
 
-_hubs: weakref.WeakValueDictionary[str, FileNotifier] = weakref.WeakValueDictionary()
-_hubs_lock = threading.Lock()
+_notifiers: weakref.WeakValueDictionary[str, FileNotifier] = weakref.WeakValueDictionary()
+_notifiers_lock = threading.Lock()
 
 
-def hub_of(database: str) -> FileNotifier:
+def notifier_for(database: str) -> FileNotifier:
     """Return the notifier of a file, shared by all queues of this process that are open on it."""
-    with _hubs_lock:
-        return _hubs.setdefault(database, FileNotifier(database))
+    with _notifiers_lock:
+        return _notifiers.setdefault(database, FileNotifier(database))
 
 
-def _forget_hubs() -> None:
+def _reset_notifiers() -> None:
     """Start over in a forked child: the parent's threads do not exist there."""
-    global _hubs, _hubs_lock
-    _hubs, _hubs_lock = weakref.WeakValueDictionary(), threading.Lock()
+    global _notifiers, _notifiers_lock
+    _notifiers, _notifiers_lock = weakref.WeakValueDictionary(), threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_hubs)
+os.register_at_fork(after_in_child=_reset_notifiers)
 
 
 # --- waiting for writes to the lock file ---------------------------------------------------------------------------
 
 
 @contextmanager
-def _bell(path: str) -> Iterator[Wait]:
+def _write_waiter(path: str) -> Iterator[Wait]:
     """Yield a function that waits for the next write to *path*."""
     descriptor = _watch_file(path)
     if descriptor is None:
-        yield lambda _seconds: time.sleep(_LOOK_SECONDS)
+        yield lambda _seconds: time.sleep(_POLL_SECONDS)
         return
     try:
         yield lambda seconds: _wait(descriptor, seconds)
@@ -135,9 +135,9 @@ def _bell(path: str) -> Iterator[Wait]:
 
 def _wait(descriptor: int, seconds: float) -> None:
     # Not `select`, which does not support descriptors above 1023.
-    bell = select.poll()
-    bell.register(descriptor, select.POLLIN)
-    if bell.poll(seconds * 1000):
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    if poller.poll(seconds * 1000):
         os.read(descriptor, 4096)
 
 

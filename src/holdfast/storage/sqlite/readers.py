@@ -24,9 +24,9 @@ from holdfast.storage.transaction import Operation, run_sync
 
 T = TypeVar("T")
 
-_KEPT = 4
+_IDLE_MAX = 4
 # How often to check whether a suspension has begun or ended.
-_LOOK_SECONDS = 0.001
+_POLL_SECONDS = 0.001
 
 
 class _Loan:
@@ -43,16 +43,16 @@ class Readers:
     """Read-only connections. One is lent to each operation; a few are kept for the next."""
 
     def __init__(
-        self, state: SqliteState, opener: SqliteConnector, observe: Observer, make_ready: Callable[[], object]
+        self, state: SqliteState, connector: SqliteConnector, observe: Observer, make_ready: Callable[[], object]
     ) -> None:
         self._state = state
-        self._opener = opener
+        self._connector = connector
         self._observe = observe
         self._make_ready = make_ready
         self._mutex = threading.Lock()
         self._idle: list[sqlite3.Cursor] = []
         self._loans: set[_Loan] = set()
-        self._resting = False
+        self._suspended = False
 
     def run(self, operation: Operation[T]) -> T:
         """Run *operation* on one snapshot of the store and return its result."""
@@ -72,12 +72,12 @@ class Readers:
         if loan.cursor is None:
             loan.cursor = plain_cursor(self._open())
         else:
-            self._opener.check_unmoved()
+            self._connector.check_unmoved()
         cursor = loan.cursor
         try:
             self._observe("begin")
             cursor.execute("begin")
-            tx = SqliteTransaction(self._state, cursor, self._opener.clock, self._observe)
+            tx = SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
             return run_sync(operation(tx))
         except sqlite3.Error:
             # The connection's state can no longer be trusted.
@@ -87,52 +87,52 @@ class Readers:
     def _lend(self, loan: _Loan) -> None:
         while True:
             with self._mutex:
-                if not self._resting:
+                if not self._suspended:
                     self._loans.add(loan)
                     if self._idle:
                         loan.cursor = self._idle[-1]
                         del self._idle[-1]
                     return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _take_back(self, loan: _Loan) -> None:
         """End the loan in any state; harmless if it has ended."""
         if loan not in self._loans:
             return
         cursor = loan.cursor
-        kept = cursor is not None and not loan.broken and _rolled_back(cursor)
+        reusable = cursor is not None and not loan.broken and _rolled_back(cursor)
         with self._mutex:
             if cursor is not None and cursor not in self._idle:
-                if kept and len(self._idle) < _KEPT and not self._resting:
+                if reusable and len(self._idle) < _IDLE_MAX and not self._suspended:
                     self._idle.append(cursor)
                 else:
                     close_connection(cursor)
             loan.cursor = None
             self._loans.discard(loan)
 
-    def rest(self, seconds: float) -> bool:
+    def suspend(self, seconds: float) -> bool:
         """Stop lending, wait until all connections are returned and close them; return whether that was in time."""
         with self._mutex:
-            self._resting = True
-        patience = time.monotonic() + seconds
+            self._suspended = True
+        deadline = time.monotonic() + seconds
         while self._loans:
-            if time.monotonic() > patience:
-                self._resting = False
+            if time.monotonic() > deadline:
+                self._suspended = False
                 return False
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         self.close()
         return True
 
     def resume(self) -> None:
         """Lend connections again."""
-        self._resting = False
+        self._suspended = False
 
     def _open(self) -> sqlite3.Connection:
-        connection = self._opener.reading_connection()
+        connection = self._connector.reading_connection()
         if connection is None:
             # The file has to be created or migrated first.
             self._make_ready()
-            connection = self._opener.reading_connection()
+            connection = self._connector.reading_connection()
         assert connection is not None  # noqa: S101  # the file exists now
         return connection
 

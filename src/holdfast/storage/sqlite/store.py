@@ -18,8 +18,8 @@ from holdfast.storage.contract import Transaction
 from holdfast.storage.notifications import Notifier
 from holdfast.storage.sqlite.connection import SqliteConnector
 from holdfast.storage.sqlite.external_transaction import SqliteAsyncExternalTransaction, SqliteSyncExternalTransaction
-from holdfast.storage.sqlite.fork_safety import rest_at_fork
-from holdfast.storage.sqlite.notify import hub_of
+from holdfast.storage.sqlite.fork_safety import suspend_at_fork
+from holdfast.storage.sqlite.notify import notifier_for
 from holdfast.storage.sqlite.paths import MEMORY
 from holdfast.storage.sqlite.readers import Readers
 from holdfast.storage.sqlite.transaction import Observer, SqliteState, unobserved
@@ -32,7 +32,7 @@ T = TypeVar("T")
 # Inherited across a fork with a transaction open. Closing it could harm the parent's, so it is kept untouched.
 _orphans: list[object] = []
 # How long a fork waits for open transactions.
-_REST_SECONDS = 5.0
+_SUSPEND_SECONDS = 5.0
 
 
 class SqliteStore:
@@ -59,29 +59,29 @@ class SqliteStore:
             "clock": clock,
             "observe": observe,
         }
-        self._opener = SqliteConnector(
+        self._connector = SqliteConnector(
             path, relaxed=relaxed, migrates=migrates, network_files=network_files, clock=clock
         )
         self._observe = observe
         self._closed_in_memory = False
         self._start()
-        if not self._opener.in_memory:
-            rest_at_fork(self)
+        if not self._connector.in_memory:
+            suspend_at_fork(self)
 
     def __repr__(self) -> str:
-        return f"<SqliteStore {mask_url(self._opener.path)}>"
+        return f"<SqliteStore {mask_url(self._connector.path)}>"
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._hub: Notifier = Notifier() if self._opener.in_memory else hub_of(self._opener.path)
-        self._writer = Writer(self._state, self._opener, self._hub, self._observe)
-        self._readers = Readers(self._state, self._opener, self._observe, self.migrate)
+        self._notifier: Notifier = Notifier() if self._connector.in_memory else notifier_for(self._connector.path)
+        self._writer = Writer(self._state, self._connector, self._notifier, self._observe)
+        self._readers = Readers(self._state, self._connector, self._observe, self.migrate)
 
     @property
-    def hub(self) -> Notifier:
+    def notifier(self) -> Notifier:
         """The notifier of committed changes."""
         self._check_process()
-        return self._hub
+        return self._notifier
 
     def _check_process(self) -> None:
         if self._closed_in_memory:
@@ -90,7 +90,7 @@ class SqliteStore:
                 " queue, or use a file"
             )
         if os.getpid() != self._process:
-            if self._opener.in_memory:
+            if self._connector.in_memory:
                 raise Misconfigured("this queue is in memory and belongs to the process that created it; use a file")
             _orphans.append((self._writer, self._readers))
             self._start()
@@ -101,7 +101,7 @@ class SqliteStore:
         """Run *operation* on one consistent view of the store."""
         self._check_process()
         # In memory there is only one connection, so readers queue with the writers.
-        return (self._writer if self._opener.in_memory else self._readers).run(operation)
+        return (self._writer if self._connector.in_memory else self._readers).run(operation)
 
     def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
         """Run *operation* in one transaction and return its result once that has committed."""
@@ -111,7 +111,7 @@ class SqliteStore:
     def read_async(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
         """Run *operation* in another thread."""
         self._check_process()
-        if self._opener.in_memory:
+        if self._connector.in_memory:
             return self.write_async(operation)
         return asyncio.to_thread(self._readers.run, operation)
 
@@ -149,20 +149,20 @@ class SqliteStore:
         self._check_process()
         if not getattr(connection, "in_transaction", False):
             raise InvalidInput("connection", "has no open transaction; begin one, preferably with BEGIN IMMEDIATE")
-        self._opener.check_unmoved()
-        path = self._opener.path
+        self._connector.check_unmoved()
+        path = self._connector.path
         if isinstance(connection, sqlite3.Connection):
             if path == MEMORY:
                 raise InvalidInput("connection", "a queue in memory has no connection but its own")
-            clock = self._opener.know_clock()
+            clock = self._connector.read_clock()
             joined = SqliteSyncExternalTransaction(
-                self._state, connection, clock, self._observe, self.hub, threading.RLock()
+                self._state, connection, clock, self._observe, self.notifier, threading.RLock()
             )
             joined.check(path)
             return joined
         if hasattr(connection, "execute_fetchall"):
             return SqliteAsyncExternalTransaction(
-                self._state, connection, path, self._opener.know_clock(), self._observe, self.hub
+                self._state, connection, path, self._connector.read_clock(), self._observe, self.notifier
             )
         raise InvalidInput(
             "connection", f"must be a sqlite3 or aiosqlite connection, not {type(connection).__name__}"
@@ -173,41 +173,41 @@ class SqliteStore:
     @property
     def path(self) -> str:
         """The path of the database."""
-        return self._opener.path
+        return self._connector.path
 
-    def rest(self) -> bool:
+    def suspend(self) -> bool:
         """Close all connections once no transaction is open, until `resume`; return whether that succeeded."""
         if os.getpid() != self._process:
             # Not used in this process yet, so nothing is open.
             self._start()
-        if not self._writer.rest(_REST_SECONDS):
+        if not self._writer.suspend(_SUSPEND_SECONDS):
             return False
-        if not self._readers.rest(_REST_SECONDS):
+        if not self._readers.suspend(_SUSPEND_SECONDS):
             self._writer.resume()
             return False
         return True
 
     def resume(self) -> None:
-        """Continue after `rest`."""
+        """Continue after `suspend`."""
         self._readers.resume()
         self._writer.resume()
 
     # --- opening and closing ---------------------------------------------------------------------------------------
 
-    def twin(self) -> SqliteStore:
+    def clone(self) -> SqliteStore:
         """Return another store on the same file with its own connections; a store in memory returns itself."""
-        return self if self._opener.in_memory else SqliteStore(self.path, **self._settings)
+        return self if self._connector.in_memory else SqliteStore(self.path, **self._settings)
 
     def description(self) -> str:
         """Return the path of the file, or a note that it is in memory."""
-        return "memory" if self._opener.in_memory else self._opener.path
+        return "memory" if self._connector.in_memory else self._connector.path
 
     def address(self) -> dict[str, Any] | None:
         """Return the arguments to open the file in another process; None in memory or with an injected clock."""
-        if self._opener.in_memory or self._settings["clock"] is not None:
+        if self._connector.in_memory or self._settings["clock"] is not None:
             return None
-        words = {word: self._settings[word] for word in ("relaxed", "migrates", "network_files")}
-        return {"path": self.path, **words}
+        options = {option: self._settings[option] for option in ("relaxed", "migrates", "network_files")}
+        return {"path": self.path, **options}
 
     def interrupt(self) -> None:
         """Make calls that wait for other writers raise `StoreBusy`."""
@@ -219,18 +219,18 @@ class SqliteStore:
 
     def migrate(self) -> list[str]:
         """Open the file, migrate its schema and return the migrations that this opening applied."""
-        self._opener.applied = []
-        self.write(_nothing)
-        return self._opener.applied
+        self._connector.applied = []
+        self.write(_do_nothing)
+        return self._connector.applied
 
     def close(self) -> None:
         """Close the connections once they are unused. A database in memory is lost."""
         if os.getpid() == self._process:
             self._readers.close()
             self._writer.close()
-            self._opener.forget_file()
-            self._closed_in_memory = self._opener.in_memory
+            self._connector.forget_file()
+            self._closed_in_memory = self._connector.in_memory
 
 
-async def _nothing(tx: Transaction) -> None:
+async def _do_nothing(tx: Transaction) -> None:
     """Do nothing in a transaction."""

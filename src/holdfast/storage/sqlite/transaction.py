@@ -86,9 +86,9 @@ class SqliteTransaction(SqlTransaction):
         cursor.execute(*self._bind(name, values))
         return cursor.fetchall() if cursor.description is not None else [(cursor.rowcount,)]
 
-    async def select_ready(self, wanted: ReadyRequest) -> ReadyJobs | None:
+    async def select_ready(self, request: ReadyRequest) -> ReadyJobs | None:
         """Choose ready jobs in claim order; there is no other writer to take them."""
-        return await select_ready(self, wanted)
+        return await select_ready(self, request)
 
     async def health(self) -> list[Finding]:
         """Return the state of the library, the file and its modes."""
@@ -143,9 +143,9 @@ def _bound_one(values: Mapping[str, Any]) -> dict[str, Any] | None:
     return bound
 
 
-async def select_ready(tx: SqlTransaction, wanted: ReadyRequest) -> ReadyJobs | None:
+async def select_ready(tx: SqlTransaction, selection_request: ReadyRequest) -> ReadyJobs | None:
     """Choose ready jobs of the first level that has any, up to the limit, in claim order."""
-    request, preference, routes, limit = wanted[:4]
+    request, preference, routes, limit = selection_request[:4]
     level = await first_level(tx, request, routes, limit)
     if level is None:
         return None
@@ -154,4 +154,4 @@ async def select_ready(tx: SqlTransaction, wanted: ReadyRequest) -> ReadyJobs | 
     offer = await offer_of(tx, level, preference)
     chosen = choose_from(offer, limit, preference)
     jobs = {job.seq: job for job in await tx.jobs_by_seq([candidate.seq for candidate in chosen])}
-    return ReadyJobs([jobs[candidate.seq] for candidate in chosen], *offer.round)
+    return ReadyJobs([jobs[candidate.seq] for candidate in chosen], *offer.fair_position)

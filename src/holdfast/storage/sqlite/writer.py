@@ -29,7 +29,7 @@ from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector, tr
 from holdfast.storage.sqlite.errors import translate, translated
 from holdfast.storage.sqlite.event_loops import abandon_when_closed
 from holdfast.storage.sqlite.external_transaction import SqliteSyncExternalTransaction
-from holdfast.storage.sqlite.lock_file import INTERRUPTED, LOOK_SECONDS, LockFile
+from holdfast.storage.sqlite.lock_file import CHECK_SECONDS, INTERRUPTED, LockFile
 from holdfast.storage.sqlite.transaction import (
     Observer,
     SqliteState,
@@ -47,14 +47,14 @@ _GROUP_MAX = 256
 _GROUP_SECONDS = 0.02
 
 # How often the length of the log is checked.
-_COMMITS_BETWEEN_LOOKS = 32
+_COMMITS_BETWEEN_CHECKS = 32
 
 # The maximum number of interrupts that `_abandon` tolerates.
 _INTERRUPTS_MAX = 100
 
-_PART_OPEN = "savepoint holdfast_group"
-_PART_KEEP = "release holdfast_group"
-_PART_UNDO = "rollback to holdfast_group"
+_SAVEPOINT_OPEN = "savepoint holdfast_group"
+_SAVEPOINT_KEEP = "release holdfast_group"
+_SAVEPOINT_UNDO = "rollback to holdfast_group"
 
 # By writer id: the newest transaction opened by this task or thread, or by one that started it.
 _transactions: ContextVar[dict[int, Ticket]] = ContextVar("holdfast_transactions")
@@ -63,27 +63,27 @@ _transactions: ContextVar[dict[int, Ticket]] = ContextVar("holdfast_transactions
 class Writer:
     """The only path for writes to one database in this process: for threads, tasks and explicit transactions."""
 
-    def __init__(self, state: SqliteState, opener: SqliteConnector, hub: Notifier, observe: Observer) -> None:
+    def __init__(self, state: SqliteState, connector: SqliteConnector, notifier: Notifier, observe: Observer) -> None:
         self._state = state
-        self._opener = opener
-        self._hub = hub
+        self._connector = connector
+        self._notifier = notifier
         self._observe = observe
         self._queue = WriterQueue()
         self._cursor: sqlite3.Cursor | None = None
         """Runs every statement of the writing connection; see `SqliteTransaction`."""
         self._dropped: sqlite3.Cursor | None = None
         """A cursor that is no longer used, but may not be closed yet."""
-        self._side: LockFile | None = None
+        self._lock_file: LockFile | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._commits = 0
         # State of the current leader:
         self._group: list[Ticket] = []
         self._commit_sent = False
-        self._all_told = False
+        self._all_decided = False
         """Whether every member of the group has a result or error that does not depend on a commit."""
         self._holder: object = None
         self._joined: SqliteSyncExternalTransaction | None = None
-        self._rest: Ticket | None = None
+        self._suspending: Ticket | None = None
 
     # --- operations -------------------------------------------------------------------------------------------------
 
@@ -108,14 +108,14 @@ class Writer:
     async def run_async(self, operation: Operation[T]) -> T:
         """Run *operation* as `run` does, in another thread, to completion even if the task is cancelled."""
         self.refuse_holder()
-        ticket = TaskTicket(operation, self._lead_elsewhere)
+        ticket = TaskTicket(operation, self._lead_in_executor)
         if self._queue.join(ticket):
             try:
-                self._lead_elsewhere(ticket)
+                self._lead_in_executor(ticket)
             except BaseException:
                 self._abandon(ticket)
                 raise
-        await self._wait_async(ticket, lambda: ticket.answered)
+        await self._wait_async(ticket, lambda: ticket.completed)
         if ticket.error is not None:
             raise ticket.error
         result: T = ticket.result
@@ -126,7 +126,7 @@ class Writer:
     def _wait_for_lead(self, ticket: Ticket) -> bool:
         """Block until *ticket* leads (return True) or is completed (return False). Raise after too long."""
         while not self._queue.wait(ticket, BUSY_SECONDS):
-            if ticket.answered:
+            if ticket.completed:
                 return False
             self._give_up(ticket)
         return True
@@ -135,7 +135,7 @@ class Writer:
         """Wait in this task until *done*. Raise if *ticket* is queued for too long."""
         deadline = time.monotonic() + BUSY_SECONDS
         while not done():
-            await ticket.rung(BUSY_SECONDS)
+            await ticket.wait_async(BUSY_SECONDS)
             if not done() and time.monotonic() >= deadline:
                 self._give_up(ticket)
 
@@ -154,7 +154,7 @@ class Writer:
             " transactions short"
         )
 
-    def _lead_elsewhere(self, ticket: Ticket) -> None:
+    def _lead_in_executor(self, ticket: Ticket) -> None:
         self._threads = self._threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-writer")
         self._threads.submit(self._lead_in_thread, ticket)
 
@@ -171,30 +171,30 @@ class Writer:
 
     def _lead(self, ticket: Ticket) -> None:
         """Run *ticket* and queued operations in one transaction, complete all of them, and pass the lead on."""
-        self._group, self._commit_sent, self._all_told = [ticket], False, False
+        self._group, self._commit_sent, self._all_decided = [ticket], False, False
         try:
             self._write_group()
         except Exception as error:
-            self._tell_failure(ticket, error)
+            self._set_errors(ticket, error)
         self._finish(ticket)
 
     def _write_group(self) -> None:
-        cursor, group, signals = self._pass_gate(), self._group, set[str]()
-        self._run_part(cursor, group[0], signals)
+        cursor, group, signals = self._lock_and_open(), self._group, set[str]()
+        self._run_member(cursor, group[0], signals)
         if self._queue.queue:
-            patience = time.monotonic() + _GROUP_SECONDS
+            deadline = time.monotonic() + _GROUP_SECONDS
             while len(group) < _GROUP_MAX and (member := self._queue.take_next(group)) is not None:
-                self._run_part(cursor, member, signals)
-                if time.monotonic() > patience:
+                self._run_member(cursor, member, signals)
+                if time.monotonic() > deadline:
                     break
         if cursor.connection.in_transaction:
             self._commit(cursor)
-            self._tell(signals)
+            self._notify_listeners(signals)
             self._observe("committed")
         else:
-            self._all_told = True
+            self._all_decided = True
 
-    def _run_part(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str]) -> None:
+    def _run_member(self, cursor: sqlite3.Cursor, member: Ticket, signals: set[str]) -> None:
         """Run one operation. If it fails its writes are rolled back; other members of the group are unaffected."""
         assert member.operation is not None  # noqa: S101  # only operations are taken into a group
         # A member requeued after a failed commit may hold the result of the rolled-back run; clear it.
@@ -203,8 +203,8 @@ class Writer:
         if first:
             self._begin(cursor)
         else:
-            cursor.execute(_PART_OPEN)
-        tx = SqliteTransaction(self._state, cursor, self._opener.clock, self._observe)
+            cursor.execute(_SAVEPOINT_OPEN)
+        tx = SqliteTransaction(self._state, cursor, self._connector.clock, self._observe)
         try:
             member.result = run_sync(member.operation(tx))
         except Exception as error:
@@ -212,19 +212,19 @@ class Writer:
                 # SQLite rolled back the whole transaction, including the writes of other members.
                 raise
             member.error = translate(error)
-            cursor.execute("rollback" if first else _PART_UNDO)
+            cursor.execute("rollback" if first else _SAVEPOINT_UNDO)
         else:
             signals |= tx.topics
         if not first:
-            cursor.execute(_PART_KEEP)
+            cursor.execute(_SAVEPOINT_KEEP)
 
-    def _tell_failure(self, leader: Ticket, error: Exception) -> None:
+    def _set_errors(self, leader: Ticket, error: Exception) -> None:
         """Set a store error for all members of the group; any other error is raised in the leader only."""
         translated_error = translate(error)
         if isinstance(translated_error, HoldfastError | sqlite3.Error) and not self._committed():
             for member in self._group:
                 member.error = translated_error
-            self._all_told = True
+            self._all_decided = True
         leader.error = translated_error
 
     # --- finishing a lead ------------------------------------------------------------------------------------------
@@ -233,8 +233,8 @@ class Writer:
         """Clean up after the lead of *ticket* in any state, complete its group and pass the lead on."""
         if self._queue.leader is not ticket:
             return
-        answerable = self._all_told or self._committed()
-        if not answerable:
+        decided = self._all_decided or self._committed()
+        if not decided:
             # Otherwise the rollback below would be taken for a commit if `_finish` is repeated.
             self._commit_sent = False
         self._roll_back()
@@ -244,22 +244,22 @@ class Writer:
         if self._joined is not None:
             self._joined.end()
             self._joined = None
-        if self._side is not None:
-            self._side.unlock()
+        if self._lock_file is not None:
+            self._lock_file.unlock()
         if len(self._group) > 1 or ticket.threadless:
-            self._dismiss(ticket, answerable=answerable)
+            self._complete_group(ticket, decided=decided)
         self._group = []
         self._queue.pass_on(ticket)
 
-    def _dismiss(self, leader: Ticket, *, answerable: bool) -> None:
-        """Complete the group if *answerable*; otherwise complete only the leader and requeue the others."""
+    def _complete_group(self, leader: Ticket, *, decided: bool) -> None:
+        """Complete the group if *decided*; otherwise complete only the leader and requeue the others."""
         others = [member for member in self._group if member is not leader]
-        if not answerable:
+        if not decided:
             self._queue.put_back(others)
             others = []
         for member in [*others, leader]:
-            member.answered = True
-            member.ring()
+            member.completed = True
+            member.wake()
 
     def _committed(self) -> bool:
         """Return whether the commit has happened, even if an interrupt occurred as it returned."""
@@ -322,21 +322,21 @@ class Writer:
             return work(*arguments)
 
     def _hold(self, ticket: Ticket) -> None:
-        self._holder = _whoever_runs()
+        self._holder = _current_caller()
         _transactions.set({**_transactions.get({}), id(self): ticket})
 
     def refuse_holder(self) -> None:
         """Raise if the caller already holds this queue's transaction and would wait for itself."""
-        if self._holder is not None and self._holder == _whoever_runs():
+        if self._holder is not None and self._holder == _current_caller():
             raise Misconfigured("a transaction of this queue is open here: call the methods of the transaction")
 
     def _open_joined(self, mutex: threading.RLock) -> SqliteSyncExternalTransaction:
         with translated():
-            cursor = self._pass_gate()
+            cursor = self._lock_and_open()
             self._begin(cursor)
-        clock = self._opener.clock
+        clock = self._connector.clock
         self._joined = SqliteSyncExternalTransaction(
-            self._state, cursor.connection, clock, self._observe, self._hub, mutex
+            self._state, cursor.connection, clock, self._observe, self._notifier, mutex
         )
         return self._joined
 
@@ -346,34 +346,34 @@ class Writer:
             raise Misconfigured("the transaction was ended by SQL run in it; leave commit and rollback to the block")
         assert self._cursor is not None  # noqa: S101  # opened with the transaction
         self._commit(self._cursor)
-        self._tell(joined.signals)
+        self._notify_listeners(joined.signals)
         self._observe("committed")
 
     # --- lock, begin, commit, roll back ----------------------------------------------------------------------------
 
-    def _pass_gate(self) -> sqlite3.Cursor:
+    def _lock_and_open(self) -> sqlite3.Cursor:
         """Take the write lock shared by all processes, and return the cursor of the open connection."""
-        if self._side is None and not self._opener.in_memory:
-            self._side = self._opener.side_file()
-            self._hub.refresh()
-        if self._side is not None:
-            self._side.lock(BUSY_SECONDS, self._interrupted)
-            self._opener.check_unmoved()
+        if self._lock_file is None and not self._connector.in_memory:
+            self._lock_file = self._connector.open_lock_file()
+            self._notifier.refresh()
+        if self._lock_file is not None:
+            self._lock_file.lock(BUSY_SECONDS, self._interrupted)
+            self._connector.check_unmoved()
         # Only needed if the last leader was interrupted too often to clean up.
         self._roll_back()
         if self._cursor is None:
-            self._cursor = plain_cursor(self._opener.writing_connection())
-            self._cursor.execute(f"pragma busy_timeout = {int(LOOK_SECONDS * 1000)}")
+            self._cursor = plain_cursor(self._connector.writing_connection())
+            self._cursor.execute(f"pragma busy_timeout = {int(CHECK_SECONDS * 1000)}")
         return self._cursor
 
     def _begin(self, cursor: sqlite3.Cursor) -> None:
         self._observe("begin")
-        patience = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
                 cursor.execute("begin immediate")
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= patience:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                     raise
                 if self._interrupted():
                     raise StoreBusy(INTERRUPTED) from error
@@ -387,7 +387,7 @@ class Writer:
 
     def _commit(self, cursor: sqlite3.Cursor) -> None:
         # Checked again, because the caller's transaction may have been open for a long time.
-        self._opener.check_unmoved()
+        self._connector.check_unmoved()
         self._observe("commit")
         self._commit_sent = True
         try:
@@ -408,21 +408,21 @@ class Writer:
         except sqlite3.Error:
             self._drop()
 
-    def _tell(self, signals: set[str]) -> None:
+    def _notify_listeners(self, signals: set[str]) -> None:
         """Notify listeners in this and other processes, and keep the log short. Requires the write lock.
 
         Errors are harmless here: listeners poll, and the next commit checks the log again.
         """
-        if self._opener.in_memory:
-            self._hub.publish(signals)
+        if self._connector.in_memory:
+            self._notifier.publish(signals)
             return
         with contextlib.suppress(Exception):
             if signals:
-                self._hub.publish(signals)
-                if self._side is not None:
-                    self._side.ring(signals)
-            if self._commits % _COMMITS_BETWEEN_LOOKS == 0 and self._cursor is not None:
-                trim_log(self._cursor.connection, self._opener.path)
+                self._notifier.publish(signals)
+                if self._lock_file is not None:
+                    self._lock_file.notify(signals)
+            if self._commits % _COMMITS_BETWEEN_CHECKS == 0 and self._cursor is not None:
+                trim_log(self._cursor.connection, self._connector.path)
             self._commits += 1
 
     # --- interrupting ----------------------------------------------------------------------------------------------
@@ -434,8 +434,8 @@ class Writer:
                 ticket.interrupted = True
                 # A leader checks the flag itself, and so does a transaction as soon as it leads.
                 if ticket.operation is not None and self._queue.withdraw(ticket):
-                    ticket.error, ticket.answered = StoreBusy(INTERRUPTED), True
-                    ticket.ring()
+                    ticket.error, ticket.completed = StoreBusy(INTERRUPTED), True
+                    ticket.wake()
 
     # --- closing and suspending ------------------------------------------------------------------------------------
 
@@ -453,12 +453,12 @@ class Writer:
             finally:
                 self._abandon(ticket)
 
-    def rest(self, seconds: float) -> bool:
+    def suspend(self, seconds: float) -> bool:
         """Take the lead and close everything, until `resume`; return whether the lead became free in time."""
         if self._holder is not None:
             return False
         ticket = Ticket(None)
-        self._rest = ticket
+        self._suspending = ticket
         try:
             if self._queue.join(ticket) or self._queue.wait(ticket, seconds):
                 self._close_all()
@@ -475,20 +475,20 @@ class Writer:
         return False
 
     def resume(self) -> None:
-        """Continue after `rest`."""
-        if self._rest is not None:
-            self._abandon(self._rest)
+        """Continue after `suspend`."""
+        if self._suspending is not None:
+            self._abandon(self._suspending)
 
     def _close_all(self) -> None:
         if self._cursor is not None:
-            if self._side is not None:
-                self._side.lock(BUSY_SECONDS, self._interrupted)
+            if self._lock_file is not None:
+                self._lock_file.lock(BUSY_SECONDS, self._interrupted)
             self._drop()
-        side = self._side
-        if side is not None:
-            side.unlock()
-            self._side = None
-            side.close()
+        lock_file = self._lock_file
+        if lock_file is not None:
+            lock_file.unlock()
+            self._lock_file = None
+            lock_file.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
@@ -501,7 +501,7 @@ class Writer:
             self._dropped = None
 
 
-def _whoever_runs() -> object:
+def _current_caller() -> object:
     """Return the running task, or the running thread if there is no task."""
     try:
         return asyncio.current_task() or threading.get_ident()

@@ -20,42 +20,42 @@ from holdfast.storage.transaction import Operation
 class Ticket:
     """An operation to run, or a caller that needs the writer exclusively, waiting in a thread."""
 
-    __slots__ = ("_bell", "answered", "error", "interrupted", "operation", "result")
+    __slots__ = ("_woken", "completed", "error", "interrupted", "operation", "result")
     threadless = False
     """Whether the caller waits without a thread, so that another thread has to do the work."""
 
     def __init__(self, operation: Operation[Any] | None) -> None:
         self.operation = operation
-        self.answered = False
+        self.completed = False
         self.interrupted = False
         """Whether it no longer waits for other writers."""
         self.result: Any = None
         self.error: BaseException | None = None
-        self._bell: Any = None
+        self._woken: Any = None
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return whether the caller is a task of *loop*."""
         return False
 
-    def expect(self) -> None:
+    def prepare_wait(self) -> None:
         """Prepare to be woken."""
-        bell = threading.Lock()
-        bell.acquire()  # released by `ring`
-        self._bell = bell
+        woken = threading.Lock()
+        woken.acquire()  # released by `wake`
+        self._woken = woken
 
     def wait(self, seconds: float) -> bool:
         """Wait until woken; return whether that was in time. Spurious wakeups are possible."""
-        rung: bool = self._bell.acquire(timeout=seconds)
-        return rung
+        wait_async: bool = self._woken.acquire(timeout=seconds)
+        return wait_async
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the caller, which then checks the state."""
-        if self._bell is not None and self._bell.locked():
-            self._bell.release()
+        if self._woken is not None and self._woken.locked():
+            self._woken.release()
 
-    def summon(self) -> None:
+    def wake_to_lead(self) -> None:
         """Wake the caller to lead."""
-        self.ring()
+        self.wake()
 
 
 class TaskTicket(Ticket):
@@ -81,31 +81,31 @@ class TaskTicket(Ticket):
         """Whether the caller's event loop is closed, so that the caller never runs again."""
         return self._loop.is_closed()
 
-    def expect(self) -> None:
+    def prepare_wait(self) -> None:
         """Do nothing: a task ticket can always be woken."""
 
-    async def rung(self, seconds: float) -> None:
+    async def wait_async(self, seconds: float) -> None:
         """Wait until woken, at most *seconds*. Spurious wakeups are possible."""
-        timer = self._loop.call_later(seconds, self._wake)
+        timer = self._loop.call_later(seconds, self._set_woken)
         try:
             await self._waiter
         finally:
             timer.cancel()
         self._waiter = self._loop.create_future()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the task, unless its loop is closed."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._wake)
+            self._loop.call_soon_threadsafe(self._set_woken)
 
-    def _wake(self) -> None:
+    def _set_woken(self) -> None:
         if not self._waiter.done():
             self._waiter.set_result(None)
 
-    def summon(self) -> None:
+    def wake_to_lead(self) -> None:
         """Let another thread lead; a transaction is led by its task."""
         if self._lead is None:
-            self.ring()
+            self.wake()
         else:
             self._lead(self)
 
@@ -125,14 +125,14 @@ class WriterQueue:
             if self.leader is None:
                 self.leader = ticket
                 return True
-            ticket.expect()
+            ticket.prepare_wait()
             self.queue.append(ticket)
             return False
 
     def wait(self, ticket: Ticket, seconds: float = -1) -> bool:
         """Block; return whether *ticket* leads. If not, it is completed or the time has passed."""
         while ticket.wait(seconds):
-            if ticket.answered:
+            if ticket.completed:
                 return False
             if self.leads(ticket):
                 return True
@@ -185,10 +185,10 @@ class WriterQueue:
                 try:
                     # Before it leads: if interrupted here, it is woken again, and checks the state only within the
                     # mutex.
-                    successor.summon()
+                    successor.wake_to_lead()
                 except RuntimeError as error:  # no thread can be started; the caller must not wait forever
-                    successor.error, successor.answered = error, True
-                    successor.ring()
+                    successor.error, successor.completed = error, True
+                    successor.wake()
                     del self.queue[0]
                     continue
                 self.leader = successor

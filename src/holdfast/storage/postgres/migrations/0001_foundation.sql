@@ -68,14 +68,14 @@ $$;
 create function holdfast.lock_routing() returns void language plpgsql volatile as
 $$
 declare
-    patience_ms constant integer := (select setting from pg_settings where name = 'lock_timeout');
-    tried_until constant timestamptz := clock_timestamp() + patience_ms * interval '1 millisecond';
+    busy_timeout_ms constant integer := (select setting from pg_settings where name = 'lock_timeout');
+    tried_until constant timestamptz := clock_timestamp() + busy_timeout_ms * interval '1 millisecond';
 begin
     loop
         begin
-            perform set_config('lock_timeout', least(patience_ms, 100)::text, true);
+            perform set_config('lock_timeout', least(busy_timeout_ms, 100)::text, true);
             perform pg_advisory_xact_lock('holdfast.meta'::regclass::oid::integer, 1);
-            perform set_config('lock_timeout', patience_ms::text, true);
+            perform set_config('lock_timeout', busy_timeout_ms::text, true);
             return;
         exception when lock_not_available then
             if clock_timestamp() >= tried_until then
@@ -109,9 +109,9 @@ create table holdfast.route (
     lane     text collate "C" not null,
     kind     text collate "C" not null,
     requires text collate "C" not null,
-    placed   smallint not null,
+    has_affinity   smallint not null,
     session  smallint not null,
-    unique (lane, kind, requires, placed, session)
+    unique (lane, kind, requires, has_affinity, session)
 );
 
 -- The route of a job, as a function: a locking clause does not apply to rows from a function, so locking jobs never
@@ -181,7 +181,7 @@ create table holdfast.job (
     attempt           integer not null default 0,
     max_attempts      integer not null,
     epoch             integer not null default 0,
-    claim_place       integer,
+    claim_index       integer,
     deferrals         integer not null default 0,
     releases          integer not null default 0,
     event_count       integer not null,
@@ -373,7 +373,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j
        r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
        j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
        j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
-       j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
+       j.lease_until_ms, j.claim_index, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
        j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class,
        j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor,
        j.digest, j.session as session_number, j.enqueue_seq, j.entry as entry_json, j.record_all, j.event_count

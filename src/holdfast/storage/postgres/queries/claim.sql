@@ -68,12 +68,12 @@ delete from holdfast.incarnation
 -- Write claims of ready jobs: the common values once, and the index of each job in the claim. The condition on the
 -- state is hidden from the planner, which would otherwise scan all ready jobs instead of looking these up by number.
 update holdfast.job j
-   set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1, claim_place = p.place,
+   set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1, claim_index = p.claim_index,
        event_count = j.event_count + %(counted)s::integer, worker = %(worker)s, incarnation = %(incarnation)s,
        lease_token = %(lease_token)s, lease_until_ms = %(lease_until_ms)s, started_at_ms = %(started_at_ms)s,
        outcome = null, settle_digest = null, phase = null, percent = null,
-       unacknowledged = case when p.place < %(acknowledged)s::integer then 0 else j.unacknowledged + 1 end
-  from unnest(%(places_0)s::bigint[], %(places_1)s::integer[]) as p (seq, place)
+       unacknowledged = case when p.claim_index < %(acknowledged)s::integer then 0 else j.unacknowledged + 1 end
+  from unnest(%(indexes_0)s::bigint[], %(indexes_1)s::integer[]) as p (seq, claim_index)
  where j.seq = p.seq and coalesce(j.state, '') = 'ready';
 
 -- name: jobs_held

@@ -58,19 +58,19 @@ update holdfast.job
 
 -- name: jobs_matching
 -- Read and lock, in order, the jobs that match a dedupe key, an id or a number.
-with met as (
+with matches as (
     select * from unnest(
-        %(met_0)s::text[], %(met_1)s::text[], %(met_2)s::text[], %(met_3)s::text[], %(met_4)s::bigint[]
+        %(matches_0)s::text[], %(matches_1)s::text[], %(matches_2)s::text[], %(matches_3)s::text[], %(matches_4)s::bigint[]
     ) as m (tenant, dedupe_kind, dedupe_key, id, seq)
 )
 select * from holdfast.job_row
  where seq = any (array(
-    select seq from met
+    select seq from matches
      union all
-    select j.seq from met m
+    select j.seq from matches m
      cross join lateral (select seq from holdfast.job where id = m.id limit 1) j
      union all
-    select j.seq from met m
+    select j.seq from matches m
      cross join lateral (
         select seq from holdfast.job
          where tenant = m.tenant and dedupe_kind = m.dedupe_kind and dedupe_key = m.dedupe_key

@@ -36,9 +36,9 @@ insert into holdfast.event (
 )
 select t.name, %(at_ms)s::bigint, j.id, j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch, j.worker,
        case when j.state in ('scheduled', 'blocked', 'ready') then j.due_at_ms end, j.failure_class, j.failure_reason
-  from unnest(%(told_0)s::bigint[], %(told_1)s::text[]) with ordinality as t (seq, name, place)
+  from unnest(%(events_0)s::bigint[], %(events_1)s::text[]) with ordinality as t (seq, name, ordinal)
   join holdfast.job j on j.seq = t.seq
- order by t.place;
+ order by t.ordinal;
 
 -- name: events_held_back
 -- Return whether the log has later events that an open transaction keeps from being read.

@@ -3,7 +3,7 @@
 -- name: backlog_oldest
 -- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
 with recursive
-level (route, lane, kind, priority, place) as (
+level (route, lane, kind, priority, depth) as (
     select r.route, r.lane, r.kind, (select j.priority from holdfast.job j
                                       where j.state = 'ready' and j.route = r.route
                                       order by j.priority limit 1), 1
@@ -11,10 +11,10 @@ level (route, lane, kind, priority, place) as (
     union all
     select l.route, l.lane, l.kind, (select j.priority from holdfast.job j
                                       where j.state = 'ready' and j.route = l.route and j.priority > l.priority
-                                      order by j.priority limit 1), l.place + 1
-      from level l where l.priority is not null and l.place < %(priorities)s
+                                      order by j.priority limit 1), l.depth + 1
+      from level l where l.priority is not null and l.depth < %(priorities)s
 ),
-head (route, lane, kind, priority, fair_key, place) as (
+head (route, lane, kind, priority, fair_key, depth) as (
     select l.route, l.lane, l.kind, l.priority, (select j.fair_key from holdfast.job j
                                                   where j.state = 'ready' and j.route = l.route
                                                     and j.priority = l.priority
@@ -24,8 +24,8 @@ head (route, lane, kind, priority, fair_key, place) as (
     select h.route, h.lane, h.kind, h.priority, (select j.fair_key from holdfast.job j
                                                   where j.state = 'ready' and j.route = h.route
                                                     and j.priority = h.priority and j.fair_key > h.fair_key
-                                                  order by j.fair_key limit 1), h.place + 1
-      from head h where h.fair_key is not null and h.place < %(fair_keys)s
+                                                  order by j.fair_key limit 1), h.depth + 1
+      from head h where h.fair_key is not null and h.depth < %(fair_keys)s
 )
 select h.lane, h.kind, (select j.due_at_ms from holdfast.job j
                          where j.state = 'ready' and j.route = h.route and j.priority = h.priority
@@ -37,18 +37,18 @@ select h.lane, h.kind, (select j.due_at_ms from holdfast.job j
 -- Count the ready jobs of each route, up to a maximum.
 select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast.job j
                                                where j.state = 'ready' and j.route = r.route
-                                               limit %(most)s) counted)
+                                               limit %(maximum)s) counted)
   from holdfast.route r;
 
 -- name: backlog_rest
 -- Count the unfinished jobs that are not ready, the expired and the suspect, each up to a maximum.
-select (select count(*) from (select 1 from holdfast.job where state = 'scheduled' limit %(most)s) counted),
-       (select count(*) from (select 1 from holdfast.job where state = 'blocked' limit %(most)s) counted),
-       (select count(*) from (select 1 from holdfast.job where state = 'running' limit %(most)s) counted),
+select (select count(*) from (select 1 from holdfast.job where state = 'scheduled' limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.job where state = 'blocked' limit %(maximum)s) counted),
+       (select count(*) from (select 1 from holdfast.job where state = 'running' limit %(maximum)s) counted),
        (select count(*) from (select 1 from holdfast.job
-                               where state = 'running' and lease_until_ms <= %(lease_now)s limit %(most)s) counted),
+                               where state = 'running' and lease_until_ms <= %(lease_now)s limit %(maximum)s) counted),
        (select count(*) from (select 1 from holdfast.job
-                               where suspect = 1 and state = 'ready' limit %(most)s) counted);
+                               where suspect = 1 and state = 'ready' limit %(maximum)s) counted);
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.

@@ -4,7 +4,7 @@
 -- For each route: the affinities of ready jobs at one priority, in order, starting after one of them and wrapping
 -- around.
 with recursive
-later (route, affinity, place) as (
+later (route, affinity, depth) as (
     select r.route, (select j.affinity from holdfast.job j
                       where j.state = 'ready' and j.affinity is not null and j.route = r.route
                         and j.priority = %(priority)s::integer and j.affinity > %(after)s::text
@@ -16,10 +16,10 @@ later (route, affinity, place) as (
                       where j.state = 'ready' and j.affinity is not null and j.route = l.route
                         and j.priority = %(priority)s::integer and j.affinity > l.affinity
                         and j.seq <> all (%(taken)s::bigint[])
-                      order by j.affinity limit 1), l.place + 1
-      from later l where l.affinity is not null and l.place < %(limit)s::integer
+                      order by j.affinity limit 1), l.depth + 1
+      from later l where l.affinity is not null and l.depth < %(limit)s::integer
 ),
-earlier (route, affinity, place) as (
+earlier (route, affinity, depth) as (
     select r.route, (select j.affinity from holdfast.job j
                       where j.state = 'ready' and j.affinity is not null and j.route = r.route
                         and j.priority = %(priority)s::integer
@@ -31,8 +31,8 @@ earlier (route, affinity, place) as (
                       where j.state = 'ready' and j.affinity is not null and j.route = e.route
                         and j.priority = %(priority)s::integer and j.affinity > e.affinity
                         and j.seq <> all (%(taken)s::bigint[])
-                      order by j.affinity limit 1), e.place + 1
-      from earlier e where e.affinity < %(after)s::text and e.place < %(limit)s::integer
+                      order by j.affinity limit 1), e.depth + 1
+      from earlier e where e.affinity < %(after)s::text and e.depth < %(limit)s::integer
 )
 select affinity from later where affinity is not null
 union all
@@ -42,7 +42,7 @@ select affinity from earlier where affinity < %(after)s::text;
 -- For each route: the next fair_keys with ready jobs at one priority, starting after the one served last and wrapping
 -- around.
 with recursive
-later (route, fair_key, place) as (
+later (route, fair_key, depth) as (
     select r.route, (select j.fair_key from holdfast.job j
                       where j.state = 'ready' and j.route = r.route and j.priority = %(priority)s::integer
                         and j.fair_key > %(last_fair_key)s::text and j.seq <> all (%(taken)s::bigint[])
@@ -52,10 +52,10 @@ later (route, fair_key, place) as (
     select l.route, (select j.fair_key from holdfast.job j
                       where j.state = 'ready' and j.route = l.route and j.priority = %(priority)s::integer
                         and j.fair_key > l.fair_key and j.seq <> all (%(taken)s::bigint[])
-                      order by j.fair_key limit 1), l.place + 1
-      from later l where l.fair_key is not null and l.place < %(limit)s::integer
+                      order by j.fair_key limit 1), l.depth + 1
+      from later l where l.fair_key is not null and l.depth < %(limit)s::integer
 ),
-earlier (route, fair_key, place) as (
+earlier (route, fair_key, depth) as (
     select r.route, (select j.fair_key from holdfast.job j
                       where j.state = 'ready' and j.route = r.route and j.priority = %(priority)s::integer
                         and j.seq <> all (%(taken)s::bigint[])
@@ -65,8 +65,8 @@ earlier (route, fair_key, place) as (
     select e.route, (select j.fair_key from holdfast.job j
                       where j.state = 'ready' and j.route = e.route and j.priority = %(priority)s::integer
                         and j.fair_key > e.fair_key and j.seq <> all (%(taken)s::bigint[])
-                      order by j.fair_key limit 1), e.place + 1
-      from earlier e where e.fair_key <= %(last_fair_key)s::text and e.place < %(limit)s::integer
+                      order by j.fair_key limit 1), e.depth + 1
+      from earlier e where e.fair_key <= %(last_fair_key)s::text and e.depth < %(limit)s::integer
 )
 select route, fair_key from later where fair_key is not null
 union all
@@ -75,40 +75,40 @@ select route, fair_key from earlier where fair_key <= %(last_fair_key)s::text;
 -- name: ready_fair_keys_beside
 -- As ready_fair_keys, but only among jobs with one of these affinities.
 with recursive
-place (route, affinity) as materialized (
+prefix (route, affinity) as materialized (
     select r.route, a.affinity
       from unnest(%(routes)s::integer[]) as r (route)
      cross join unnest(%(affinities)s::text[]) as a (affinity)
 ),
-later (route, affinity, fair_key, place) as (
+later (route, affinity, fair_key, depth) as (
     select p.route, p.affinity, (select j.fair_key from holdfast.job j
                                   where j.state = 'ready' and j.affinity is not null and j.affinity = p.affinity
                                     and j.route = p.route and j.priority = %(priority)s::integer
                                     and j.fair_key > %(last_fair_key)s::text and j.seq <> all (%(taken)s::bigint[])
                                   order by j.fair_key limit 1), 1
-      from place p
+      from prefix p
     union all
     select l.route, l.affinity, (select j.fair_key from holdfast.job j
                                   where j.state = 'ready' and j.affinity is not null and j.affinity = l.affinity
                                     and j.route = l.route and j.priority = %(priority)s::integer
                                     and j.fair_key > l.fair_key and j.seq <> all (%(taken)s::bigint[])
-                                  order by j.fair_key limit 1), l.place + 1
-      from later l where l.fair_key is not null and l.place < %(limit)s::integer
+                                  order by j.fair_key limit 1), l.depth + 1
+      from later l where l.fair_key is not null and l.depth < %(limit)s::integer
 ),
-earlier (route, affinity, fair_key, place) as (
+earlier (route, affinity, fair_key, depth) as (
     select p.route, p.affinity, (select j.fair_key from holdfast.job j
                                   where j.state = 'ready' and j.affinity is not null and j.affinity = p.affinity
                                     and j.route = p.route and j.priority = %(priority)s::integer
                                     and j.seq <> all (%(taken)s::bigint[])
                                   order by j.fair_key limit 1), 1
-      from place p
+      from prefix p
     union all
     select e.route, e.affinity, (select j.fair_key from holdfast.job j
                                   where j.state = 'ready' and j.affinity is not null and j.affinity = e.affinity
                                     and j.route = e.route and j.priority = %(priority)s::integer
                                     and j.fair_key > e.fair_key and j.seq <> all (%(taken)s::bigint[])
-                                  order by j.fair_key limit 1), e.place + 1
-      from earlier e where e.fair_key <= %(last_fair_key)s::text and e.place < %(limit)s::integer
+                                  order by j.fair_key limit 1), e.depth + 1
+      from earlier e where e.fair_key <= %(last_fair_key)s::text and e.depth < %(limit)s::integer
 )
 select route, fair_key, affinity from later where fair_key is not null
 union all
@@ -118,7 +118,7 @@ select route, fair_key, affinity from earlier where fair_key <= %(last_fair_key)
 -- For each pair of route and fair_key: its first ready jobs at one priority, from a scan position on.
 select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
   from unnest(
-    %(places_0)s::integer[], %(places_1)s::text[], %(lows_0)s::bigint[], %(lows_1)s::bigint[]
+    %(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(lows_0)s::bigint[], %(lows_1)s::bigint[]
   ) as p (route, fair_key, due_low, seq_low)
  cross join lateral (
     select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.job j
@@ -131,7 +131,7 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
 -- name: ready_heads_beside
 -- For each triple of route, fair_key and affinity: its first ready jobs at one priority.
 select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
-  from unnest(%(places_0)s::integer[], %(places_1)s::text[], %(places_2)s::text[]) as p (route, fair_key, affinity)
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(prefixes_2)s::text[]) as p (route, fair_key, affinity)
  cross join lateral (
     select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.job j
      where j.state = 'ready' and j.affinity is not null and j.affinity = p.affinity
@@ -143,7 +143,7 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
 -- name: ready_heads_of_tenant
 -- For each strict route: the first ready jobs of one tenant at one priority.
 select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
-  from unnest(%(places_0)s::integer[], %(places_1)s::text[]) as p (route, fair_key)
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[]) as p (route, fair_key)
  cross join lateral (
     select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.job j
      where j.state = 'ready' and j.fair_key = '' and j.tenant = %(tenant)s
@@ -155,7 +155,7 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
 -- name: ready_heads_of_tenant_beside
 -- For each strict route and each affinity: the first ready jobs of one tenant at one priority.
 select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
-  from unnest(%(places_0)s::integer[], %(places_1)s::text[], %(places_2)s::text[]) as p (route, fair_key, affinity)
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(prefixes_2)s::text[]) as p (route, fair_key, affinity)
  cross join lateral (
     select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms from holdfast.job j
      where j.state = 'ready' and j.fair_key = '' and j.affinity is not null and j.affinity = p.affinity
@@ -169,28 +169,28 @@ select h.seq, h.route, h.affinity, h.fair_key, h.due_at_ms
 -- common to the claim. Jobs past their deadline are skipped; maintenance fails them. The condition on the state is
 -- hidden from the planner, which would otherwise scan all ready jobs instead of looking these up by number.
 with locked as materialized (
-    select j.seq, array_position(%(seqs)s::bigint[], j.seq) as place from holdfast.job j
+    select j.seq, array_position(%(seqs)s::bigint[], j.seq) as ordinal from holdfast.job j
      where j.seq = any (%(seqs)s::bigint[]) and coalesce(j.state, '') = 'ready' and j.priority = %(priority)s
        and (j.deadline_at_ms is null or j.deadline_at_ms > %(now)s)
-     order by place
+     order by ordinal
      limit %(limit)s
        for update of j skip locked
 ),
-first as materialized (select array_agg(seq order by place) as seqs from locked)
+first as materialized (select array_agg(seq order by ordinal) as seqs from locked)
 update holdfast.job j
    set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
-       claim_place = %(place)s + array_position(first.seqs, j.seq) - 1,
-       event_count = j.event_count + case when j.record_all = 1 or j.route = any (%(loud)s::integer[]) then 1 else 0 end,
+       claim_index = %(first_index)s + array_position(first.seqs, j.seq) - 1,
+       event_count = j.event_count + case when j.record_all = 1 or j.route = any (%(recorded_routes)s::integer[]) then 1 else 0 end,
        worker = %(worker)s, incarnation = %(incarnation)s, lease_token = %(lease_token)s,
        lease_until_ms = %(lease_until_ms)s, started_at_ms = %(now)s,
        outcome = null, settle_digest = null, phase = null, percent = null,
-       unacknowledged = case when %(place)s + array_position(first.seqs, j.seq) - 1 < %(acknowledged)s then 0
+       unacknowledged = case when %(first_index)s + array_position(first.seqs, j.seq) - 1 < %(acknowledged)s then 0
                              else j.unacknowledged + 1 end
   from first
  where j.seq = any (first.seqs) and cardinality(first.seqs) >= %(least)s
 returning j.seq, j.id, j.route, j.tenant, j.fair_key, j.priority, j.affinity, j.payload, j.headers, j.tags, j.result,
           j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms, j.attempt, j.max_attempts, j.backoff,
-          j.epoch, j.claim_place, j.unacknowledged, j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases,
+          j.epoch, j.claim_index, j.unacknowledged, j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases,
           j.failure_class, j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind,
           j.predecessor, j.digest, j.record_all, j.event_count;
 
@@ -209,18 +209,18 @@ with locked as materialized (
 first as materialized (select array_agg(seq order by due_at_ms, seq) as seqs from locked)
 update holdfast.job j
    set state = 'running', epoch = j.epoch + 1, attempt = j.attempt + 1,
-       claim_place = %(place)s + array_position(first.seqs, j.seq) - 1,
-       event_count = j.event_count + case when j.record_all = 1 or j.route = any (%(loud)s::integer[]) then 1 else 0 end,
+       claim_index = %(first_index)s + array_position(first.seqs, j.seq) - 1,
+       event_count = j.event_count + case when j.record_all = 1 or j.route = any (%(recorded_routes)s::integer[]) then 1 else 0 end,
        worker = %(worker)s, incarnation = %(incarnation)s, lease_token = %(lease_token)s,
        lease_until_ms = %(lease_until_ms)s, started_at_ms = %(now)s,
        outcome = null, settle_digest = null, phase = null, percent = null,
-       unacknowledged = case when %(place)s + array_position(first.seqs, j.seq) - 1 < %(acknowledged)s then 0
+       unacknowledged = case when %(first_index)s + array_position(first.seqs, j.seq) - 1 < %(acknowledged)s then 0
                              else j.unacknowledged + 1 end
   from first
  where j.seq = any (first.seqs) and cardinality(first.seqs) >= %(least)s
 returning j.seq, j.id, j.route, j.tenant, j.fair_key, j.priority, j.affinity, j.payload, j.headers, j.tags, j.result,
           j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms, j.attempt, j.max_attempts, j.backoff,
-          j.epoch, j.claim_place, j.unacknowledged, j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases,
+          j.epoch, j.claim_index, j.unacknowledged, j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases,
           j.failure_class, j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind,
           j.predecessor, j.digest, j.record_all, j.event_count;
 
@@ -245,8 +245,8 @@ with found as materialized (
                order by j.priority desc limit 1)
            ) as priority
       from unnest(
-        %(routes)s::integer[], %(mark_priorities)s::integer[], %(mark_fair_keys)s::text[], %(mark_dues)s::bigint[],
-        %(mark_seqs)s::bigint[]
+        %(routes)s::integer[], %(position_priorities)s::integer[], %(position_fair_keys)s::text[], %(position_dues)s::bigint[],
+        %(position_seqs)s::bigint[]
       ) as r (route, mark_priority, mark_turn, mark_due, mark_seq)
 ),
 top (route, priority, turn_low, due_low, seq_low) as materialized (

@@ -24,9 +24,9 @@ on conflict (lane) do update
 
 -- name: route_insert
 -- Insert one route unless it exists, and return its number.
-insert into holdfast.route (lane, kind, requires, placed, session)
-values (%(lane)s, %(kind)s, %(requires)s, %(placed)s, %(session)s)
-on conflict (lane, kind, requires, placed, session) do update set lane = excluded.lane
+insert into holdfast.route (lane, kind, requires, has_affinity, session)
+values (%(lane)s, %(kind)s, %(requires)s, %(has_affinity)s, %(session)s)
+on conflict (lane, kind, requires, has_affinity, session) do update set lane = excluded.lane
 returning route;
 
 -- name: routing_lanes
@@ -43,7 +43,7 @@ select kind from holdfast.retired_kind;
 
 -- name: routing_routes
 -- Read every route.
-select route, lane, kind, requires, placed, session from holdfast.route;
+select route, lane, kind, requires, has_affinity, session from holdfast.route;
 
 -- name: routing_touch
 -- Assign the routing table a new, unique version, which invalidates caches of old or rolled-back ones.

@@ -94,7 +94,7 @@ select (select s.head_fair_key from holdfast.session s
        (select s.head_fair_key from holdfast.session s
          where s.head_seq is not null and s.head_route = p.route and s.head_class = p.class
          order by s.head_fair_key limit 1)
-  from unnest(%(places_0)s::integer[], %(places_1)s::text[]) as p (route, class);
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[]) as p (route, class);
 
 -- name: session_first_entries
 -- For each session with a non-empty line: whether an entry is running, and the first entry in its line.
@@ -118,7 +118,7 @@ select * from holdfast.session_row
 -- name: session_heads
 -- For each route, class and fair_key: the sessions with the oldest claimable heads.
 select h.head_seq, h.number
-  from unnest(%(places_0)s::integer[], %(places_1)s::text[], %(places_2)s::text[]) as p (route, class, fair_key)
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(prefixes_2)s::text[]) as p (route, class, fair_key)
  cross join lateral (
     select s.head_seq, s.number from holdfast.session s
      where s.head_seq is not null and s.head_route = p.route and s.head_class = p.class and s.head_fair_key = p.fair_key
@@ -129,7 +129,7 @@ select h.head_seq, h.number
 -- For each route and class: one tenant's sessions with the oldest claimable heads in strict lanes, which have no
 -- fair_keys.
 select h.head_seq, h.number
-  from unnest(%(places_0)s::integer[], %(places_1)s::text[]) as p (route, class)
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[]) as p (route, class)
  cross join lateral (
     select s.head_seq, s.number from holdfast.session s
      where s.head_seq is not null and s.head_fair_key = '' and s.tenant = %(tenant)s
@@ -152,7 +152,7 @@ update holdfast.session
        lease_incarnation = %(lease_incarnation)s, lease_until_ms = %(lease_until_ms)s
  where number = %(number)s;
 
--- name: session_next_moment
+-- name: session_next_time
 -- Read when the next session lease expires.
 select (select lease_until_ms from holdfast.session where lease_until_ms is not null order by lease_until_ms limit 1);
 

@@ -51,7 +51,7 @@ update holdfast.job j
    set state = v.state, fair_key = v.fair_key, due_at_ms = v.due_at_ms, deadline_at_ms = v.deadline_at_ms,
        finished_at_ms = v.finished_at_ms, attempt = v.attempt, epoch = v.epoch, worker = v.worker,
        incarnation = v.incarnation, lease_token = v.lease_token, lease_until_ms = v.lease_until_ms,
-       claim_place = v.claim_place, started_at_ms = v.started_at_ms, outcome = v.outcome,
+       claim_index = v.claim_index, started_at_ms = v.started_at_ms, outcome = v.outcome,
        settle_digest = v.settle_digest, phase = v.phase, percent = v.percent,
        cancel_requested = v.cancel_requested, suspect = v.suspect, deferrals = v.deferrals,
        deferred_since_ms = v.deferred_since_ms, releases = v.releases, failure_class = v.failure_class,
@@ -67,7 +67,7 @@ update holdfast.job j
     %(c28)s::text[], %(c29)s::smallint[], %(c30)s::bigint[], %(c31)s::integer[]
   ) as v (
     state, fair_key, due_at_ms, deadline_at_ms, finished_at_ms, attempt, epoch, worker, incarnation, lease_token,
-    lease_until_ms, claim_place, started_at_ms, outcome, settle_digest, phase, percent, cancel_requested, suspect,
+    lease_until_ms, claim_index, started_at_ms, outcome, settle_digest, phase, percent, cancel_requested, suspect,
     deferrals, deferred_since_ms, releases, failure_class, failure_reason, failure_message, failure_traceback,
     predecessor, event_count, result, unacknowledged, seq, epoch_before
   )
@@ -95,7 +95,7 @@ with ended as (
  returning j.seq, j.id, j.priority, j.phase, j.percent, j.cancel_requested, j.event_count,
            j.route, j.tenant, j.tags, j.attempt, j.epoch, j.worker
 ),
-told as (
+events as (
     insert into holdfast.event (name, at_ms, job_id, number, route, tenant, tags, state, attempt, epoch, worker)
     select 'done', %(finished_at_ms)s::bigint, id, event_count, route, tenant, tags, 'done', attempt, epoch, worker
       from ended

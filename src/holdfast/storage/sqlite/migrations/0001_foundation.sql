@@ -34,9 +34,9 @@ create table holdfast_route (
     lane     text not null,
     kind     text not null,
     requires text not null,
-    placed   integer not null,
+    has_affinity   integer not null,
     session  integer not null,
-    unique (lane, kind, requires, placed, session)
+    unique (lane, kind, requires, has_affinity, session)
 ) strict;
 
 -- The fair_key served last in each fairness scope. Only a hint for fairness.
@@ -98,7 +98,7 @@ create table holdfast_job (
     incarnation       text,
     lease_token       text,
     lease_until_ms    integer,
-    claim_place       integer,
+    claim_index       integer,
     started_at_ms     integer,
     outcome           text,
     settle_digest     text,
@@ -252,7 +252,7 @@ select j.seq, j.id, j.state, r.kind, r.lane, j.tenant, j.fair_key, j.priority, j
        r.requires as requires_json, j.payload as payload_json, j.headers as headers_json, j.tags as tags_json,
        j.result as result_json, j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms,
        j.attempt, j.max_attempts, j.backoff as backoff_json, j.epoch, j.worker, j.incarnation, j.lease_token,
-       j.lease_until_ms, j.claim_place, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
+       j.lease_until_ms, j.claim_index, j.started_at_ms, j.outcome, j.settle_digest, j.phase, j.percent, j.unacknowledged,
        j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases, j.failure_class, j.failure_reason,
        j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind, j.predecessor, j.digest,
        j.session as session_number, j.enqueue_seq, j.entry as entry_json, j.record_all, j.event_count

@@ -51,18 +51,18 @@ delete from holdfast_incarnation
 -- Write claims of ready jobs: the common values once, and the index of each job in the claim.
 -- The plus before the state keeps the planner from scanning all ready jobs.
 update holdfast_job
-   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_place = p.value,
+   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_index = p.value,
        event_count = event_count + :counted, worker = :worker, incarnation = :incarnation,
        lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms,
        outcome = null, settle_digest = null, phase = null, percent = null,
        unacknowledged = case when p.value < :acknowledged then 0 else unacknowledged + 1 end
-  from json_each(:places) p
+  from json_each(:indexes) p
  where seq = cast(p.key as integer) and +state = 'ready';
 
 -- name: job_claim_one
 -- As job_claim, for one job.
 update holdfast_job
-   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_place = :value,
+   set state = 'running', epoch = epoch + 1, attempt = attempt + 1, claim_index = :value,
        event_count = event_count + :counted, worker = :worker, incarnation = :incarnation,
        lease_token = :lease_token, lease_until_ms = :lease_until_ms, started_at_ms = :started_at_ms,
        outcome = null, settle_digest = null, phase = null, percent = null,

@@ -29,7 +29,7 @@ insert into holdfast_event (
 )
 select t.value, :at_ms, j.id, j.event_count, j.route, j.tenant, j.tags, j.state, j.attempt, j.epoch, j.worker,
        case when j.state in ('scheduled', 'blocked', 'ready') then j.due_at_ms end, j.failure_class, j.failure_reason
-  from json_each(:told) t
+  from json_each(:events) t
  cross join holdfast_job j
  where j.seq = cast(t.key as integer);
 

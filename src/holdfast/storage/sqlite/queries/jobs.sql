@@ -3,7 +3,7 @@
 -- name: backlog_oldest
 -- For each route: the due time of the first ready job of each fair_key, at some priorities from the lowest up.
 with recursive
-level (route, lane, kind, priority, place) as (
+level (route, lane, kind, priority, depth) as (
     select r.route, r.lane, r.kind, (select priority from holdfast_job
                                       where state = 'ready' and route = r.route
                                       order by priority limit 1), 1
@@ -11,10 +11,10 @@ level (route, lane, kind, priority, place) as (
     union all
     select l.route, l.lane, l.kind, (select priority from holdfast_job
                                       where state = 'ready' and route = l.route and priority > l.priority
-                                      order by priority limit 1), l.place + 1
-      from level l where l.priority is not null and l.place < :priorities
+                                      order by priority limit 1), l.depth + 1
+      from level l where l.priority is not null and l.depth < :priorities
 ),
-head (route, lane, kind, priority, fair_key, place) as (
+head (route, lane, kind, priority, fair_key, depth) as (
     select l.route, l.lane, l.kind, l.priority, (select fair_key from holdfast_job
                                                   where state = 'ready' and route = l.route and priority = l.priority
                                                   order by fair_key limit 1), 1
@@ -23,8 +23,8 @@ head (route, lane, kind, priority, fair_key, place) as (
     select h.route, h.lane, h.kind, h.priority, (select fair_key from holdfast_job
                                                   where state = 'ready' and route = h.route and priority = h.priority
                                                     and fair_key > h.fair_key
-                                                  order by fair_key limit 1), h.place + 1
-      from head h where h.fair_key is not null and h.place < :fair_keys
+                                                  order by fair_key limit 1), h.depth + 1
+      from head h where h.fair_key is not null and h.depth < :fair_keys
 )
 select h.lane, h.kind, (select due_at_ms from holdfast_job
                          where state = 'ready' and route = h.route and priority = h.priority and fair_key = h.fair_key
@@ -34,21 +34,21 @@ select h.lane, h.kind, (select due_at_ms from holdfast_job
 -- name: backlog_ready
 -- Count the ready jobs of each route, up to a maximum.
 select r.lane, r.kind, r.requires, (select count(*) from (select 1 from holdfast_job
-                                               where state = 'ready' and route = r.route limit :most))
+                                               where state = 'ready' and route = r.route limit :maximum))
   from holdfast_route r;
 
 -- name: backlog_rest
 -- Count the unfinished jobs that are not ready, the expired and the suspect, each up to a maximum.
 select (select count(*) from (select 1 from holdfast_job
-                               where state = 'scheduled' and due_at_ms > 0 limit :most)),
+                               where state = 'scheduled' and due_at_ms > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = 'blocked' and predecessor > 0 limit :most)),
+                               where state = 'blocked' and predecessor > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = 'running' and lease_until_ms > 0 limit :most)),
+                               where state = 'running' and lease_until_ms > 0 limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where state = 'running' and lease_until_ms <= :lease_now limit :most)),
+                               where state = 'running' and lease_until_ms <= :lease_now limit :maximum)),
        (select count(*) from (select 1 from holdfast_job
-                               where suspect = 1 and state = 'ready' limit :most));
+                               where suspect = 1 and state = 'ready' limit :maximum));
 
 -- name: counts_by_failure_class
 -- Count failed jobs by the class of their failure.

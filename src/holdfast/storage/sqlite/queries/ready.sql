@@ -4,7 +4,7 @@
 -- For each route: the affinities of ready jobs at one priority, in order, starting after one of them and wrapping
 -- around.
 with recursive
-later (route, affinity, place) as (
+later (route, affinity, depth) as (
     select r.value, (select affinity from holdfast_job
                       where state = 'ready' and affinity is not null and route = r.value
                         and priority = :priority and affinity > :after
@@ -14,10 +14,10 @@ later (route, affinity, place) as (
     select l.route, (select affinity from holdfast_job
                       where state = 'ready' and affinity is not null and route = l.route
                         and priority = :priority and affinity > l.affinity
-                      order by affinity limit 1), l.place + 1
-      from later l where l.affinity is not null and l.place < :limit
+                      order by affinity limit 1), l.depth + 1
+      from later l where l.affinity is not null and l.depth < :limit
 ),
-earlier (route, affinity, place) as (
+earlier (route, affinity, depth) as (
     select r.value, (select affinity from holdfast_job
                       where state = 'ready' and affinity is not null and route = r.value
                         and priority = :priority
@@ -27,8 +27,8 @@ earlier (route, affinity, place) as (
     select e.route, (select affinity from holdfast_job
                       where state = 'ready' and affinity is not null and route = e.route
                         and priority = :priority and affinity > e.affinity
-                      order by affinity limit 1), e.place + 1
-      from earlier e where e.affinity < :after and e.place < :limit
+                      order by affinity limit 1), e.depth + 1
+      from earlier e where e.affinity < :after and e.depth < :limit
 )
 select affinity from later where affinity is not null
 union all
@@ -38,7 +38,7 @@ select affinity from earlier where affinity < :after;
 -- For each route: the next fair_keys with ready jobs at one priority, starting after the one served last and wrapping
 -- around.
 with recursive
-later (route, fair_key, place) as (
+later (route, fair_key, depth) as (
     select r.value, (select fair_key from holdfast_job
                       where state = 'ready' and route = r.value and priority = :priority and fair_key > :last_fair_key
                       order by fair_key limit 1), 1
@@ -46,10 +46,10 @@ later (route, fair_key, place) as (
     union all
     select l.route, (select fair_key from holdfast_job
                       where state = 'ready' and route = l.route and priority = :priority and fair_key > l.fair_key
-                      order by fair_key limit 1), l.place + 1
-      from later l where l.fair_key is not null and l.place < :limit
+                      order by fair_key limit 1), l.depth + 1
+      from later l where l.fair_key is not null and l.depth < :limit
 ),
-earlier (route, fair_key, place) as (
+earlier (route, fair_key, depth) as (
     select r.value, (select fair_key from holdfast_job
                       where state = 'ready' and route = r.value and priority = :priority
                       order by fair_key limit 1), 1
@@ -57,8 +57,8 @@ earlier (route, fair_key, place) as (
     union all
     select e.route, (select fair_key from holdfast_job
                       where state = 'ready' and route = e.route and priority = :priority and fair_key > e.fair_key
-                      order by fair_key limit 1), e.place + 1
-      from earlier e where e.fair_key <= :last_fair_key and e.place < :limit
+                      order by fair_key limit 1), e.depth + 1
+      from earlier e where e.fair_key <= :last_fair_key and e.depth < :limit
 )
 select route, fair_key from later where fair_key is not null
 union all
@@ -67,34 +67,34 @@ select route, fair_key from earlier where fair_key <= :last_fair_key;
 -- name: ready_fair_keys_beside
 -- As ready_fair_keys, but only among jobs with one of these affinities.
 with recursive
-place (route, affinity) as materialized (
+prefix (route, affinity) as materialized (
     select r.value, a.value from json_each(:routes) r join json_each(:affinities) a
 ),
-later (route, affinity, fair_key, place) as (
+later (route, affinity, fair_key, depth) as (
     select p.route, p.affinity, (select fair_key from holdfast_job
                                   where state = 'ready' and affinity is not null and affinity = p.affinity
                                     and route = p.route and priority = :priority and fair_key > :last_fair_key
                                   order by fair_key limit 1), 1
-      from place p
+      from prefix p
     union all
     select l.route, l.affinity, (select fair_key from holdfast_job
                                   where state = 'ready' and affinity is not null and affinity = l.affinity
                                     and route = l.route and priority = :priority and fair_key > l.fair_key
-                                  order by fair_key limit 1), l.place + 1
-      from later l where l.fair_key is not null and l.place < :limit
+                                  order by fair_key limit 1), l.depth + 1
+      from later l where l.fair_key is not null and l.depth < :limit
 ),
-earlier (route, affinity, fair_key, place) as (
+earlier (route, affinity, fair_key, depth) as (
     select p.route, p.affinity, (select fair_key from holdfast_job
                                   where state = 'ready' and affinity is not null and affinity = p.affinity
                                     and route = p.route and priority = :priority
                                   order by fair_key limit 1), 1
-      from place p
+      from prefix p
     union all
     select e.route, e.affinity, (select fair_key from holdfast_job
                                   where state = 'ready' and affinity is not null and affinity = e.affinity
                                     and route = e.route and priority = :priority and fair_key > e.fair_key
-                                  order by fair_key limit 1), e.place + 1
-      from earlier e where e.fair_key <= :last_fair_key and e.place < :limit
+                                  order by fair_key limit 1), e.depth + 1
+      from earlier e where e.fair_key <= :last_fair_key and e.depth < :limit
 )
 select route, fair_key, affinity from later where fair_key is not null
 union all
@@ -103,7 +103,7 @@ select route, fair_key, affinity from earlier where fair_key <= :last_fair_key;
 -- name: ready_heads
 -- For each pair of route and fair_key: its first ready jobs at one priority.
 select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
-  from json_each(:places) p
+  from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
                   where state = 'ready' and route = json_extract(p.value, '$[0]') and priority = :priority
@@ -113,7 +113,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
 -- name: ready_heads_beside
 -- For each triple of route, fair_key and affinity: its first ready jobs at one priority.
 select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
-  from json_each(:places) p
+  from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
                   where state = 'ready' and affinity is not null and affinity = json_extract(p.value, '$[2]')
@@ -124,7 +124,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
 -- name: ready_heads_of_tenant
 -- For each strict route: the first ready jobs of one tenant at one priority.
 select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
-  from json_each(:places) p
+  from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
                   where state = 'ready' and fair_key = '' and tenant = :tenant
@@ -134,7 +134,7 @@ select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
 -- name: ready_heads_of_tenant_beside
 -- For each strict route and each affinity: the first ready jobs of one tenant at one priority.
 select j.seq, j.route, j.affinity, j.fair_key, j.due_at_ms
-  from json_each(:places) p
+  from json_each(:prefixes) p
  cross join holdfast_job j
  where j.seq in (select seq from holdfast_job
                   where state = 'ready' and fair_key = '' and affinity is not null

@@ -22,9 +22,9 @@ on conflict (lane) do update
 
 -- name: route_insert
 -- Insert one route unless it exists, and return its number.
-insert into holdfast_route (lane, kind, requires, placed, session)
-values (:lane, :kind, :requires, :placed, :session)
-on conflict (lane, kind, requires, placed, session) do update set lane = excluded.lane
+insert into holdfast_route (lane, kind, requires, has_affinity, session)
+values (:lane, :kind, :requires, :has_affinity, :session)
+on conflict (lane, kind, requires, has_affinity, session) do update set lane = excluded.lane
 returning route;
 
 -- name: routing_lanes
@@ -41,7 +41,7 @@ select kind from holdfast_retired_kind;
 
 -- name: routing_routes
 -- Read every route.
-select route, lane, kind, requires, placed, session from holdfast_route;
+select route, lane, kind, requires, has_affinity, session from holdfast_route;
 
 -- name: routing_touch
 -- Assign the routing table a new, unique version, which invalidates caches of old or rolled-back ones.

@@ -79,7 +79,7 @@ select (select head_fair_key from holdfast_session
          where head_seq is not null and head_route = json_extract(p.value, '$[0]')
            and head_class = json_extract(p.value, '$[1]')
          order by head_fair_key limit 1)
-  from json_each(:places) p;
+  from json_each(:prefixes) p;
 
 -- name: session_first_entries
 -- For each session with a non-empty line: whether an entry is running, and the first entry in its line.
@@ -103,7 +103,7 @@ select s.* from json_each(:numbers) n
 -- name: session_heads
 -- For each route, class and fair_key: the sessions with the oldest claimable heads.
 select s.head_seq, s.number
-  from json_each(:places) p
+  from json_each(:prefixes) p
  cross join holdfast_session s
  where s.number in (select h.number from holdfast_session h
                      where h.head_seq is not null and h.head_route = json_extract(p.value, '$[0]')
@@ -114,7 +114,7 @@ select s.head_seq, s.number
 -- For each route and class: one tenant's sessions with the oldest claimable heads in strict lanes, which have no
 -- fair_keys.
 select s.head_seq, s.number
-  from json_each(:places) p
+  from json_each(:prefixes) p
  cross join holdfast_session s
  where s.number in (select h.number from holdfast_session h
                      where h.head_seq is not null and h.head_fair_key = '' and h.tenant = :tenant
@@ -132,7 +132,7 @@ update holdfast_session
        lease_incarnation = :lease_incarnation, lease_until_ms = :lease_until_ms
  where number = :number;
 
--- name: session_next_moment
+-- name: session_next_time
 -- Read when the next session lease expires.
 select (select lease_until_ms from holdfast_session where lease_until_ms is not null order by lease_until_ms limit 1);
 

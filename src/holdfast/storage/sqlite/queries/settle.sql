@@ -48,7 +48,7 @@ update holdfast_job set phase = :phase, percent = :percent where seq = :seq and 
 -- is based on.
 update holdfast_job
    set state = ?, fair_key = ?, due_at_ms = ?, deadline_at_ms = ?, finished_at_ms = ?, attempt = ?, epoch = ?,
-       worker = ?, incarnation = ?, lease_token = ?, lease_until_ms = ?, claim_place = ?, started_at_ms = ?, outcome = ?,
+       worker = ?, incarnation = ?, lease_token = ?, lease_until_ms = ?, claim_index = ?, started_at_ms = ?, outcome = ?,
        settle_digest = ?, phase = ?, percent = ?, cancel_requested = ?, suspect = ?, deferrals = ?,
        deferred_since_ms = ?, releases = ?, failure_class = ?, failure_reason = ?, failure_message = ?,
        failure_traceback = ?, predecessor = ?, event_count = ?, result = ?, unacknowledged = ?
