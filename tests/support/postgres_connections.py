@@ -29,8 +29,8 @@ def reuse(schema: str, store: PostgresStore) -> None:
     """Give the kept connections that are still usable to *store*, and let it check the schema through one of them."""
     idle = [connection for connection in _kept.pop((os.getpid(), schema), ()) if _usable(connection)]
     if idle:
-        store._opener._examine(idle[0])
-        store._opener._ready = True
+        store._connector._examine(idle[0])
+        store._connector._ready = True
     store._threads._idle += idle
 
 
