@@ -213,7 +213,7 @@ def test_errors_and_questions_are_wrapped_at_words_on_a_terminal(tmp_path: Path)
     message, _, hint = said.partition("hint:")
     assert [line.rstrip() for line in message.splitlines()] == [
         "error: lane 'default' is draining and",
-        "takes no new jobs; set it active to",
+        "accepts no new jobs; set it active to",
         "enqueue again",
     ]
     # A command is left whole, to be copied.

@@ -155,7 +155,7 @@ def test_a_worker_with_too_many_stuck_handlers_ends_with_3(tmp_path: Path, queue
 
     with running(tmp_path, "--concurrency", "1", "--grace", "0") as worker:
         worker.says("abandoned, 1 of at most 1")
-        worker.says("error: 2 handlers run on though they were told to stop, of kind hold")
+        worker.says("error: 2 handlers ignore the request to stop, of kind hold")
         worker.says("hint: restart the worker")
         assert worker.finish() == 3
 

@@ -80,7 +80,7 @@ def test_a_wrong_word_is_refused_by_name(words: dict[str, Any], field: str) -> N
 
 
 def test_items_and_a_payload_exclude_each_other() -> None:
-    with pytest.raises(InvalidInput, match="items: cannot be given together with a payload"):
+    with pytest.raises(InvalidInput, match="items: cannot be combined with a payload"):
         checked({"n": 1}, session="s", items=[1])
 
 

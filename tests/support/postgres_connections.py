@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.storage.postgres.pool import at_rest
+from holdfast.storage.postgres.pool import is_idle
 from holdfast.storage.postgres.store import PostgresStore
 
 _kept: dict[tuple[int, str], list[psycopg.Connection[Any]]] = defaultdict(list)
@@ -42,4 +42,4 @@ def forget(schema: str) -> None:
 
 def _usable(connection: psycopg.Connection[Any]) -> bool:
     """Return whether the connection is idle and the server has neither closed it nor sent anything."""
-    return at_rest(connection) and not select.select([connection.fileno()], [], [], 0)[0]
+    return is_idle(connection) and not select.select([connection.fileno()], [], [], 0)[0]

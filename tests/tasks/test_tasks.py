@@ -210,7 +210,7 @@ def test_a_word_that_does_not_exist_is_refused(queue: Queue) -> None:
 
     with refused(queue, "urgency"):
         task.using(**words).enqueue("ada")
-    with pytest.raises(InvalidInput, match=r"^urgency: is not a word of enqueue"):
+    with pytest.raises(InvalidInput, match=r"^urgency: unknown option"):
         queue.task("other", **words)(send)
 
 

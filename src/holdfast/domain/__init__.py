@@ -1,1 +1,1 @@
-"""The rules, pure: no clock, no input or output, nothing but the standard library."""
+"""The rules as pure functions: no clock, no input or output, no imports beyond the standard library."""

@@ -1,4 +1,4 @@
-"""How long a job waits before it is tried again."""
+"""Backoff: how long a job waits before its next attempt."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast.domain.validation import Duration
 class Backoff:
     """Wait `base * factor^(attempt-1)`, at most `cap`, spread by `jitter`.
 
-    `base` and `cap` are seconds. A jitter of 0.2 spreads each wait evenly between 80 % and 120 % of it, so that
-    jobs that failed together do not return together.
+    `base` and `cap` are seconds. A jitter of 0.2 spreads each wait evenly between 80 % and 120 % of its length, so
+    that jobs that failed at the same time are not retried at the same time.
     """
 
     base: Duration = 60.0
@@ -30,7 +30,7 @@ class Backoff:
         validation.number(self.jitter, "backoff.jitter", 0.0, 1.0)
 
     def pause_ms(self, attempt: int, chance: float) -> int:
-        """Return the wait after the failed *attempt* (from 1); *chance* from 0 to 1 places it within the jitter."""
+        """Return the wait after the failed *attempt* (from 1); *chance* from 0 to 1 selects the jitter."""
         base_ms, cap_ms = _millis(self.base), _millis(self.cap)
         raised = min(base_ms * _power(self.factor, attempt - 1), cap_ms)
         spread = 1.0 + self.jitter * (2.0 * chance - 1.0)
@@ -42,20 +42,20 @@ class Backoff:
 
     @classmethod
     def from_json(cls, text: str) -> Backoff:
-        """Return what `to_json` stored."""
+        """Return the backoff that `to_json` stored."""
         base_ms, factor, cap_ms, jitter = json.loads(text)
         return cls(base_ms / 1000, factor, cap_ms / 1000, jitter)
 
 
 DEFAULT = Backoff(jitter=0.2)
-"""For a job that was enqueued, and a task that was declared, without one."""
+"""The backoff of jobs and tasks that do not define one."""
 
 
 def _power(factor: float, exponent: int) -> float:
     try:
         return factor**exponent
     except OverflowError:
-        # Not infinity: nothing times that is not a number.
+        # Not infinity: zero times infinity is not a number.
         return sys.float_info.max
 
 

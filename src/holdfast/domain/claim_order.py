@@ -1,12 +1,12 @@
-"""The order in which ready jobs are claimed, written once.
+"""The order in which ready jobs are claimed.
 
 Among all ready jobs a claim may take: the listed kind (only if the claim drains by its list), then priority, then
-affinity within its bound, then the tenant's fair_key, then the due moment, then enqueue order. `claim_key` says so
-for one choice; `choose` makes many choices in a row, the fair_key moving on with each.
+affinity until its bound, then the tenant's fair_key, then the due time, then enqueue order. `claim_key` is the sort
+key of a single choice; `choose` makes several choices, and each advances the fairness position.
 
-The first three make a *level*. Turns go round within each level by itself: after the tenant served last there comes
-the next one by name, and after the last name the first. One round for all levels would let a tenant with urgent work
-set the ordinary round back to its start time and again, and those behind would never be reached.
+The first three form a *level*. Each level has its own round-robin order of fair_keys: the tenant served last is
+followed by the next one by name, and the last name by the first. With one order for all levels, a tenant with urgent
+jobs would repeatedly reset the position of ordinary ones, and later tenants would never be served.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import NamedTuple, TypeAlias
 
 
 class Preference(NamedTuple):
-    """What the worker has at hand, and whether it has favoured that for as long as it may."""
+    """The affinities that the worker prefers, and whether it has preferred them for as long as it may."""
 
     affinities: frozenset[str] = frozenset()
     expired: bool = False
     held: frozenset[str] = frozenset()
-    """The affinities of jobs that it has in its hands already."""
+    """The affinities of jobs that the worker already holds."""
     most: int | None = None
-    """How many affinities the jobs in its hands may have together; none means any number."""
+    """The maximum number of affinities of the jobs that the worker holds; None means no limit."""
 
     def admits(self, affinity: str | None) -> bool:
-        """Whether a job with *affinity* may come to those in the worker's hands."""
+        """Return whether a worker that holds its current jobs may take one with *affinity*."""
         return (
             self.most is None or affinity is None or affinity in self.held or len(self.held | {affinity}) <= self.most
         )
 
     def holding(self, affinities: Iterable[str | None]) -> Preference:
-        """Return the preference once jobs with these affinities were taken."""
+        """Return the preference after jobs with these affinities were taken."""
         if self.most is None:
             return self
         return self._replace(held=self.held.union(affinity for affinity in affinities if affinity is not None))
@@ -42,17 +42,17 @@ class Preference(NamedTuple):
     def rank(self, affinity: str | None) -> int:
         """Return 0 for jobs to take first, 1 for the others.
 
-        Within the bound, jobs beside what is loaded go first. Past it they go last, so that whatever has been
-        kept waiting, with another affinity or with none, gets its fair_key.
+        Until the bound, jobs with a preferred affinity come first. After it they come last, so that waiting jobs with
+        another affinity, or none, are served.
         """
         if not self.affinities:
             return 0
         return int((affinity in self.affinities) == self.expired)
 
     def after(self, affinity: str | None) -> Preference:
-        """Return the preference for the rest of a batch once a job with *affinity* was taken.
+        """Return the preference for the rest of the claim after a job with *affinity* was taken.
 
-        A switch past the bound makes the new affinity the favoured one.
+        If the bound has passed, the new affinity becomes the preferred one.
         """
         if self.expired and affinity is not None and affinity not in self.affinities:
             return self._replace(affinities=frozenset((affinity,)), expired=False)
@@ -60,7 +60,7 @@ class Preference(NamedTuple):
 
 
 class ReadyCandidate(NamedTuple):
-    """What the order needs to know of one ready job."""
+    """The properties of a ready job that determine the claim order."""
 
     listed: int
     priority: int
@@ -69,23 +69,23 @@ class ReadyCandidate(NamedTuple):
     due_at_ms: int
     seq: int
     stream: Hashable = None
-    """Names the run of jobs it was offered from, in their order."""
+    """The stream of jobs it was read from, in order."""
 
 
 Level: TypeAlias = tuple[int, int, int]
-"""Listed kind, inverted priority, affinity rank: the smallest goes first."""
+"""Listed kind, inverted priority, affinity rank: the smallest comes first."""
 Turns: TypeAlias = Mapping[Level, str]
 """The fair_key served last, by level."""
 ClaimKey: TypeAlias = tuple[Level, tuple[bool, str], int, int]
 
 
 def level_of(candidate: ReadyCandidate, preference: Preference) -> Level:
-    """Return the level on which *candidate* takes its fair_key."""
+    """Return the level of *candidate*."""
     return (candidate.listed, -candidate.priority, preference.rank(candidate.affinity))
 
 
 def fair_order_key(fair_key: str, last_fair_key: str | None) -> tuple[bool, str]:
-    """Return the key of *fair_key* in the round that starts after *last_fair_key*."""
+    """Return the sort key of *fair_key* in the round-robin order that starts after *last_fair_key*."""
     return (last_fair_key is not None and fair_key <= last_fair_key, fair_key)
 
 
@@ -102,11 +102,11 @@ def choose(
     fair_keys: Turns,
     unfinished: Collection[Hashable] = (),
 ) -> list[ReadyCandidate]:
-    """Return up to *limit* candidates, each the smallest by `claim_key` at its moment.
+    """Return up to *limit* candidates, each the smallest by `claim_key` when it is chosen.
 
-    *unfinished* names streams that hold more jobs than were offered. Where one of them is used up, the choice stops
-    as soon as its fair_key comes again, because the next job of it may come before all that is left. It also stops
-    before a job that the preference does not admit.
+    *unfinished* contains the streams that hold more jobs than were read. If one of them is exhausted, the choice
+    stops when its fair_key is next, because its next job may come before all remaining candidates. The choice also
+    stops before a job that the preference does not admit.
     """
     offered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, fair_keys))
     left: dict[Hashable, int] = defaultdict(int)
@@ -130,7 +130,8 @@ def choose(
                 return chosen
             left[candidate.stream] -= 1
             if not left[candidate.stream] and candidate.stream in unfinished:
-                # What else this fair_key has must wait for what was not offered: it stops here when it comes round.
+                # Further jobs of this fair_key must follow those that were not read: the choice stops when it is
+                # next.
                 queue.clear()
                 waiting.append(queue)
             elif queue:
@@ -139,7 +140,7 @@ def choose(
 
 
 def _by_fair_key(level: Iterable[ReadyCandidate]) -> deque[deque[ReadyCandidate]]:
-    """Return the candidates of one level, sorted by fair_key, as one queue for each fair_key."""
+    """Return the candidates of one level as one queue per fair_key, sorted by fair_key."""
     queues: dict[str, deque[ReadyCandidate]] = defaultdict(deque)
     for candidate in level:
         queues[candidate.fair_key].append(candidate)

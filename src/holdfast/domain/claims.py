@@ -1,4 +1,4 @@
-"""Claims: what a worker asks for, what it holds, and the fence every write of an attempt must pass."""
+"""Claims: requests for jobs, held jobs, and the lease that every write of an attempt must present."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCOPES_REMEMBERED: Final = 1_024
 
 
 class Lease(NamedTuple):
-    """The proof of a claim: which job, under which epoch, with which token."""
+    """The proof of a claim: job, epoch and lease token."""
 
     seq: int
     job_id: str
@@ -33,7 +33,7 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One job under one lease, as it stood when it was claimed."""
+    """One job under one lease, as it was when claimed."""
 
     job: Job
     lease_ms: int
@@ -42,12 +42,12 @@ class Claim:
 
     @property
     def epoch(self) -> int:
-        """The job's epoch under this claim: larger than that of every claim before."""
+        """The job's epoch under this claim: greater than that of every earlier claim."""
         return self.job.epoch
 
     @property
     def lease_token(self) -> str:
-        """The token the claimer chose."""
+        """The lease token, chosen by the caller."""
         return self.job.lease_token or ""
 
     @property
@@ -57,19 +57,19 @@ class Claim:
 
     @property
     def lease(self) -> Lease:
-        """What every write of this attempt has to show."""
+        """The lease that every write of this attempt must present."""
         return Lease(self.job.seq, self.job.id, self.job.epoch, self.lease_token)
 
 
 class Note(NamedTuple):
-    """What a running attempt says of itself; a word not given stays as it was."""
+    """Progress of a running attempt; a field that is None stays unchanged."""
 
     phase: str | None = None
     percent: float | None = None
 
 
 class Kept(NamedTuple):
-    """A lease that a worker extends, with what is new of its handler."""
+    """A lease to extend, with the latest progress of its handler."""
 
     claim: Claim
     note: Note | None = None
@@ -78,7 +78,7 @@ class Kept(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """The answer to a heartbeat: the lease's new end, and whether somebody asked for the job to be cancelled."""
+    """The result of a heartbeat: the new end of the lease, and whether the job is to be cancelled."""
 
     lease_until: datetime
     cancel_requested: bool
@@ -86,7 +86,7 @@ class Renewal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What became of one settle in a batch: the job it left behind, or the error that refused it."""
+    """The result of one settlement in a batch: the settled job, or the error that refused it."""
 
     claim: Claim
     job: Job | None = None
@@ -94,12 +94,12 @@ class Settlement:
 
     @property
     def ok(self) -> bool:
-        """Whether the settle was accepted."""
+        """Whether the settlement was accepted."""
         return self.error is None
 
 
 class ClaimRequest(NamedTuple):
-    """A checked request for work."""
+    """A validated claim request."""
 
     lanes: tuple[str, ...]
     kinds: tuple[str, ...] | None
@@ -112,17 +112,17 @@ class ClaimRequest(NamedTuple):
     exclusive: bool
     lease_token: str
     resent: bool
-    """Whether the claimer chose the token, so that this may be a claim sent again."""
+    """Whether the caller chose the token, so that this may repeat an earlier claim."""
     lease_ms: int
     wait_ms: int
     limit: int
     acknowledged: int = limits.CLAIM_MAX
-    """How many of the jobs, from the first, are acknowledged by the claim itself."""
+    """How many of the jobs, from the first, the claim itself acknowledges."""
     cut_off: bool = False
-    """Whether the claimer lived while it could not reach the store."""
+    """Whether the worker was alive while it could not reach the store."""
 
     def fits(self, job: Job) -> bool:
-        """Return whether this request could have been given *job*: its tenant, lane, kind and what it requires."""
+        """Return whether this request could have claimed *job*: its tenant, lane, kind and required capabilities."""
         return (
             job.session_number is None
             and self.tenant in {None, job.tenant}
@@ -132,10 +132,10 @@ class ClaimRequest(NamedTuple):
         )
 
     def fair_scope(self, listed: int, priority: int, preference: Preference, rank: int) -> str:
-        """Name the round in which tenants take turns: that of all claims which can see the same work on this level.
+        """Return the scope in which tenants alternate: all claims that can see the same jobs on this level share it.
 
-        Workers with other lanes, kinds or capabilities, and those that favour another affinity, see other tenants;
-        sharing a round with them would set it back time and again.
+        Workers with other lanes, kinds, capabilities or preferred affinities see other tenants; a shared scope would
+        repeatedly reset the fairness position.
         """
         favoured = None
         if preference.affinities and not rank:
@@ -143,7 +143,7 @@ class ClaimRequest(NamedTuple):
         return _fair_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), favoured)
 
     def rank_of(self, kind: str) -> int:
-        """Return the place of *kind* in the caller's list where that decides the order, else 0."""
+        """Return the index of *kind* in the caller's list if the claim drains by its list, else 0."""
         return self.kinds.index(kind) if self.listed and self.kinds is not None else 0
 
 
@@ -161,40 +161,40 @@ def _fair_scope(
 
 
 class ClaimOptions(TypedDict, total=False):
-    """The words of a claim, declared once for every place that takes them."""
+    """The options of a claim, declared once for every function that takes them."""
 
     lanes: Sequence[str]
-    """Which lanes to take from; default `["default"]`."""
+    """The lanes to take from; default `["default"]`."""
     kinds: Sequence[str] | None
-    """Which kinds to take; none given means any, an empty list means none."""
+    """The kinds to take; omitted means any, an empty list means none."""
     tenant: str | None
     """Take only this tenant's jobs."""
     capabilities: Sequence[str]
-    """What the worker has; jobs that require more stay for others."""
+    """The worker's capabilities; jobs that require others are left to other workers."""
     affinity: str | Sequence[str] | None
-    """What the worker has loaded: jobs beside it go first among those of equal priority."""
+    """The affinities that the worker has loaded: their jobs come first among those of equal priority."""
     affinities_held: Sequence[str]
-    """The affinities of jobs that the worker has in its hands already."""
+    """The affinities of jobs that the worker already holds."""
     affinities_max: int | None
-    """How many affinities the jobs in its hands may have together: the claim ends before one more."""
+    """The maximum number of affinities of held jobs: the claim ends before a job would exceed it."""
     residence_left: Duration | None
-    """How long it may still favour its affinity; 0 means that its time is up, None that there is no bound."""
+    """Seconds for which the affinity may still be preferred; 0 means no longer, None means no limit."""
     drain: DrainOrder
-    """`listed`: kinds listed first go first, whatever their priority, so that a pipeline drains forward."""
+    """`listed`: kinds listed first come first, regardless of priority, so that a pipeline drains forward."""
     worker: str
     """The worker's name; default: this host and process."""
     incarnation: str
     """The unique id of one start of the worker; default: one for each opened queue."""
     exclusive: bool
-    """Only one start of this worker may hold claims: a new one takes back at once what earlier ones held."""
+    """Only one start of this worker may hold claims: a new start revokes the claims of earlier ones at once."""
     lease: Duration
     """Seconds until the claim expires unless a heartbeat extends it; default 30."""
     wait: Duration
     """Seconds to wait for work if there is none; default 0."""
     lease_token: str | None
-    """A token of the claimer's choice: the same claim sent again returns the same jobs."""
+    """A token chosen by the caller: repeating the claim with it returns the same jobs."""
     cut_off: bool
-    """Whether this start of the worker lived but could not reach the store: what it lost by that is not suspect."""
+    """Whether this start was alive but could not reach the store: jobs it lost because of that are not suspect."""
     acknowledged: int | None
     """How many of the jobs, from the first, the caller starts at once; default: all. See `acknowledge`."""
 
@@ -204,9 +204,9 @@ _REQUESTS_REMEMBERED: Final = 256
 
 
 def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRequest:
-    """Return the request checked, or raise `InvalidInput` naming the word that is wrong.
+    """Return the validated request; raise `InvalidInput`, which names the option, if one is invalid.
 
-    Workers send the same words again and again, so that these are checked once and remembered.
+    Workers repeat the same options, so validated requests are cached.
     """
     token = words.get("lease_token")
     flat = [tuple(value) if type(value) is list else value for word, value in words.items() if word != "lease_token"]
@@ -214,7 +214,7 @@ def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRe
     try:
         request = _remembered_request(limit, *named, *flat)
     except TypeError:
-        # Something cannot be remembered by, such as a set.
+        # An option is not hashable, such as a set.
         rest: Any = {word: value for word, value in words.items() if word != "lease_token"}
         request = _check_words(rest, limit)
     chosen = validation.optional_name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
@@ -231,11 +231,11 @@ def _remembered_request(limit: int, *flat: Any) -> ClaimRequest:
 def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
     if not _WORDS.issuperset(words):
         unknown = min(map(str, set(words) - _WORDS))
-        raise InvalidInput(unknown, f"is not a word of a claim; these are: {', '.join(sorted(_WORDS))}")
+        raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_WORDS))}")
     kinds, affinity = words.get("kinds"), words.get("affinity")
     listed = validation.one_of(words.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
     if listed and kinds is None:
-        raise InvalidInput("drain", "'listed' needs a list of kinds")
+        raise InvalidInput("drain", "'listed' requires a list of kinds")
     left, most = words.get("residence_left"), words.get("affinities_max")
     acknowledged = words.get("acknowledged")
     expired = left is not None and validation.duration_ms(left, "residence_left") == 0
@@ -270,14 +270,14 @@ def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
 
 
 def check_repeated(request: ClaimRequest, jobs: Sequence[Job]) -> None:
-    """Raise `Conflict` unless all *jobs* that are held under the request's token fit the request."""
+    """Raise `Conflict` unless all *jobs* held under the request's token match the request."""
     if len(jobs) > request.limit or not all(map(request.fits, jobs)):
         raise Conflict(
-            "lease_token is already in use by a claim with another tenant, lanes, kinds, capabilities or limit;"
-            " send the same claim again, or choose another token"
+            "lease_token is already in use by a claim with a different tenant, lanes, kinds, capabilities or limit;"
+            " repeat the same claim, or choose another token"
         )
 
 
 def lease_ms(lease: Duration) -> int:
-    """Return the length of a lease, checked."""
+    """Return the validated length of a lease."""
     return validation.duration_ms(lease, "lease", limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)

@@ -1,4 +1,4 @@
-"""What the domain knows of time: two readings of a store's clock, taken together."""
+"""Time in the domain: two readings of a store's clock, taken together."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 class Now(NamedTuple):
     """One reading of the store's clock.
 
-    Two readings because a wall clock may be set by hand: moments that people chose (due, deadline) are
-    judged by `wall_ms`, leases by `lease_ms`, which only ever moves forward at the pace of real time.
+    There are two because a wall clock may be set by hand: times chosen by users (due, deadline) are compared with
+    `wall_ms`, leases with `lease_ms`, which only moves forward at the pace of real time.
     """
 
     wall_ms: int
@@ -17,8 +17,8 @@ class Now(NamedTuple):
 
 
 class Clock(Protocol):
-    """Anything that tells the time to a store."""
+    """A clock for a store."""
 
     def now(self) -> Now:
-        """Read both clocks."""
+        """Return the time of both clocks."""
         ...

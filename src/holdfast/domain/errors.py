@@ -1,28 +1,28 @@
-"""Every error Holdfast raises, arranged by what the caller should do next.
+"""All errors that Holdfast raises, grouped by what the caller should do next.
 
     HoldfastError
-    ├── Refused            the request contradicts the store: do not retry it as it is
-    │   ├── JobNotFound        no such job, or not one this caller may see
+    ├── Refused            the request contradicts the store: do not retry it unchanged
+    │   ├── JobNotFound        the job does not exist, or this caller may not see it
     │   ├── ArtifactNotFound   the job has no artifact of this name
-    │   ├── LeaseLost          the lease expired or another claim outranks yours: stop working
-    │   ├── Conflict           the job is in a state, or has content, that forbids this
-    │   ├── LaneDraining       the lane takes no new jobs
-    │   ├── KindRetired        the kind takes no new jobs
-    │   └── EventsPruned       the cursor lies before what the event log still holds
-    ├── Unavailable        the store could not answer, or a worker not go on: retry with backoff
-    │   ├── StoreBusy          others held the store for too long
+    │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
+    │   ├── Conflict           the job's state or content does not permit this
+    │   ├── LaneDraining       the lane accepts no new jobs
+    │   ├── KindRetired        the kind accepts no new jobs
+    │   └── EventsPruned       the events after the cursor have been pruned
+    ├── Unavailable        the store did not respond, or a worker cannot continue: retry with backoff
+    │   ├── StoreBusy          other callers held the store for too long
     │   ├── StoreUnreachable   the file or server cannot be opened or read
     │   ├── StoreFull          no space is left
-    │   ├── OutcomeUnknown     the commit was sent and not answered: send the same call again
-    │   ├── HandlersStuck      too many handlers run on though they were told to stop: start the worker again
+    │   ├── OutcomeUnknown     the commit was sent but not confirmed: send the same call again
+    │   ├── HandlersStuck      too many handlers ignore the request to stop: restart the worker
     │   └── WaitTimeout        the job had not finished in time (also a TimeoutError)
     └── Misconfigured      the program, its input or the schema is wrong: fix it
         ├── InvalidInput       an argument is wrong; names the field and the limit (also a ValueError)
-        ├── UnknownKind        a kind that is not known where it is named
+        ├── UnknownKind        a kind that is not registered
         ├── ReadOnlyStore      the store can be read but not written
-        ├── SchemaMismatch     the schema needs other code than this
-        ├── UnsupportedStore   the database library or file system is not one Holdfast can trust
-        └── StoreDamaged       the file is not a sound database
+        ├── SchemaMismatch     the schema requires a different version of the code
+        ├── UnsupportedStore   Holdfast does not support the database library or file system
+        └── StoreDamaged       the file is not a valid database
 
 Each leaf has a stable `code`, the same in the library, on the command line and in the docs.
 """
@@ -36,7 +36,7 @@ from holdfast.domain.masking import mask_url
 
 
 class HoldfastError(Exception):
-    """Base of all errors that Holdfast raises on purpose. Credentials in the message are masked."""
+    """The base class of all errors that Holdfast raises on purpose. Credentials in the message are masked."""
 
     code: ClassVar[str] = "holdfast_error"
 
@@ -45,9 +45,9 @@ class HoldfastError(Exception):
 
 
 class Refused(HoldfastError):
-    """The request contradicts what the store holds; repeating it unchanged will not help.
+    """The request contradicts the content of the store; repeating it unchanged will not help.
 
-    `place` says which part of a call was refused, such as `jobs[3]`, where it had several.
+    `place` is the part of the call that was refused, such as `jobs[3]`, if it has several.
     """
 
     code = "refused"
@@ -58,19 +58,19 @@ class Refused(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    """The store could not answer now; the same call may succeed later."""
+    """The store did not respond; the same call may succeed later."""
 
     code = "unavailable"
 
 
 class Misconfigured(HoldfastError):
-    """The program, its input or the schema is wrong; somebody has to change it."""
+    """The program, its input or the schema is wrong and has to be changed."""
 
     code = "misconfigured"
 
 
 class JobNotFound(Refused):
-    """No job of this id exists, or it belongs to a tenant this call may not see."""
+    """No job with this id exists, or it belongs to a tenant that this call may not see."""
 
     code = "job_not_found"
 
@@ -91,7 +91,7 @@ class ArtifactNotFound(Refused):
 
 
 class LeaseLost(Refused):
-    """The lease is not held any more: it expired, or another claim outranks it. Stop working on the job."""
+    """The lease is no longer held: it expired, or another claim holds the job. Stop working on the job."""
 
     code = "lease_lost"
 
@@ -103,7 +103,7 @@ class LeaseLost(Refused):
 
 
 class Conflict(Refused):
-    """The job's state or content forbids this request; `job_id` names the job in the way, if any."""
+    """The job's state or content does not permit this request; `job_id` is the conflicting job, if any."""
 
     code = "conflict"
 
@@ -113,39 +113,39 @@ class Conflict(Refused):
 
 
 class LaneDraining(Refused):
-    """The lane is draining: what is in it is worked off, nothing new is taken in."""
+    """The lane is draining: its jobs are processed, new ones are refused."""
 
     code = "lane_draining"
 
     def __init__(self, lane: str) -> None:
-        super().__init__(f"lane {lane!r} is draining and takes no new jobs; set it active to enqueue again")
+        super().__init__(f"lane {lane!r} is draining and accepts no new jobs; set it active to enqueue again")
         self.lane = lane
 
 
 class KindRetired(Refused):
-    """The kind was retired: its waiting jobs were set aside and new ones are refused."""
+    """The kind is retired: its waiting jobs were retired and new ones are refused."""
 
     code = "kind_retired"
 
     def __init__(self, kind: str) -> None:
-        super().__init__(f"kind {kind!r} is retired and takes no new jobs; restore it to enqueue again")
+        super().__init__(f"kind {kind!r} is retired and accepts no new jobs; restore it to enqueue again")
         self.kind = kind
 
 
 class EventsPruned(Refused):
-    """Events after this cursor were pruned before they were read; go on from `horizon`, knowing of the gap."""
+    """Events after this cursor were pruned before they were read; continue from `horizon` and expect a gap."""
 
     code = "events_pruned"
 
     def __init__(self, horizon: str) -> None:
         super().__init__(
-            f"events after this cursor have been pruned; read on from cursor {horizon!r} and expect a gap"
+            f"events after this cursor have been pruned; continue from cursor {horizon!r} and expect a gap"
         )
         self.horizon = horizon
 
 
 class StoreBusy(Unavailable):
-    """Other writers held the store for longer than this call was willing to wait."""
+    """Other callers held the store for longer than the timeout."""
 
     code = "store_busy"
 
@@ -157,19 +157,19 @@ class StoreUnreachable(Unavailable):
 
 
 class StoreFull(Unavailable):
-    """No space is left for the write; nothing of it was stored."""
+    """No space is left for the write; nothing was stored."""
 
     code = "store_full"
 
 
 class OutcomeUnknown(Unavailable):
-    """The commit was sent and not answered. Send the same call again: that is always safe."""
+    """The commit was sent but not confirmed. Send the same call again: that is always safe."""
 
     code = "outcome_unknown"
 
 
 class WaitTimeout(Unavailable, TimeoutError):
-    """The job had not finished within the time given; it goes on unharmed."""
+    """The job had not finished within the timeout; it continues."""
 
     code = "wait_timeout"
 
@@ -179,14 +179,14 @@ class WaitTimeout(Unavailable, TimeoutError):
 
 
 class HandlersStuck(Unavailable):
-    """More handlers than a worker has slots run on though they were told to stop; only a new process ends them."""
+    """More handlers than the worker has slots ignore the request to stop; only a new process ends them."""
 
     code = "handlers_stuck"
 
     def __init__(self, count: int, kinds: Sequence[str]) -> None:
         super().__init__(
-            f"{count} handlers run on though they were told to stop, of kind {', '.join(kinds)};"
-            " the worker ends, so that its process can be started again"
+            f"{count} handlers ignore the request to stop, of kind {', '.join(kinds)};"
+            " the worker stops, so that its process can be restarted"
         )
         self.count = count
         self.kinds = tuple(kinds)
@@ -204,7 +204,7 @@ class InvalidInput(Misconfigured, ValueError):
 
 
 class UnknownKind(Misconfigured):
-    """The kind is not known where it is named."""
+    """The kind is not registered."""
 
     code = "unknown_kind"
 
@@ -220,18 +220,18 @@ class ReadOnlyStore(Misconfigured):
 
 
 class SchemaMismatch(Misconfigured):
-    """The schema in the store and this code do not fit together."""
+    """The schema in the store does not match this version of the code."""
 
     code = "schema_mismatch"
 
 
 class UnsupportedStore(Misconfigured):
-    """The database library, server or file system is not one whose promises Holdfast can build on."""
+    """The database library, server or file system does not provide the guarantees that Holdfast needs."""
 
     code = "unsupported_store"
 
 
 class StoreDamaged(Misconfigured):
-    """The file is not a sound database; restore it from a backup."""
+    """The file is not a valid database; restore it from a backup."""
 
     code = "store_damaged"

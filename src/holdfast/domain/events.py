@@ -1,4 +1,4 @@
-"""Events: the immutable record of what happened to jobs."""
+"""Events: the immutable log of job transitions."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Event(NamedTuple):
     """One transition of one job."""
 
     cursor: str
-    """Read on after this event with `events(after=cursor)`. Opaque."""
+    """Continue after this event with `events(after=cursor)`. Opaque."""
     name: EventName
     at_ms: int
     job_id: str
     number: int
-    """Counts this job's own recorded events from 1."""
+    """The number of the event among the recorded events of this job, from 1."""
     kind: str
     lane: str
     tenant: str
@@ -62,14 +62,14 @@ class Event(NamedTuple):
 
     @property
     def details(self) -> dict[str, Json]:
-        """What else is known: epoch, attempt, worker, the failure's class and reason, the next due moment."""
+        """Further values: epoch, attempt, worker, class and reason of the failure, the next due time."""
         details: dict[str, Json] = strict_json.decode(self.details_json)
         return details
 
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events in order, and the cursor to read on from, which may lie beyond the last of them."""
+    """Events in order, and the cursor from which to continue, which may be after the last of them."""
 
     events: tuple[Event, ...]
     cursor: str

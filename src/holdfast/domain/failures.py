@@ -1,4 +1,4 @@
-"""Why an attempt, and perhaps its job, did not succeed."""
+"""Failures: why an attempt, and perhaps its job, did not succeed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 FailureClass: TypeAlias = Literal["transient", "permanent"]
 """Transient: the same work may succeed later. Permanent: it will not."""
 
-# Reasons that Holdfast itself gives; handlers choose their own.
+# Reasons used by Holdfast itself; handlers choose their own.
 LEASE_EXPIRED: Final = "lease_expired"
 WORKER_CUT_OFF: Final = "worker_cut_off"
 DEADLINE_PASSED: Final = "deadline_passed"
@@ -23,7 +23,7 @@ LOAD_FAILED: Final = "load_failed"
 
 
 class Failure(NamedTuple):
-    """A failure's class, its short reason code, a message for people and, where there is one, the traceback."""
+    """A failure's class, its short reason code, a human-readable message and, if there is one, the traceback."""
 
     failure_class: FailureClass
     reason: str

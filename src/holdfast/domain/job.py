@@ -1,8 +1,8 @@
-"""The job: one durable request for work, as the store holds it.
+"""The job: one durable request for work, as stored.
 
-`Job` is a named tuple because it is made from a row, once for every job claimed, settled or listed: that is
-the hottest construction there is. Its fields are the stored form (JSON as text, moments as milliseconds); its
-properties are what people read.
+`Job` is a named tuple because it is made from a row, once for every job claimed, settled or listed, which makes its
+construction performance-critical. Its fields are the stored form (JSON as text, times as milliseconds); its
+properties are the decoded form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATES: Final[tuple[State, ...]] = (*WAITING, "running", *FINISHED)
 
 
 class Job(NamedTuple):
-    """One job. The row carries its newest attempt; earlier ones are history (see `Attempt`)."""
+    """One job. The row contains its newest attempt; earlier ones are stored separately (see `Attempt`)."""
 
     seq: int
     """Position in enqueue order; never reused."""
@@ -37,7 +37,7 @@ class Job(NamedTuple):
     lane: str
     tenant: str
     fair_key: str
-    """Whose turn it takes in the lane: the tenant in a fair lane, empty in a strict one."""
+    """The key for fairness in the lane: the tenant in a fair lane, empty in a strict one."""
     priority: int
     affinity: str | None
     requires_json: str
@@ -50,29 +50,29 @@ class Job(NamedTuple):
     deadline_at_ms: int | None
     finished_at_ms: int | None
     attempt: int
-    """Attempts spent, the running one included."""
+    """Attempts used, including the running one."""
     max_attempts: int
     backoff_json: str | None
     epoch: int
-    """Raised by every claim and never lowered: a fencing token for the handler's own writes."""
+    """Incremented by every claim and never decremented: a fencing token for the handler's own writes."""
     worker: str | None
     incarnation: str | None
     lease_token: str | None
     lease_until_ms: int | None
     """When the lease expires, by the store's lease clock."""
     claim_index: int | None
-    """Its index among the jobs that the newest claim took."""
+    """Its index among the jobs of the newest claim."""
     started_at_ms: int | None
     outcome: AttemptOutcome | None
-    """How the newest attempt ended; none while it runs."""
+    """How the newest attempt ended; None while it runs."""
     settle_digest: str | None
     phase: str | None
     percent: float | None
     unacknowledged: int
-    """How many claims in a row were not acknowledged, the newest included; 0 once that is acknowledged or settled."""
+    """How many claims in a row were not acknowledged, including the newest; 0 once it is acknowledged or settled."""
     cancel_requested: int
     suspect: int
-    """1 if the last attempt expired: it may have killed its worker."""
+    """1 if the last attempt expired: the job may have killed its worker."""
     deferrals: int
     deferred_since_ms: int | None
     releases: int
@@ -82,18 +82,18 @@ class Job(NamedTuple):
     failure_traceback: str | None
     dedupe_key: str | None
     dedupe_kind: str | None
-    """The kind within which the key is unique, or empty where it is unique within the tenant."""
+    """The kind within which the key is unique, or empty if it is unique within the tenant."""
     predecessor: int | None
-    """The `seq` of the job whose end a blocked job waits for."""
+    """The `seq` of the job that a blocked job waits for."""
     digest: bytes | None
-    """Digest of the caller's arguments, kept where the caller chose the id."""
+    """Digest of the caller's arguments, stored if the caller chose the id."""
     session_number: int | None
-    """The store's number of the session it is an entry of; empty in all other jobs, as the next two are."""
+    """The number of the session it is an entry of; None for all other jobs, like the next two."""
     enqueue_seq: int | None
-    """Its place in the session."""
+    """Its position in the session."""
     entry_json: str | None
     record_all: int
-    """1 if every transition is recorded as an event, not only the last."""
+    """1 if every transition is recorded as an event, not only the final one."""
     event_count: int
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class Job(NamedTuple):
 
     @property
     def payload(self) -> Json:
-        """The payload, decoded anew at each access, so that it is the caller's to change."""
+        """The payload, decoded at each access; the caller may modify it."""
         return strict_json.decode(self.payload_json)
 
     @property
@@ -111,24 +111,24 @@ class Job(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Small strings for machinery, such as a trace context."""
+        """Small strings for programs, such as a trace context."""
         headers: dict[str, str] = strict_json.decode(self.headers_json)
         return headers
 
     @property
     def tags(self) -> dict[str, str]:
-        """Small strings for people and filters; copied into events."""
+        """Small strings for users and filters; copied into events."""
         tags: dict[str, str] = strict_json.decode(self.tags_json)
         return tags
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Capabilities that a worker must all have."""
+        """Capabilities that a worker must have."""
         return tuple(strict_json.decode(self.requires_json))
 
     @property
     def entry(self) -> SessionEntry | None:
-        """What makes it an entry of a session, if it is one."""
+        """The session entry, if the job is one."""
         return None if self.entry_json is None else SessionEntry.from_json(self.entry_json)
 
     @property
@@ -149,12 +149,12 @@ class Job(NamedTuple):
 
     @property
     def failure(self) -> Failure | None:
-        """The newest failure, also while a further attempt waits or runs."""
+        """The newest failure, even while a further attempt waits or runs."""
         return _failure(self)
 
     @property
     def finished(self) -> bool:
-        """Whether the job has ended, in whichever way."""
+        """Whether the job has reached a final state."""
         return self.state in FINISHED
 
     def attempted(
@@ -168,18 +168,18 @@ class Job(NamedTuple):
         now_ms: int,
         acknowledged: bool = True,
     ) -> Job:
-        """Return the job with a new attempt running, of which nothing is known yet but who holds it."""
+        """Return the job with a new attempt running, with its holder and no other data."""
         unacknowledged = 0 if acknowledged else self.unacknowledged + 1
         holder = (worker, incarnation, lease_token, lease_until_ms, claim_index, now_ms)
         attempt = (*holder, None, None, None, None, unacknowledged)
-        # By place, as this is done once for every claim: what was known of an earlier attempt stands in one run.
+        # By index, because this runs once for every claim: the fields of an earlier attempt are adjacent.
         known, between, rest = self[3:_ATTEMPT], self[_ATTEMPT + 1 : _EPOCH], self[_UNACKNOWLEDGED + 1 :]
         head = (self.seq, self.id, "running", *known, self.attempt + 1, *between, self.epoch + 1)
         return tuple.__new__(Job, (*head, *attempt, *rest))
 
     def counting_event(self) -> Job:
-        """Return the job with one more event recorded of it."""
-        # The count stands last so that this, done once for every end of a job, is cheap.
+        """Return the job with one more recorded event."""
+        # The count is the last field, which makes this cheap; it runs once for every finished job.
         return tuple.__new__(Job, (*self[:-1], self.event_count + 1))
 
     @property
@@ -189,12 +189,12 @@ class Job(NamedTuple):
 
     @property
     def due_at(self) -> datetime:
-        """From when it may be claimed."""
+        """The earliest time at which it may be claimed."""
         return datetime_of(self.due_at_ms)
 
     @property
     def deadline_at(self) -> datetime | None:
-        """By when it must have been started."""
+        """The time by which it must have been started."""
         return None if self.deadline_at_ms is None else datetime_of(self.deadline_at_ms)
 
     @property
@@ -204,7 +204,7 @@ class Job(NamedTuple):
 
     @property
     def finished_at(self) -> datetime | None:
-        """When it ended."""
+        """When it finished."""
         return None if self.finished_at_ms is None else datetime_of(self.finished_at_ms)
 
 
@@ -219,7 +219,7 @@ def _replace(job: Job, /, **changes: Any) -> Job:
     return tuple.__new__(Job, fields)
 
 
-# What a named tuple brings asks for every field by name; with this many of them that takes three times as long.
+# The generated `_replace` looks up every field by name; with this many fields that takes three times as long.
 Job._replace = _replace  # type: ignore[method-assign, assignment]
 
 
@@ -264,9 +264,9 @@ _DEATHS: Final = (failures.LEASE_EXPIRED, failures.PROCESS_DIED)
 
 
 def is_suspect(job: Job) -> bool:
-    """Whether the job's newest failure was that its worker fell silent, or that its own process died.
+    """Return whether the job's newest failure was an expired lease or the death of its own process.
 
-    The mark that an expiry leaves is taken away by whatever settles the job next, a release too. The failure stays
-    until an attempt shows that the job ends in another way.
+    The next settlement, including a release, clears the mark that an expiry leaves. The failure stays until an
+    attempt ends in another way.
     """
     return job.suspect == 1 or job.failure_reason in _DEATHS

@@ -43,7 +43,7 @@ PRIORITY_MAX: Final = 1_000
 MAX_ATTEMPTS_MAX: Final = 1_000
 MAX_ATTEMPTS_DEFAULT: Final = 5
 
-# How much one call may carry.
+# Maximum sizes of one call.
 ENQUEUE_MANY_MAX: Final = 10_000
 ENQUEUE_MANY_BYTES_MAX: Final = 64 << 20
 CLAIM_MAX: Final = 1_000
@@ -61,7 +61,7 @@ SESSION_ENTRY_ITEMS_MAX: Final = 1_000
 SESSION_CLAIM_DEFAULT: Final = 100
 SESSION_SCAN_SURPLUS: Final = 32
 
-# How much of a backlog is counted, so that asking for it costs the same however much waits.
+# The maximum count of a backlog; it bounds the cost of counting.
 BACKLOG_COUNTED_MAX: Final = 100_000
 BACKLOG_PRIORITIES_MAX: Final = 32
 BACKLOG_TURNS_MAX: Final = 1_000
@@ -92,7 +92,7 @@ KILL_AFTER_MS_DEFAULT: Final = 5 * SECOND_MS
 WORKER_SILENT_MS: Final = 60 * SECOND_MS
 WORKERS_FORGOTTEN_MS: Final = 7 * DAY_MS
 
-# History and housekeeping.
+# History and maintenance.
 ATTEMPTS_KEPT: Final = 100
 CHUNK: Final = 200
 SOURCE_KEYS_KEPT_MS_DEFAULT: Final = 7 * DAY_MS

@@ -1,4 +1,4 @@
-"""Masking credentials: what a message, a log line or a repr may show of a URL or a connection string."""
+"""Mask credentials in URLs and connection strings, for messages, log lines and reprs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 
 MASK: Final = "***"
 
-# The password of `scheme://user:password@host`. A password whose special characters are not percent-encoded may hold
-# anything, `@` included: the last `@` of the word ends it. A port, which no `@` follows, is not a password.
+# The password of `scheme://user:password@host`. If its special characters are not percent-encoded it may contain any
+# character, including `@`: the last `@` before a blank ends it. A port, which no `@` follows, is not a password.
 _USERINFO: Final = re.compile(
     r"""(?P<before>//[^\s:/@]*:)
         (?:\S*@ | (?!\d+(?:[/?,'"\s]|$))[^\n]*@)""",
     re.VERBOSE,
 )
-# `password=…` in the query of a URL, where `&` ends it.
+# `password=…` in the query of a URL, which ends at `&`.
 _IN_QUERY: Final = re.compile(r"""(?P<before>[?&]\w*password=)[^&\s]*?(?=&|['"]?[,;:.)]*(?:\s|$))""", re.IGNORECASE)
-# `password=…` among the settings of a connection string, where quotes may enclose it and a blank ends it.
+# `password=…` among the settings of a connection string, which may be quoted and ends at a blank.
 _IN_SETTINGS: Final = re.compile(
     r"""(?P<before>(?<![?&\w])\w*password\s*=\s*)
         (?:'(?:[^'\\]|\\.)*' | [^\s']\S*?(?=['"]?[,;:.)]*(?:\s|$)))""",

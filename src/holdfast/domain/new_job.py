@@ -1,4 +1,4 @@
-"""Taking a job in: the words of `enqueue`, their checks, and what a duplicate key leads to."""
+"""New jobs: the options of `enqueue`, their validation, and the handling of duplicate keys."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ DedupeScope: TypeAlias = Literal["kind", "tenant"]
 
 
 class JobOptions(SessionOptions, total=False):
-    """The words of `enqueue`, declared once for every place that takes them."""
+    """The options of `enqueue`, declared once for every function that takes them."""
 
     lane: str
     tenant: str
     priority: int
-    """Higher goes first; default 0."""
+    """Higher comes first; default 0."""
     delay: Duration
-    """Seconds to wait before it may be claimed."""
+    """Seconds before it may be claimed."""
     run_at: datetime
-    """The moment from which it may be claimed; not together with `delay`."""
+    """The earliest time at which it may be claimed; not together with `delay`."""
     deadline: Duration | datetime
-    """It fails unless started by then; seconds from now, or a moment."""
+    """It fails unless started by then; seconds from now, or a datetime."""
     requires: Sequence[str]
-    """Capabilities that a worker must all have."""
+    """Capabilities that a worker must have."""
     affinity: str | None
-    """The resource it is cheap to run beside."""
+    """The resource with which it is cheaper to run."""
     headers: Mapping[str, str]
     tags: Mapping[str, str]
     max_attempts: int
     backoff: Backoff | None
     job_id: str | None
-    """An id of the caller's choice: enqueueing the same again returns the first."""
+    """An id chosen by the caller: enqueueing the same job again returns the first."""
     dedupe_key: str | None
     """While a job with this key is unfinished, another enqueue adds none."""
     dedupe_scope: DedupeScope
-    """Whether the key counts within tenant and kind (default) or within the whole tenant."""
+    """Whether the key is unique within tenant and kind (default) or within the tenant."""
     on_duplicate: OnDuplicate
     events: EventScope
-    """`all` records every transition of this job, not only its last."""
+    """`all` records every transition of this job, not only the final one."""
 
 
 class NewJobOptions(JobOptions, total=False):
-    """A job to be enqueued, written as a plain dict."""
+    """A job to be enqueued, as a plain dict."""
 
     kind: str
     payload: Json
 
 
 class NewJob:
-    """A job to be enqueued: kind, payload and the words of `enqueue`."""
+    """A job to be enqueued: kind, payload and the options of `enqueue`."""
 
     __slots__ = ("kind", "options", "payload")
 
@@ -86,7 +86,7 @@ JobLike: TypeAlias = NewJob | NewJobOptions | Mapping[str, Any]
 
 
 def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:
-    """Return *options*, completed by those of *defaults* that they neither set nor exclude."""
+    """Return *options* with those of *defaults* that they neither set nor exclude."""
     merged: Any = {**defaults, **options}
     for given, excluded in (("run_at", "delay"), ("delay", "run_at")):
         if given in options and excluded not in options:
@@ -95,9 +95,9 @@ def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:
 
 
 class JobSettings(NamedTuple):
-    """All that was said of a job but its payload, id and key, in stored form.
+    """The settings of a job except payload, id and key, in stored form.
 
-    Many jobs come under the same terms, so that these are checked once and remembered.
+    Many jobs have the same settings, so validated ones are cached.
     """
 
     route: RouteKey
@@ -118,7 +118,7 @@ class JobSettings(NamedTuple):
 
 
 class CheckedJob(NamedTuple):
-    """A job that passed every check, in its stored form, not yet in the store."""
+    """A validated job in stored form, not yet in the store."""
 
     id: str
     terms: JobSettings
@@ -126,15 +126,15 @@ class CheckedJob(NamedTuple):
     dedupe_key: str | None
     digest: bytes | None
     entry: SessionEntry | None = None
-    """What makes it an entry of a session, if it is one."""
+    """The session entry, if it is one."""
 
 
 DedupeKey: TypeAlias = tuple[str, str, str]
-"""Tenant, kind or nothing, and key."""
+"""Tenant, kind (empty if the key is unique within the tenant), and key."""
 
 
 def key_numbers(keys: Set[DedupeKey], ids: Set[str]) -> list[int]:
-    """Return a number of 32 bits for each dedupe key and each chosen id, in order, for the locks of a store."""
+    """Return a 32-bit number for each dedupe key and each chosen id, sorted, for the locks of a store."""
     names = [*("\0".join(("key", *key)) for key in keys), *(f"id\0{job_id}" for job_id in ids)]
     return sorted({_number(name) for name in names})
 
@@ -150,10 +150,10 @@ _TERMS_REMEMBERED: Final = 1_024
 
 
 def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field: str = "") -> CheckedJob:
-    """Return *new* checked and in stored form, or raise `InvalidInput` naming the word that is wrong.
+    """Return *new* validated and in stored form; raise `InvalidInput`, which names the option, if one is invalid.
 
-    *fresh_id* serves where the caller chose none, *tenant* where none is named; *field* says where in a larger
-    call the job stands.
+    *fresh_id* is used if the caller chose no id, *tenant* if no tenant is given; *field* is the path of the job
+    within a larger call.
     """
     try:
         return _check(*parts_of(new), fresh_id, tenant)
@@ -173,13 +173,13 @@ def parts_of(new: JobLike) -> tuple[Any, Json, JobOptions]:
     kind, payload = options.pop("kind", None), options.pop("payload", None)
     if kind is None:
         raise InvalidInput("kind", "is missing")
-    return kind, payload, options  # type: ignore[return-value]  # unknown words are refused next
+    return kind, payload, options  # type: ignore[return-value]  # unknown options are refused next
 
 
 def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str) -> CheckedJob:
     if not _WORDS.issuperset(options):
         unknown = min(map(str, set(options) - _WORDS))
-        raise InvalidInput(unknown, f"is not a word of enqueue; these are: {', '.join(sorted(_WORDS))}")
+        raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_WORDS))}")
     chosen = key = entry = None
     if not SESSION_OPTIONS.isdisjoint(options):
         if joins_session(options):
@@ -193,17 +193,17 @@ def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant:
     if entry is not None:
         terms = terms._replace(route=terms.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
-    # Only a chosen id can meet another call's job, so only that needs the digest.
+    # Only a chosen id can match a job of another call, so only that needs the digest.
     digest = None if chosen is None else _digest(terms, payload_json, key, entry)
     return CheckedJob(chosen or fresh_id, terms, payload_json, key, digest, entry)
 
 
 def _terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
     try:
-        # Flat, because the memory tells 1 from 1.0 and True only among its direct arguments.
+        # Flat, because the cache distinguishes 1 from 1.0 and True only among its direct arguments.
         return _remembered_terms(kind, tenant, keyed, *options, *options.values())
     except TypeError:
-        # Something cannot be remembered by, such as a list or a map.
+        # An option is not hashable, such as a list or a dict.
         return _check_terms(kind, tenant, options, keyed=keyed)
 
 
@@ -265,7 +265,7 @@ class _Times(TypedDict):
 def _times(options: JobOptions) -> _Times:
     times = _Times(delay_ms=0, run_at_ms=None, deadline_in_ms=None, deadline_at_ms=None)
     if "delay" in options and "run_at" in options:
-        raise InvalidInput("run_at", "cannot be given together with delay")
+        raise InvalidInput("run_at", "cannot be combined with delay")
     if "delay" in options:
         times["delay_ms"] = validation.duration_ms(options["delay"], "delay")
     if "run_at" in options:
@@ -279,13 +279,13 @@ def _times(options: JobOptions) -> _Times:
 
 
 def _dedupe_kind(kind: str, options: JobOptions, *, keyed: bool) -> str | None:
-    """Return the kind within which the key counts, or nothing where it counts within the tenant."""
+    """Return the kind within which the key is unique, or None if it is unique within the tenant."""
     scope = validation.one_of(options.get("dedupe_scope", "kind"), "dedupe_scope", ("kind", "tenant"))
     if keyed:
         return kind if scope == "kind" else ""
     for word in ("on_duplicate", "dedupe_scope"):
         if word in options:
-            raise InvalidInput(word, "means nothing without a dedupe_key")
+            raise InvalidInput(word, "requires a dedupe_key")
     return None
 
 
@@ -296,7 +296,7 @@ def _digest(terms: JobSettings, payload_json: str, key: str | None, entry: Sessi
 
 
 def new_job(admission: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
-    """Return the job that *admission* becomes at *now*: ready, or scheduled if it is for later."""
+    """Return the job made from *admission* at *now*: ready, or scheduled if it is due later."""
     job_id, terms, payload_json, dedupe_key, digest, _ = admission
     due_at_ms = now.wall_ms + terms.delay_ms
     if terms.run_at_ms is not None:
@@ -305,7 +305,7 @@ def new_job(admission: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
     if terms.deadline_in_ms is not None:
         deadline_at_ms = now.wall_ms + terms.deadline_in_ms
     lane, kind, requires_json, _, _ = terms.route
-    # By place: with so many fields, naming each takes six times as long.
+    # By index: with this many fields, keyword arguments take six times as long.
     return Job(
         seq,
         job_id,
@@ -362,9 +362,9 @@ def new_job(admission: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
 
 
 def same_request(original: Job, again: CheckedJob) -> Job:
-    """Return *original* if *again* is the same request sent once more, else raise `Conflict`."""
+    """Return *original* if *again* repeats the same request, else raise `Conflict`."""
     if original.digest != again.digest:
-        raise Conflict(f"job {original.id!r} exists with other content", job_id=original.id)
+        raise Conflict(f"job {original.id!r} exists with different content", job_id=original.id)
     return original
 
 
@@ -372,7 +372,7 @@ DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_succ
 
 
 def meet_duplicate(admission: CheckedJob, holder: Job, successor: Job | None) -> DuplicateAction:
-    """Decide what an enqueue does that meets *holder*, an unfinished job with the same key."""
+    """Return what an enqueue does if *holder*, an unfinished job, has the same key."""
     match admission.terms.on_duplicate:
         case "replace":
             if holder.epoch > 0 or holder.state == "blocked":
@@ -388,7 +388,7 @@ def meet_duplicate(admission: CheckedJob, holder: Job, successor: Job | None) ->
 
 
 def replace_content(job: Job, admission: CheckedJob) -> Job:
-    """Return *job* with the payload, headers and tags of *admission*; its place in the order stays."""
+    """Return *job* with the payload, headers and tags of *admission*; its position in the claim order stays."""
     terms = admission.terms
     return job._replace(
         payload_json=admission.payload_json, headers_json=terms.headers_json, tags_json=terms.tags_json

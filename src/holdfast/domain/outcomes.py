@@ -1,4 +1,4 @@
-"""Outcomes: what an attempt says when it settles, and the checked form in which the store takes it."""
+"""Outcomes: the results with which an attempt settles, and their validated form for the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed. It is retried after a pause unless permanent or out of attempts.
+    """The attempt failed. It is retried after a pause unless the failure is permanent or no attempts are left.
 
     The pause is `retry_after` seconds if given, else by `backoff` if given, else by the job's own backoff.
     """
@@ -52,7 +52,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The work cannot be done yet. It returns after so many seconds, or at a moment; the attempt is given back."""
+    """Reschedule the job after some seconds, or at a time, without using up an attempt."""
 
     after: Duration | None = None
     until: datetime | None = None
@@ -60,18 +60,18 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The worker lets go of the job without having done it. It is ready at once; the attempt is given back."""
+    """The worker returns the job without having done it. It is ready at once; no attempt is used up."""
 
 
 Outcome: TypeAlias = Done | Failed | Deferred | Released
 
 
 class CheckedOutcome(NamedTuple):
-    """An outcome that passed every check, in its stored form."""
+    """A validated outcome in stored form."""
 
     outcome: Outcome
     digest: str | None
-    """Tells whether a settle sent again says the same; none for a plain success, whose result tells it."""
+    """Identifies a repeated settlement; None for a plain success, which its result identifies."""
     result_json: str | None = None
     failure: Failure | None = None
     pause_ms: int | None = None
@@ -81,7 +81,7 @@ class CheckedOutcome(NamedTuple):
 
 
 def check_outcome(outcome: Outcome, *, tenant: str, fresh_id: Callable[[], str]) -> CheckedOutcome:
-    """Return *outcome* checked and in stored form; follow-ups belong to *tenant* unless they name another."""
+    """Return *outcome* validated and in stored form; follow-ups belong to *tenant* unless they name another."""
     match outcome:
         case Done():
             return _check_done(outcome, tenant, fresh_id)
@@ -107,10 +107,10 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
         for index, new in enumerate(done.follow_ups)
     )
     artifacts = check_artifacts(done.artifacts)
-    # Fresh ids differ each time the same settle is sent, so they stay out of the digest.
+    # New ids differ each time the same settlement is sent, so they are not part of the digest.
     saying = [admission._replace(id="" if admission.digest is None else admission.id) for admission in follow_ups]
     marks = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
-    # Empty lists say as little as none at all.
+    # Empty lists are equivalent to omitted ones.
     digest = _digest("done", result_json, saying, marks) if saying or marks else None
     return CheckedOutcome(
         done,
@@ -122,7 +122,7 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
 
 
 def check_artifacts(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """Return *artifacts* if each has a usable name, type and size and no two share a name."""
+    """Return *artifacts* if each has a valid name, type and size and no two share a name."""
     _check_list(artifacts, "artifacts")
     if len(artifacts) > limits.ARTIFACTS_MAX:
         raise InvalidInput("artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}")
@@ -184,8 +184,8 @@ def _check_deferred(deferred: Deferred) -> CheckedOutcome:
 
 
 def _shortened(text: str, chars_max: int) -> str:
-    """Keep both ends of a long text: a message tells most at its start, a traceback at its end."""
-    # NUL and lone surrogates cannot be stored, and losing a failure over its own text would be absurd.
+    """Keep both ends of a long text: a message is most useful at its start, a traceback at its end."""
+    # NUL and lone surrogates cannot be stored; replace them rather than lose the failure.
     clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if len(clean) <= chars_max:
         return clean

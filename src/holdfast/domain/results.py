@@ -1,4 +1,4 @@
-"""Small answers that operations give: what was stored, listed, requeued or deleted."""
+"""Results of operations: jobs stored, listed, requeued or deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
 
 
 class Enqueued(NamedTuple):
-    """The job that an enqueue led to, and whether it is a new one."""
+    """The job of an enqueue, and whether it is new."""
 
     job: Job
     created: bool
@@ -27,18 +27,18 @@ class Enqueued(NamedTuple):
 
 
 class JobFilter(NamedTuple):
-    """Which jobs are meant; None leaves a property open."""
+    """A filter of jobs; None matches any value."""
 
     states: tuple[State, ...] = ()
-    """Any of these; empty leaves the state open."""
+    """Any of these; empty matches any state."""
     kind: str | None = None
     lane: str | None = None
     tenant: str | None = None
     failure_class: FailureClass | None = None
     session: str | None = None
-    """A session of the tenant named, or of the default tenant."""
+    """A session of the given tenant, or of the default tenant."""
     age_ms: int | None = None
-    """At least this old: since it finished, or since it was enqueued if it has not finished."""
+    """The minimum age: since it finished, or since it was enqueued if it has not finished."""
 
 
 class Tally(NamedTuple):
@@ -51,7 +51,7 @@ class Tally(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind that jobs had or have, and whether it is retired."""
+    """A kind with current or former jobs, and whether it is retired."""
 
     name: str
     retired: bool
@@ -59,7 +59,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, and the cursor to go on from if there are more."""
+    """Some jobs, and the cursor from which to continue if there are more."""
 
     jobs: tuple[Job, ...]
     cursor: str | None
@@ -86,7 +86,7 @@ class Waiting(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """What waits and runs; each number is counted up to `BACKLOG_COUNTED_MAX`."""
+    """Waiting and running jobs; each number is counted up to `BACKLOG_COUNTED_MAX`."""
 
     ready: tuple[Waiting, ...]
     """By lane and kind; only those that have any."""
@@ -94,7 +94,7 @@ class Backlog(NamedTuple):
     blocked: int
     running: int
     expired: int
-    """Running by their rows, but their leases have expired and no claim has come by yet."""
+    """Running according to their rows, but their leases have expired and no claim has processed them yet."""
     suspect: int
     """Ready again after their last attempt expired."""
 
@@ -115,21 +115,21 @@ class ArtifactInfo(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A job that was not requeued or cancelled, and why."""
+    """A job that was not requeued or cancelled, and the reason."""
 
     job_id: str
     why: str
 
 
 class Requeued(NamedTuple):
-    """The ids of the jobs requeued, and those skipped with the reason."""
+    """The ids of the jobs requeued, and of those skipped with the reason."""
 
     requeued: list[str]
     skipped: list[Skipped]
 
 
 class CancelReport(NamedTuple):
-    """The ids of the jobs cancelled, of those asked to stop, and those skipped with the reason."""
+    """The ids of the jobs cancelled, of those requested to stop, and of those skipped with the reason."""
 
     cancelled: list[str]
     asked: list[str]
@@ -145,24 +145,24 @@ class Pruned(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One thing the doctor looked at."""
+    """One health check and its result."""
 
     name: str
     status: Literal["ok", "warning", "problem"]
     says: str
     remedy: str = ""
     subject: str = ""
-    """Tells findings of the same name apart; it does not change with the numbers in what they say."""
+    """Distinguishes findings of the same name; independent of the numbers in their text."""
 
 
 class StoreReport(NamedTuple):
-    """All that the doctor found."""
+    """All findings of a health check."""
 
     findings: list[Finding]
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is a problem; warnings do not count."""
+        """Whether there is no problem; warnings are ignored."""
         return all(finding.status != "problem" for finding in self.findings)
 
 
@@ -170,7 +170,7 @@ WorkerState: TypeAlias = Literal["active", "stopping", "silent"]
 
 
 class WorkerInfo(NamedTuple):
-    """One start of a worker, as it last said of itself."""
+    """One start of a worker, as last reported."""
 
     worker: str
     incarnation: str
@@ -178,21 +178,21 @@ class WorkerInfo(NamedTuple):
     process: int
     version: str
     state: WorkerState
-    """`silent` if it has not said anything for a minute: it may be gone, or cut off."""
+    """`silent` if it has not reported for a minute: it may be gone, or disconnected."""
     concurrency: int
     running: int
-    """Handlers that ran when it last said so."""
+    """Handlers that were running at the last report."""
     lanes: tuple[str, ...]
     kinds: tuple[str, ...]
     capabilities: tuple[str, ...]
     loaded: tuple[str, ...]
-    """The affinities it has at hand."""
+    """The affinities it has loaded."""
     switches: int = 0
-    """How often one of these had to make room for another."""
+    """How often one of these was replaced by another."""
     started_at_ms: int = 0
     beat_at_ms: int = 0
     held: int = 0
-    """Jobs that it holds in the store now."""
+    """Jobs that it currently holds in the store."""
 
     @property
     def started_at(self) -> datetime:
@@ -201,5 +201,5 @@ class WorkerInfo(NamedTuple):
 
     @property
     def beat_at(self) -> datetime:
-        """When it last said something."""
+        """When it last reported."""
         return datetime_of(self.beat_at_ms)

@@ -1,7 +1,7 @@
-"""Lanes, routes and retired kinds: the small tables that say how jobs may be taken in and handed out.
+"""Lanes, routes and retired kinds: the small tables that determine how jobs are accepted and claimed.
 
-A *route* is an interned combination of lane, kind, required capabilities and whether the job names an affinity.
-There are few of them however many jobs there are, so a claim asks only the routes its worker can serve.
+A *route* is a numbered combination of lane, kind, required capabilities and whether the job names an affinity. There
+are few of them regardless of the number of jobs, and a claim queries only the routes its worker can serve.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _SUBSCRIPTIONS_REMEMBERED: Final = 1_000
 
 
 class Lane(NamedTuple):
-    """A named stream of jobs. Active; paused: nothing is claimed; draining: nothing is enqueued."""
+    """A named stream of jobs. Active; paused: no job is claimed; draining: no job is enqueued."""
 
     name: str
     state: LaneState = "active"
     order: LaneOrder = "fair"
     events: EventScope = "terminal"
     backoff: LaneBackoff = "block"
-    """Whether a session's entry that waits for another attempt holds up those behind it."""
+    """Whether a session entry that waits for another attempt blocks those behind it."""
 
     def fair_key_of(self, tenant: str) -> str:
-        """Return the fair_key that a job of *tenant* takes here."""
+        """Return the fair_key of a job of *tenant* in this lane."""
         return tenant if self.order == "fair" else ""
 
 
 class RouteKey(NamedTuple):
-    """What is interned as one route."""
+    """The properties that identify a route."""
 
     lane: str
     kind: str
@@ -46,11 +46,11 @@ class RouteKey(NamedTuple):
     has_affinity: bool
     """Whether jobs on it name an affinity."""
     session: bool = False
-    """Whether jobs on it are entries of sessions, which plain claims never ask for."""
+    """Whether jobs on it are session entries, which plain claims ignore."""
 
 
 class Route(NamedTuple):
-    """A route and its small number."""
+    """A route and its number."""
 
     number: int
     key: RouteKey
@@ -58,7 +58,7 @@ class Route(NamedTuple):
 
 
 class RoutingTable:
-    """Lanes, routes and retired kinds as of one version. Immutable; a change makes another version."""
+    """Lanes, routes and retired kinds of one version. Immutable; a change creates another version."""
 
     def __init__(self, version: int, lanes: Iterable[Lane], routes: Iterable[Route], retired: Iterable[str]) -> None:
         self.version = version
@@ -67,19 +67,19 @@ class RoutingTable:
         self.by_number = {route.number: route for route in self.routes.values()}
         self.retired = frozenset(retired)
         self.recorded_lanes = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
-        """The lanes that ask for every transition to be recorded."""
+        """The lanes in which every transition is recorded."""
         self._known = dict(self.lanes)
         self._serving: dict[tuple[object, ...], list[Route]] = {}
 
     def lane(self, name: str) -> Lane:
-        """Return the lane; one that was never configured has the defaults."""
+        """Return the lane; an unconfigured one has the defaults."""
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = Lane(name)
         return found
 
     def serving(self, lanes: Sequence[str], kinds: Sequence[str] | None, capabilities: frozenset[str]) -> list[Route]:
-        """Return the routes a worker may claim from: no paused lane, no retired kind, nothing beyond its means."""
+        """Return the routes a worker may claim from: active lanes, kinds that are not retired, its capabilities."""
         asked = (tuple(lanes), None if kinds is None else tuple(kinds), capabilities)
         found = self._serving.get(asked)
         if found is None:
@@ -101,7 +101,7 @@ class RoutingTable:
     def serving_sessions(
         self, lanes: Sequence[str] | None, kinds: Sequence[str] | None, capabilities: frozenset[str]
     ) -> list[Route]:
-        """Return the routes of entries that a worker may claim, as `serving` does of jobs; no lanes means any."""
+        """Return the routes of session entries that a worker may claim, like `serving`; no lanes means any."""
         asked = ("sessions", None if lanes is None else tuple(lanes), kinds, capabilities)
         found = self._serving.get(asked)
         if found is None:

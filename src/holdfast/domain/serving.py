@@ -1,4 +1,4 @@
-"""Which ready jobs no live worker takes: by what is ready, the registry of workers, and the paused lanes."""
+"""Ready jobs that no live worker takes, from the ready jobs, the registry of workers, and the paused lanes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTED_MAX: Final = 20
 
 
 class ReadyCount(NamedTuple):
-    """How many ready jobs a claim finds together: the same lane, kind and required capabilities."""
+    """The number of ready jobs with the same lane, kind and required capabilities."""
 
     lane: str
     kind: str
@@ -28,7 +28,7 @@ class Unserved(NamedTuple):
     lane: str
     kind: str
     requires: tuple[str, ...]
-    """The capabilities that they require of a worker."""
+    """The capabilities that they require."""
     jobs: int
     """How many, counted up to `BACKLOG_COUNTED_MAX`."""
     reason: UnservedReason
@@ -47,14 +47,14 @@ def unserved_reason(
     workers: Iterable[WorkerInfo],
     paused: Collection[str],
 ) -> UnservedReason | None:
-    """Return why no live worker takes jobs of *kind* in *lane* that require *requires*; none if one does."""
+    """Return why no live worker takes jobs of *kind* in *lane* that require *requires*; None if one does."""
     if lane in paused:
         return "lane_paused"
     return None if any(_takes(worker, lane, kind, requires) for worker in workers) else "no_worker"
 
 
 def reason_text(reason: UnservedReason, requires: Sequence[str], jobs: int) -> str:
-    """Return the reason why so many *jobs* are not taken, in words."""
+    """Return the reason why *jobs* are not taken, as text."""
     if reason == "lane_paused":
         return "the lane is paused"
     them, they = ("it", "it requires") if jobs == 1 else ("them", "they require")
@@ -68,7 +68,7 @@ def unserved(ready: Iterable[ReadyCount], workers: Sequence[WorkerInfo], paused:
     for waiting in ready:
         reason = unserved_reason(waiting.lane, waiting.kind, waiting.requires, workers, paused)
         if waiting.jobs and reason is not None:
-            # What jobs require does not matter while their lane is paused.
+            # Required capabilities are irrelevant while the lane is paused.
             requires = () if reason == "lane_paused" else tuple(sorted(waiting.requires))
             key = (waiting.lane, waiting.kind, requires, reason)
             found[key] = found.get(key, 0) + waiting.jobs
@@ -76,7 +76,7 @@ def unserved(ready: Iterable[ReadyCount], workers: Sequence[WorkerInfo], paused:
 
 
 def unserved_findings(found: Sequence[Unserved]) -> list[Finding]:
-    """Return what the doctor says of jobs that no live worker takes."""
+    """Return the findings about jobs that no live worker takes."""
     name = "unserved jobs"
     if not found:
         return [Finding(name, "ok", "none")]
@@ -88,7 +88,7 @@ def unserved_findings(found: Sequence[Unserved]) -> list[Finding]:
 
 
 def _takes(worker: WorkerInfo, lane: str, kind: str, requires: Collection[str]) -> bool:
-    # One that is stopping or silent takes no more jobs.
+    # A stopping or silent worker takes no more jobs.
     takes = worker.state == "active" and lane in worker.lanes and (not worker.kinds or kind in worker.kinds)
     return takes and set(requires) <= set(worker.capabilities)
 

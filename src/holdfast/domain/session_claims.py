@@ -1,4 +1,4 @@
-"""What a claimer asks of sessions: the words of a session claim and their checks."""
+"""Session claims: their options and validation."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from holdfast.domain.validation import Duration
 
 
 class AnySessionOptions(TypedDict, total=False):
-    """The words of `claim_any_session`, declared once for every place that takes them."""
+    """The options of `claim_any_session`, declared once for every function that takes them."""
 
     lanes: Sequence[str]
-    """Which lanes to take from; default `["default"]`."""
+    """The lanes to take from; default `["default"]`."""
     kinds: Sequence[str] | None
-    """Which kinds to take; none given means any, an empty list means none."""
+    """The kinds to take; omitted means any, an empty list means none."""
     tenant: str | None
     """Take only this tenant's sessions."""
     capabilities: Sequence[str]
-    """What the worker has; entries that require more stay for others, with all behind them."""
+    """The worker's capabilities; an entry that requires others is left to other workers, with all behind it."""
     work: Work
-    """`next` (default): whatever leads; `turn` or `command`: only sessions led by that."""
+    """`next` (default): sessions with any head; `turn` or `command`: only sessions with such a head."""
     limit: int | Mapping[str, int]
-    """How many joined entries to take at most; default 100. A mapping says so by the kind of the head."""
+    """The maximum number of joined entries; default 100. A mapping sets it by the kind of the head."""
     worker: str
     """The worker's name; default: this host and process."""
     incarnation: str
@@ -41,28 +41,28 @@ class AnySessionOptions(TypedDict, total=False):
     wait: Duration
     """Seconds to wait for work if there is none; default 0."""
     nonce: str | None
-    """A word of the claimer's choice: the same claim sent again returns the same entries."""
+    """A nonce chosen by the caller: repeating the claim with it returns the same entries."""
 
 
 class SessionClaimOptions(TypedDict, total=False):
-    """The words of `claim_session`, declared once for every place that takes them."""
+    """The options of `claim_session`, declared once for every function that takes them."""
 
     tenant: str
-    """Whose session it is; default `default`."""
+    """The tenant of the session; default `default`."""
     work: Work
-    """`next` (default): whatever leads; `turn`: nothing while a command leads; `command`: the leading command."""
+    """`next` (default): any head; `turn`: nothing while a command is the head; `command`: only a command."""
     boundary: Boundary
-    """`idle` (default): nothing of the session is in hand; `checkpoint`: the holder of a turn takes in more."""
+    """`idle` (default): no entry of the session is held; `checkpoint`: the holder of a turn takes more entries."""
     holding: SessionClaim | None
-    """At a checkpoint: the claim that is held, under whose fence more is taken in."""
+    """At a checkpoint: the held claim, under whose fence more entries are taken."""
     under: SessionLease | None
-    """The session lease that keeps the claim alive, in place of a time."""
+    """The session lease that keeps the claim alive, instead of a time."""
     kinds: Sequence[str] | None
-    """Which kinds to take; none given means any. An entry of another kind holds up those behind it."""
+    """The kinds to take; omitted means any. An entry of another kind blocks those behind it."""
     limit: int
-    """How many joined entries to take at most; default 100."""
+    """The maximum number of joined entries; default 100."""
     capabilities: Sequence[str]
-    """What the worker has; an entry that requires more blocks those behind it."""
+    """The worker's capabilities; an entry that requires others blocks those behind it."""
     worker: str
     """The worker's name; default: this host and process."""
     incarnation: str
@@ -72,31 +72,31 @@ class SessionClaimOptions(TypedDict, total=False):
     wait: Duration
     """Seconds to wait for work if there is none; default 0."""
     nonce: str | None
-    """A word of the claimer's choice: the same claim sent again returns the same entries."""
+    """A nonce chosen by the caller: repeating the claim with it returns the same entries."""
 
 
 class SessionRequest(NamedTuple):
-    """A checked request for a session's work: of one session, or of any in some lanes."""
+    """A validated request for session entries: of one session, or of any session in some lanes."""
 
     session: str | None
     tenant: str | None
     wanted: Wanted
     lanes: tuple[str, ...] | None
-    """Which lanes; none given means any, as where the session is named."""
+    """The lanes; None means any, as for a named session."""
     kinds: tuple[str, ...] | None
     capabilities: frozenset[str]
     holding: SessionClaim | None
     under: SessionLease | None
     holder: Holder
     resent: bool
-    """Whether the claimer chose the nonce, so that this may be a claim sent again."""
+    """Whether the caller chose the nonce, so that this may repeat an earlier claim."""
     lease_ms: int
     wait_ms: int
     limits: Mapping[str, int] = MappingProxyType({})
-    """How many entries to take at most, by the kind of the head; for kinds that are not named, as wanted."""
+    """The maximum number of entries by the kind of the head; for other kinds `wanted` applies."""
 
     def fits(self, job: Job) -> bool:
-        """Return whether this request could have been given *job*, an entry of the session it names, if any."""
+        """Return whether this request could have claimed *job*, an entry of the session it names, if any."""
         return (
             job.entry is not None
             and self.tenant in {None, job.tenant}
@@ -108,18 +108,18 @@ class SessionRequest(NamedTuple):
         )
 
     def led_by(self, kind: str) -> SessionRequest:
-        """Return the request as it stands to a session whose head is of *kind*."""
+        """Return the request with the limit for a session whose head is of *kind*."""
         limit = self.limits.get(kind)
         return self if limit is None else self._replace(wanted=self.wanted._replace(limit=limit))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The work classes that may lead."""
+        """The work classes that the head may have."""
         return WORK_CLASSES if self.wanted.work == "next" else (self.wanted.work,)
 
     @property
     def fair_scope(self) -> str:
-        """Name the round in which tenants take turns: that of all claims that can see the same sessions."""
+        """Return the scope in which tenants alternate: all claims that can see the same sessions share it."""
         seen = [sorted(self.lanes or ()), self.kinds, sorted(self.capabilities), self.wanted.work]
         return f"sessions-{digest(*seen)}"
 
@@ -129,7 +129,7 @@ _WORDS_ANY: Final = frozenset(AnySessionOptions.__annotations__)
 
 
 def check_session_claim(session: str, words: SessionClaimOptions, *, fresh_nonce: str) -> SessionRequest:
-    """Return the request for one session's work checked, or raise `InvalidInput` naming the word that is wrong."""
+    """Return the validated request for one session; raise `InvalidInput`, which names the invalid option."""
     _refuse_unknown(words, _WORDS, "claim_session")
     boundary = validation.one_of(words.get("boundary", "idle"), "boundary", BOUNDARIES)
     name = validation.name(session, "session")
@@ -144,7 +144,7 @@ def check_session_claim(session: str, words: SessionClaimOptions, *, fresh_nonce
 
 
 def check_any_session(words: AnySessionOptions, *, fresh_nonce: str) -> SessionRequest:
-    """Return the request for any session's work checked, or raise `InvalidInput` naming the word that is wrong."""
+    """Return the validated request for any session; raise `InvalidInput`, which names the invalid option."""
     _refuse_unknown(words, _WORDS_ANY, "claim_any_session")
     limit = words.get("limit", limits.SESSION_CLAIM_DEFAULT)
     by_kind = limit if isinstance(limit, Mapping) else {}
@@ -160,11 +160,11 @@ def check_any_session(words: AnySessionOptions, *, fresh_nonce: str) -> SessionR
 
 
 def check_repeated(request: SessionRequest, jobs: Sequence[Job]) -> None:
-    """Raise `Conflict` unless all *jobs* that are held under the request's nonce fit the request."""
+    """Raise `Conflict` unless all *jobs* held under the request's nonce match the request."""
     if not all(map(request.fits, jobs)):
         raise Conflict(
-            "nonce is already in use by a claim with another tenant, session, lanes, kinds, work or capabilities;"
-            " send the same claim again, or choose another nonce"
+            "nonce is already in use by a claim with a different tenant, session, lanes, kinds, work or capabilities;"
+            " repeat the same claim, or choose another nonce"
         )
 
 
@@ -174,7 +174,7 @@ def _kinds(kinds: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _refuse_unknown(words: Mapping[str, Any], known: frozenset[str], call: str) -> None:
     if unknown := set(words) - known:
-        raise InvalidInput(min(unknown), f"is not a word of {call}; these are: {', '.join(sorted(known))}")
+        raise InvalidInput(min(unknown), f"unknown option of {call}; valid options are {', '.join(sorted(known))}")
 
 
 def _check_common(words: Any, limit: object, boundary: Boundary, fresh_nonce: str) -> SessionRequest:
@@ -204,8 +204,8 @@ def _check_common(words: Any, limit: object, boundary: Boundary, fresh_nonce: st
 
 def _check_holding(holding: Any, boundary: Boundary, session: str, tenant: str) -> None:
     if (holding is not None) != (boundary == "checkpoint"):
-        problem = "must be the claim that is held" if holding is None else "means nothing at the boundary 'idle'"
-        raise InvalidInput("holding", f"{problem}: give it with boundary='checkpoint'")
+        problem = "boundary='checkpoint' requires it" if holding is None else "requires boundary='checkpoint'"
+        raise InvalidInput("holding", f"{problem}; pass the claim of the running turn")
     if holding is None:
         return
     if not isinstance(holding, SessionClaim):
@@ -220,4 +220,4 @@ def _check_under(under: Any, session: str, tenant: str, words: SessionClaimOptio
     if (under.session, under.tenant) != (session, tenant):
         raise InvalidInput("under", f"is a lease on session {under.session!r} of tenant {under.tenant!r}")
     if "lease" in words:
-        raise InvalidInput("lease", "cannot be given together with under: the session lease keeps the claim alive")
+        raise InvalidInput("lease", "cannot be combined with under: the session lease keeps the claim alive")

@@ -1,6 +1,6 @@
-"""What a session's holder holds: claims of entries under one fence, and the lease of the session's runtime.
+"""Claims of session entries under one fence, and the lease of a session's runtime.
 
-Fencing token, claim id and lease token are derived, so that the same inputs give the same claim.
+Fencing token, claim id and lease token are derived: the same inputs give the same claim.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.domain.sessions import Session, WorkClass, digest
 
 
 class Holder(NamedTuple):
-    """Who claims: a worker, one start of it, and a nonce of its choice for this one claim."""
+    """The claiming worker: its name, one start of it, and the nonce of this claim."""
 
     worker: str
     incarnation: str
@@ -27,7 +27,7 @@ class Holder(NamedTuple):
 
 
 class SessionFence(NamedTuple):
-    """The three names of one claim."""
+    """The three identifiers of one claim."""
 
     claim_id: str
     fencing_token: int
@@ -35,7 +35,7 @@ class SessionFence(NamedTuple):
 
 
 def derive_fence(session: Session, head_id: str, holder: Holder, at_ms: int) -> SessionFence:
-    """Return the fence of the session's next claim, led by the entry *head_id*."""
+    """Return the fence of the session's next claim, whose head is the entry *head_id*."""
     tenant, name, token = session.tenant, session.name, session.fence + 1
     claim_id = f"claim-{digest(tenant, name, head_id, token)}"
     lease_token = digest(tenant, name, holder.worker, holder.incarnation, claim_id, at_ms, holder.nonce)
@@ -44,26 +44,26 @@ def derive_fence(session: Session, head_id: str, holder: Holder, at_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class SessionClaim:
-    """A run of a session's entries under one fence, as they stood when they were claimed."""
+    """Consecutive entries of a session under one fence, as they were when claimed."""
 
     session: str
     tenant: str
     work_class: WorkClass
-    """What it is: a run of turns, or one command."""
+    """The work class: turns, or one command."""
     claim_id: str
     fencing_token: int
-    """Larger than that of every claim of this session before: for the handler's own writes."""
+    """Greater than that of every earlier claim of this session; a fencing token for the handler's own writes."""
     entries: tuple[Job, ...]
     """In enqueue order."""
     lease_ms: int
     generation: int | None = None
-    """The session lease that keeps it alive, where that is what does."""
+    """The session lease that keeps it alive, if any."""
     repeated: bool = field(default=False, compare=False, repr=False)
-    """Whether an earlier call made this claim and this one only found it."""
+    """Whether an earlier call made this claim and this call only found it."""
 
     @property
     def lease_token(self) -> str:
-        """The token that every write of this claim has to show."""
+        """The token that every write of this claim must present."""
         return self.entries[0].lease_token or ""
 
     @property
@@ -73,25 +73,25 @@ class SessionClaim:
 
     @property
     def claims(self) -> list[Claim]:
-        """Each entry as a claim of its own, for progress and artifacts."""
+        """Each entry as a separate claim, for progress and artifacts."""
         return [Claim(job, self.lease_ms) for job in self.entries]
 
     def joined(self, more: SessionClaim) -> SessionClaim:
-        """Return this claim with what was taken in at a checkpoint, so that both are renewed and settled as one."""
+        """Return this claim with the entries taken at a checkpoint; both are renewed and settled together."""
         if (self.tenant, self.session, self.lease_token) != (more.tenant, more.session, more.lease_token):
-            raise InvalidInput("more", "was not taken in under this claim")
+            raise InvalidInput("more", "was not taken under this claim")
         known = {job.seq for job in self.entries}
         return replace(self, entries=(*self.entries, *(job for job in more.entries if job.seq not in known)))
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLease:
-    """The right to be the one runtime of a session until it expires, is closed, or is taken over."""
+    """The right to be the only runtime of a session until it expires, is closed, or is taken over."""
 
     session: str
     tenant: str
     generation: int
-    """Raised whenever somebody opens the session."""
+    """Incremented whenever the session is opened."""
     worker: str
     lease_token: str
     lease_ms: int
@@ -106,7 +106,7 @@ class SessionLease:
 
 
 class Opening(NamedTuple):
-    """A checked request to be a session's runtime."""
+    """A validated request to become a session's runtime."""
 
     session: str
     tenant: str
@@ -118,7 +118,7 @@ class Opening(NamedTuple):
 
 
 def holds_session(session: Session | None, lease: SessionLease, now: Now) -> bool:
-    """Whether *lease* is the live lease of *session*."""
+    """Return whether *lease* is the current, unexpired lease of *session*."""
     return (
         session is not None
         and session.generation == lease.generation
@@ -128,7 +128,7 @@ def holds_session(session: Session | None, lease: SessionLease, now: Now) -> boo
 
 
 def check_session_lease(session: Session | None, lease: SessionLease, now: Now) -> Session:
-    """Return *session* if *lease* is its live lease, else raise `LeaseLost`."""
+    """Return *session* if *lease* is its current, unexpired lease, else raise `LeaseLost`."""
     if session is not None and holds_session(session, lease, now):
         return session
     if session is None:
@@ -138,14 +138,14 @@ def check_session_lease(session: Session | None, lease: SessionLease, now: Now) 
     elif session.lease_token is None:
         why = "it was closed"
     elif session.lease_token != lease.lease_token:
-        why = "the lease token is another"
+        why = "the lease token does not match"
     else:
         why = "it expired"
     raise LeaseLost(lease.session, lease.generation, why, thing="session", counter="generation")
 
 
 def check_runtime(session: Session, lease: SessionLease | None, now: Now) -> None:
-    """Let only the session's runtime claim, where it has one."""
+    """Raise `Conflict` if the session has a runtime other than the holder of *lease*."""
     if lease is not None:
         check_session_lease(session, lease, now)
     elif session.leased(now):
@@ -156,9 +156,9 @@ def check_runtime(session: Session, lease: SessionLease | None, now: Now) -> Non
 
 
 def open_lease(session: Session, asked: Opening, running: Sequence[Job], now: Now) -> Session:
-    """Return *session* with the asker as its runtime, or raise `Conflict` if it is in other hands.
+    """Return *session* with the caller as its runtime, or raise `Conflict` if another worker holds it.
 
-    The same request sent again, while it holds, gives the same lease.
+    Repeating the same request while the lease is held returns the same lease.
     """
     if session.leased(now) and session.lease_token == asked.lease_token and session.lease_worker == asked.worker:
         return session
@@ -190,9 +190,9 @@ def renew_lease(session: Session | None, lease: SessionLease, lease_ms: int, now
 
 
 def close_lease(session: Session | None, lease: SessionLease, now: Now) -> Session:
-    """Return *session* without a runtime, or raise `LeaseLost` if somebody else has become that.
+    """Return *session* without a runtime, or raise `LeaseLost` if another worker has become its runtime.
 
-    One that has expired or was closed already may be closed: a call whose answer was lost is sent again.
+    A lease that has expired or was closed may be closed again: a call whose result was lost is repeated.
     """
     if session is None or session.generation != lease.generation:
         return check_session_lease(session, lease, now)
@@ -200,12 +200,12 @@ def close_lease(session: Session | None, lease: SessionLease, now: Now) -> Sessi
 
 
 def end_lease(session: Session) -> Session:
-    """Return *session* without a runtime; its generation stays, so that old ones stay out."""
+    """Return *session* without a runtime; its generation stays, so that old leases stay invalid."""
     return session._replace(lease_token=None, lease_worker=None, lease_incarnation=None, lease_until_ms=None)
 
 
 def shown(session: Session, lease_ms: int) -> SessionLease:
-    """Return the lease that *session* is under."""
+    """Return the current lease of *session*."""
     return SessionLease(
         session=session.name,
         tenant=session.tenant,

@@ -1,7 +1,8 @@
-"""Which entries of a session a claim takes: total, pure functions over candidates in enqueue order.
+"""Selection of a session's entries for a claim: total, pure functions over candidates in enqueue order.
 
-The head decides: a command or an exclusive turn goes alone, a joining turn takes along those behind it that join, are
-delivered alike and have the same merge key. Nothing is ever reordered, and nothing that counts is stepped over.
+The head determines the selection: a command or an exclusive turn is taken alone; a joining turn is taken with the
+entries behind it that join, have the same delivery and the same merge key. Entries are never reordered, and no entry
+that blocks is skipped.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from holdfast.domain.sessions import KIND_MERGES, Delivery, SessionEntry, Slot, 
 Work: TypeAlias = Literal["turn", "command", "next"]
 Boundary: TypeAlias = Literal["idle", "checkpoint"]
 Standing: TypeAlias = Literal["ready", "passed", "blocks"]
-"""What a candidate is to a claim: to be taken, to be stepped over, or the end of what may be taken."""
+"""The relation of a candidate to a claim: it is taken, skipped, or ends the selection."""
 
 WORKS: Final[tuple[Work, ...]] = ("turn", "command", "next")
 BOUNDARIES: Final[tuple[Boundary, ...]] = ("idle", "checkpoint")
 
 
 class SessionCandidate(NamedTuple):
-    """What the selection needs to know of one unfinished entry."""
+    """The properties of an unfinished entry that determine the selection."""
 
     seq: int
     enqueue_seq: int
@@ -32,11 +33,11 @@ class SessionCandidate(NamedTuple):
     delivery: Delivery
     slot: Slot
     merge_key: tuple[str, str]
-    """The key, and the kind where that is what merges."""
+    """The merge key, or the kind if entries merge by kind."""
 
 
 class Wanted(NamedTuple):
-    """What a claim asks of a session."""
+    """The selection criteria of a claim."""
 
     work: Work
     boundary: Boundary
@@ -44,28 +45,28 @@ class Wanted(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The run of entries to take, and whether looking further along the session could make it longer."""
+    """The selected entries, and whether reading further along the session could add more."""
 
     run: tuple[SessionCandidate, ...]
     complete: bool
 
 
 def standing_of(state: State, epoch: int, *, welcome: bool, skips: bool) -> Standing:
-    """Return what an entry in *state* is to a claim.
+    """Return the relation of an entry in *state* to a claim.
 
-    *welcome*: the claimer may take entries of its lane and kind. *skips*: its lane lets an entry that waits after a
-    failure or deferral be passed. One that was enqueued for later, and never handed out, is always passed.
+    *welcome*: the claim may take entries of its lane and kind. *skips*: its lane permits skipping an entry that waits
+    after a failure or deferral. An entry that was enqueued for later and never claimed is always skipped.
     """
     if state == "ready":
         return "ready" if welcome else "blocks"
     if state == "scheduled":
         return "passed" if skips or not epoch else "blocks"
-    # Running: in hand. Finished: passed, as a failed head is.
+    # A running entry is held and blocks. A finished one, such as a failed head, is skipped.
     return "passed"
 
 
 class Place(NamedTuple):
-    """Which entry: its number, its place in the session, and its route."""
+    """The identity of an entry: its number, its position in the session, and its route."""
 
     seq: int
     enqueue_seq: int
@@ -73,13 +74,13 @@ class Place(NamedTuple):
 
 
 def candidate(place: Place, standing: Standing, entry: SessionEntry, kind: str) -> SessionCandidate:
-    """Return *entry* as the selection sees it."""
+    """Return *entry* as a candidate for the selection."""
     merges = (entry.merge_key, kind if entry.merge_key == KIND_MERGES else "")
     return SessionCandidate(*place, standing, entry.work_class, entry.delivery, entry.slot, merges)
 
 
 def choose_run(candidates: Sequence[SessionCandidate], wanted: Wanted) -> Choice:
-    """Return the entries that a claim takes of *candidates*, which stand in enqueue order."""
+    """Return the entries of *candidates*, which are in enqueue order, that a claim takes."""
     run: list[SessionCandidate] = []
     for entry in candidates:
         if entry.standing == "passed":
@@ -93,13 +94,13 @@ def choose_run(candidates: Sequence[SessionCandidate], wanted: Wanted) -> Choice
 
 
 def _leads(head: SessionCandidate, wanted: Wanted) -> bool:
-    """Whether a claim may begin with *head*."""
+    """Return whether a claim may begin with *head*."""
     asked = wanted.work in {"next", head.work_class}
     return asked and (wanted.boundary == "idle" or head.delivery == "earliest_safe_boundary")
 
 
 def _follows(head: SessionCandidate, entry: SessionCandidate) -> bool:
-    """Whether *entry* joins the run that *head* leads."""
+    """Return whether *entry* joins the selection that begins with *head*."""
     return (entry.work_class, entry.slot, entry.delivery, entry.merge_key) == (
         "turn",
         "join",

@@ -1,7 +1,7 @@
-"""Sessions: the words by which an entry joins one, their checks, and the session as the store holds it.
+"""Sessions: the options with which an entry joins one, their validation, and the session as stored.
 
-A session is a serial key: its entries are handed out in enqueue order, to one holder at a time. An entry is a job
-with a few words more. Sessions belong to a tenant; two tenants may use the same name.
+A session is a serial key: its entries are claimed in enqueue order, by one holder at a time. An entry is a job with
+a few more options. Sessions belong to a tenant; two tenants may use the same name.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ WORK_CLASSES: Final[tuple[WorkClass, ...]] = ("turn", "command")
 DELIVERIES: Final[tuple[Delivery, ...]] = ("earliest_safe_boundary", "after_current_turn_commit")
 SLOTS: Final[tuple[Slot, ...]] = ("exclusive", "join")
 KIND_MERGES: Final = "default"
-"""The merge key that stands for the kind of the entry."""
+"""The merge key that represents the kind of the entry."""
 
 
 class SessionOptions(TypedDict, total=False):
-    """The words of `enqueue` that put a job into a session as an entry of it."""
+    """The options of `enqueue` that make a job an entry of a session."""
 
     session: str | None
-    """The session it belongs to: handed out in enqueue order, to one holder at a time, by session claims only."""
+    """The session it belongs to; its entries are claimed in order, by one holder, by session claims only."""
     work_class: WorkClass
-    """`turn` (default), which may be joined with others, or `command`, which is always handed out alone."""
+    """`turn` (default), which may be joined with others, or `command`, which is always claimed alone."""
     delivery: Delivery
     """`earliest_safe_boundary` (default): also at a checkpoint; `after_current_turn_commit`: only between turns."""
     slot: Slot
-    """`exclusive` (default): a claim by itself; `join`: together with the turns behind it that fit."""
+    """`exclusive` (default): claimed alone; `join`: together with matching turns behind it."""
     merge_key: str
-    """Which turns fit together: `default` (those of the same kind), `never`, or a group of your own naming."""
+    """Which turns match: `default` (those of the same kind), `never`, or the name of a group."""
     source_key: str | None
-    """Unique within the session: enqueueing it again returns the first entry, whatever it carries."""
+    """Unique within the session: enqueueing it again returns the first entry, regardless of the content."""
     items: Sequence[Json]
-    """Several items in one entry, in place of the payload."""
+    """Several items in one entry, instead of the payload."""
 
 
 SESSION_OPTIONS: Final = frozenset(SessionOptions.__annotations__)
-# An entry has a place in its session and nowhere else; what would move it about or merge it by other rules is
-# refused.
+# The position of an entry is determined by its session alone; options that would move it, or merge it by other rules,
+# are refused.
 _FOREIGN_WORDS: Final = {
-    "priority": "means nothing in a session: entries go in enqueue order",
-    "affinity": "means nothing in a session: entries go in enqueue order",
-    "dedupe_key": "cannot be given together with session; give a source_key",
-    "dedupe_scope": "cannot be given together with session",
-    "on_duplicate": "cannot be given together with session",
+    "priority": "is not supported in a session: entries are claimed in enqueue order",
+    "affinity": "is not supported in a session: entries are claimed in enqueue order",
+    "dedupe_key": "cannot be combined with session; use a source_key",
+    "dedupe_scope": "cannot be combined with session",
+    "on_duplicate": "cannot be combined with session",
 }
 
 
 class SessionEntry(NamedTuple):
-    """What makes a job an entry of a session."""
+    """The session properties of a job that is an entry of one."""
 
     session: str
     work_class: WorkClass
@@ -67,7 +67,7 @@ class SessionEntry(NamedTuple):
     merge_key: str
     source_key: str | None
     items: int | None
-    """How many items its payload is a list of, or none if the payload is one item."""
+    """The number of items if the payload is a list of them, or None if the payload is one item."""
 
     def to_json(self) -> str:
         """Return the stored form."""
@@ -75,12 +75,12 @@ class SessionEntry(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> SessionEntry:
-        """Return what `to_json` wrote."""
+        """Return the entry that `to_json` stored."""
         return cls(*strict_json.decode(text))
 
 
 def check_entry(options: Mapping[str, Any], payload: Json) -> tuple[SessionEntry, Json]:
-    """Return the entry that these words of `enqueue` make, and its payload, or raise `InvalidInput`."""
+    """Return the entry described by the options of `enqueue`, and its payload, or raise `InvalidInput`."""
     session = _check_session(options)
     work_class = validation.one_of(options.get("work_class", "turn"), "work_class", WORK_CLASSES)
     slot = validation.one_of(options.get("slot", "exclusive"), "slot", SLOTS)
@@ -102,7 +102,7 @@ def check_entry(options: Mapping[str, Any], payload: Json) -> tuple[SessionEntry
 def _check_session(options: Mapping[str, Any]) -> str:
     if options.get("session") is None:
         word = min(SESSION_OPTIONS.intersection(options) - {"session"})
-        raise InvalidInput(word, "means nothing without a session")
+        raise InvalidInput(word, "requires a session")
     session = validation.name(options["session"], "session")
     for word, why in _FOREIGN_WORDS.items():
         if options.get(word) is not None:
@@ -114,7 +114,7 @@ def _check_items(items: object, payload: Json) -> int:
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
         raise InvalidInput("items", f"must be a list, not {type(items).__name__}")
     if payload is not None:
-        raise InvalidInput("items", "cannot be given together with a payload")
+        raise InvalidInput("items", "cannot be combined with a payload")
     if not 1 <= len(items) <= limits.SESSION_ENTRY_ITEMS_MAX:
         raise InvalidInput(
             "items", f"has {len(items)} entries; it must have from 1 to {limits.SESSION_ENTRY_ITEMS_MAX}"
@@ -123,39 +123,39 @@ def _check_items(items: object, payload: Json) -> int:
 
 
 def joins_session(options: Mapping[str, Any]) -> bool:
-    """Whether these words of `enqueue` speak of a session; a word that is None says nothing."""
+    """Return whether the options of `enqueue` name a session; an option that is None is ignored."""
     return any(options.get(word) is not None for word in SESSION_OPTIONS.intersection(options))
 
 
 def entry_id(tenant: str, session: str, source_key: str | None, at_ms: int, nonce: str) -> str:
-    """Return the id of an entry whose caller chose none: the same for the same words.
+    """Return the id of an entry whose caller chose none: the same for the same arguments.
 
-    A source key tells entries of a session apart by itself; without one the nonce does.
+    A source key identifies an entry within its session; without one the nonce does.
     """
     told = [tenant, session, source_key, at_ms, nonce if source_key is None else ""]
     return f"entry-{digest(*told)}"
 
 
 def digest(*told: Json) -> str:
-    """Return a short digest of what was told, for names that must come out the same from the same words."""
+    """Return a short digest of the values, for identifiers that must be the same for the same arguments."""
     return hashlib.blake2b(strict_json.canonical(list(told)), digest_size=16).hexdigest()
 
 
-# --- the session as the store holds it ------------------------------------------------------------------------------
+# --- the session as stored ------------------------------------------------------------------------------------------
 
 
 class Session(NamedTuple):
-    """One session: its counters, the lease of its runtime, the claim given last, and the head it offers."""
+    """One session: its counters, the lease of its runtime, its newest claim, and its claimable head."""
 
     number: int
     tenant: str
     name: str
     enqueue_seq: int
-    """The place of its newest entry."""
+    """The position of its newest entry."""
     fence: int
-    """The fencing token of its newest claim; it only ever rises."""
+    """The fencing token of its newest claim; it only increases."""
     generation: int
-    """Raised whenever somebody opens the session as its runtime."""
+    """Incremented whenever the session is opened by a runtime."""
     lease_token: str | None
     lease_worker: str | None
     lease_incarnation: str | None
@@ -168,22 +168,22 @@ class Session(NamedTuple):
     head_class: WorkClass | None
     head_fair_key: str | None
     head_seq: int | None
-    """The number of the entry that anybody could claim next, if there is one."""
+    """The number of the entry that can be claimed next, if any."""
 
     @property
     def head(self) -> Head | None:
-        """The head it offers to any claimer."""
+        """The head that any worker can claim."""
         if self.head_seq is None:
             return None
         return Head(self.head_route, self.head_class, self.head_fair_key, self.head_seq)
 
     def leased(self, now: Now) -> bool:
-        """Whether somebody is its runtime now."""
+        """Return whether a runtime holds its lease."""
         return self.lease_until_ms is not None and self.lease_until_ms > now.lease_ms
 
 
 class Head(NamedTuple):
-    """Where a session stands among those that can be claimed: in which route, class and turn, and how far ahead."""
+    """The position of a session among claimable ones: route, work class, fairness key, and the number of its head."""
 
     route: int | None
     work_class: WorkClass | None

@@ -1,8 +1,8 @@
-"""JSON that comes back exactly as it went in, or is refused.
+"""Strict JSON: values are decoded exactly as they were encoded, or are refused.
 
-The standard encoder is quick but lenient: it turns number keys into strings and writes NaN, and a database
-may reject or mangle what it lets through. So a value is encoded, decoded and compared; only when the two
-differ, or encoding fails, is the value walked to find and name the culprit.
+The standard encoder is fast but lenient: it turns number keys into strings and writes NaN, and a database may reject
+or change such text. So a value is encoded, decoded and compared; only if the two differ, or encoding fails, is the
+value walked to find and name the invalid part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from holdfast.domain import limits
 from holdfast.domain.errors import InvalidInput
 
-# A precise recursive type would refuse every ordinary `dict[str, str]` for being invariant.
+# A precise recursive type would reject an ordinary `dict[str, str]`, because dict is invariant.
 Json: TypeAlias = Any
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
@@ -24,7 +24,7 @@ _canonical_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), def
 
 
 def _kept_encoder() -> Callable[[Json], str]:
-    """Return the encoder's C part, kept; the standard method makes it anew at each call, for half of its time."""
+    """Return the encoder's C part; the standard method creates it at each call, which takes half of its time."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return _encoder.encode
@@ -42,7 +42,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def encode(value: Json, field: str, bytes_max: int) -> str:
-    """Return *value* as compact JSON text, or raise `InvalidInput` naming the offending place in *field*."""
+    """Return *value* as compact JSON text, or raise `InvalidInput`, which names the invalid part of *field*."""
     if value is None:
         return "null"
     try:
@@ -53,7 +53,7 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
         )
     except (ValueError, TypeError, RecursionError):
         _refuse(value, field)
-        raise InvalidInput(field, "cannot be written as JSON") from None
+        raise InvalidInput(field, "cannot be encoded as JSON") from None
     if size > bytes_max:
         raise InvalidInput(field, f"is {size} bytes of JSON; the limit is {bytes_max}")
     if not exact or "\\u0000" in text or (size > limits.INTEGER_DIGITS_MAX and _LONG_NUMBER.search(text)):
@@ -64,12 +64,12 @@ def encode(value: Json, field: str, bytes_max: int) -> str:
 
 
 def _is_flat(value: Json) -> bool:
-    """Whether *value* is a map of plain values under plain names, which cannot come back as anything else."""
+    """Return whether *value* is a dict of plain values under plain names, which always round-trips."""
     return type(value) is dict and _NAME.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values()))
 
 
 def compact(value: Json) -> str:
-    """Return *value*, known to be sound, as compact JSON text."""
+    """Return *value*, known to be valid, as compact JSON text."""
     return _dumps(value)
 
 
@@ -79,12 +79,12 @@ def decode(text: str) -> Json:
 
 
 def canonical(value: Json) -> bytes:
-    """Return one and the same bytes for equal values, whatever the order of their keys."""
+    """Return the same bytes for equal values, regardless of the order of their keys."""
     return _canonical_encoder.encode(value).encode()
 
 
 def _refuse(value: object, field: str, depth: int = 0) -> None:
-    """Walk *value* and raise `InvalidInput` at the first thing that is not strict JSON."""
+    """Walk *value* and raise `InvalidInput` at the first part that is not strict JSON."""
     if depth >= limits.JSON_DEPTH_MAX and isinstance(value, list | tuple | dict):
         raise InvalidInput(_top(field), f"is nested deeper than {limits.JSON_DEPTH_MAX} levels")
     match value:

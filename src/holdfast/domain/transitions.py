@@ -1,7 +1,7 @@
-"""What happens to a job, decided: total, pure functions from a job to the job that comes after.
+"""Transitions of jobs: total, pure functions from a job to its successor.
 
-Every function takes the job as it stands under the store's lock and the store's own clock, and returns a
-`Transition` or raises a `Refused`. Nothing here reads a clock, rolls dice or touches a store.
+Every function takes the job as locked in the store and the store's clock, and returns a `Transition` or raises a
+`Refused`. No function reads a clock, draws random numbers or accesses a store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Rel
 
 
 class Transition(NamedTuple):
-    """One transition: the job before, the job after, and the event that tells of it."""
+    """One transition: the job before, the job after, and its event."""
 
     before: Job
     after: Job
@@ -34,15 +34,15 @@ class Transition(NamedTuple):
 
     @property
     def finishes(self) -> bool:
-        """Whether the job ends with this step."""
+        """Whether the transition finishes the job."""
         return self.after.finished and not self.before.finished
 
 
-# --- the fence -----------------------------------------------------------------------------------------------------
+# --- lease check ---------------------------------------------------------------------------------------------------
 
 
 def holds(job: Job, held: Lease, now: Now) -> bool:
-    """Whether *held* is the live lease of *job*: epoch, token and time, in this one place."""
+    """Return whether *held* is the current lease of *job*: the only check of epoch, token and time."""
     return (
         job.state == "running"
         and job.epoch == held.epoch
@@ -53,7 +53,7 @@ def holds(job: Job, held: Lease, now: Now) -> bool:
 
 
 def check_fence(job: Job, held: Lease, now: Now) -> None:
-    """Raise `LeaseLost` unless *held* is the live lease of *job*."""
+    """Raise `LeaseLost` unless *held* is the current lease of *job*."""
     if holds(job, held, now):
         return
     if job.epoch != held.epoch:
@@ -61,7 +61,7 @@ def check_fence(job: Job, held: Lease, now: Now) -> None:
     elif job.state != "running":
         why = f"the job is {job.state}"
     elif job.lease_token != held.lease_token:
-        why = "the lease token is another"
+        why = "the lease token does not match"
     else:
         why = "it expired"
     raise LeaseLost(job.id, held.epoch, why)
@@ -71,10 +71,10 @@ def check_fence(job: Job, held: Lease, now: Now) -> None:
 
 
 def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Transition:
-    """Return *job* running under a new lease, at its *place* in the entry.
+    """Return *job* running under a new lease, at index *place* of the claim.
 
-    The attempt counts from here, so that a crash cannot hide it. Whether it is acknowledged from here too depends on
-    its place: what the claimer takes ahead is acknowledged when its handler starts.
+    The attempt counts from here, so that a crash cannot hide it. Jobs beyond the number that the caller starts at
+    once are acknowledged only when their handler starts.
     """
     after = job.attempted(
         worker=request.worker,
@@ -89,7 +89,7 @@ def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Transition:
 
 
 def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now, *, acknowledges: bool = False) -> Job:
-    """Return *job* with its lease extended, and acknowledged if asked for; a lease is never shortened."""
+    """Return *job* with its lease extended, and acknowledged if requested; a lease is never shortened."""
     check_fence(job, held, now)
     return job._replace(
         lease_until_ms=max(job.lease_until_ms or 0, now.lease_ms + lease_ms),
@@ -98,7 +98,7 @@ def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now, *, acknowledges: b
 
 
 def progress(job: Job, held: Lease, phase: str | None, percent: float | None, now: Now) -> Job:
-    """Return *job* with what it says of itself; a word not given stays as it was."""
+    """Return *job* with its progress; a value that is None stays unchanged."""
     check_fence(job, held, now)
     return job._replace(
         phase=job.phase if phase is None else phase, percent=job.percent if percent is None else percent
@@ -106,9 +106,9 @@ def progress(job: Job, held: Lease, phase: str | None, percent: float | None, no
 
 
 def withdraw(job: Job, held: Lease, now: Now) -> Transition | None:
-    """Return *job* as it was before a claim whose caller was gone when it was granted; None if that has ended.
+    """Return *job* as before a claim whose caller was gone when it was granted; None if the claim has ended.
 
-    No attempt is spent and no release counted. The epoch stays raised, as after any claim.
+    No attempt is used up and no release counted. The epoch stays incremented, as after any claim.
     """
     if (job.state, job.epoch, job.lease_token) != ("running", held.epoch, held.lease_token):
         return None
@@ -121,12 +121,12 @@ def withdraw(job: Job, held: Lease, now: Now) -> Transition | None:
 def settled_before(
     job: Job, past: tuple[str | None, str | None] | None, held: Lease, checked: CheckedOutcome
 ) -> bool:
-    """Whether this very settlement was accepted already, so that sending it again is harmless.
+    """Return whether this settlement was accepted before, so that repeating it is harmless.
 
-    *past* is the token and digest of the attempt *held* names, where that is history by now.
+    *past* is the token and digest of the attempt that *held* names, if it is no longer the newest.
     """
     if checked.digest is None:
-        # A plain success: no attempt comes after it, so that the job's own row tells of it.
+        # A plain success: no attempt follows it, so the job's own row identifies it.
         settled = (job.epoch, job.lease_token, job.outcome, job.settle_digest, job.result_json)
         return settled == (held.epoch, held.lease_token, "done", None, checked.result_json)
     token, digest = (job.lease_token, job.settle_digest) if job.epoch == held.epoch else (past or (None, None))
@@ -134,7 +134,7 @@ def settled_before(
 
 
 def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
-    """Return *job* as the outcome leaves it, or raise `LeaseLost`."""
+    """Return *job* settled with the outcome, or raise `LeaseLost`."""
     check_fence(job, held, now)
     if type(checked.outcome) is Done:
         return succeed(job, checked, now)
@@ -150,7 +150,7 @@ def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: flo
 
 
 def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
-    """Return *job* done, for one whose fence has been checked."""
+    """Return *job* done, after its lease has been checked."""
     after = job._replace(
         state="done",
         outcome="done",
@@ -161,7 +161,7 @@ def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
         suspect=0,
         unacknowledged=0,
     )
-    # It keeps no failure of an earlier attempt, which would be counted among the failures.
+    # Clear the failure of an earlier attempt, which would be counted among the failures.
     return Transition(job, after if job.failure_class is None else _with_failure(after, None), "done")
 
 
@@ -176,7 +176,7 @@ def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -
 
 
 def _retry(failed: Job, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Transition:
-    """Return the failed job waiting for its next attempt, or ended if there is to be none."""
+    """Return the failed job waiting for its next attempt, or finished if there is none."""
     if failed.cancel_requested:
         return _finish(failed, "cancelled", outcome, now)
     if failed.attempt >= failed.max_attempts:
@@ -195,7 +195,7 @@ def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
             "transient", DEFERRED_TOO_LONG, f"deferred {job.deferrals} times in a row for more than 7 days"
         )
         return _finish(_with_failure(job, failure), "failed", "deferred", now)
-    # A deferral is not a failure, so it gives the attempt back.
+    # A deferral is not a failure, so it refunds the attempt.
     deferred = job._replace(
         attempt=job.attempt - 1, deferrals=job.deferrals + 1, deferred_since_ms=since_ms, releases=0
     )
@@ -214,24 +214,24 @@ def _settle_released(job: Job, now: Now, chance: float, event: EventName = "rele
 
 
 def expired(job: Job, now: Now) -> bool:
-    """Whether *job* runs under a lease that has expired."""
+    """Return whether *job* runs under a lease that has expired."""
     return job.state == "running" and job.lease_until_ms is not None and job.lease_until_ms <= now.lease_ms
 
 
 def expire(job: Job, now: Now, *, lived: bool = False) -> Transition:
-    """Return *job* after the end of its lease: ready at once and suspect, or ended if attempts are used up.
+    """Return *job* after its lease expired: ready at once and suspect, or failed if no attempts are left.
 
-    A claim that was never acknowledged did not start: it is released without spending the attempt. The third time in
-    a row it counts as expired, so that a job which kills its worker at once still ends. With *lived* the holder is
-    known to have lived while it could not reach the store, so that the job is not suspect.
+    A claim that was never acknowledged did not start: it is released without using up the attempt. The third time in
+    a row it counts as expired, so that a job which kills its worker at once still fails eventually. With *lived* the
+    holder was alive but could not reach the store, so the job is not suspect.
     """
     if 0 < job.unacknowledged < limits.UNACKNOWLEDGED_MAX:
         return _not_started(job, job.unacknowledged, now)
     if lived:
         failure = _cut_off(job)
     else:
-        silent = f"worker {job.worker} fell silent in attempt {job.attempt}"
-        again = f" without acknowledging it, as {job.unacknowledged} times in a row"
+        silent = f"worker {job.worker} stopped renewing its lease in attempt {job.attempt}"
+        again = f" without acknowledging it, {job.unacknowledged} times in a row"
         failure = Failure("transient", LEASE_EXPIRED, silent + again if job.unacknowledged else silent)
     expired = _with_failure(_new_row_of_others(job), failure)._replace(
         suspect=job.suspect if lived else 1, unacknowledged=0
@@ -240,9 +240,9 @@ def expire(job: Job, now: Now, *, lived: bool = False) -> Transition:
 
 
 def clear_suspicion(job: Job, worker: str, incarnation: str) -> Job | None:
-    """Return *job* without the suspicion that its expired lease left, once its holder has said that it lived.
+    """Return *job* without the suspicion left by its expired lease, after its holder reported that it was alive.
 
-    None if the job is not suspect, runs or has ended, or was held by another start of a worker at the time.
+    None if the job is not suspect, is running or finished, or was held by another start of the worker.
     """
     held_by = (job.worker, job.incarnation)
     if not job.suspect or job.outcome != "expired" or job.state not in WAITING or held_by != (worker, incarnation):
@@ -256,15 +256,15 @@ def _cut_off(job: Job) -> Failure:
 
 
 def hand_back(job: Job, now: Now, chance: float) -> Transition:
-    """Return the running *job* released by somebody who may speak for its holder: the session's own runtime."""
+    """Return the running *job* released on behalf of its holder by the session's own runtime."""
     return _settle_released(job._replace(unacknowledged=0), now, chance)._replace(before=job)
 
 
 def take_back(job: Job, now: Now, chance: float) -> Transition:
-    """Return *job* taken from an earlier start of an exclusive worker, without spending the attempt.
+    """Return *job* revoked from an earlier start of an exclusive worker, without using up the attempt.
 
-    That start ended without letting go of it, perhaps because of it: the job is suspect, and the bound on releases
-    in a row holds for it too. One that was not acknowledged did not start, as when its lease ends.
+    That start ended without releasing it, perhaps because of it: the job is suspect, and the limit of consecutive
+    releases applies. A job that was not acknowledged did not start, as when its lease expires.
     """
     if 0 < job.unacknowledged < limits.UNACKNOWLEDGED_MAX:
         return _not_started(job, job.unacknowledged, now, "taken_back")
@@ -272,40 +272,40 @@ def take_back(job: Job, now: Now, chance: float) -> Transition:
     return _settle_released(suspect, now, chance, "taken_back")._replace(before=job)
 
 
-# --- while it waits ------------------------------------------------------------------------------------------------
+# --- waiting jobs --------------------------------------------------------------------------------------------------
 
 
 def promote(job: Job) -> Transition:
-    """Return the scheduled *job*, whose moment has come, ready."""
+    """Return the scheduled *job*, which is due, ready."""
     return Transition(job, job._replace(state="ready"), "promoted")
 
 
 def unblock(job: Job, now: Now) -> Transition:
-    """Return the blocked *job*, whose predecessor has ended, ready, or scheduled if it is for later."""
+    """Return the blocked *job*, whose predecessor has finished, ready, or scheduled if it is due later."""
     freed = job._replace(predecessor=None)
     return _wait(freed, max(job.due_at_ms, now.wall_ms), None, "unblocked", now)._replace(before=job)
 
 
 def overdue(job: Job, now: Now) -> bool:
-    """Whether *job* waits past its deadline, so that it must not be started any more."""
+    """Return whether *job* waits past its deadline and must not be started."""
     return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state in WAITING
 
 
 def miss_deadline(job: Job, now: Now) -> Transition:
-    """Return the waiting *job* failed for not having been started in time."""
+    """Return the waiting *job* failed because it was not started by its deadline."""
     return _finish(_with_failure(job, _deadline_failure(job)), "failed", job.outcome, now)._replace(before=job)
 
 
 def retire(job: Job, now: Now) -> Transition:
-    """Return the waiting *job* set aside because its kind was retired."""
+    """Return the waiting *job* retired because its kind was retired."""
     return _finish(job, "retired", job.outcome, now)
 
 
-# --- what operators do ---------------------------------------------------------------------------------------------
+# --- operators -----------------------------------------------------------------------------------------------------
 
 
 def cancel(job: Job, *, force: bool, now: Now) -> Transition | None:
-    """Return *job* cancelled, or asked to stop if it runs; None if there is nothing left to do."""
+    """Return *job* cancelled, or requested to stop if it is running; None if there is nothing to do."""
     if job.state == "cancelled":
         return None
     if job.finished:
@@ -320,9 +320,9 @@ def cancel(job: Job, *, force: bool, now: Now) -> Transition | None:
 
 
 def requeue(job: Job, now: Now) -> Transition:
-    """Return the failed or cancelled *job* ready with all its attempts.
+    """Return the failed or cancelled *job* ready, with all its attempts available again.
 
-    Its deadline is dropped: whoever requeues a job wants it run now. The epoch stays, so that old holders stay out.
+    Its deadline is dropped, because a requeue means run now. The epoch stays, so that old leases stay invalid.
     """
     if job.state not in {"failed", "cancelled"}:
         raise Conflict(f"job {job.id!r} is {job.state}; only failed or cancelled jobs are requeued", job_id=job.id)
@@ -343,14 +343,14 @@ def requeue(job: Job, now: Now) -> Transition:
 
 
 def reprioritize(job: Job, priority: int) -> Transition | None:
-    """Return the unfinished *job* with another priority, which a running one takes to its next attempt.
+    """Return the unfinished *job* with another priority, which applies to the next attempt of a running job.
 
-    None if it has that priority already.
+    None if it already has that priority.
     """
     if job.session_number is not None:
         raise Conflict(f"job {job.id!r} is an entry of a session, where priority does not apply", job_id=job.id)
     if job.finished:
-        raise Conflict(f"job {job.id!r} is already {job.state}; its priority matters no more", job_id=job.id)
+        raise Conflict(f"job {job.id!r} is already {job.state}; its priority has no effect", job_id=job.id)
     return None if job.priority == priority else Transition(job, job._replace(priority=priority), "reprioritized")
 
 
@@ -358,18 +358,18 @@ def reprioritize(job: Job, priority: int) -> Transition | None:
 
 
 def attempt_ended(step: Transition, now: Now) -> Attempt | None:
-    """Return the attempt that *step* leaves behind, where the job goes on and its row will tell of another."""
+    """Return the attempt that *step* ends, if the job continues and its row will hold another attempt."""
     before, after, event = step
     if event == "requeued" and before.epoch > 0:
         return newest_attempt(before)
     if before.state != "running" or after.state == "running" or after.finished:
         return None
-    # The number it ran under: a deferral or release has given it back since.
+    # The attempt number during the run: a deferral or release has refunded it since.
     return newest_attempt(after)._replace(number=before.attempt, ended_at_ms=now.wall_ms)
 
 
 def newest_attempt(job: Job) -> Attempt:
-    """Return the attempt that *job*'s row tells of."""
+    """Return the attempt in *job*'s row."""
     failure = job.failure if job.outcome in {"failed", "expired"} else None
     return Attempt(
         epoch=job.epoch,
@@ -386,7 +386,7 @@ def newest_attempt(job: Job) -> Attempt:
     )
 
 
-# --- small moves the others are made of ----------------------------------------------------------------------------
+# --- helpers -------------------------------------------------------------------------------------------------------
 
 
 def _finish(
@@ -413,7 +413,7 @@ def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: Event
 
 
 def _not_started(job: Job, unacknowledged: int, now: Now, event: EventName = "released") -> Transition:
-    """Return *job* as before its claim, at its place in the order, because no handler has started."""
+    """Return *job* as before its claim, at the same position, because no handler has started."""
     if job.cancel_requested:
         return _finish(job, "cancelled", "released", now)
     waiting = job._replace(attempt=job.attempt - 1, unacknowledged=unacknowledged)
@@ -425,7 +425,7 @@ def _give_back(job: Job) -> Job:
 
 
 def _new_row_of_others(job: Job) -> Job:
-    """End the run of deferrals or releases: the next one starts a new count."""
+    """Reset the counts of consecutive deferrals and releases."""
     return job._replace(deferrals=0, deferred_since_ms=None, releases=0)
 
 

@@ -1,4 +1,4 @@
-"""Checks of single arguments: each returns the value in its stored form or raises `InvalidInput` with its field."""
+"""Validation of single arguments: each function returns the stored form or raises `InvalidInput` with the field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REASON = re.compile(r"[a-z0-9][a-z0-9_.:-]*")
 
 
 def name(value: object, field: str, chars_max: int = limits.NAME_CHARS_MAX) -> str:
-    """Return *value* if it can serve as a name: not blank, not too long, no control characters."""
+    """Return *value* if it is a valid name: not blank, not too long, no control characters."""
     if not isinstance(value, str):
         raise InvalidInput(field, f"must be a string, not {type(value).__name__}")
     if not value or value.isspace():
@@ -32,12 +32,12 @@ def name(value: object, field: str, chars_max: int = limits.NAME_CHARS_MAX) -> s
 
 
 def optional_name(value: object, field: str, chars_max: int = limits.NAME_CHARS_MAX) -> str | None:
-    """Return *value* checked as a name, or None."""
+    """Return *value* validated as a name, or None."""
     return None if value is None else name(value, field, chars_max)
 
 
 def names(values: Iterable[str], field: str, count_max: int) -> tuple[str, ...]:
-    """Return *values* without repetitions, in their order, each checked as a name."""
+    """Return *values* without duplicates, in order, each validated as a name."""
     if isinstance(values, str):
         raise InvalidInput(field, "must be a list of strings, not one string")
     if not isinstance(values, Iterable):
@@ -49,7 +49,7 @@ def names(values: Iterable[str], field: str, count_max: int) -> tuple[str, ...]:
 
 
 def string_map(value: Mapping[str, str], field: str, count_max: int, chars_max: int) -> dict[str, str]:
-    """Return *value* if it is a small map from names to short strings."""
+    """Return *value* if it is a small mapping from names to short strings."""
     if not isinstance(value, Mapping):
         raise InvalidInput(field, f"must be a map of strings, not {type(value).__name__}")
     if len(value) > count_max:
@@ -110,7 +110,7 @@ def one_of(value: Any, field: str, allowed: tuple[Any, ...]) -> Any:
 
 
 def duration_ms(value: Duration, field: str, low_ms: int = 0, high_ms: int = limits.PAUSE_MS_MAX) -> int:
-    """Return *value*, seconds or a timedelta, as whole milliseconds, rounded up so that no wait is cut short."""
+    """Return *value*, seconds or a timedelta, as milliseconds, rounded up so that no wait is too short."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     checked = number(seconds, field, low_ms / 1000, high_ms / 1000)
     return math.ceil(round(checked * 1000, 3))
@@ -121,9 +121,9 @@ def moment_ms(value: object, field: str) -> int:
     if not isinstance(value, datetime):
         raise InvalidInput(field, f"must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
-        raise InvalidInput(field, "is a datetime without a time zone; say which, for example datetime.now(UTC)")
+        raise InvalidInput(field, "is a datetime without a time zone; add one, for example datetime.now(UTC)")
     since = value - datetime(1970, 1, 1, tzinfo=UTC)
-    # Rounded up, so that nothing happens before its moment.
+    # Rounded up, so that nothing happens too early.
     milliseconds = -(-since // timedelta(milliseconds=1))
     if not 0 <= milliseconds <= limits.MOMENT_MS_MAX:
         raise InvalidInput(field, "must lie between the years 1970 and 9999")
@@ -131,5 +131,5 @@ def moment_ms(value: object, field: str) -> int:
 
 
 def datetime_of(milliseconds: int) -> datetime:
-    """Return the moment as an aware datetime in UTC."""
+    """Return the time as an aware datetime in UTC."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
