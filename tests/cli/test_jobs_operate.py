@@ -41,7 +41,7 @@ def test_cancel_in_json_answers_alike_for_named_and_for_chosen_jobs(cli: Cli, ch
     cli.queue.claim(worker="w1")
     cli.queue.enqueue("a", job_id="two")
 
-    assert cli.json("jobs", "cancel", *choice) == {"cancelled": ["two"], "asked": ["one"], "skipped": []}
+    assert cli.json("jobs", "cancel", *choice) == {"cancelled": ["two"], "stop_requested": ["one"], "skipped": []}
 
 
 def test_cancel_of_a_finished_job_is_refused(cli: Cli, failed_job: str) -> None:
@@ -67,7 +67,7 @@ def test_cancel_in_json_tells_which_were_skipped(cli: Cli) -> None:
     answer = json.loads(result.stdout)
     assert answer == {
         "cancelled": ["one"],
-        "asked": [],
+        "stop_requested": [],
         "skipped": [{"job_id": "nobody", "why": "no job 'nobody'"}],
     }
 
@@ -138,7 +138,7 @@ def test_cancel_by_filter_cancels_what_matches_and_nothing_else(cli: Cli) -> Non
     assert cli.text("jobs", "cancel", "--tenant", "acme", "--yes") == "cancelled 1 job\n"
     assert cli.text("jobs", "cancel", "--kind", "a", "--older-than", "1h", "--yes") == "cancelled 0 jobs\n"
     answer = cli.json("jobs", "cancel", "--kind", "a", "--yes")
-    assert answer == {"cancelled": ["later", "one"], "asked": [], "skipped": []}
+    assert answer == {"cancelled": ["later", "one"], "stop_requested": [], "skipped": []}
     assert states(cli)["other"] == "ready"
 
 

@@ -15,7 +15,7 @@ def test_doctor_and_stats_name_jobs_that_no_live_worker_takes(cli: Cli) -> None:
     found = [one for one in cli.json("doctor")["findings"] if one["name"] == "unserved jobs"]
     counted = cli.run("stats")
 
-    assert [(one["status"], one["says"]) for one in found] == [("warning", SENTENCE)]
+    assert [(one["status"], one["detail"]) for one in found] == [("warning", SENTENCE)]
     assert SENTENCE in counted.stderr
     assert cli.json("stats")["unserved"] == [
         {"lane": "default", "kind": "doc.chunk", "requires": [], "jobs": 3, "reason": "no_worker"}

@@ -93,10 +93,10 @@ def test_cancelling_many_cancels_waiting_jobs_asks_running_ones_and_reports_the_
     again = queue.cancel_many([waiting, running])
     of_tenant = queue.cancel_many([other], tenant="default")
 
-    assert (report.cancelled, report.asked) == ([waiting], [running])
+    assert (report.cancelled, report.stop_requested) == ([waiting], [running])
     assert [skipped.job_id for skipped in report.skipped] == [done, "missing"]
     assert (queue.get(waiting).state, queue.get(running).cancel_requested) == ("cancelled", 1)
-    assert (again.cancelled, again.asked, again.skipped) == ([waiting], [running], [])
+    assert (again.cancelled, again.stop_requested, again.skipped) == ([waiting], [running], [])
     assert [skipped.job_id for skipped in of_tenant.skipped] == [other]
     assert queue.cancel_many([running], force=True).cancelled == [running]
 

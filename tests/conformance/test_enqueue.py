@@ -358,7 +358,7 @@ class TestWhichOneWasRefused:
         for bad in ({"kind": "work", "lane": "closed"}, {"kind": "old"}, {"kind": "work", "job_id": "taken"}):
             with pytest.raises(Refused, match=r"^jobs\[1\]: ") as refusal:
                 queue.enqueue_many([{"kind": "work"}, bad, {"kind": "work"}])
-            assert refusal.value.place == "jobs[1]"
+            assert refusal.value.path == "jobs[1]"
         assert queue.counts() == {"ready": 1, "retired": 1}
 
     def test_a_refused_follow_up_is_named_among_the_others(self, queue: Queue) -> None:

@@ -46,9 +46,9 @@ def test_jobs_of_a_paused_lane_are_unserved_whoever_takes_their_kind(queue: Queu
 
 def test_the_report_names_unserved_jobs(queue: Queue) -> None:
     queue.enqueue("doc.chunk")
-    said = [finding.says for finding in queue.report().findings if finding.name == "unserved jobs"]
+    said = [finding.detail for finding in queue.report().findings if finding.name == "unserved jobs"]
     register(queue, "doc.chunk")
-    then = [finding.says for finding in queue.report().findings if finding.name == "unserved jobs"]
+    then = [finding.detail for finding in queue.report().findings if finding.name == "unserved jobs"]
 
     assert said == ["1 job of doc.chunk in lane default: no live worker takes it"]
     assert then == ["none"]

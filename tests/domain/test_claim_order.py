@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.claim_order import Level, Preference, ReadyCandidate, Turns, choose, claim_key, level_of
+from holdfast.domain.claim_order import LastFairKeys, Level, Preference, ReadyCandidate, choose, claim_key, level_of
 
 WITHIN = Preference(frozenset(("warm",)))
 EXPIRED = Preference(frozenset(("warm",)), expired=True)
@@ -69,7 +69,7 @@ def goes_first(one: ReadyCandidate, other: ReadyCandidate, case: Case) -> bool:
     return one.seq < other.seq
 
 
-def turns_everywhere(preference: Preference, last_fair_key: str | None) -> Turns:
+def turns_everywhere(preference: Preference, last_fair_key: str | None) -> LastFairKeys:
     """Return the same last turn for every level there is."""
     levels = {level_of(candidate, preference) for candidate in CANDIDATES}
     return {} if last_fair_key is None else dict.fromkeys(levels, last_fair_key)
@@ -153,7 +153,7 @@ def candidate_lists(draw: st.DrawFn) -> list[ReadyCandidate]:
 
 
 def one_by_one(
-    candidates: list[ReadyCandidate], limit: int, preference: Preference, turns: Turns
+    candidates: list[ReadyCandidate], limit: int, preference: Preference, turns: LastFairKeys
 ) -> list[ReadyCandidate]:
     left, chosen, moved = list(candidates), list[ReadyCandidate](), dict(turns)
     while left and len(chosen) < limit:
@@ -169,14 +169,14 @@ def one_by_one(
 
 @given(candidate_lists(), st.integers(1, 26), PREFERENCES, TURNS)
 def test_a_batch_is_what_single_choices_give_one_after_the_other(
-    candidates: list[ReadyCandidate], limit: int, preference: Preference, turns: Turns
+    candidates: list[ReadyCandidate], limit: int, preference: Preference, turns: LastFairKeys
 ) -> None:
     assert choose(candidates, limit, preference, turns) == one_by_one(candidates, limit, preference, turns)
 
 
 @given(candidate_lists(), st.randoms(use_true_random=False), PREFERENCES, TURNS)
 def test_the_order_in_which_candidates_are_offered_does_not_matter(
-    candidates: list[ReadyCandidate], random: Random, preference: Preference, turns: Turns
+    candidates: list[ReadyCandidate], random: Random, preference: Preference, turns: LastFairKeys
 ) -> None:
     shuffled = list(candidates)
     random.shuffle(shuffled)
@@ -185,7 +185,7 @@ def test_the_order_in_which_candidates_are_offered_does_not_matter(
 
 @given(candidate_lists(), st.integers(1, 4), st.integers(1, 26), TURNS)
 def test_with_unfinished_streams_the_choice_is_a_prefix_of_the_full_one(
-    candidates: list[ReadyCandidate], depth: int, limit: int, turns: Turns
+    candidates: list[ReadyCandidate], depth: int, limit: int, turns: LastFairKeys
 ) -> None:
     # Without a preference due moments alone order a stream, so what is offered of it are its first.
     offered, unfinished = first_of_each_stream(candidates, depth)

@@ -42,7 +42,7 @@ class TestWords:
     def test_a_tenant_given_for_the_call_serves_where_none_is_named(self) -> None:
         inherited = new_job.check_job(NewJob("work"), fresh_id="fresh", tenant="acme")
         named = new_job.check_job(NewJob("work", tenant="own"), fresh_id="fresh", tenant="acme")
-        assert (inherited.terms.tenant, named.terms.tenant) == ("acme", "own")
+        assert (inherited.settings.tenant, named.settings.tenant) == ("acme", "own")
 
     def test_requirements_are_a_set(self) -> None:
         assert admit(requires=["gpu", "avx", "gpu"]) == admit(requires=["avx", "gpu"])
@@ -136,7 +136,7 @@ class TestDuplicates:
     @staticmethod
     def meet(on_duplicate: OnDuplicate, holder: Job, successor: Job | None = None) -> str:
         again = admit(dedupe_key="k", on_duplicate=on_duplicate)
-        return new_job.meet_duplicate(again, holder, successor)
+        return new_job.resolve_duplicate(again, holder, successor)
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_keep_keeps_the_first_in_every_state(self, state: State) -> None:

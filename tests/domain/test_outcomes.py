@@ -86,7 +86,7 @@ class TestDone:
 
     def test_follow_ups_inherit_the_tenant_unless_they_name_one(self) -> None:
         own, named = check(Done(follow_ups=[NewJob("a"), NewJob("b", tenant="other")])).follow_ups
-        assert (own.terms.tenant, named.terms.tenant) == ("acme", "other")
+        assert (own.settings.tenant, named.settings.tenant) == ("acme", "other")
 
     @pytest.mark.parametrize(
         ("outcome", "field"),

@@ -96,7 +96,7 @@ def test_a_finding_keeps_its_subject_while_its_number_changes() -> None:
     [one], [other] = (unserved_findings([Unserved("default", "doc.chunk", (), jobs, "no_worker")]) for jobs in (1, 2))
 
     assert one.subject == other.subject
-    assert one.says != other.says
+    assert one.detail != other.detail
 
 
 def test_the_remedy_names_the_capabilities_that_are_required() -> None:
@@ -109,4 +109,4 @@ def test_very_many_findings_are_cut() -> None:
     findings = unserved_findings([Unserved("default", f"kind-{n}", (), 1, "no_worker") for n in range(50)])
 
     assert len(findings) == 21
-    assert findings[-1].says == "and 30 more lanes and kinds"
+    assert findings[-1].detail == "and 30 more lanes and kinds"

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from holdfast.domain.session_selection import (
     Boundary,
     Choice,
-    Place,
+    EntryPosition,
+    SelectionCriteria,
     SessionCandidate,
-    Wanted,
     Work,
     candidate,
     choose_run,
-    standing_of,
+    eligibility_of,
 )
 from holdfast.domain.sessions import SessionEntry
 
@@ -38,14 +38,14 @@ KINDS: dict[str, dict[str, Any]] = {
 def line_of(text: str) -> list[SessionCandidate]:
     """Return a line: J joins, j joins a group, L joins late, X is alone, C a command; (J) is passed, [J] blocks."""
     line: list[SessionCandidate] = []
-    standing: Any = "ready"
+    eligibility: Any = "ready"
     for letter in text:
         if letter in "([":
-            standing = "passed" if letter == "(" else "blocks"
+            eligibility = "passed" if letter == "(" else "blocks"
         elif letter in ")]":
-            standing = "ready"
+            eligibility = "ready"
         else:
-            line.append(one(len(line), standing=standing, **KINDS[letter]))
+            line.append(one(len(line), eligibility=eligibility, **KINDS[letter]))
     return line
 
 
@@ -88,13 +88,13 @@ CASES: list[tuple[str, Work, Boundary, int, tuple[list[int], bool]]] = [
 def test_what_a_claim_takes(
     line: str, work: Work, boundary: Boundary, limit: int, taken: tuple[list[int], bool]
 ) -> None:
-    choice = choose_run(line_of(line), Wanted(work, boundary, limit))
+    choice = choose_run(line_of(line), SelectionCriteria(work, boundary, limit))
 
     assert ([entry.seq for entry in choice.run], choice.complete) == taken
 
 
 @pytest.mark.parametrize(
-    ("state", "epoch", "welcome", "skips", "standing"),
+    ("state", "epoch", "claimable", "skips", "eligibility"),
     [
         ("ready", 0, True, False, "ready"),
         ("ready", 0, False, False, "blocks"),
@@ -107,8 +107,8 @@ def test_what_a_claim_takes(
         ("done", 1, True, False, "passed"),
     ],
 )
-def test_what_a_batch_is_to_a_claim(state: Any, epoch: int, welcome: bool, skips: bool, standing: str) -> None:
-    assert standing_of(state, epoch, welcome=welcome, skips=skips) == standing
+def test_what_a_batch_is_to_a_claim(state: Any, epoch: int, claimable: bool, skips: bool, eligibility: str) -> None:
+    assert eligibility_of(state, epoch, claimable=claimable, skips=skips) == eligibility
 
 
 def entry(**words: Any) -> SessionEntry:
@@ -130,16 +130,16 @@ def entry(**words: Any) -> SessionEntry:
 def test_merge_keys_compare_by_equality(
     one_of: tuple[SessionEntry, str], other: tuple[SessionEntry, str], join: bool
 ) -> None:
-    line = [candidate(Place(n, n, 1), "ready", *told) for n, told in enumerate((one_of, other), 1)]
+    line = [candidate(EntryPosition(n, n, 1), "ready", *told) for n, told in enumerate((one_of, other), 1)]
 
-    assert len(choose_run(line, Wanted("turn", "idle", 8)).run) == (2 if join else 1)
+    assert len(choose_run(line, SelectionCriteria("turn", "idle", 8)).run) == (2 if join else 1)
 
 
 # --- what holds whatever stands in the line ------------------------------------------------------------------------
 
 candidates = st.builds(
-    lambda place, standing, work_class, delivery, slot, merges: SessionCandidate(
-        place, place, 1, standing, work_class, delivery, "exclusive" if work_class == "command" else slot, merges
+    lambda place, eligibility, work_class, delivery, slot, merges: SessionCandidate(
+        place, place, 1, eligibility, work_class, delivery, "exclusive" if work_class == "command" else slot, merges
     ),
     st.just(0),
     st.sampled_from(["ready", "ready", "ready", "passed", "blocks"]),
@@ -151,69 +151,75 @@ candidates = st.builds(
 lines = st.lists(candidates, max_size=40).map(
     lambda line: [one_of._replace(seq=place, enqueue_seq=place) for place, one_of in enumerate(line, 1)]
 )
-wanteds = st.builds(
-    Wanted,
+criteria_strategy = st.builds(
+    SelectionCriteria,
     st.sampled_from(["turn", "command", "next"]),
     st.sampled_from(["idle", "checkpoint"]),
     st.integers(1, 12),
 )
 
 
-@given(lines, wanteds)
-def test_it_never_reorders_exceeds_the_limit_or_mixes(line: list[SessionCandidate], wanted: Wanted) -> None:
-    run = choose_run(line, wanted).run
+@given(lines, criteria_strategy)
+def test_it_never_reorders_exceeds_the_limit_or_mixes(
+    line: list[SessionCandidate], criteria: SelectionCriteria
+) -> None:
+    run = choose_run(line, criteria).run
 
     assert list(run) == sorted(run, key=lambda entry: entry.enqueue_seq)
-    assert len(run) <= wanted.limit
+    assert len(run) <= criteria.limit
     assert len({(entry.work_class, entry.delivery, entry.merge_key) for entry in run}) <= 1
     if len(run) > 1:
         assert {(entry.work_class, entry.slot) for entry in run} == {("turn", "join")}
 
 
-@given(lines, wanteds)
-def test_it_never_skips_what_counts(line: list[SessionCandidate], wanted: Wanted) -> None:
-    run = choose_run(line, wanted).run
+@given(lines, criteria_strategy)
+def test_it_never_skips_what_counts(line: list[SessionCandidate], criteria: SelectionCriteria) -> None:
+    run = choose_run(line, criteria).run
 
     if run:
         up_to = [entry for entry in line if entry.enqueue_seq <= run[-1].enqueue_seq]
-        assert [entry for entry in up_to if entry.standing != "passed"] == list(run)
-        assert all(entry.standing == "ready" for entry in run)
+        assert [entry for entry in up_to if entry.eligibility != "passed"] == list(run)
+        assert all(entry.eligibility == "ready" for entry in run)
 
 
-@given(lines, wanteds)
-def test_the_head_is_what_was_asked_for(line: list[SessionCandidate], wanted: Wanted) -> None:
-    run = choose_run(line, wanted).run
+@given(lines, criteria_strategy)
+def test_the_head_is_what_was_asked_for(line: list[SessionCandidate], criteria: SelectionCriteria) -> None:
+    run = choose_run(line, criteria).run
 
     if run:
-        assert wanted.work in {"next", run[0].work_class}
-        assert wanted.boundary == "idle" or run[0].delivery == EARLY
-    elif head := next((entry for entry in line if entry.standing != "passed"), None):
-        refused = wanted.work not in {"next", head.work_class}
-        assert head.standing == "blocks" or refused or (wanted.boundary == "checkpoint" and head.delivery == LATE)
+        assert criteria.work in {"next", run[0].work_class}
+        assert criteria.boundary == "idle" or run[0].delivery == EARLY
+    elif head := next((entry for entry in line if entry.eligibility != "passed"), None):
+        refused = criteria.work not in {"next", head.work_class}
+        assert (
+            head.eligibility == "blocks" or refused or (criteria.boundary == "checkpoint" and head.delivery == LATE)
+        )
 
 
-@given(lines, lines, wanteds)
+@given(lines, lines, criteria_strategy)
 def test_a_complete_answer_stays_whatever_stands_behind(
-    line: list[SessionCandidate], behind: list[SessionCandidate], wanted: Wanted
+    line: list[SessionCandidate], behind: list[SessionCandidate], criteria: SelectionCriteria
 ) -> None:
-    choice = choose_run(line, wanted)
+    choice = choose_run(line, criteria)
     moved = [entry._replace(enqueue_seq=entry.enqueue_seq + len(line), seq=0) for entry in behind]
-    longer = choose_run([*line, *moved], wanted)
+    longer = choose_run([*line, *moved], criteria)
 
     assert longer.run[: len(choice.run)] == choice.run
     if choice.complete:
         assert longer == choice
 
 
-@given(lines, wanteds, st.integers(1, 10))
-def test_reading_in_pages_gives_the_same_run(line: list[SessionCandidate], wanted: Wanted, page: int) -> None:
+@given(lines, criteria_strategy, st.integers(1, 10))
+def test_reading_in_pages_gives_the_same_run(
+    line: list[SessionCandidate], criteria: SelectionCriteria, page: int
+) -> None:
     met: list[SessionCandidate] = []
     choice = Choice((), complete=False)
     for start in range(0, len(line), page):
         met += line[start : start + page]
-        choice = choose_run(met, wanted)
+        choice = choose_run(met, criteria)
         if choice.complete:
             break
         met = list(choice.run)
 
-    assert choice.run == choose_run(line, wanted).run
+    assert choice.run == choose_run(line, criteria).run

@@ -26,14 +26,14 @@ def test_without_a_word_of_sessions_a_job_is_no_batch() -> None:
     admission = checked()
 
     assert admission.entry is None
-    assert not admission.terms.route.session
+    assert not admission.settings.route.session
 
 
 def test_the_defaults_are_an_exclusive_turn_at_the_earliest_boundary() -> None:
     admission = checked({"n": 1}, session="s")
 
     assert admission.entry == SessionEntry("s", "turn", "earliest_safe_boundary", "exclusive", "default", None, None)
-    assert admission.terms.route.session
+    assert admission.settings.route.session
 
 
 def test_words_that_are_none_say_nothing() -> None:

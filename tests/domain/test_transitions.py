@@ -132,7 +132,7 @@ SENT: dict[str, Operation] = {
 OWN: dict[str, tuple[tuple[State, ...], Operation]] = {
     "claim": (("ready",), lambda job, _outcome, _chance: transitions.claim(job, REQUEST, 0, NOW)),
     "expire": (("running",), lambda job, _outcome, _chance: transitions.expire(job, NOW)),
-    "take_back": (("running",), lambda job, _outcome, chance: transitions.take_back(job, NOW, chance)),
+    "revoke": (("running",), lambda job, _outcome, chance: transitions.revoke(job, NOW, chance)),
     "promote": (("scheduled",), lambda job, _outcome, _chance: transitions.promote(job)),
     "unblock": (("blocked",), lambda job, _outcome, _chance: transitions.unblock(job, NOW)),
     "miss_deadline": (WAITING, lambda job, _outcome, _chance: transitions.miss_deadline(job, NOW)),
@@ -351,7 +351,7 @@ def test_a_requested_cancel_leaves_no_way_back_to_waiting(job: Job, outcome: Che
     for step in (
         transitions.settle(asked, lease_of(asked), outcome, NOW, 0.5),
         transitions.expire(asked, NOW),
-        transitions.take_back(asked, NOW, 0.5),
+        transitions.revoke(asked, NOW, 0.5),
     ):
         assert step.after.state == "cancelled"
 
@@ -371,11 +371,11 @@ def acknowledged_jobs() -> st.SearchStrategy[Job]:
 
 @given(live_jobs(), st.booleans(), st.integers(1, limits.UNACKNOWLEDGED_MAX))
 def test_a_lease_never_acknowledged_spends_no_attempt_until_the_third_in_a_row(
-    job: Job, lived: bool, unacknowledged: int
+    job: Job, was_alive: bool, unacknowledged: int
 ) -> None:
     job = job._replace(unacknowledged=unacknowledged)
     last = unacknowledged == limits.UNACKNOWLEDGED_MAX
-    for step in (transitions.expire(job, NOW, lived=lived), transitions.take_back(job, NOW, 0.5)):
+    for step in (transitions.expire(job, NOW, was_alive=was_alive), transitions.revoke(job, NOW, 0.5)):
         assert step.before == job
         assert step.after.epoch == job.epoch
         if job.cancel_requested:
@@ -425,13 +425,13 @@ def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: Job) -> None:
 @given(acknowledged_jobs())
 def test_a_holder_that_lived_leaves_no_suspicion(job: Job) -> None:
     fresh = job._replace(suspect=0, cancel_requested=0)
-    lived = transitions.expire(fresh, NOW, lived=True).after
-    assert (lived.attempt, lived.suspect, is_suspect(lived)) == (job.attempt, 0, False)
+    was_alive = transitions.expire(fresh, NOW, was_alive=True).after
+    assert (was_alive.attempt, was_alive.suspect, is_suspect(was_alive)) == (job.attempt, 0, False)
     suspected = transitions.expire(fresh, NOW).after
     cleared = transitions.clear_suspicion(suspected, "old", "old-1")
     if suspected.state == "ready":
         assert is_suspect(suspected)
-        assert cleared == lived
+        assert cleared == was_alive
         assert transitions.clear_suspicion(suspected, "old", "old-2") is None
         assert transitions.clear_suspicion(suspected, "other", "old-1") is None
     else:
@@ -458,7 +458,7 @@ def test_a_expire_spends_the_attempt_and_makes_the_job_suspect(job: Job) -> None
 
 @given(acknowledged_jobs(), CHANCES)
 def test_taking_back_gives_the_attempt_back_as_often_as_a_release_may(job: Job, chance: float) -> None:
-    step = transitions.take_back(job, NOW, chance)
+    step = transitions.revoke(job, NOW, chance)
     too_often = job.releases >= limits.RELEASES_MAX
     if not job.cancel_requested:
         assert step.after.attempt == job.attempt - (not too_often)

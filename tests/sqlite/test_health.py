@@ -40,7 +40,7 @@ def test_releases_with_the_log_reset_bug_are_told_from_those_without(version: st
 def test_relaxed_durability_is_pointed_out(path: str) -> None:
     finding = findings(holdfast.connect(path, durability="relaxed"))["durability"]
     assert finding.status == "warning"
-    assert "power cut" in finding.says
+    assert "power cut" in finding.detail
 
 
 def test_a_queue_in_memory_is_pointed_out() -> None:
@@ -77,10 +77,10 @@ def test_expired_and_suspect_and_due_jobs_are_counted(path: str) -> None:
     clock.advance(10)
     found = findings(queue)
     assert [found[name].status for name in ("expired leases", "due jobs")] == ["warning", "warning"]
-    assert found["expired leases"].says.startswith("2 ")
+    assert found["expired leases"].detail.startswith("2 ")
     queue.set_lane("default", state="paused")
     queue.claim()
-    assert findings(queue)["suspect jobs"].says.startswith("2 ")
+    assert findings(queue)["suspect jobs"].detail.startswith("2 ")
 
 
 def test_a_damaged_file_is_called_so_with_the_remedy(path: str) -> None:

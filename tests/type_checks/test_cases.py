@@ -12,7 +12,7 @@ import pytest
 from tests.project.sources import ROOT, assert_none
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.py"))
-# Kept between runs, because mypy reads all of the library first.
+# LeaseUpdate between runs, because mypy reads all of the library first.
 CACHE = ROOT / ".mypy_cache" / "cases"
 FOUND = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: .*\[(?P<code>[\w-]+)\]$", re.MULTILINE)
 EXPECTED = re.compile(r"# E: (?P<codes>[\w -]+)$")

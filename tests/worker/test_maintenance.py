@@ -175,8 +175,8 @@ def _lose_one(queue: Queue, clock: ManualClock, kind: str) -> None:
     clock.advance(10)
 
 
-def _later_than(queue: Queue, moment_ms: int) -> Callable[[], bool]:
-    return lambda: queue.workers()[0].beat_at_ms > moment_ms
+def _later_than(queue: Queue, timestamp_ms: int) -> Callable[[], bool]:
+    return lambda: queue.workers()[0].beat_at_ms > timestamp_ms
 
 
 @pytest.mark.usefixtures("often")

@@ -55,7 +55,7 @@ def cancel(queue: Queue, filters: dict[str, Any], *, force: bool) -> CancelRepor
     for ids in _pages(queue, filters):
         report = queue.cancel_many(ids, force=force)
         total.cancelled.extend(report.cancelled)
-        total.asked.extend(report.asked)
+        total.stop_requested.extend(report.stop_requested)
         total.skipped.extend(report.skipped)
     return total
 

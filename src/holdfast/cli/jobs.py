@@ -180,8 +180,10 @@ def _print_cancelled_many(terminal: Terminal, report: CancelReport) -> None:
     if terminal.json:
         terminal.emit(json_view.cancel_report(report))
         return
-    asked = f"; asked {formatting.number(len(report.asked), 'running job')} to stop" if report.asked else ""
-    terminal.line(f"cancelled {formatting.number(len(report.cancelled), 'job')}{asked}")
+    stopping = ""
+    if report.stop_requested:
+        stopping = f"; asked {formatting.number(len(report.stop_requested), 'running job')} to stop"
+    terminal.line(f"cancelled {formatting.number(len(report.cancelled), 'job')}{stopping}")
     for skipped in report.skipped:
         terminal.line(f"skipped {skipped.job_id}: {skipped.why}", "yellow")
 

@@ -145,7 +145,7 @@ def cancel_report(one: CancelReport) -> Document:
     """Return the ids of cancelled jobs and of those asked to stop, and the skipped ones with the reason."""
     return {
         "cancelled": one.cancelled,
-        "asked": one.asked,
+        "stop_requested": one.stop_requested,
         "skipped": [dict(skipped._asdict()) for skipped in one.skipped],
     }
 
@@ -162,7 +162,7 @@ def pruned(one: Pruned) -> Document:
 
 def finding(one: Finding) -> Document:
     """Return one finding of the health report."""
-    return {"name": one.name, "status": one.status, "says": one.says, "remedy": one.remedy}
+    return {"name": one.name, "status": one.status, "detail": one.detail, "remedy": one.remedy}
 
 
 def worker(one: WorkerInfo) -> Document:

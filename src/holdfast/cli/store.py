@@ -38,7 +38,7 @@ def _draw(terminal: Terminal, findings: list[Finding]) -> None:
     columns = [
         Column("STATUS", [one.status for one in findings], states=True),
         Column("WHAT", [one.name for one in findings]),
-        Column("FOUND", [one.says for one in findings], min_width=20, wrap=True),
+        Column("FOUND", [one.detail for one in findings], min_width=20, wrap=True),
         Column("REMEDY", [one.remedy for one in findings], min_width=20, wrap=True, hide_if=""),
     ]
     terminal.show(table(columns, terminal.out.width))

@@ -16,7 +16,16 @@ from holdfast.client.middleware import Middleware, Watch
 from holdfast.client.sessions import SessionOperations
 from holdfast.client.validate_calls import Held
 from holdfast.domain import limits, validation
-from holdfast.domain.claims import Claim, ClaimOptions, ClaimRequest, Kept, Renewal, Settlement, check_claim, lease_ms
+from holdfast.domain.claims import (
+    Claim,
+    ClaimOptions,
+    ClaimRequest,
+    LeaseUpdate,
+    Renewal,
+    Settlement,
+    check_claim,
+    lease_ms,
+)
 from holdfast.domain.errors import HoldfastError, InvalidInput, UnknownKind, WaitTimeout
 from holdfast.domain.events import EventPage
 from holdfast.domain.failures import FailureClass
@@ -193,7 +202,7 @@ class Operations(AdminOperations, SessionOperations):
             raise answer
         return answer
 
-    async def renew_many(self, held: Sequence[Kept]) -> list[Renewal | HoldfastError]:
+    async def renew_many(self, held: Sequence[LeaseUpdate]) -> list[Renewal | HoldfastError]:
         """Extend many leases as `heartbeat_many` does, and write progress and acknowledgements in the same commit."""
         leases = [(one.claim.lease, one.claim.lease_ms) for one in held]
         notes = {one.claim.job.seq: one.note for one in held if one.note is not None}

@@ -24,18 +24,21 @@ class Preference(NamedTuple):
     expired: bool = False
     held: frozenset[str] = frozenset()
     """The affinities of jobs that the worker already holds."""
-    most: int | None = None
+    affinities_max: int | None = None
     """The maximum number of affinities of the jobs that the worker holds; None means no limit."""
 
     def admits(self, affinity: str | None) -> bool:
         """Return whether a worker that holds its current jobs may take one with *affinity*."""
         return (
-            self.most is None or affinity is None or affinity in self.held or len(self.held | {affinity}) <= self.most
+            self.affinities_max is None
+            or affinity is None
+            or affinity in self.held
+            or len(self.held | {affinity}) <= self.affinities_max
         )
 
     def holding(self, affinities: Iterable[str | None]) -> Preference:
         """Return the preference after jobs with these affinities were taken."""
-        if self.most is None:
+        if self.affinities_max is None:
             return self
         return self._replace(held=self.held.union(affinity for affinity in affinities if affinity is not None))
 
@@ -74,7 +77,7 @@ class ReadyCandidate(NamedTuple):
 
 Level: TypeAlias = tuple[int, int, int]
 """Listed kind, inverted priority, affinity rank: the smallest comes first."""
-Turns: TypeAlias = Mapping[Level, str]
+LastFairKeys: TypeAlias = Mapping[Level, str]
 """The fair_key served last, by level."""
 ClaimKey: TypeAlias = tuple[Level, tuple[bool, str], int, int]
 
@@ -89,7 +92,7 @@ def fair_order_key(fair_key: str, last_fair_key: str | None) -> tuple[bool, str]
     return (last_fair_key is not None and fair_key <= last_fair_key, fair_key)
 
 
-def claim_key(candidate: ReadyCandidate, preference: Preference, fair_keys: Turns) -> ClaimKey:
+def claim_key(candidate: ReadyCandidate, preference: Preference, fair_keys: LastFairKeys) -> ClaimKey:
     """Return the sort key of *candidate*: the smallest is claimed first."""
     level = level_of(candidate, preference)
     return (level, fair_order_key(candidate.fair_key, fair_keys.get(level)), candidate.due_at_ms, candidate.seq)
@@ -99,7 +102,7 @@ def choose(
     candidates: Iterable[ReadyCandidate],
     limit: int,
     preference: Preference,
-    fair_keys: Turns,
+    fair_keys: LastFairKeys,
     unfinished: Collection[Hashable] = (),
 ) -> list[ReadyCandidate]:
     """Return up to *limit* candidates, each the smallest by `claim_key` when it is chosen.
@@ -108,28 +111,28 @@ def choose(
     stops when its fair_key is next, because its next job may come before all remaining candidates. The choice also
     stops before a job that the preference does not admit.
     """
-    offered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, fair_keys))
-    left: dict[Hashable, int] = defaultdict(int)
-    for candidate in offered:
-        left[candidate.stream] += 1
+    ordered = sorted(candidates, key=lambda candidate: claim_key(candidate, preference, fair_keys))
+    remaining: dict[Hashable, int] = defaultdict(int)
+    for candidate in ordered:
+        remaining[candidate.stream] += 1
     chosen: list[ReadyCandidate] = []
     ranked = preference
-    for _, level in groupby(offered, key=lambda candidate: level_of(candidate, ranked)):
+    for _, level in groupby(ordered, key=lambda candidate: level_of(candidate, ranked)):
         waiting = _by_fair_key(level)
         while waiting:
             queue = waiting.popleft()
             if not queue:
                 return chosen
             candidate = queue.popleft()
-            if preference.most is not None:
+            if preference.affinities_max is not None:
                 if not preference.admits(candidate.affinity):
                     return chosen
                 preference = preference.holding((candidate.affinity,))
             chosen.append(candidate)
             if len(chosen) == limit:
                 return chosen
-            left[candidate.stream] -= 1
-            if not left[candidate.stream] and candidate.stream in unfinished:
+            remaining[candidate.stream] -= 1
+            if not remaining[candidate.stream] and candidate.stream in unfinished:
                 # Further jobs of this fair_key must follow those that were not read: the choice stops when it is
                 # next.
                 queue.clear()

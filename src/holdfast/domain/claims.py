@@ -68,7 +68,7 @@ class Note(NamedTuple):
     percent: float | None = None
 
 
-class Kept(NamedTuple):
+class LeaseUpdate(NamedTuple):
     """A lease to extend, with the latest progress of its handler."""
 
     claim: Claim
@@ -137,10 +137,10 @@ class ClaimRequest(NamedTuple):
         Workers with other lanes, kinds, capabilities or preferred affinities see other tenants; a shared scope would
         repeatedly reset the fairness position.
         """
-        favoured = None
+        preferred = None
         if preference.affinities and not rank:
-            favoured = Preference(preference.affinities, preference.expired)
-        return _fair_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), favoured)
+            preferred = Preference(preference.affinities, preference.expired)
+        return _fair_scope(self.lanes, self.kinds, self.capabilities, (listed, priority), preferred)
 
     def rank_of(self, kind: str) -> int:
         """Return the index of *kind* in the caller's list if the claim drains by its list, else 0."""
@@ -153,10 +153,10 @@ def _fair_scope(
     kinds: tuple[str, ...] | None,
     capabilities: frozenset[str],
     level: tuple[int, int],
-    favoured: Preference | None,
+    preferred: Preference | None,
 ) -> str:
-    beside = [] if favoured is None else [favoured.expired, *sorted(favoured.affinities)]
-    seen = [sorted(lanes), kinds, sorted(capabilities), *level, beside]
+    preference_key = [] if preferred is None else [preferred.expired, *sorted(preferred.affinities)]
+    seen = [sorted(lanes), kinds, sorted(capabilities), *level, preference_key]
     return hashlib.blake2b(strict_json.canonical(seen), digest_size=12).hexdigest()
 
 
@@ -199,73 +199,77 @@ class ClaimOptions(TypedDict, total=False):
     """How many of the jobs, from the first, the caller starts at once; default: all. See `acknowledge`."""
 
 
-_WORDS: Final = frozenset(ClaimOptions.__annotations__)
+_OPTIONS: Final = frozenset(ClaimOptions.__annotations__)
 _REQUESTS_REMEMBERED: Final = 256
 
 
-def check_claim(words: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRequest:
+def check_claim(options: ClaimOptions, *, limit: int, fresh_token: str) -> ClaimRequest:
     """Return the validated request; raise `InvalidInput`, which names the option, if one is invalid.
 
     Workers repeat the same options, so validated requests are cached.
     """
-    token = words.get("lease_token")
-    flat = [tuple(value) if type(value) is list else value for word, value in words.items() if word != "lease_token"]
-    named = [word for word in words if word != "lease_token"]
+    token = options.get("lease_token")
+    flat = [
+        tuple(value) if type(value) is list else value for option, value in options.items() if option != "lease_token"
+    ]
+    names = [option for option in options if option != "lease_token"]
     try:
-        request = _remembered_request(limit, *named, *flat)
+        request = _cached_request(limit, *names, *flat)
     except TypeError:
         # An option is not hashable, such as a set.
-        rest: Any = {word: value for word, value in words.items() if word != "lease_token"}
-        request = _check_words(rest, limit)
+        others: Any = {option: value for option, value in options.items() if option != "lease_token"}
+        request = _check_options(others, limit)
     chosen = validation.optional_name(token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
     return request._replace(lease_token=chosen or fresh_token, resent=chosen is not None)
 
 
 @lru_cache(_REQUESTS_REMEMBERED, typed=True)
-def _remembered_request(limit: int, *flat: Any) -> ClaimRequest:
+def _cached_request(limit: int, *flat: Any) -> ClaimRequest:
     count = len(flat) // 2
-    words: Any = dict(zip(flat[:count], flat[count:], strict=True))
-    return _check_words(words, limit)
+    options: Any = dict(zip(flat[:count], flat[count:], strict=True))
+    return _check_options(options, limit)
 
 
-def _check_words(words: ClaimOptions, limit: int) -> ClaimRequest:
-    if not _WORDS.issuperset(words):
-        unknown = min(map(str, set(words) - _WORDS))
-        raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_WORDS))}")
-    kinds, affinity = words.get("kinds"), words.get("affinity")
-    listed = validation.one_of(words.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
+def _check_options(options: ClaimOptions, limit: int) -> ClaimRequest:
+    if not _OPTIONS.issuperset(options):
+        unknown = min(map(str, set(options) - _OPTIONS))
+        raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_OPTIONS))}")
+    kinds, affinity = options.get("kinds"), options.get("affinity")
+    listed = validation.one_of(options.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
     if listed and kinds is None:
         raise InvalidInput("drain", "'listed' requires a list of kinds")
-    left, most = words.get("residence_left"), words.get("affinities_max")
-    acknowledged = words.get("acknowledged")
-    expired = left is not None and validation.duration_ms(left, "residence_left") == 0
+    residence_left, affinities_max = options.get("residence_left"), options.get("affinities_max")
+    acknowledged = options.get("acknowledged")
+    expired = residence_left is not None and validation.duration_ms(residence_left, "residence_left") == 0
     resident = (affinity,) if isinstance(affinity, str) else () if affinity is None else affinity
     return ClaimRequest(
-        lanes=validation.names(words.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
+        lanes=validation.names(options.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
         kinds=None if kinds is None else validation.names(kinds, "kinds", limits.CLAIM_KINDS_MAX),
-        tenant=validation.optional_name(words.get("tenant"), "tenant"),
+        tenant=validation.optional_name(options.get("tenant"), "tenant"),
         capabilities=frozenset(
-            validation.names(words.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)
+            validation.names(options.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)
         ),
         preference=Preference(
             frozenset(validation.names(resident, "affinity", limits.AFFINITIES_MAX)),
             bool(resident) and expired,
-            frozenset(validation.names(words.get("affinities_held", ()), "affinities_held", limits.AFFINITIES_MAX)),
-            None if most is None else validation.integer(most, "affinities_max", 1, limits.AFFINITIES_MAX),
+            frozenset(validation.names(options.get("affinities_held", ()), "affinities_held", limits.AFFINITIES_MAX)),
+            None
+            if affinities_max is None
+            else validation.integer(affinities_max, "affinities_max", 1, limits.AFFINITIES_MAX),
         ),
         listed=listed,
-        worker=validation.name(words.get("worker"), "worker"),
-        incarnation=validation.name(words.get("incarnation"), "incarnation"),
-        exclusive=validation.flag(words.get("exclusive", False), "exclusive"),
+        worker=validation.name(options.get("worker"), "worker"),
+        incarnation=validation.name(options.get("incarnation"), "incarnation"),
+        exclusive=validation.flag(options.get("exclusive", False), "exclusive"),
         lease_token="",
         resent=False,
-        lease_ms=lease_ms(words.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
-        wait_ms=validation.duration_ms(words.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
+        lease_ms=lease_ms(options.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
+        wait_ms=validation.duration_ms(options.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
         limit=validation.integer(limit, "limit", 1, limits.CLAIM_MAX),
         acknowledged=limits.CLAIM_MAX
         if acknowledged is None
         else validation.integer(acknowledged, "acknowledged", 0, limits.CLAIM_MAX),
-        cut_off=validation.flag(words.get("cut_off", False), "cut_off"),
+        cut_off=validation.flag(options.get("cut_off", False), "cut_off"),
     )
 
 

@@ -47,14 +47,14 @@ class HoldfastError(Exception):
 class Refused(HoldfastError):
     """The request contradicts the content of the store; repeating it unchanged will not help.
 
-    `place` is the part of the call that was refused, such as `jobs[3]`, if it has several.
+    `path` is the part of the call that was refused, such as `jobs[3]`, if it has several.
     """
 
     code = "refused"
-    place: str | None = None
+    path: str | None = None
 
     def __str__(self) -> str:
-        return super().__str__() if self.place is None else f"{self.place}: {super().__str__()}"
+        return super().__str__() if self.path is None else f"{self.path}: {super().__str__()}"
 
 
 class Unavailable(HoldfastError):

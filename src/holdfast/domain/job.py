@@ -208,14 +208,14 @@ class Job(NamedTuple):
         return None if self.finished_at_ms is None else datetime_of(self.finished_at_ms)
 
 
-_PLACES: Final = {name: place for place, name in enumerate(Job._fields)}
-_ATTEMPT, _EPOCH, _UNACKNOWLEDGED = _PLACES["attempt"], _PLACES["epoch"], _PLACES["unacknowledged"]
+_INDEXES: Final = {name: index for index, name in enumerate(Job._fields)}
+_ATTEMPT, _EPOCH, _UNACKNOWLEDGED = _INDEXES["attempt"], _INDEXES["epoch"], _INDEXES["unacknowledged"]
 
 
 def _replace(job: Job, /, **changes: Any) -> Job:
     fields = list(job)
     for name, value in changes.items():
-        fields[_PLACES[name]] = value
+        fields[_INDEXES[name]] = value
     return tuple.__new__(Job, fields)
 
 

@@ -88,8 +88,8 @@ JobLike: TypeAlias = NewJob | NewJobOptions | Mapping[str, Any]
 def with_defaults(options: Any, defaults: JobOptions) -> JobOptions:
     """Return *options* with those of *defaults* that they neither set nor exclude."""
     merged: Any = {**defaults, **options}
-    for given, excluded in (("run_at", "delay"), ("delay", "run_at")):
-        if given in options and excluded not in options:
+    for option, excluded in (("run_at", "delay"), ("delay", "run_at")):
+        if option in options and excluded not in options:
             merged.pop(excluded, None)
     return merged  # type: ignore[no-any-return]  # unknown options are refused when the job is checked
 
@@ -121,7 +121,7 @@ class CheckedJob(NamedTuple):
     """A validated job in stored form, not yet in the store."""
 
     id: str
-    terms: JobSettings
+    settings: JobSettings
     payload_json: str
     dedupe_key: str | None
     digest: bytes | None
@@ -143,10 +143,10 @@ def _number(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big", signed=True)
 
 
-_WORDS: Final = frozenset(JobOptions.__annotations__)
-_OWN_WORDS: Final = frozenset(("job_id", "dedupe_key"))
+_OPTIONS: Final = frozenset(JobOptions.__annotations__)
+_OWN_OPTIONS: Final = frozenset(("job_id", "dedupe_key"))
 _NO_STRINGS: Final = "{}"
-_TERMS_REMEMBERED: Final = 1_024
+_SETTINGS_CACHED: Final = 1_024
 
 
 def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field: str = "") -> CheckedJob:
@@ -177,44 +177,44 @@ def parts_of(new: JobLike) -> tuple[Any, Json, JobOptions]:
 
 
 def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str) -> CheckedJob:
-    if not _WORDS.issuperset(options):
-        unknown = min(map(str, set(options) - _WORDS))
-        raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_WORDS))}")
+    if not _OPTIONS.issuperset(options):
+        unknown = min(map(str, set(options) - _OPTIONS))
+        raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_OPTIONS))}")
     chosen = key = entry = None
     if not SESSION_OPTIONS.isdisjoint(options):
         if joins_session(options):
             entry, payload = check_entry(options, payload)
-        options = {word: value for word, value in options.items() if word not in SESSION_OPTIONS}  # type: ignore[assignment]
-    if not _OWN_WORDS.isdisjoint(options):
+        options = {option: value for option, value in options.items() if option not in SESSION_OPTIONS}  # type: ignore[assignment]
+    if not _OWN_OPTIONS.isdisjoint(options):
         chosen = validation.optional_name(options.get("job_id"), "job_id", limits.JOB_ID_CHARS_MAX)
         key = validation.optional_name(options.get("dedupe_key"), "dedupe_key", limits.DEDUPE_KEY_CHARS_MAX)
-        options = {word: value for word, value in options.items() if word not in _OWN_WORDS}  # type: ignore[assignment]
-    terms = _terms(kind, tenant, options, keyed=key is not None)
+        options = {option: value for option, value in options.items() if option not in _OWN_OPTIONS}  # type: ignore[assignment]
+    settings = _settings(kind, tenant, options, keyed=key is not None)
     if entry is not None:
-        terms = terms._replace(route=terms.route._replace(session=True))
+        settings = settings._replace(route=settings.route._replace(session=True))
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     # Only a chosen id can match a job of another call, so only that needs the digest.
-    digest = None if chosen is None else _digest(terms, payload_json, key, entry)
-    return CheckedJob(chosen or fresh_id, terms, payload_json, key, digest, entry)
+    digest = None if chosen is None else _digest(settings, payload_json, key, entry)
+    return CheckedJob(chosen or fresh_id, settings, payload_json, key, digest, entry)
 
 
-def _terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
+def _settings(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
     try:
         # Flat, because the cache distinguishes 1 from 1.0 and True only among its direct arguments.
-        return _remembered_terms(kind, tenant, keyed, *options, *options.values())
+        return _cached_settings(kind, tenant, keyed, *options, *options.values())
     except TypeError:
         # An option is not hashable, such as a list or a dict.
-        return _check_terms(kind, tenant, options, keyed=keyed)
+        return _check_settings(kind, tenant, options, keyed=keyed)
 
 
-@lru_cache(_TERMS_REMEMBERED, typed=True)
-def _remembered_terms(kind: Any, tenant: str, keyed: bool, *flat: Any) -> JobSettings:  # noqa: FBT001
+@lru_cache(_SETTINGS_CACHED, typed=True)
+def _cached_settings(kind: Any, tenant: str, keyed: bool, *flat: Any) -> JobSettings:  # noqa: FBT001
     count = len(flat) // 2
     options: Any = dict(zip(flat[:count], flat[count:], strict=True))
-    return _check_terms(kind, tenant, options, keyed=keyed)
+    return _check_settings(kind, tenant, options, keyed=keyed)
 
 
-def _check_terms(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
+def _check_settings(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
     affinity = validation.optional_name(options.get("affinity"), "affinity")
     kind = validation.name(kind, "kind")
     backoff = options.get("backoff")
@@ -269,10 +269,10 @@ def _times(options: JobOptions) -> _Times:
     if "delay" in options:
         times["delay_ms"] = validation.duration_ms(options["delay"], "delay")
     if "run_at" in options:
-        times["run_at_ms"] = validation.moment_ms(options["run_at"], "run_at")
+        times["run_at_ms"] = validation.timestamp_ms(options["run_at"], "run_at")
     deadline = options.get("deadline")
     if isinstance(deadline, datetime):
-        times["deadline_at_ms"] = validation.moment_ms(deadline, "deadline")
+        times["deadline_at_ms"] = validation.timestamp_ms(deadline, "deadline")
     elif deadline is not None:
         times["deadline_in_ms"] = validation.duration_ms(deadline, "deadline")
     return times
@@ -283,28 +283,28 @@ def _dedupe_kind(kind: str, options: JobOptions, *, keyed: bool) -> str | None:
     scope = validation.one_of(options.get("dedupe_scope", "kind"), "dedupe_scope", ("kind", "tenant"))
     if keyed:
         return kind if scope == "kind" else ""
-    for word in ("on_duplicate", "dedupe_scope"):
-        if word in options:
-            raise InvalidInput(word, "requires a dedupe_key")
+    for option in ("on_duplicate", "dedupe_scope"):
+        if option in options:
+            raise InvalidInput(option, "requires a dedupe_key")
     return None
 
 
-def _digest(terms: JobSettings, payload_json: str, key: str | None, entry: SessionEntry | None) -> bytes:
-    bodies = map(strict_json.decode, (payload_json, terms.headers_json, terms.tags_json))
-    content = [terms._replace(headers_json="", tags_json=""), key, *bodies, entry]
+def _digest(settings: JobSettings, payload_json: str, key: str | None, entry: SessionEntry | None) -> bytes:
+    bodies = map(strict_json.decode, (payload_json, settings.headers_json, settings.tags_json))
+    content = [settings._replace(headers_json="", tags_json=""), key, *bodies, entry]
     return hashlib.blake2b(strict_json.canonical(content), digest_size=16).digest()
 
 
-def new_job(admission: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
-    """Return the job made from *admission* at *now*: ready, or scheduled if it is due later."""
-    job_id, terms, payload_json, dedupe_key, digest, _ = admission
-    due_at_ms = now.wall_ms + terms.delay_ms
-    if terms.run_at_ms is not None:
-        due_at_ms = max(terms.run_at_ms, now.wall_ms)
-    deadline_at_ms = terms.deadline_at_ms
-    if terms.deadline_in_ms is not None:
-        deadline_at_ms = now.wall_ms + terms.deadline_in_ms
-    lane, kind, requires_json, _, _ = terms.route
+def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
+    """Return the job made from *new* at *now*: ready, or scheduled if it is due later."""
+    job_id, settings, payload_json, dedupe_key, digest, _ = new
+    due_at_ms = now.wall_ms + settings.delay_ms
+    if settings.run_at_ms is not None:
+        due_at_ms = max(settings.run_at_ms, now.wall_ms)
+    deadline_at_ms = settings.deadline_at_ms
+    if settings.deadline_in_ms is not None:
+        deadline_at_ms = now.wall_ms + settings.deadline_in_ms
+    lane, kind, requires_json, _, _ = settings.route
     # By index: with this many fields, keyword arguments take six times as long.
     return Job(
         seq,
@@ -312,22 +312,22 @@ def new_job(admission: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
         "scheduled" if due_at_ms > now.wall_ms else "ready",
         kind,
         lane,
-        terms.tenant,
+        settings.tenant,
         fair_key,
-        terms.priority,
-        terms.affinity,
+        settings.priority,
+        settings.affinity,
         requires_json,
         payload_json,
-        terms.headers_json,
-        terms.tags_json,
+        settings.headers_json,
+        settings.tags_json,
         None,  # result_json
         now.wall_ms,
         due_at_ms,
         deadline_at_ms,
         None,  # finished_at_ms
         0,  # attempt
-        terms.max_attempts,
-        terms.backoff_json,
+        settings.max_attempts,
+        settings.backoff_json,
         0,  # epoch
         None,  # worker
         None,  # incarnation
@@ -350,20 +350,20 @@ def new_job(admission: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
         None,  # failure_message
         None,  # failure_traceback
         dedupe_key,
-        terms.dedupe_kind,
+        settings.dedupe_kind,
         None,  # predecessor
         digest,
         None,  # session_number
         None,  # enqueue_seq
         None,  # entry_json
-        int(terms.record_all),
+        int(settings.record_all),
         0,  # event_count
     )
 
 
-def same_request(original: Job, again: CheckedJob) -> Job:
-    """Return *original* if *again* repeats the same request, else raise `Conflict`."""
-    if original.digest != again.digest:
+def same_request(original: Job, repeated: CheckedJob) -> Job:
+    """Return *original* if *repeated* is the same request, else raise `Conflict`."""
+    if original.digest != repeated.digest:
         raise Conflict(f"job {original.id!r} exists with different content", job_id=original.id)
     return original
 
@@ -371,9 +371,9 @@ def same_request(original: Job, again: CheckedJob) -> Job:
 DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_successor"]
 
 
-def meet_duplicate(admission: CheckedJob, holder: Job, successor: Job | None) -> DuplicateAction:
+def resolve_duplicate(new: CheckedJob, holder: Job, successor: Job | None) -> DuplicateAction:
     """Return what an enqueue does if *holder*, an unfinished job, has the same key."""
-    match admission.terms.on_duplicate:
+    match new.settings.on_duplicate:
         case "replace":
             if holder.epoch > 0 or holder.state == "blocked":
                 raise Conflict(
@@ -387,9 +387,9 @@ def meet_duplicate(admission: CheckedJob, holder: Job, successor: Job | None) ->
             return "keep"
 
 
-def replace_content(job: Job, admission: CheckedJob) -> Job:
-    """Return *job* with the payload, headers and tags of *admission*; its position in the claim order stays."""
-    terms = admission.terms
+def replace_content(job: Job, new: CheckedJob) -> Job:
+    """Return *job* with the payload, headers and tags of *new*; its position in the claim order stays."""
+    settings = new.settings
     return job._replace(
-        payload_json=admission.payload_json, headers_json=terms.headers_json, tags_json=terms.tags_json
+        payload_json=new.payload_json, headers_json=settings.headers_json, tags_json=settings.tags_json
     )

@@ -108,10 +108,12 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
     )
     artifacts = check_artifacts(done.artifacts)
     # New ids differ each time the same settlement is sent, so they are not part of the digest.
-    saying = [admission._replace(id="" if admission.digest is None else admission.id) for admission in follow_ups]
-    marks = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
+    follow_up_jobs = [new._replace(id="" if new.digest is None else new.id) for new in follow_ups]
+    artifact_digests = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
     # Empty lists are equivalent to omitted ones.
-    digest = _digest("done", result_json, saying, marks) if saying or marks else None
+    digest = (
+        _digest("done", result_json, follow_up_jobs, artifact_digests) if follow_up_jobs or artifact_digests else None
+    )
     return CheckedOutcome(
         done,
         digest,
@@ -128,12 +130,12 @@ def check_artifacts(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
         raise InvalidInput("artifacts", f"has {len(artifacts)} entries; the limit is {limits.ARTIFACTS_MAX}")
     seen: set[str] = set()
     for index, artifact in enumerate(artifacts):
-        place = f"artifacts[{index}]"
+        path = f"artifacts[{index}]"
         if not isinstance(artifact, Artifact):
-            raise InvalidInput(place, f"must be an Artifact, not {type(artifact).__name__}")
-        _check_artifact(artifact, place)
+            raise InvalidInput(path, f"must be an Artifact, not {type(artifact).__name__}")
+        _check_artifact(artifact, path)
         if artifact.name in seen:
-            raise InvalidInput(f"{place}.name", f"{artifact.name!r} is given twice")
+            raise InvalidInput(f"{path}.name", f"{artifact.name!r} is given twice")
         seen.add(artifact.name)
     return tuple(artifacts)
 
@@ -143,17 +145,15 @@ def _check_list(values: object, field: str) -> None:
         raise InvalidInput(field, f"must be a list, not {type(values).__name__}")
 
 
-def _check_artifact(artifact: Artifact, place: str) -> None:
-    name = validation.name(artifact.name, f"{place}.name")
+def _check_artifact(artifact: Artifact, path: str) -> None:
+    name = validation.name(artifact.name, f"{path}.name")
     if "/" in name or "\\" in name or name in {".", ".."}:
-        raise InvalidInput(f"{place}.name", "is a label, not a path: it must not contain '/' or '\\'")
-    validation.name(artifact.media_type, f"{place}.media_type")
+        raise InvalidInput(f"{path}.name", "is a label, not a path: it must not contain '/' or '\\'")
+    validation.name(artifact.media_type, f"{path}.media_type")
     if not isinstance(artifact.data, bytes):
-        raise InvalidInput(f"{place}.data", f"must be bytes, not {type(artifact.data).__name__}")
+        raise InvalidInput(f"{path}.data", f"must be bytes, not {type(artifact.data).__name__}")
     if len(artifact.data) > limits.ARTIFACT_BYTES_MAX:
-        raise InvalidInput(
-            f"{place}.data", f"is {len(artifact.data)} bytes; the limit is {limits.ARTIFACT_BYTES_MAX}"
-        )
+        raise InvalidInput(f"{path}.data", f"is {len(artifact.data)} bytes; the limit is {limits.ARTIFACT_BYTES_MAX}")
 
 
 def _check_failed(failed: Failed) -> CheckedOutcome:
@@ -179,7 +179,7 @@ def _check_deferred(deferred: Deferred) -> CheckedOutcome:
     if (deferred.after is None) == (deferred.until is None):
         raise InvalidInput("after", "give either after or until")
     pause_ms = None if deferred.after is None else validation.duration_ms(deferred.after, "after")
-    until_ms = None if deferred.until is None else validation.moment_ms(deferred.until, "until")
+    until_ms = None if deferred.until is None else validation.timestamp_ms(deferred.until, "until")
     return CheckedOutcome(deferred, _digest("deferred", pause_ms, until_ms), pause_ms=pause_ms, until_ms=until_ms)
 
 

@@ -132,7 +132,7 @@ class CancelReport(NamedTuple):
     """The ids of the jobs cancelled, of those requested to stop, and of those skipped with the reason."""
 
     cancelled: list[str]
-    asked: list[str]
+    stop_requested: list[str]
     """Running jobs: each ends as cancelled when its handler stops."""
     skipped: list[Skipped]
 
@@ -149,7 +149,7 @@ class Finding(NamedTuple):
 
     name: str
     status: Literal["ok", "warning", "problem"]
-    says: str
+    detail: str
     remedy: str = ""
     subject: str = ""
     """Distinguishes findings of the same name; independent of the numbers in their text."""

@@ -68,31 +68,31 @@ class RoutingTable:
         self.retired = frozenset(retired)
         self.recorded_lanes = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
         """The lanes in which every transition is recorded."""
-        self._known = dict(self.lanes)
+        self._configured = dict(self.lanes)
         self._serving: dict[tuple[object, ...], list[Route]] = {}
 
     def lane(self, name: str) -> Lane:
         """Return the lane; an unconfigured one has the defaults."""
-        found = self._known.get(name)
+        found = self._configured.get(name)
         if found is None:
-            found = self._known[name] = Lane(name)
+            found = self._configured[name] = Lane(name)
         return found
 
     def serving(self, lanes: Sequence[str], kinds: Sequence[str] | None, capabilities: frozenset[str]) -> list[Route]:
         """Return the routes a worker may claim from: active lanes, kinds that are not retired, its capabilities."""
-        asked = (tuple(lanes), None if kinds is None else tuple(kinds), capabilities)
-        found = self._serving.get(asked)
+        key = (tuple(lanes), None if kinds is None else tuple(kinds), capabilities)
+        found = self._serving.get(key)
         if found is None:
             if len(self._serving) >= _SUBSCRIPTIONS_REMEMBERED:
                 self._serving.clear()
             open_lanes = {lane for lane in lanes if self.lane(lane).state != "paused"}
-            wanted = None if kinds is None else frozenset(kinds)
-            found = self._serving[asked] = [
+            kinds_taken = None if kinds is None else frozenset(kinds)
+            found = self._serving[key] = [
                 route
                 for route in self.routes.values()
                 if route.key.lane in open_lanes
                 and not route.key.session
-                and (wanted is None or route.key.kind in wanted)
+                and (kinds_taken is None or route.key.kind in kinds_taken)
                 and route.key.kind not in self.retired
                 and route.requires <= capabilities
             ]
@@ -102,12 +102,12 @@ class RoutingTable:
         self, lanes: Sequence[str] | None, kinds: Sequence[str] | None, capabilities: frozenset[str]
     ) -> list[Route]:
         """Return the routes of session entries that a worker may claim, like `serving`; no lanes means any."""
-        asked = ("sessions", None if lanes is None else tuple(lanes), kinds, capabilities)
-        found = self._serving.get(asked)
+        key = ("sessions", None if lanes is None else tuple(lanes), kinds, capabilities)
+        found = self._serving.get(key)
         if found is None:
             if len(self._serving) >= _SUBSCRIPTIONS_REMEMBERED:
                 self._serving.clear()
-            found = self._serving[asked] = [
+            found = self._serving[key] = [
                 route
                 for key, route in self.routes.items()
                 if key.session

@@ -12,7 +12,7 @@ from holdfast.domain.errors import Conflict, InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.session_leases import Holder, SessionClaim, SessionLease
-from holdfast.domain.session_selection import BOUNDARIES, WORKS, Boundary, Wanted, Work
+from holdfast.domain.session_selection import BOUNDARIES, WORKS, Boundary, SelectionCriteria, Work
 from holdfast.domain.sessions import WORK_CLASSES, digest
 from holdfast.domain.validation import Duration
 
@@ -80,9 +80,9 @@ class SessionRequest(NamedTuple):
 
     session: str | None
     tenant: str | None
-    wanted: Wanted
+    criteria: SelectionCriteria
     lanes: tuple[str, ...] | None
-    """The lanes; None means any, as for a named session."""
+    """The lanes; None means any, as for a names session."""
     kinds: tuple[str, ...] | None
     capabilities: frozenset[str]
     holding: SessionClaim | None
@@ -93,7 +93,7 @@ class SessionRequest(NamedTuple):
     lease_ms: int
     wait_ms: int
     limits: Mapping[str, int] = MappingProxyType({})
-    """The maximum number of entries by the kind of the head; for other kinds `wanted` applies."""
+    """The maximum number of entries by the kind of the head; for other kinds `criteria` applies."""
 
     def fits(self, job: Job) -> bool:
         """Return whether this request could have claimed *job*, an entry of the session it names, if any."""
@@ -110,51 +110,52 @@ class SessionRequest(NamedTuple):
     def led_by(self, kind: str) -> SessionRequest:
         """Return the request with the limit for a session whose head is of *kind*."""
         limit = self.limits.get(kind)
-        return self if limit is None else self._replace(wanted=self.wanted._replace(limit=limit))
+        return self if limit is None else self._replace(criteria=self.criteria._replace(limit=limit))
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The work classes that the head may have."""
-        return WORK_CLASSES if self.wanted.work == "next" else (self.wanted.work,)
+        return WORK_CLASSES if self.criteria.work == "next" else (self.criteria.work,)
 
     @property
     def fair_scope(self) -> str:
         """Return the scope in which tenants alternate: all claims that can see the same sessions share it."""
-        seen = [sorted(self.lanes or ()), self.kinds, sorted(self.capabilities), self.wanted.work]
+        seen = [sorted(self.lanes or ()), self.kinds, sorted(self.capabilities), self.criteria.work]
         return f"sessions-{digest(*seen)}"
 
 
-_WORDS: Final = frozenset(SessionClaimOptions.__annotations__)
-_WORDS_ANY: Final = frozenset(AnySessionOptions.__annotations__)
+_OPTIONS: Final = frozenset(SessionClaimOptions.__annotations__)
+_OPTIONS_ANY: Final = frozenset(AnySessionOptions.__annotations__)
 
 
-def check_session_claim(session: str, words: SessionClaimOptions, *, fresh_nonce: str) -> SessionRequest:
+def check_session_claim(session: str, options: SessionClaimOptions, *, fresh_nonce: str) -> SessionRequest:
     """Return the validated request for one session; raise `InvalidInput`, which names the invalid option."""
-    _refuse_unknown(words, _WORDS, "claim_session")
-    boundary = validation.one_of(words.get("boundary", "idle"), "boundary", BOUNDARIES)
+    _refuse_unknown(options, _OPTIONS, "claim_session")
+    boundary = validation.one_of(options.get("boundary", "idle"), "boundary", BOUNDARIES)
     name = validation.name(session, "session")
-    tenant = validation.name(words.get("tenant", DEFAULT_NAME), "tenant")
-    holding, under = words.get("holding"), words.get("under")
+    tenant = validation.name(options.get("tenant", DEFAULT_NAME), "tenant")
+    holding, under = options.get("holding"), options.get("under")
     _check_holding(holding, boundary, name, tenant)
     if under is not None:
-        _check_under(under, name, tenant, words)
-    request = _check_common(words, words.get("limit", limits.SESSION_CLAIM_DEFAULT), boundary, fresh_nonce)
-    kinds = _kinds(words.get("kinds"))
+        _check_under(under, name, tenant, options)
+    request = _check_common(options, options.get("limit", limits.SESSION_CLAIM_DEFAULT), boundary, fresh_nonce)
+    kinds = _kinds(options.get("kinds"))
     return request._replace(session=name, tenant=tenant, kinds=kinds, holding=holding, under=under)
 
 
-def check_any_session(words: AnySessionOptions, *, fresh_nonce: str) -> SessionRequest:
+def check_any_session(options: AnySessionOptions, *, fresh_nonce: str) -> SessionRequest:
     """Return the validated request for any session; raise `InvalidInput`, which names the invalid option."""
-    _refuse_unknown(words, _WORDS_ANY, "claim_any_session")
-    limit = words.get("limit", limits.SESSION_CLAIM_DEFAULT)
+    _refuse_unknown(options, _OPTIONS_ANY, "claim_any_session")
+    limit = options.get("limit", limits.SESSION_CLAIM_DEFAULT)
     by_kind = limit if isinstance(limit, Mapping) else {}
     chosen = limits.SESSION_CLAIM_DEFAULT if isinstance(limit, Mapping) else limit
-    return _check_common(words, chosen, "idle", fresh_nonce)._replace(
-        tenant=validation.optional_name(words.get("tenant"), "tenant"),
-        lanes=validation.names(words.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
-        kinds=_kinds(words.get("kinds")),
+    return _check_common(options, chosen, "idle", fresh_nonce)._replace(
+        tenant=validation.optional_name(options.get("tenant"), "tenant"),
+        lanes=validation.names(options.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
+        kinds=_kinds(options.get("kinds")),
         limits={
-            kind: validation.integer(most, f"limit.{kind}", 1, limits.CLAIM_MAX) for kind, most in by_kind.items()
+            kind: validation.integer(entries_max, f"limit.{kind}", 1, limits.CLAIM_MAX)
+            for kind, entries_max in by_kind.items()
         },
     )
 
@@ -172,33 +173,35 @@ def _kinds(kinds: Sequence[str] | None) -> tuple[str, ...] | None:
     return None if kinds is None else validation.names(kinds, "kinds", limits.CLAIM_KINDS_MAX)
 
 
-def _refuse_unknown(words: Mapping[str, Any], known: frozenset[str], call: str) -> None:
-    if unknown := set(words) - known:
-        raise InvalidInput(min(unknown), f"unknown option of {call}; valid options are {', '.join(sorted(known))}")
+def _refuse_unknown(options: Mapping[str, Any], valid: frozenset[str], call: str) -> None:
+    if unknown := set(options) - valid:
+        raise InvalidInput(min(unknown), f"unknown option of {call}; valid options are {', '.join(sorted(valid))}")
 
 
-def _check_common(words: Any, limit: object, boundary: Boundary, fresh_nonce: str) -> SessionRequest:
-    chosen = validation.optional_name(words.get("nonce"), "nonce", limits.LEASE_TOKEN_CHARS_MAX)
-    most = validation.integer(limit, "limit", 1, limits.CLAIM_MAX)
+def _check_common(options: Any, limit: object, boundary: Boundary, fresh_nonce: str) -> SessionRequest:
+    chosen = validation.optional_name(options.get("nonce"), "nonce", limits.LEASE_TOKEN_CHARS_MAX)
+    entries_max = validation.integer(limit, "limit", 1, limits.CLAIM_MAX)
     return SessionRequest(
         session=None,
         tenant=None,
-        wanted=Wanted(validation.one_of(words.get("work", "next"), "work", WORKS), boundary, most),
+        criteria=SelectionCriteria(
+            validation.one_of(options.get("work", "next"), "work", WORKS), boundary, entries_max
+        ),
         lanes=None,
         kinds=None,
         capabilities=frozenset(
-            validation.names(words.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)
+            validation.names(options.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)
         ),
         holding=None,
         under=None,
         holder=Holder(
-            validation.name(words.get("worker"), "worker"),
-            validation.name(words.get("incarnation"), "incarnation"),
+            validation.name(options.get("worker"), "worker"),
+            validation.name(options.get("incarnation"), "incarnation"),
             chosen or fresh_nonce,
         ),
         resent=chosen is not None,
-        lease_ms=lease_ms(words.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
-        wait_ms=validation.duration_ms(words.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
+        lease_ms=lease_ms(options.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
+        wait_ms=validation.duration_ms(options.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
     )
 
 
@@ -214,10 +217,10 @@ def _check_holding(holding: Any, boundary: Boundary, session: str, tenant: str) 
         raise InvalidInput("holding", f"is a claim of session {holding.session!r} of tenant {holding.tenant!r}")
 
 
-def _check_under(under: Any, session: str, tenant: str, words: SessionClaimOptions) -> None:
+def _check_under(under: Any, session: str, tenant: str, options: SessionClaimOptions) -> None:
     if not isinstance(under, SessionLease):
         raise InvalidInput("under", f"must be a SessionLease, not {type(under).__name__}")
     if (under.session, under.tenant) != (session, tenant):
         raise InvalidInput("under", f"is a lease on session {under.session!r} of tenant {under.tenant!r}")
-    if "lease" in words:
+    if "lease" in options:
         raise InvalidInput("lease", "cannot be combined with under: the session lease keeps the claim alive")

@@ -155,14 +155,14 @@ def check_runtime(session: Session, lease: SessionLease | None, now: Now) -> Non
         )
 
 
-def open_lease(session: Session, asked: Opening, running: Sequence[Job], now: Now) -> Session:
+def open_lease(session: Session, opening: Opening, running: Sequence[Job], now: Now) -> Session:
     """Return *session* with the caller as its runtime, or raise `Conflict` if another worker holds it.
 
     Repeating the same request while the lease is held returns the same lease.
     """
-    if session.leased(now) and session.lease_token == asked.lease_token and session.lease_worker == asked.worker:
+    if session.leased(now) and session.lease_token == opening.lease_token and session.lease_worker == opening.worker:
         return session
-    if not asked.take_over:
+    if not opening.take_over:
         if session.leased(now):
             raise Conflict(
                 f"session {session.name!r} is open in generation {session.generation} by worker"
@@ -176,10 +176,10 @@ def open_lease(session: Session, asked: Opening, running: Sequence[Job], now: No
             )
     return session._replace(
         generation=session.generation + 1,
-        lease_token=asked.lease_token,
-        lease_worker=asked.worker,
-        lease_incarnation=asked.incarnation,
-        lease_until_ms=now.lease_ms + asked.lease_ms,
+        lease_token=opening.lease_token,
+        lease_worker=opening.worker,
+        lease_incarnation=opening.incarnation,
+        lease_until_ms=now.lease_ms + opening.lease_ms,
     )
 
 
@@ -204,7 +204,7 @@ def end_lease(session: Session) -> Session:
     return session._replace(lease_token=None, lease_worker=None, lease_incarnation=None, lease_until_ms=None)
 
 
-def shown(session: Session, lease_ms: int) -> SessionLease:
+def lease_of(session: Session, lease_ms: int) -> SessionLease:
     """Return the current lease of *session*."""
     return SessionLease(
         session=session.name,

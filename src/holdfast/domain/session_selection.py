@@ -15,7 +15,7 @@ from holdfast.domain.sessions import KIND_MERGES, Delivery, SessionEntry, Slot, 
 
 Work: TypeAlias = Literal["turn", "command", "next"]
 Boundary: TypeAlias = Literal["idle", "checkpoint"]
-Standing: TypeAlias = Literal["ready", "passed", "blocks"]
+Eligibility: TypeAlias = Literal["ready", "passed", "blocks"]
 """The relation of a candidate to a claim: it is taken, skipped, or ends the selection."""
 
 WORKS: Final[tuple[Work, ...]] = ("turn", "command", "next")
@@ -28,7 +28,7 @@ class SessionCandidate(NamedTuple):
     seq: int
     enqueue_seq: int
     route: int
-    standing: Standing
+    eligibility: Eligibility
     work_class: WorkClass
     delivery: Delivery
     slot: Slot
@@ -36,7 +36,7 @@ class SessionCandidate(NamedTuple):
     """The merge key, or the kind if entries merge by kind."""
 
 
-class Wanted(NamedTuple):
+class SelectionCriteria(NamedTuple):
     """The selection criteria of a claim."""
 
     work: Work
@@ -51,21 +51,21 @@ class Choice(NamedTuple):
     complete: bool
 
 
-def standing_of(state: State, epoch: int, *, welcome: bool, skips: bool) -> Standing:
+def eligibility_of(state: State, epoch: int, *, claimable: bool, skips: bool) -> Eligibility:
     """Return the relation of an entry in *state* to a claim.
 
-    *welcome*: the claim may take entries of its lane and kind. *skips*: its lane permits skipping an entry that waits
-    after a failure or deferral. An entry that was enqueued for later and never claimed is always skipped.
+    *claimable*: the claim may take entries of its lane and kind. *skips*: its lane permits skipping an entry that
+    waits after a failure or deferral. An entry that was enqueued for later and never claimed is always skipped.
     """
     if state == "ready":
-        return "ready" if welcome else "blocks"
+        return "ready" if claimable else "blocks"
     if state == "scheduled":
         return "passed" if skips or not epoch else "blocks"
-    # A running entry is held and blocks. A finished one, such as a failed head, is skipped.
+    # A running entry is held by a claim, and a finished one, such as a failed head, blocks nothing: both are skipped.
     return "passed"
 
 
-class Place(NamedTuple):
+class EntryPosition(NamedTuple):
     """The identity of an entry: its number, its position in the session, and its route."""
 
     seq: int
@@ -73,30 +73,30 @@ class Place(NamedTuple):
     route: int
 
 
-def candidate(place: Place, standing: Standing, entry: SessionEntry, kind: str) -> SessionCandidate:
+def candidate(position: EntryPosition, eligibility: Eligibility, entry: SessionEntry, kind: str) -> SessionCandidate:
     """Return *entry* as a candidate for the selection."""
     merges = (entry.merge_key, kind if entry.merge_key == KIND_MERGES else "")
-    return SessionCandidate(*place, standing, entry.work_class, entry.delivery, entry.slot, merges)
+    return SessionCandidate(*position, eligibility, entry.work_class, entry.delivery, entry.slot, merges)
 
 
-def choose_run(candidates: Sequence[SessionCandidate], wanted: Wanted) -> Choice:
+def choose_run(candidates: Sequence[SessionCandidate], criteria: SelectionCriteria) -> Choice:
     """Return the entries of *candidates*, which are in enqueue order, that a claim takes."""
     run: list[SessionCandidate] = []
     for entry in candidates:
-        if entry.standing == "passed":
+        if entry.eligibility == "passed":
             continue
-        if entry.standing == "blocks" or not (_follows(run[0], entry) if run else _leads(entry, wanted)):
+        if entry.eligibility == "blocks" or not (_follows(run[0], entry) if run else _leads(entry, criteria)):
             return Choice(tuple(run), complete=True)
         run.append(entry)
-        if len(run) == wanted.limit or entry.slot == "exclusive":
+        if len(run) == criteria.limit or entry.slot == "exclusive":
             return Choice(tuple(run), complete=True)
     return Choice(tuple(run), complete=False)
 
 
-def _leads(head: SessionCandidate, wanted: Wanted) -> bool:
+def _leads(head: SessionCandidate, criteria: SelectionCriteria) -> bool:
     """Return whether a claim may begin with *head*."""
-    asked = wanted.work in {"next", head.work_class}
-    return asked and (wanted.boundary == "idle" or head.delivery == "earliest_safe_boundary")
+    matches = criteria.work in {"next", head.work_class}
+    return matches and (criteria.boundary == "idle" or head.delivery == "earliest_safe_boundary")
 
 
 def _follows(head: SessionCandidate, entry: SessionCandidate) -> bool:

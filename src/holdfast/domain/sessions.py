@@ -48,7 +48,7 @@ class SessionOptions(TypedDict, total=False):
 SESSION_OPTIONS: Final = frozenset(SessionOptions.__annotations__)
 # The position of an entry is determined by its session alone; options that would move it, or merge it by other rules,
 # are refused.
-_FOREIGN_WORDS: Final = {
+_UNSUPPORTED_OPTIONS: Final = {
     "priority": "is not supported in a session: entries are claimed in enqueue order",
     "affinity": "is not supported in a session: entries are claimed in enqueue order",
     "dedupe_key": "cannot be combined with session; use a source_key",
@@ -101,12 +101,12 @@ def check_entry(options: Mapping[str, Any], payload: Json) -> tuple[SessionEntry
 
 def _check_session(options: Mapping[str, Any]) -> str:
     if options.get("session") is None:
-        word = min(SESSION_OPTIONS.intersection(options) - {"session"})
-        raise InvalidInput(word, "requires a session")
+        option = min(SESSION_OPTIONS.intersection(options) - {"session"})
+        raise InvalidInput(option, "requires a session")
     session = validation.name(options["session"], "session")
-    for word, why in _FOREIGN_WORDS.items():
-        if options.get(word) is not None:
-            raise InvalidInput(word, why)
+    for option, why in _UNSUPPORTED_OPTIONS.items():
+        if options.get(option) is not None:
+            raise InvalidInput(option, why)
     return session
 
 
@@ -124,7 +124,7 @@ def _check_items(items: object, payload: Json) -> int:
 
 def joins_session(options: Mapping[str, Any]) -> bool:
     """Return whether the options of `enqueue` name a session; an option that is None is ignored."""
-    return any(options.get(word) is not None for word in SESSION_OPTIONS.intersection(options))
+    return any(options.get(option) is not None for option in SESSION_OPTIONS.intersection(options))
 
 
 def entry_id(tenant: str, session: str, source_key: str | None, at_ms: int, nonce: str) -> str:
@@ -132,13 +132,13 @@ def entry_id(tenant: str, session: str, source_key: str | None, at_ms: int, nonc
 
     A source key identifies an entry within its session; without one the nonce does.
     """
-    told = [tenant, session, source_key, at_ms, nonce if source_key is None else ""]
-    return f"entry-{digest(*told)}"
+    values = [tenant, session, source_key, at_ms, nonce if source_key is None else ""]
+    return f"entry-{digest(*values)}"
 
 
-def digest(*told: Json) -> str:
+def digest(*values: Json) -> str:
     """Return a short digest of the values, for identifiers that must be the same for the same arguments."""
-    return hashlib.blake2b(strict_json.canonical(list(told)), digest_size=16).hexdigest()
+    return hashlib.blake2b(strict_json.canonical(list(values)), digest_size=16).hexdigest()
 
 
 # --- the session as stored ------------------------------------------------------------------------------------------

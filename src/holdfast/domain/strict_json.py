@@ -23,7 +23,7 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=
 _canonical_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
-def _kept_encoder() -> Callable[[Json], str]:
+def _cached_encoder() -> Callable[[Json], str]:
     """Return the encoder's C part; the standard method creates it at each call, which takes half of its time."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
@@ -33,7 +33,7 @@ def _kept_encoder() -> Callable[[Json], str]:
     return lambda value: "".join(parts(value, 0))
 
 
-_dumps = _kept_encoder()
+_dumps = _cached_encoder()
 _loads = json.JSONDecoder().decode
 _NAME = frozenset((str,))
 _PLAIN = frozenset((str, int, float, bool, type(None)))

@@ -70,8 +70,8 @@ def check_fence(job: Job, held: Lease, now: Now) -> None:
 # --- claim and lease -----------------------------------------------------------------------------------------------
 
 
-def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Transition:
-    """Return *job* running under a new lease, at index *place* of the claim.
+def claim(job: Job, request: ClaimRequest, index: int, now: Now) -> Transition:
+    """Return *job* running under a new lease, at *index* within the claim.
 
     The attempt counts from here, so that a crash cannot hide it. Jobs beyond the number that the caller starts at
     once are acknowledged only when their handler starts.
@@ -81,9 +81,9 @@ def claim(job: Job, request: ClaimRequest, place: int, now: Now) -> Transition:
         incarnation=request.incarnation,
         lease_token=request.lease_token,
         lease_until_ms=now.lease_ms + request.lease_ms,
-        claim_index=place,
+        claim_index=index,
         now_ms=now.wall_ms,
-        acknowledged=place < request.acknowledged,
+        acknowledged=index < request.acknowledged,
     )
     return Transition(job, after, "claimed")
 
@@ -119,17 +119,17 @@ def withdraw(job: Job, held: Lease, now: Now) -> Transition | None:
 
 
 def settled_before(
-    job: Job, past: tuple[str | None, str | None] | None, held: Lease, checked: CheckedOutcome
+    job: Job, earlier: tuple[str | None, str | None] | None, held: Lease, checked: CheckedOutcome
 ) -> bool:
     """Return whether this settlement was accepted before, so that repeating it is harmless.
 
-    *past* is the token and digest of the attempt that *held* names, if it is no longer the newest.
+    *earlier* is the token and digest of the attempt that *held* names, if it is no longer the newest.
     """
     if checked.digest is None:
         # A plain success: no attempt follows it, so the job's own row identifies it.
         settled = (job.epoch, job.lease_token, job.outcome, job.settle_digest, job.result_json)
         return settled == (held.epoch, held.lease_token, "done", None, checked.result_json)
-    token, digest = (job.lease_token, job.settle_digest) if job.epoch == held.epoch else (past or (None, None))
+    token, digest = (job.lease_token, job.settle_digest) if job.epoch == held.epoch else (earlier or (None, None))
     return digest == checked.digest and token == held.lease_token
 
 
@@ -141,12 +141,12 @@ def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: flo
     job_ended = job._replace(settle_digest=checked.digest, suspect=0, unacknowledged=0)
     match checked.outcome:
         case Failed():
-            step = _settle_failed(job_ended, checked, now, chance)
+            transition = _settle_failed(job_ended, checked, now, chance)
         case Deferred():
-            step = _settle_deferred(job_ended, checked, now)
+            transition = _settle_deferred(job_ended, checked, now)
         case Released():
-            step = _settle_released(job_ended, now, chance)
-    return step._replace(before=job)
+            transition = _settle_released(job_ended, now, chance)
+    return transition._replace(before=job)
 
 
 def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
@@ -167,7 +167,7 @@ def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
 
 def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
     assert isinstance(checked.outcome, Failed) and checked.failure is not None  # noqa: S101, PT018
-    failed = _with_failure(_new_row_of_others(job), checked.failure)
+    failed = _with_failure(_reset_streaks(job), checked.failure)
     if checked.failure.failure_class == "permanent":
         return _finish(failed, "failed", "failed", now)
     backoff = checked.outcome.backoff or job.backoff
@@ -208,9 +208,9 @@ def _settle_released(job: Job, now: Now, chance: float, event: EventName = "rele
         return _finish(job, "cancelled", "released", now)
     if job.releases >= limits.RELEASES_MAX:
         failure = Failure("transient", RELEASED_TOO_OFTEN, f"released {job.releases} times in a row, never settled")
-        failed = _with_failure(_new_row_of_others(job), failure)
+        failed = _with_failure(_reset_streaks(job), failure)
         return _retry(failed, now.wall_ms + job.backoff.pause_ms(job.attempt, chance), "released", now)
-    return _wait(_give_back(job), now.wall_ms, "released", event, now)
+    return _wait(_refund_attempt(job), now.wall_ms, "released", event, now)
 
 
 def expired(job: Job, now: Now) -> bool:
@@ -218,23 +218,23 @@ def expired(job: Job, now: Now) -> bool:
     return job.state == "running" and job.lease_until_ms is not None and job.lease_until_ms <= now.lease_ms
 
 
-def expire(job: Job, now: Now, *, lived: bool = False) -> Transition:
+def expire(job: Job, now: Now, *, was_alive: bool = False) -> Transition:
     """Return *job* after its lease expired: ready at once and suspect, or failed if no attempts are left.
 
     A claim that was never acknowledged did not start: it is released without using up the attempt. The third time in
-    a row it counts as expired, so that a job which kills its worker at once still fails eventually. With *lived* the
-    holder was alive but could not reach the store, so the job is not suspect.
+    a row it counts as expired, so that a job which kills its worker at once still fails eventually. With *was_alive*
+    the holder was alive but could not reach the store, so the job is not suspect.
     """
     if 0 < job.unacknowledged < limits.UNACKNOWLEDGED_MAX:
         return _not_started(job, job.unacknowledged, now)
-    if lived:
+    if was_alive:
         failure = _cut_off(job)
     else:
-        silent = f"worker {job.worker} stopped renewing its lease in attempt {job.attempt}"
-        again = f" without acknowledging it, {job.unacknowledged} times in a row"
-        failure = Failure("transient", LEASE_EXPIRED, silent + again if job.unacknowledged else silent)
-    expired = _with_failure(_new_row_of_others(job), failure)._replace(
-        suspect=job.suspect if lived else 1, unacknowledged=0
+        message = f"worker {job.worker} stopped renewing its lease in attempt {job.attempt}"
+        repeated = f" without acknowledging it, {job.unacknowledged} times in a row"
+        failure = Failure("transient", LEASE_EXPIRED, message + repeated if job.unacknowledged else message)
+    expired = _with_failure(_reset_streaks(job), failure)._replace(
+        suspect=job.suspect if was_alive else 1, unacknowledged=0
     )
     return _retry(expired, now.wall_ms, "expired", now)._replace(before=job)
 
@@ -255,12 +255,12 @@ def _cut_off(job: Job) -> Failure:
     return Failure("transient", WORKER_CUT_OFF, message)
 
 
-def hand_back(job: Job, now: Now, chance: float) -> Transition:
+def release_for_holder(job: Job, now: Now, chance: float) -> Transition:
     """Return the running *job* released on behalf of its holder by the session's own runtime."""
     return _settle_released(job._replace(unacknowledged=0), now, chance)._replace(before=job)
 
 
-def take_back(job: Job, now: Now, chance: float) -> Transition:
+def revoke(job: Job, now: Now, chance: float) -> Transition:
     """Return *job* revoked from an earlier start of an exclusive worker, without using up the attempt.
 
     That start ended without releasing it, perhaps because of it: the job is suspect, and the limit of consecutive
@@ -326,7 +326,7 @@ def requeue(job: Job, now: Now) -> Transition:
     """
     if job.state not in {"failed", "cancelled"}:
         raise Conflict(f"job {job.id!r} is {job.state}; only failed or cancelled jobs are requeued", job_id=job.id)
-    again = job._replace(
+    requeued = job._replace(
         state="ready",
         due_at_ms=now.wall_ms,
         deadline_at_ms=None,
@@ -339,7 +339,7 @@ def requeue(job: Job, now: Now) -> Transition:
         deferred_since_ms=None,
         releases=0,
     )
-    return Transition(job, again, "requeued")
+    return Transition(job, requeued, "requeued")
 
 
 def reprioritize(job: Job, priority: int) -> Transition | None:
@@ -357,9 +357,9 @@ def reprioritize(job: Job, priority: int) -> Transition | None:
 # --- history -------------------------------------------------------------------------------------------------------
 
 
-def attempt_ended(step: Transition, now: Now) -> Attempt | None:
-    """Return the attempt that *step* ends, if the job continues and its row will hold another attempt."""
-    before, after, event = step
+def attempt_ended(transition: Transition, now: Now) -> Attempt | None:
+    """Return the attempt that *transition* ends, if the job continues and its row will hold another attempt."""
+    before, after, event = transition
     if event == "requeued" and before.epoch > 0:
         return newest_attempt(before)
     if before.state != "running" or after.state == "running" or after.finished:
@@ -420,11 +420,11 @@ def _not_started(job: Job, unacknowledged: int, now: Now, event: EventName = "re
     return _wait(waiting, job.due_at_ms, "released", event, now)._replace(before=job)
 
 
-def _give_back(job: Job) -> Job:
+def _refund_attempt(job: Job) -> Job:
     return job._replace(attempt=job.attempt - 1, releases=job.releases + 1, deferrals=0, deferred_since_ms=None)
 
 
-def _new_row_of_others(job: Job) -> Job:
+def _reset_streaks(job: Job) -> Job:
     """Reset the counts of consecutive deferrals and releases."""
     return job._replace(deferrals=0, deferred_since_ms=None, releases=0)
 

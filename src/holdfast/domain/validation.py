@@ -116,7 +116,7 @@ def duration_ms(value: Duration, field: str, low_ms: int = 0, high_ms: int = lim
     return math.ceil(round(checked * 1000, 3))
 
 
-def moment_ms(value: object, field: str) -> int:
+def timestamp_ms(value: object, field: str) -> int:
     """Return *value*, an aware datetime, as milliseconds since 1970."""
     if not isinstance(value, datetime):
         raise InvalidInput(field, f"must be a datetime, not {type(value).__name__}")
@@ -125,7 +125,7 @@ def moment_ms(value: object, field: str) -> int:
     since = value - datetime(1970, 1, 1, tzinfo=UTC)
     # Rounded up, so that nothing happens too early.
     milliseconds = -(-since // timedelta(milliseconds=1))
-    if not 0 <= milliseconds <= limits.MOMENT_MS_MAX:
+    if not 0 <= milliseconds <= limits.TIMESTAMP_MS_MAX:
         raise InvalidInput(field, "must lie between the years 1970 and 9999")
     return milliseconds
 

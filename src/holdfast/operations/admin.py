@@ -49,7 +49,7 @@ async def cancel_many(tx: Transaction, job_ids: Sequence[str], tenant: str | Non
             report.skipped.append(Skipped(job_id, str(refusal)))
             continue
         job = jobs[job_id] if transition is None else transition.after
-        (report.cancelled if job.state == "cancelled" else report.asked).append(job_id)
+        (report.cancelled if job.state == "cancelled" else report.stop_requested).append(job_id)
         if transition is not None:
             decided.append(transition)
     # Blocked jobs first: otherwise cancelling a predecessor would make its blocked successor ready.

@@ -70,7 +70,7 @@ def _apply_lane_rules(routing: RoutingTable, transition: Transition, now: Now) -
 
 def records(routing: RoutingTable, job: Job, event: EventName) -> bool:
     """Return whether *event* of *job* is recorded in the event log."""
-    return event in TERMINAL or bool(job.record_all) or job.lane in routing.loud
+    return event in TERMINAL or bool(job.record_all) or job.lane in routing.recorded_lanes
 
 
 async def notify_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:

@@ -178,7 +178,7 @@ async def _clear_suspicion(tx: Transaction, routing: RoutingTable, worker: str, 
         jobs = await lock_free_sessions(tx, expired)
         if not jobs:
             break
-        await apply_transitions(tx, routing, [transitions.expire(job, now, lived=True) for job in jobs], now)
+        await apply_transitions(tx, routing, [transitions.expire(job, now, was_alive=True) for job in jobs], now)
     while suspects := await tx.suspect_jobs_of(worker, incarnation, limits.CHUNK):
         decided = [transitions.clear_suspicion(job, worker, incarnation) for job in suspects]
         cleared = [job for job in decided if job is not None]
@@ -201,4 +201,4 @@ async def _supersede(tx: Transaction, routing: RoutingTable, request: ClaimReque
     await tx.supersede(request.worker, request.incarnation, now)
     chance = tx.random()
     while held := await tx.jobs_held_by_others(request.worker, request.incarnation, limits.CHUNK):
-        await apply_transitions(tx, routing, [transitions.take_back(job, now, chance) for job in held], now)
+        await apply_transitions(tx, routing, [transitions.revoke(job, now, chance) for job in held], now)

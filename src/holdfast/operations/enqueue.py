@@ -24,7 +24,7 @@ from holdfast.operations.session_enqueue import (
     lock_sessions,
     write_sessions,
 )
-from holdfast.storage.contract import Met, SessionName, Transaction
+from holdfast.storage.contract import JobMatch, SessionName, Transaction
 
 # PostgreSQL keeps advisory locks in a table of limited size that all transactions share. An enqueue with more keys
 # takes no such locks and relies on writing its rows in key order; settlements are divided among several transactions.
@@ -58,7 +58,7 @@ async def enqueue_jobs(tx: Transaction, checked_jobs: Sequence[CheckedJob], fiel
         sessions = await lock_sessions(tx, routing, checked_jobs) if has_entries else {}
         # Each route with the index of its first job, which an error names.
         routes = {
-            new.terms.route: position
+            new.settings.route: position
             for position, new in reversed([*enumerate(checked_jobs)])
             if new.id not in known and (new.entry is None or find_by_source_key(sessions, new) is None)
         }
@@ -76,7 +76,7 @@ async def enqueue_jobs(tx: Transaction, checked_jobs: Sequence[CheckedJob], fiel
                 results.append(await _enqueue_one(tx, call, new, seq))
     except Refused as refusal:
         if len(checked_jobs) > 1:
-            refusal.place = f"{field}[{index}]"
+            refusal.path = f"{field}[{index}]"
         raise
     await _flush(tx, call)
     return results
@@ -126,7 +126,7 @@ async def _lock_duplicates(
     """Lock the stored jobs with a chosen id or dedupe key of *shared*; return them by id and by key."""
     if not shared:
         return {}, {}
-    jobs = await tx.lock_jobs_met(_matches(shared))
+    jobs = await tx.lock_matching_jobs(_matches(shared))
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
     holding = {_key_of(job): job for job in jobs if job.dedupe_key is not None and job.state in HOLDING_KEY}
     chosen = {new.id for new in shared if new.digest is not None}
@@ -150,7 +150,7 @@ async def lock_matches(tx: Transaction, claims: Sequence[Claim], new: Sequence[C
     shared = [one for one in new if is_shared(one)]
     if shared:
         await tx.lock_keys(_lock_numbers(claims, shared))
-        await tx.lock_jobs_met([*(Met(seq=claim.job.seq) for claim in claims), *_matches(shared)])
+        await tx.lock_matching_jobs([*(JobMatch(seq=claim.job.seq) for claim in claims), *_matches(shared)])
 
 
 async def lock_jobs_and_keys(tx: Transaction, job_ids: Sequence[str]) -> list[Job]:
@@ -160,13 +160,15 @@ async def lock_jobs_and_keys(tx: Transaction, job_ids: Sequence[str]) -> list[Jo
     keys = set(await tx.dedupe_keys(job_ids))
     if keys:
         await tx.lock_keys(key_numbers(keys, set()))
-    return await tx.lock_jobs_met([*(Met(job_id=job_id) for job_id in job_ids), *(Met(key=key) for key in keys)])
+    return await tx.lock_matching_jobs(
+        [*(JobMatch(job_id=job_id) for job_id in job_ids), *(JobMatch(key=key) for key in keys)]
+    )
 
 
-def _matches(shared: Sequence[CheckedJob]) -> list[Met]:
+def _matches(shared: Sequence[CheckedJob]) -> list[JobMatch]:
     """Return the key and chosen id of each of *shared*."""
     return [
-        Met(
+        JobMatch(
             key=_key(new) if new.dedupe_key is not None else None,
             job_id=new.id if new.digest is not None else None,
         )
@@ -195,7 +197,7 @@ async def _enqueue_one(tx: Transaction, call: _EnqueueCall, new: CheckedJob, seq
 
 
 def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: Job | None = None) -> Job:
-    fair_key = call.routing.lane(new.terms.route.lane).fair_key_of(new.terms.tenant)
+    fair_key = call.routing.lane(new.settings.route.lane).fair_key_of(new.settings.tenant)
     job = new_jobs.new_job(new, seq, fair_key, call.now)
     if predecessor is not None:
         job = job._replace(state="blocked", predecessor=predecessor.seq)
@@ -203,7 +205,7 @@ def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: Job | N
         job = job.counting_event()
     if new.entry is not None:
         job = append_entry(_session_of(call, new), new, job, call.now)
-    call.unwritten.append((new.terms.route, job))
+    call.unwritten.append((new.settings.route, job))
     if new.digest is not None:
         call.known[new.id] = job
     if new.dedupe_key is not None and predecessor is None:
@@ -213,11 +215,11 @@ def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: Job | N
 
 def _session_of(call: _EnqueueCall, new: CheckedJob) -> LockedSession:
     assert new.entry is not None  # noqa: S101  # only entries come here
-    return call.sessions[new.terms.tenant, new.entry.session]
+    return call.sessions[new.settings.tenant, new.entry.session]
 
 
 def _key(new: CheckedJob) -> DedupeKey:
-    return (new.terms.tenant, new.terms.dedupe_kind or "", new.dedupe_key or "")
+    return (new.settings.tenant, new.settings.dedupe_kind or "", new.dedupe_key or "")
 
 
 def _key_of(job: Job) -> DedupeKey:
@@ -230,11 +232,11 @@ async def _handle_duplicate(tx: Transaction, call: _EnqueueCall, new: CheckedJob
     if holder is None:
         return None
     successor = None
-    if new.terms.on_duplicate == "run_again" and holder.state == "running":
+    if new.settings.on_duplicate == "run_again" and holder.state == "running":
         # Write now: the successor may have been added earlier in this call.
         await _flush(tx, call)
         successor = await tx.successor_by_key(_key(new))
-    match new_jobs.meet_duplicate(new, holder, successor):
+    match new_jobs.resolve_duplicate(new, holder, successor):
         case "keep":
             return Enqueued(holder, created=False)
         case "succeed":

@@ -114,7 +114,7 @@ async def report(tx: Transaction) -> StoreReport:
 async def problems(tx: Transaction) -> list[Finding]:
     """Return findings about jobs: expired leases, suspect jobs, due jobs, and ready jobs that no worker serves."""
     now = await tx.now()
-    expired, suspect, due = await tx.neglected_counts(now)
+    expired, suspect, due = await tx.problem_counts(now)
     return [
         _finding(expired, "expired leases", "expired and not yet taken back", "is a worker claiming in their lane?"),
         _finding(
@@ -161,7 +161,7 @@ async def unserved(tx: Transaction) -> list[Unserved]:
 
 async def seconds_to_due(tx: Transaction) -> float | None:
     """Return the seconds until the next scheduled job is due; None if there is none."""
-    due_at_ms = (await tx.next_moments()).due_at_ms
+    due_at_ms = (await tx.next_times()).due_at_ms
     now = await tx.now()
     return None if due_at_ms is None else max(0, due_at_ms - now.wall_ms) / 1000
 

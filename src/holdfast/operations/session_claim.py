@@ -132,7 +132,7 @@ async def _lease_run(
         route.number for route in routing.serving_sessions(request.lanes, request.kinds, request.capabilities)
     }
     while True:
-        choice = await choose_from_line(tx, routing, session.number, request.wanted, accepted)
+        choice = await choose_from_line(tx, routing, session.number, request.criteria, accepted)
         if not choice.run:
             return None
         taken = await tx.take_entries([entry.seq for entry in choice.run])
@@ -170,7 +170,7 @@ async def _lease(
                 incarnation=holder.incarnation,
                 lease_token=claim.fence.lease_token,
                 lease_until_ms=until_ms,
-                claim_place=claim.leased + index,
+                claim_index=claim.leased + index,
                 now_ms=now.wall_ms,
             ),
             "claimed",

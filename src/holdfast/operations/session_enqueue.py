@@ -34,7 +34,7 @@ async def lock_sessions(
     source_keys: dict[SessionName, list[str]] = {}
     for new in checked_jobs:
         if new.entry is not None:
-            keys = source_keys.setdefault((new.terms.tenant, new.entry.session), [])
+            keys = source_keys.setdefault((new.settings.tenant, new.entry.session), [])
             keys += [new.entry.source_key] if new.entry.source_key is not None else []
     stored = await tx.sessions_by_name(source_keys.keys())
     locked = {(session.tenant, session.name): LockedSession(session, session.enqueue_seq) for session in stored}
@@ -63,7 +63,7 @@ def find_by_source_key(sessions: dict[SessionName, LockedSession], new: CheckedJ
     """Return the entry that has the source key of *new*, or None."""
     if new.entry is None or new.entry.source_key is None:
         return None
-    return sessions[new.terms.tenant, new.entry.session].by_source_key.get(new.entry.source_key)
+    return sessions[new.settings.tenant, new.entry.session].by_source_key.get(new.entry.source_key)
 
 
 async def _load_source_keys(tx: Transaction, routing: RoutingTable, locked: LockedSession, keys: list[str]) -> None:

@@ -19,9 +19,9 @@ from holdfast.domain.session_leases import (
     SessionLease,
     close_lease,
     end_lease,
+    lease_of,
     open_lease,
     renew_lease,
-    shown,
 )
 from holdfast.domain.sessions import Session
 from holdfast.operations.apply_transitions import apply_transitions
@@ -43,12 +43,12 @@ async def open_session(tx: Transaction, opening: Opening) -> SessionLease:
         await tx.write_session_lease(opened)
         chance = tx.random()
         decided = [
-            transitions.expire(job, now) if transitions.expired(job, now) else transitions.take_back(job, now, chance)
+            transitions.expire(job, now) if transitions.expired(job, now) else transitions.revoke(job, now, chance)
             for job in running
         ]
         await apply_transitions(tx, routing, decided, now)
         await refresh_sessions(tx, routing, [opened.number], now)
-    return replace(shown(opened, opening.lease_ms), repeated=opened is session)
+    return replace(lease_of(opened, opening.lease_ms), repeated=opened is session)
 
 
 async def undo_open_session(tx: Transaction, lease: SessionLease) -> None:
@@ -66,7 +66,7 @@ async def renew_session(tx: Transaction, lease: SessionLease, lease_ms: int) -> 
     renewed = renew_lease(session, lease, lease_ms, now)
     await tx.write_session_lease(renewed)
     await tx.renew_leases([job._replace(lease_until_ms=renewed.lease_until_ms) for job in running])
-    return shown(renewed, lease_ms)
+    return lease_of(renewed, lease_ms)
 
 
 async def close_session(tx: Transaction, lease: SessionLease) -> None:
@@ -80,7 +80,7 @@ async def close_session(tx: Transaction, lease: SessionLease) -> None:
     await tx.write_session_lease(closed)
     chance = tx.random()
     held = [job for job in running if not transitions.expired(job, now)]
-    await apply_transitions(tx, routing, [transitions.hand_back(job, now, chance) for job in held], now)
+    await apply_transitions(tx, routing, [transitions.release_for_holder(job, now, chance) for job in held], now)
     await refresh_sessions(tx, routing, [closed.number], now)
 
 

@@ -14,18 +14,18 @@ from holdfast.domain.job import Job
 from holdfast.domain.routing import Route, RoutingTable
 from holdfast.domain.session_selection import (
     Choice,
-    Place,
+    EntryPosition,
+    SelectionCriteria,
     SessionCandidate,
-    Wanted,
     candidate,
     choose_run,
-    standing_of,
+    eligibility_of,
 )
 from holdfast.domain.sessions import NO_HEAD, Head, Session, SessionEntry
 from holdfast.storage.contract import LineRow, OvertakenError, Transaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 
-_FIRST = Wanted("next", "idle", 1)
+_FIRST = SelectionCriteria("next", "idle", 1)
 
 
 async def lock_free_sessions(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
@@ -60,17 +60,19 @@ def candidate_of(routing: RoutingTable, row: LineRow, accepted: Collection[int] 
     """Return a row of a session's line as a candidate; *accepted* has the claim's routes, None for all."""
     seq, enqueue_seq, state, epoch, route, entry_json = row
     key = route_by_number(routing, route).key
-    standing = standing_of(
+    eligibility = eligibility_of(
         state,
         epoch,
-        welcome=accepted is None or route in accepted,
+        claimable=accepted is None or route in accepted,
         skips=routing.lane(key.lane).backoff == "skip",
     )
-    return candidate(Place(seq, enqueue_seq, route), standing, SessionEntry.from_json(entry_json), key.kind)
+    return candidate(
+        EntryPosition(seq, enqueue_seq, route), eligibility, SessionEntry.from_json(entry_json), key.kind
+    )
 
 
 async def choose_from_line(
-    tx: Transaction, routing: RoutingTable, session: int, wanted: Wanted, accepted: Collection[int] | None
+    tx: Transaction, routing: RoutingTable, session: int, wanted: SelectionCriteria, accepted: Collection[int] | None
 ) -> Choice:
     """Return the entries that a claim takes; read the session's line until the choice is complete."""
     page = wanted.limit + limits.SESSION_SCAN_SURPLUS
@@ -120,7 +122,7 @@ async def refresh_heads(tx: Transaction, routing: RoutingTable, sessions: Sequen
 async def _head(tx: Transaction, routing: RoutingTable, session: Session, front: LineRow) -> Head:
     """Return the head of a session whose line begins with *front*."""
     first = candidate_of(routing, front, None)
-    if first.standing == "passed":
+    if first.eligibility == "passed":
         choice = await choose_from_line(tx, routing, session.number, _FIRST, None)
     else:
         choice = choose_run([first], _FIRST)

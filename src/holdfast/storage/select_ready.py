@@ -22,7 +22,7 @@ from holdfast.storage.sql_transaction import SqlTransaction
 # How many other affinities a claim looks at when the time of its own has expired.
 _OTHER_AFFINITIES_MAX = 256
 
-IndexPrefix: TypeAlias = tuple[Any, ...]
+Prefix: TypeAlias = tuple[Any, ...]
 """A prefix of the ready index: (route, fair_key) or (route, fair_key, affinity)."""
 
 
@@ -37,7 +37,7 @@ class SkippedJobs(Protocol):
         """Return the values for seeking within a level."""
         ...
 
-    def for_prefixes(self, priority: int, prefixes: Sequence[IndexPrefix]) -> dict[str, Any]:
+    def for_prefixes(self, priority: int, prefixes: Sequence[Prefix]) -> dict[str, Any]:
         """Return the values for seeking the first jobs of each prefix."""
         ...
 
@@ -71,7 +71,7 @@ class ReadyOffer(NamedTuple):
     """Candidate jobs, and the streams that have more of them."""
 
     heads: list[ReadyCandidate]
-    unfinished: set[IndexPrefix]
+    unfinished: set[Prefix]
     fair_position: _FairPosition
 
 
@@ -81,7 +81,7 @@ def is_one_stream(level: Level, preference: Preference) -> bool:
         len(level.routes) == 1
         and level.only_fair_key is not None
         and level.request.tenant is None
-        and not (level.with_affinity and (preference.affinities or preference.most is not None))
+        and not (level.with_affinity and (preference.affinities or preference.affinities_max is not None))
     )
 
 
@@ -232,7 +232,7 @@ async def _fetch(
     tx: SqlTransaction,
     level: Level,
     statement: QueryName,
-    prefixes: Sequence[IndexPrefix],
+    prefixes: Sequence[Prefix],
     fair_position: _FairPosition,
 ) -> ReadyOffer:
     """Return the first jobs of each prefix: up to the limit of a single one, fewer of each if there are many."""
@@ -273,7 +273,7 @@ def _candidate(level: Level, row: Row, width: int) -> ReadyCandidate:
 
 async def _fair_keys(
     tx: SqlTransaction, level: Level, routes: Sequence[int], fair_position: _FairPosition
-) -> list[IndexPrefix]:
+) -> list[Prefix]:
     if level.only_fair_key is not None:
         return [(route, level.only_fair_key) for route in routes]
     rows = await tx.query("ready_fair_keys", {"routes": list(routes), **_next(level, fair_position)})
@@ -282,7 +282,7 @@ async def _fair_keys(
 
 async def _fair_keys_beside(
     tx: SqlTransaction, level: Level, affinities: list[str], fair_position: _FairPosition
-) -> list[IndexPrefix]:
+) -> list[Prefix]:
     if level.only_fair_key is not None:
         return [(route, level.only_fair_key, affinity) for route in level.with_affinity for affinity in affinities]
     values = {"routes": level.with_affinity, "affinities": affinities, **_next(level, fair_position)}
@@ -299,7 +299,7 @@ def _next(level: Level, fair_position: _FairPosition) -> dict[str, object]:
     }
 
 
-def _within_reach(prefixes: Iterable[IndexPrefix], level: Level, fair_position: _FairPosition) -> list[IndexPrefix]:
+def _within_reach(prefixes: Iterable[Prefix], level: Level, fair_position: _FairPosition) -> list[Prefix]:
     """Return the prefixes of the fair_keys that the limit can reach."""
     found = list(dict.fromkeys(prefixes))
     fair_keys = sorted(

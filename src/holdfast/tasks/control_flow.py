@@ -36,7 +36,7 @@ class Defer(Ask):
         if after is not None:
             validation.duration_ms(after, "after")
         if until is not None:
-            validation.moment_ms(until, "until")
+            validation.timestamp_ms(until, "until")
         super().__init__(f"deferred {f'until {until}' if after is None else f'for {after}'}")
         self.after = after
         self.until = until

@@ -156,7 +156,7 @@ def _sound(outcome: Outcome, context: Context) -> Outcome:
 def _copied(new: JobLike, checked: CheckedJob) -> NewJob:
     options = new.options if isinstance(new, NewJob) else new
     kept: Any = {name: value for name, value in options.items() if name not in {"kind", "payload"}}
-    return NewJob(checked.terms.route.kind, strict_json.decode(checked.payload_json), **kept)
+    return NewJob(checked.settings.route.kind, strict_json.decode(checked.payload_json), **kept)
 
 
 def _refused(problem: str) -> Failed:

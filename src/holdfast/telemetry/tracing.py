@@ -86,8 +86,8 @@ class TracingMiddleware(Middleware):
 
 def enqueue_span(tracer: Tracer, jobs: Sequence[CheckedJob], parent: Context | None) -> Span:
     """Return the open span of an enqueue of these jobs."""
-    kinds = {job.terms.route.kind for job in jobs}
-    said = attributes("enqueue", "send", {job.terms.route.lane for job in jobs}, kinds)
+    kinds = {job.settings.route.kind for job in jobs}
+    said = attributes("enqueue", "send", {job.settings.route.lane for job in jobs}, kinds)
     if len(jobs) == 1:
         said["messaging.message.id"] = jobs[0].id
     else:
@@ -232,17 +232,17 @@ def _carrying(jobs: Sequence[CheckedJob], span: Span) -> list[CheckedJob]:
     if not carrier:
         return list(jobs)
     changed: dict[int, JobSettings] = {}
-    return [job._replace(terms=_with(job.terms, carrier, changed)) for job in jobs]
+    return [job._replace(settings=_with(job.settings, carrier, changed)) for job in jobs]
 
 
-def _with(terms: JobSettings, carrier: dict[str, str], changed: dict[int, JobSettings]) -> JobSettings:
-    # Many jobs come under the same terms, which are the same object then.
-    known = changed.get(id(terms))
+def _with(settings: JobSettings, carrier: dict[str, str], changed: dict[int, JobSettings]) -> JobSettings:
+    # Many jobs come under the same settings, which are the same object then.
+    known = changed.get(id(settings))
     if known is None:
-        headers = strict_json.decode(terms.headers_json)
+        headers = strict_json.decode(settings.headers_json)
         if not any(name.lower() == _HEADER for name in headers):
             headers = {**headers, **carrier}
-        known = changed[id(terms)] = terms._replace(headers_json=strict_json.compact(headers))
+        known = changed[id(settings)] = settings._replace(headers_json=strict_json.compact(headers))
     return known
 
 

@@ -15,7 +15,7 @@ class ManualClock:
     """Stands still at the moment it was made, or at *at*: `connect(url, clock=ManualClock())`."""
 
     def __init__(self, at: datetime | None = None) -> None:
-        wall_ms = time.time_ns() // 1_000_000 if at is None else validation.moment_ms(at, "at")
+        wall_ms = time.time_ns() // 1_000_000 if at is None else validation.timestamp_ms(at, "at")
         self._now = Now(wall_ms, wall_ms)
 
     def now(self) -> Now:
@@ -29,12 +29,12 @@ class ManualClock:
 
     def advance(self, seconds: Duration) -> None:
         """Let time pass, for due moments and leases alike."""
-        passed_ms = validation.duration_ms(seconds, "seconds", 0, limits.MOMENT_MS_MAX)
+        passed_ms = validation.duration_ms(seconds, "seconds", 0, limits.TIMESTAMP_MS_MAX)
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)
 
     def travel_to(self, moment: datetime) -> None:
         """Let time pass until *moment*."""
-        passed_ms = validation.moment_ms(moment, "moment") - self._now.wall_ms
+        passed_ms = validation.timestamp_ms(moment, "moment") - self._now.wall_ms
         if passed_ms < 0:
             raise InvalidInput("moment", f"{moment} has passed; time goes forward, only a wall clock is set back")
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)

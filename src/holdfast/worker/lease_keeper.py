@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from holdfast.client.operations import Operations
 from holdfast.domain import limits
-from holdfast.domain.claims import Claim, Kept, Note, Renewal
+from holdfast.domain.claims import Claim, LeaseUpdate, Note, Renewal
 from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.storage.notifications import worker_topic
 from holdfast.storage.store import Store, SyncTarget
@@ -157,10 +157,10 @@ class LeaseKeeper:
         notes = [attempt.context.take_progress() for attempt, _ in held]
         # What a turn notes of itself belongs to the first of its entries.
         noted = [
-            Kept(claims[0], note, started=attempt.started_at is not None)
+            LeaseUpdate(claims[0], note, started=attempt.started_at is not None)
             for (attempt, claims), note in zip(held, notes, strict=True)
         ]
-        noted += [Kept(claim) for _, claims in held for claim in claims[1:]]
+        noted += [LeaseUpdate(claim) for _, claims in held for claim in claims[1:]]
         try:
             answers = run_sync(self._operations.sync_on(self._runner).renew_many(noted))
         except Unavailable:
@@ -184,7 +184,7 @@ class LeaseKeeper:
     async def say_phase(self, store: Store, attempts: Sequence[RunningAttempt], phase: str) -> None:
         """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
         telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
-        noted = [Kept(attempt.claim, Note(phase)) for attempt in telling]
+        noted = [LeaseUpdate(attempt.claim, Note(phase)) for attempt in telling]
         started = self._timer.monotonic()
         with suppress(HoldfastError):
             answers = await self._operations.async_on(store).renew_many(noted)

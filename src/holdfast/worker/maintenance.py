@@ -153,5 +153,5 @@ class WorkerMaintenance:
         troubles = [finding for finding in findings if finding.status != "ok"]
         for finding in troubles:
             if (finding.name, finding.subject) not in self._told:
-                log.warning("%s: %s%s", finding.name, finding.says, finding.remedy and f"; {finding.remedy}")
+                log.warning("%s: %s%s", finding.name, finding.detail, finding.remedy and f"; {finding.remedy}")
         self._told = {(finding.name, finding.subject) for finding in troubles}

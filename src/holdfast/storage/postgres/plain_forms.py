@@ -56,7 +56,7 @@ def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operatio
     """Return one statement that stores the job, if it is due at once and nothing else has to be written."""
     if routing is None or new.digest is not None or new.dedupe_key is not None:
         return None
-    terms, route = new.terms, new.terms.route
+    settings, route = new.settings, new.settings.route
     if (
         route.session
         or route not in routing.routes
@@ -64,24 +64,24 @@ def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operatio
         or route.kind in routing.retired
     ):
         return None
-    waits = terms.delay_ms or terms.run_at_ms is not None
-    expires = terms.deadline_in_ms is not None or terms.deadline_at_ms is not None
-    recorded = terms.record_all or terms.route.lane in routing.recorded_lanes
+    waits = settings.delay_ms or settings.run_at_ms is not None
+    expires = settings.deadline_in_ms is not None or settings.deadline_at_ms is not None
+    recorded = settings.record_all or settings.route.lane in routing.recorded_lanes
     if waits or expires or recorded or len(new.payload_json) > _PAYLOAD_CHARS_MAX:
         return None
-    fair_key = routing.lane(terms.route.lane).fair_key_of(terms.tenant)
+    fair_key = routing.lane(settings.route.lane).fair_key_of(settings.tenant)
     values = {
-        "route": routing.routes[terms.route].number,
+        "route": routing.routes[settings.route].number,
         "id": new.id,
-        "tenant": terms.tenant,
+        "tenant": settings.tenant,
         "fair_key": fair_key,
-        "priority": terms.priority,
-        "affinity": terms.affinity,
+        "priority": settings.priority,
+        "affinity": settings.affinity,
         "payload": new.payload_json,
-        "headers": terms.headers_json,
-        "tags": terms.tags_json,
-        "max_attempts": terms.max_attempts,
-        "backoff": terms.backoff_json,
+        "headers": settings.headers_json,
+        "tags": settings.tags_json,
+        "max_attempts": settings.max_attempts,
+        "backoff": settings.backoff_json,
         "version": str(routing.version),
     }
     return PlainForm(
@@ -89,7 +89,7 @@ def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operatio
         values,
         partial(_stored, new, fair_key),
         again,
-        (lane_topic(terms.route.lane),),
+        (lane_topic(settings.route.lane),),
     )
 
 
@@ -100,15 +100,15 @@ def _stored(new: CheckedJob, fair_key: str, rows: Rows) -> Enqueued | None:
     return Enqueued(admissions.new_job(new, seq, fair_key, Now(now_ms, now_ms)), created=True)
 
 
-async def run_plain(terms: PostgresSettings, plain: PlainForm, io: ServerIO) -> Any:
+async def run_plain(settings: PostgresSettings, plain: PlainForm, io: ServerIO) -> Any:
     """Run a transaction of one statement; return None if it did nothing and the full operation must run."""
-    text = _text(terms, plain, io.connection)
+    text = _text(settings, plain, io.connection)
     for name in ("begin", plain.name, "commit"):
-        terms.observe(name)
+        settings.observe(name)
     try:
-        rows = await io.commit(text, notification(terms, plain.topics))
+        rows = await io.commit(text, notification(settings, plain.topics))
     except AfterCommitError as error:
-        terms.report_notification(error.__cause__)
+        settings.report_notification(error.__cause__)
         rows = error.rows
     except psycopg.Error as error:
         if io.connection.closed or lost(error):
@@ -120,11 +120,11 @@ async def run_plain(terms: PostgresSettings, plain: PlainForm, io: ServerIO) -> 
     return plain.finish(rows)
 
 
-def _text(terms: PostgresSettings, plain: PlainForm, connection: Any) -> str:
-    now_ms = None if terms.clock is None else terms.clock.now().wall_ms
+def _text(settings: PostgresSettings, plain: PlainForm, connection: Any) -> str:
+    now_ms = None if settings.clock is None else settings.clock.now().wall_ms
     values = {**plain.values, "now": now_ms}
     literals = {name: literal(value, connection.pgconn) for name, value in values.items()}
-    statement = terms.texts.writing[plain.name] % literals
+    statement = settings.texts.writing[plain.name] % literals
     begin = f"begin isolation level read committed; set local lock_timeout = {LOCK_MS}"
     return f"{begin}; {statement}; commit"
 

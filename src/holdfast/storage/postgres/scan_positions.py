@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.domain.clock import Now
 from holdfast.domain.routing import Route
-from holdfast.storage.select_ready import IndexPrefix
+from holdfast.storage.select_ready import Prefix
 
 _LIFE_SECONDS: Final = 1.0
 _LOWEST: Final = (-1, -1)
@@ -119,7 +119,7 @@ class LockedAndPassed(NamedTuple):
         """Return the values for seeking within a level."""
         return {"taken": self.taken}
 
-    def for_prefixes(self, priority: int, prefixes: Sequence[IndexPrefix]) -> dict[str, Any]:
+    def for_prefixes(self, priority: int, prefixes: Sequence[Prefix]) -> dict[str, Any]:
         """Return the values for seeking the first jobs of each (route, fair_key)."""
         return {"lows": [list(self.low(priority, prefix[0], prefix[1])) for prefix in prefixes]}
 

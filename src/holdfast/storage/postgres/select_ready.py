@@ -18,15 +18,7 @@ from holdfast.domain.routing import Route
 from holdfast.storage.contract import ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.scan_positions import LockedAndPassed, ScanPosition, ScanPositions
 from holdfast.storage.query_names import QueryName
-from holdfast.storage.select_ready import (
-    IndexPrefix,
-    Level,
-    choose_from,
-    first_level,
-    is_one_stream,
-    offer_of,
-    scope_of,
-)
+from holdfast.storage.select_ready import Level, Prefix, choose_from, first_level, is_one_stream, offer_of, scope_of
 from holdfast.storage.sql_queries import Row
 from holdfast.storage.sql_transaction import SqlTransaction
 
@@ -144,7 +136,7 @@ async def _choose(tx: SqlTransaction, selection_request: ReadyRequest, level: Le
     if not preference.affinities:
         # With an affinity, not every job of the route was read.
         first_last = sorted(offer.heads, key=lambda head: (head.due_at_ms, head.seq), reverse=True)
-        heads = _heads(level, [(cast(IndexPrefix, head.stream)[0], head.due_at_ms, head.seq) for head in first_last])
+        heads = _heads(level, [(cast(Prefix, head.stream)[0], head.due_at_ms, head.seq) for head in first_last])
     return _Selected(ReadyJobs(jobs, *offer.fair_position, now), chosen, heads, bool(offer.heads) and not chosen)
 
 

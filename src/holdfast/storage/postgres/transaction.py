@@ -285,8 +285,8 @@ def notification(settings: PostgresSettings, signals: Collection[str]) -> str:
 
 
 def _notify(settings: PostgresSettings, signals: Collection[str]) -> str:
-    told = "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
-    return f"pg_notify('{settings.channel}', '{told}')"
+    payload = "".join(sorted(map(digest, signals))) if len(signals) <= _TOPICS_MAX else "*"
+    return f"pg_notify('{settings.channel}', '{payload}')"
 
 
 DIGEST_CHARS = 8
@@ -313,8 +313,8 @@ async def run_joined(
             begun = await io.message(opening)
             tx = PostgresTransaction(state, settings, io, begun, writes=True)
             result = await operation(tx)
-            told = f"; select {_notify(settings, tx.topics)}" if notifies and tx.topics else ""
-            await io.message(f"release holdfast_join{told}")
+            notify = f"; select {_notify(settings, tx.topics)}" if notifies and tx.topics else ""
+            await io.message(f"release holdfast_join{notify}")
         except BaseException as error:
             again = _runs_again(settings, error, run)
             await _undo_joined(io, keep=again)
