@@ -1,4 +1,4 @@
-// graphile-worker as a candidate: reads one request per line, answers each with the seconds it took by its own clock.
+// graphile-worker as a candidate: reads one request per line and answers with the seconds by its own clock.
 import { makeWorkerUtils, run } from "graphile-worker";
 import pg from "pg";
 import { createInterface } from "node:readline";
@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 const [connectionString] = process.argv.slice(2);
 const BULK = 1000;
 const quiet = { scope: () => quiet, error: console.error, warn() {}, info() {}, debug() {} };
-// As its page on performance has it, batched completion included.
+// Settings of its performance page, including batched completion.
 const preset = {
   worker: {
     connectionString,
@@ -48,12 +48,12 @@ async function fill(count) {
 const start = (identifier, handle) => run({ preset, taskList: { [identifier]: handle }, noHandleSignals: true });
 
 async function unsettled() {
-  // What has ended is deleted.
+  // Finished jobs are deleted.
   const { rows } = await watcher.query("select exists (select from graphile_worker._private_jobs) as left");
   return rows[0].left;
 }
 
-// From the first job's start to the last one's settlement: starting a worker is nobody's rate.
+// From the start of the first job to the settlement of the last, without the start of the worker.
 async function drain(count) {
   await fill(count);
   let handled = 0;
@@ -86,7 +86,7 @@ const roads = {
     return seconds(begun);
   },
   drain,
-  // The stamp in the job is the monotonic clock, which processes of one machine share.
+  // The job contains a monotonic timestamp; processes of one machine share the clock.
   send: async (count) => {
     for (let sent = 0; sent < count; sent++) {
       await utils.addJob("pickup", { sent: process.hrtime.bigint().toString() });
@@ -105,7 +105,7 @@ async function receive(count) {
     taken.push(Number(process.hrtime.bigint() - BigInt(sent)) / 1e9);
     if (taken.length === count) finish();
   });
-  // The first job is its own: once it came, the worker listens and is warm.
+  // The worker sends itself a first job; when it arrives, the worker is listening and warm.
   await utils.addJob("pickup", { sent: "0" });
   await ready;
   console.log(JSON.stringify({ ready: true }));

@@ -1,4 +1,4 @@
-// plainjob as a candidate: reads one request per line, answers each with the seconds it took by its own clock.
+// plainjob as a candidate: reads one request per line and answers with the seconds by its own clock.
 import Database from "better-sqlite3";
 import { better, defineQueue, defineWorker } from "plainjob";
 import { createInterface } from "node:readline";
@@ -8,7 +8,7 @@ const BULK = 1000;
 const quiet = { debug() {}, info() {}, warn() {}, error: console.error };
 const connection = better(new Database(file));
 const queue = defineQueue({ connection, logger: quiet });
-// It sets NORMAL itself; FULL has to come after that.
+// plainjob sets NORMAL; set FULL afterwards.
 connection.pragma(`synchronous = ${durability === "full" ? "FULL" : "NORMAL"}`);
 
 const seconds = (begun) => Number(process.hrtime.bigint() - begun) / 1e9;
@@ -56,7 +56,7 @@ async function drain(count) {
 }
 
 const roads = {
-  // It is open when it answers: two that open one file at the same time may find it locked.
+  // Answer after opening: if two processes open the file at the same time, one may find it locked.
   warm: () => 0,
   single: (count) => {
     const begun = process.hrtime.bigint();
@@ -72,7 +72,7 @@ const roads = {
   "one-by-one": drain,
 };
 
-// Pick-up: the stamp in the job is the monotonic clock, which processes of one machine share.
+// Pick-up: the job contains a monotonic timestamp; processes of one machine share the clock.
 async function receive(count) {
   const taken = [];
   const worker = defineWorker(
