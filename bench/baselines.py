@@ -1,4 +1,4 @@
-"""What no queue on this machine can beat: the disk's own syncs, and SQLite in a loop without any queue around it."""
+"""Upper bounds for any queue on this machine: syncs of the disk, and plain SQLite in a loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from bench.candidates import Candidate, Durability, PythonSession, Road, as_text, handle
+from bench.candidates import Candidate, Durability, PythonSession, Scenario, as_text, handle
 
 _PAGE = os.urandom(4096)
-_ROADS: frozenset[Road] = frozenset({"single", "bulk", "drain", "one-by-one"})
+_SCENARIOS: frozenset[Scenario] = frozenset({"single", "bulk", "drain", "one-by-one"})
 _SCHEMA = """
 create table job (
     seq integer primary key autoincrement, id text unique, state text not null, epoch integer not null,
@@ -32,25 +32,25 @@ def overwrite_seconds(folder: Path, count: int) -> float:
     with (folder / "overwritten").open("w+b", buffering=0) as file:
         file.write(_PAGE * count)
         os.fsync(file.fileno())
-        begun = time.perf_counter()
-        for place in range(count):
-            os.pwrite(file.fileno(), _PAGE, place * len(_PAGE))
+        started = time.perf_counter()
+        for index in range(count):
+            os.pwrite(file.fileno(), _PAGE, index * len(_PAGE))
             os.fdatasync(file.fileno())
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
 
 def append_seconds(folder: Path, count: int) -> float:
     """Return the seconds for *count* pages appended, each with fdatasync."""
     with (folder / "appended").open("w+b", buffering=0) as file:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(count):
             file.write(_PAGE)
             os.fdatasync(file.fileno())
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
 
 class BareSession(PythonSession):
-    """One table, one partial index, the standard library's driver, nothing else."""
+    """One table, one partial index and the standard library's driver."""
 
     def __init__(self, durability: Durability, folder: Path) -> None:
         self._connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
@@ -70,7 +70,7 @@ class BareSession(PythonSession):
         self._connection.execute("commit")
 
     def drain(self, batch: int) -> int:
-        """Settle the last batch and claim the next in one commit, until nothing is left."""
+        """Settle the last batch and claim the next in one commit, until no job is left."""
         handled = 0
         done: list[tuple[int, int]] = []
         while True:
@@ -97,7 +97,7 @@ def candidates() -> list[Candidate]:
             "bare sqlite3",
             durability,
             f"one table, one index, synchronous={'FULL' if durability == 'full' else 'NORMAL'}; without a queue",
-            _ROADS,
+            _SCENARIOS,
             partial(BareSession, durability),
         )
         for durability in ("full", "relaxed")

@@ -1,6 +1,6 @@
-"""What every candidate is measured through: a session on fresh ground, and the paths it can be timed on.
+"""The interface of a candidate: a session on a new store, and the scenarios it supports.
 
-A session times itself, so that a candidate in another language can answer from its own process.
+A session measures its own time, because a candidate in another language runs in its own process.
 """
 
 from __future__ import annotations
@@ -14,90 +14,90 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 Engine: TypeAlias = Literal["sqlite", "postgres"]
 Durability: TypeAlias = Literal["full", "relaxed"]
-Road: TypeAlias = Literal[
+Scenario: TypeAlias = Literal[
     "single", "threads-8", "threads-32", "threads-64", "bulk", "drain", "one-by-one", "workers-4", "workers-8"
 ]
-Ground: TypeAlias = Any
-"""What a session stands on: a folder for SQLite, the URL of a database for PostgreSQL; fresh each time."""
+Location: TypeAlias = Any
+"""The store of a session, new each time: a folder for SQLite, the URL of a database for PostgreSQL."""
 
 BULK = 1_000
-"""Jobs in one call, where a candidate can take many."""
+"""Jobs per call, if a candidate supports bulk enqueue."""
 BATCH = 500
-"""Jobs claimed and settled together, where a candidate can; what the peers take at once too."""
-CEILINGS = frozenset({"bare sqlite3", "pgbench"})
-"""No queues: what the engine alone can do."""
+"""Jobs claimed and settled together, if a candidate supports that; also the batch size of the peers."""
+BASELINES = frozenset({"bare sqlite3", "pgbench"})
+"""Not queues: the engine alone."""
 
 
 def payload(number: int) -> dict[str, Any]:
-    """Return the same job body for every candidate: some 200 bytes as JSON."""
+    """Return the job body, the same for every candidate: about 200 bytes as JSON."""
     return {
         "number": number,
         "customer": "7d1f0a52-6c1e-4b8f-9a37-0d6a3ef1c2b4",
         "action": "send-invoice",
-        "address": {"street": "12 Harbour Road", "town": "Port Example", "country": "XX"},
+        "address": {"street": "12 Harbour Scenario", "town": "Port Example", "country": "XX"},
         "tags": ["monthly", "reminder"],
     }
 
 
 def handle(body: Any) -> None:
-    """Do nothing with a job: what is measured is the queue."""
+    """Do nothing: the bench measures the queue."""
     del body
 
 
 class CandidateFailedError(Exception):
-    """A candidate broke down, which is told instead of a figure."""
+    """A candidate failed; the tables show the reason instead of a figure."""
 
 
 class Session(ABC):
-    """One candidate on one ground."""
+    """One candidate on one store."""
 
     @abstractmethod
-    def measure(self, road: Road, count: int) -> float:
-        """Return the seconds that *count* jobs took on *road*; what has to be there first is not timed."""
+    def measure(self, scenario: Scenario, count: int) -> float:
+        """Return the seconds for *count* jobs of *scenario*, without the preparation."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the ground."""
+        """Close the store."""
 
 
 class Candidate(NamedTuple):
-    """One queue with one setting, and where it can be compared."""
+    """One queue with one durability, and the scenarios it supports."""
 
     name: str
     durability: Durability
     settings: str
-    roads: frozenset[Road]
-    open: Callable[[Ground], Session]
+    scenarios: frozenset[Scenario]
+    open: Callable[[Location], Session]
 
     @property
     def label(self) -> str:
-        """The name with its durability, as tables show it."""
+        """The name with its durability, as in the tables."""
         return f"{self.name} ({self.durability})"
 
 
 class PythonSession(Session):
-    """A candidate in this process: primitives by the subclass, timing here."""
+    """A candidate in this process. The subclass implements the calls; this class measures."""
 
     @abstractmethod
     def enqueue(self, number: int) -> None:
-        """Store one job; when this returns it is committed."""
+        """Enqueue one job and commit."""
 
     def enqueue_bulk(self, first: int, count: int) -> None:
-        """Store many jobs, in the quickest way this candidate has."""
+        """Enqueue many jobs in the candidate's fastest way."""
         for number in range(first, first + count):
             self.enqueue(number)
 
     @abstractmethod
     def drain(self, batch: int) -> int:
-        """Handle and settle everything that waits, *batch* at a time if it can, and return how many."""
+        """Handle and settle all jobs, *batch* at a time if supported, and return their number."""
 
-    def measure(self, road: Road, count: int) -> float:
-        """Return the seconds that *count* jobs took on *road*."""
-        match road:
+    def measure(self, scenario: Scenario, count: int) -> float:
+        """Return the seconds for *count* jobs of *scenario*."""
+        match scenario:
             case "single":
                 return _timed(lambda: self._enqueue_each(0, count))
             case "threads-8" | "threads-32" | "threads-64":
-                return self._enqueue_in_threads(count, int(road.removeprefix("threads-")))
+                return self._enqueue_in_threads(count, int(scenario.removeprefix("threads-")))
             case "bulk":
                 return _timed(lambda: self.fill(count))
             case "drain":
@@ -105,14 +105,14 @@ class PythonSession(Session):
             case "one-by-one":
                 return self._drain(count, 1)
             case _:
-                raise ValueError(f"{type(self).__name__} has no road {road}")
+                raise ValueError(f"{type(self).__name__} has no scenario {scenario}")
 
     def _enqueue_each(self, first: int, count: int) -> None:
         for number in range(first, first + count):
             self.enqueue(number)
 
     def fill(self, count: int) -> None:
-        """Store *count* jobs, a thousand for each call."""
+        """Enqueue *count* jobs, a thousand per call."""
         for first in range(0, count, BULK):
             self.enqueue_bulk(first, min(BULK, count - first))
 
@@ -133,11 +133,11 @@ class PythonSession(Session):
         each = max(1, count // threads)
         start = threading.Barrier(threads + 1)
 
-        def work(place: int) -> None:
+        def work(index: int) -> None:
             start.wait()
-            self._enqueue_each(place * each, each)
+            self._enqueue_each(index * each, each)
 
-        crew = [threading.Thread(target=work, args=(place,)) for place in range(threads)]
+        crew = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
         for thread in crew:
             thread.start()
         start.wait()
@@ -146,16 +146,16 @@ class PythonSession(Session):
             for thread in crew:
                 thread.join()
 
-        # Threads share the work evenly; a remainder is made up for by the rate.
+        # Each thread enqueues the same number; scale the time for a remainder.
         return _timed(finish) * count / (each * threads)
 
 
 def _timed(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     work()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def as_text(number: int) -> str:
-    """Return the job body for candidates that take text only."""
+    """Return the job body as text, for candidates that accept only text."""
     return json.dumps(payload(number))

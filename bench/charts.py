@@ -1,4 +1,4 @@
-"""Bar charts as SVG, drawn by hand: a title, one bar for each row, the value at its end."""
+"""Bar charts as SVG: a title, and one bar with its value per row."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from bench.candidates import CEILINGS, Durability
+from bench.candidates import BASELINES, Durability
 from bench.results import Results
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _STEP, _BAR = 800, 340, 90, 46, 26, 18
-_OURS, _THEIRS, _CEILING = "#0b6e8a", "#9fb3bd", "#dfe6ea"
+_OURS, _THEIRS, _BASELINE = "#0b6e8a", "#9fb3bd", "#dfe6ea"
 
 
 class Bar(NamedTuple):
@@ -19,14 +19,14 @@ class Bar(NamedTuple):
     label: str
     value: float
     text: str
-    colour: str = _THEIRS
+    color: str = _THEIRS
 
 
 def draw(title: str, bars: list[Bar]) -> str:
     """Return the chart as SVG."""
     height = _TOP + _STEP * len(bars) + 12
     longest = max(bar.value for bar in bars)
-    rows = "\n".join(_row(place, bar, longest) for place, bar in enumerate(bars))
+    rows = "\n".join(_row(index, bar, longest) for index, bar in enumerate(bars))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img"'
         f' font-family="Helvetica, Arial, sans-serif" font-size="13">\n<title>{escape(title)}</title>\n'
@@ -36,19 +36,19 @@ def draw(title: str, bars: list[Bar]) -> str:
     )
 
 
-def _row(place: int, bar: Bar, longest: float) -> str:
-    top = _TOP + place * _STEP
+def _row(index: int, bar: Bar, longest: float) -> str:
+    top = _TOP + index * _STEP
     width = max(1.0, bar.value / longest * (_WIDTH - _LEFT - _RIGHT))
     base = top + _BAR - 4
     return (
         f'<text x="{_LEFT - 8}" y="{base}" text-anchor="end" fill="#1d2b31">{escape(bar.label)}</text>'
-        f'<rect x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{bar.colour}"/>'
+        f'<rect x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{bar.color}"/>'
         f'<text x="{_LEFT + width + 6:.1f}" y="{base}" fill="#1d2b31">{escape(bar.text)}</text>'
     )
 
 
 def draw_all(results: Results, folder: Path) -> list[Path]:
-    """Draw what was measured and return the files."""
+    """Draw all charts and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for name, chart in _charts(results).items():
@@ -59,7 +59,7 @@ def draw_all(results: Results, folder: Path) -> list[Path]:
 
 
 def chart_names(results: Results) -> list[str]:
-    """Return the names of the charts that are drawn of these results."""
+    """Return the names of the charts for these results."""
     return list(_charts(results))
 
 
@@ -90,23 +90,23 @@ def _postgres_charts(results: Results) -> dict[str, str | None]:
     }
 
 
-def _rates(results: Results, road: str, durability: Durability, title: str) -> str | None:
-    peers = results.peers(road, durability)
-    ours = results.cell(road, "holdfast", durability)
-    bare = next((cell for name in CEILINGS if (cell := results.cell(road, name, durability))), None)
+def _rates(results: Results, scenario: str, durability: Durability, title: str) -> str | None:
+    peers = results.peers(scenario, durability)
+    ours = results.cell(scenario, "holdfast", durability)
+    bare = next((cell for name in BASELINES if (cell := results.cell(scenario, name, durability))), None)
     if not peers or ours is None:
         return None
     unit = peers[0].rate
     rows = [(ours, _OURS), *((peer, _THEIRS) for peer in peers)]
     if bare is not None:
-        rows.append((bare, _CEILING))
+        rows.append((bare, _BASELINE))
     return draw(
-        title, [Bar(cell.candidate, cell.rate / unit, f"{cell.rate / unit:.2f}", colour) for cell, colour in rows]
+        title, [Bar(cell.candidate, cell.rate / unit, f"{cell.rate / unit:.2f}", color) for cell, color in rows]
     )
 
 
 def _workers(results: Results) -> str | None:
-    cells = [results.cell(road, "holdfast", "full") for road in ("drain", "workers-4", "workers-8")]
+    cells = [results.cell(scenario, "holdfast", "full") for scenario in ("drain", "workers-4", "workers-8")]
     [one, *_] = cells
     if one is None:
         return None

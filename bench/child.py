@@ -1,4 +1,4 @@
-"""A candidate in another process, which measures itself and answers in lines."""
+"""A candidate in another process, which measures its own time and answers in lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bench.candidates import CandidateFailedError, Road, Session
+from bench.candidates import CandidateFailedError, Scenario, Session
 
 _ROOT = Path(__file__).resolve().parents[1]
 _ANSWER_SECONDS_MAX = 300.0
@@ -18,7 +18,7 @@ _END_SECONDS_MAX = 30.0
 
 
 class ChildSession(Session):
-    """One process on one ground; with *warm* it sends so many jobs all the way before it is measured."""
+    """One process on one store; it first processes *warm* jobs that are not measured."""
 
     def __init__(self, command: Sequence[str], *, warm: int = 0, environment: dict[str, str] | None = None) -> None:
         self._process = subprocess.Popen(  # noqa: S603
@@ -27,26 +27,26 @@ class ChildSession(Session):
         if warm:
             self._warm(warm)
 
-    def measure(self, road: Road, count: int) -> float:
-        """Return the seconds by the process's own clock."""
-        return float(self.ask(road, count)["seconds"])
+    def measure(self, scenario: Scenario, count: int) -> float:
+        """Return the seconds measured by the process."""
+        return float(self.ask(scenario, count)["seconds"])
 
-    def ask(self, road: str, count: int) -> dict[str, Any]:
+    def ask(self, scenario: str, count: int) -> dict[str, Any]:
         """Send one request and return the answer."""
-        self.request(road, count)
+        self.request(scenario, count)
         return self.answer()
 
-    def request(self, road: str, count: int) -> None:
+    def request(self, scenario: str, count: int) -> None:
         """Send one request without waiting."""
-        assert self._process.stdin is not None  # noqa: S101  # it was asked for
-        # A process that is gone is noticed by the answer that does not come.
+        assert self._process.stdin is not None  # noqa: S101  # it was options for
+        # If the process has exited, reading the answer fails.
         with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"road": road, "count": count}) + "\n")
+            self._process.stdin.write(json.dumps({"scenario": scenario, "count": count}) + "\n")
             self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for the next answer; a process that gives none for minutes is ended."""
-        assert self._process.stdout is not None  # noqa: S101  # it was asked for
+        """Wait for the next answer; kill the process on a timeout."""
+        assert self._process.stdout is not None  # noqa: S101  # it was options for
         patience = threading.Timer(_ANSWER_SECONDS_MAX, self._process.kill)
         patience.start()
         try:
@@ -54,14 +54,14 @@ class ChildSession(Session):
         finally:
             patience.cancel()
         if not line:
-            raise CandidateFailedError("it ended without an answer; what it wrote stands on the terminal")
+            raise CandidateFailedError("it exited without an answer; see its output on the terminal")
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:
             raise CandidateFailedError(answer["failed"])
         return answer
 
     def close(self) -> None:
-        """End the process, with force if it does not end by itself."""
+        """Stop the process; kill it if it does not exit."""
         with suppress(BrokenPipeError):
             try:
                 self._process.communicate(timeout=_END_SECONDS_MAX)

@@ -1,6 +1,6 @@
-"""What a claim costs as the store grows: the same claims on stores of several sizes, round about.
+"""The cost of a claim as the store grows: the same claims on stores of several sizes, alternating.
 
-The store is relaxed, so that no sync enters the figure; each claim is released again outside the timing.
+The store uses relaxed durability to exclude syncs; each claim is released outside the timing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import holdfast
 from bench import seed
 from bench.seed import KINDS
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Filter(NamedTuple):
-    """One way of asking."""
+    """One set of claim options."""
 
     name: str
-    words: dict[str, Any]
+    options: dict[str, Any]
     limit: int = 1
     finds: bool = True
 
@@ -43,7 +43,7 @@ FILTERS = [
     Filter("affinity without jobs", {"lanes": ["placed"], "affinity": "model-none"}),
     Filter("affinity past its residence", {"lanes": ["placed"], "affinity": "model-7", "residence_left": 0}),
     Filter("fair lane, 10,000 tenants", {"lanes": ["fair"]}),
-    Filter("fair lane, no such tenant: nothing", {"lanes": ["fair"], "tenant": "nobody"}, finds=False),
+    Filter("fair lane, no such tenant: nothing", {"lanes": ["fair"], "tenant": "unknown"}, finds=False),
     Filter("strict lane", {"lanes": ["strict"]}),
     Filter("strict lane, a tenant far behind", {"lanes": ["strict"], "tenant": "late"}),
     Filter(
@@ -56,40 +56,40 @@ FILTERS = [
 
 
 class Cost(NamedTuple):
-    """The median seconds of one claim by size of the store."""
+    """The median seconds of one claim, by size of the store."""
 
     filter: str
     seconds: dict[int, float]
 
 
 def run_claim_cost(
-    place: Path, *, sizes: Sequence[int], beside: int, rounds: int, claims: int, say: Say
+    place: Path, *, sizes: Sequence[int], beside: int, rounds: int, claims: int, log: Log
 ) -> list[Cost]:
-    """Measure every filter on every size, beside so many finished and so many future jobs."""
+    """Measure every filter on every size, with *beside* finished and *beside* future jobs in each store."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         base = Path(folder) / "base.db"
-        say(f"claim cost: {beside:,} finished and {beside:,} future jobs")
+        log(f"claim cost: {beside:,} finished and {beside:,} future jobs")
         seed.make_base(base, finished=beside, future=beside)
         stores = {}
         for size in sizes:
-            say(f"claim cost: {size:,} ready jobs")
+            log(f"claim cost: {size:,} ready jobs")
             stores[size] = Path(folder) / f"ready-{size}.db"
             seed.add_ready(base, stores[size], size)
         queues = {size: holdfast.connect(str(path), durability="relaxed") for size, path in stores.items()}
         try:
-            return measure_claims(queues, rounds, claims, say)
+            return measure_claims(queues, rounds, claims, log)
         finally:
             for queue in queues.values():
                 queue.close()
 
 
-def measure_claims(queues: dict[int, holdfast.Queue], rounds: int, claims: int, say: Say) -> list[Cost]:
-    """Measure every filter on each of the queues, which are named by their size."""
+def measure_claims(queues: dict[int, holdfast.Queue], rounds: int, claims: int, log: Log) -> list[Cost]:
+    """Measure every filter on each of the queues, given by size."""
     taken: dict[tuple[str, int], list[float]] = {(one.name, size): [] for one in FILTERS for size in queues}
     for number in range(rounds):
-        say(f"claim cost: round {number + 1} of {rounds}")
+        log(f"claim cost: round {number + 1} of {rounds}")
         for one in FILTERS:
-            # The sizes take turns claim by claim, so that a noisy moment hits them all.
+            # Alternate the sizes after each claim, so noise affects all of them.
             for _ in range(claims if one.limit == 1 else max(2, claims // 12)):
                 for size, queue in queues.items():
                     taken[one.name, size].append(_claim(queue, one))
@@ -97,9 +97,9 @@ def measure_claims(queues: dict[int, holdfast.Queue], rounds: int, claims: int, 
 
 
 def _claim(queue: holdfast.Queue, one: Filter) -> float:
-    begun = time.perf_counter()
-    claims = queue.claim_many(limit=one.limit, **one.words)
-    seconds = time.perf_counter() - begun
+    started = time.perf_counter()
+    claims = queue.claim_many(limit=one.limit, **one.options)
+    seconds = time.perf_counter() - started
     if one.finds != bool(claims):
         raise RuntimeError(f"{one.name}: {len(claims)} claimed")
     queue.settle_many([(claim, holdfast.Released()) for claim in claims])

@@ -114,11 +114,11 @@ def _targets(results: Results) -> Iterable[Sequence[str]]:
 
 
 def _rates(results: Results) -> Iterable[Sequence[str]]:
-    for cell in sorted(results.cells, key=lambda cell: (cell.road, cell.durability)):
-        ours = results.cell(cell.road if cell.road != "disk" else "single", "holdfast", cell.durability)
+    for cell in sorted(results.cells, key=lambda cell: (cell.scenario, cell.durability)):
+        ours = results.cell(cell.scenario if cell.scenario != "disk" else "single", "holdfast", cell.durability)
         times = ratio(ours, cell)
         beside = "" if times is None or cell.candidate == "holdfast" else f"{times:.2f}x"
-        yield cell.road, _MODES[cell.durability], cell.candidate, f"{_rounded(cell.rate):,}", beside
+        yield cell.scenario, _MODES[cell.durability], cell.candidate, f"{_rounded(cell.rate):,}", beside
 
 
 def _rounded(rate: float) -> int:

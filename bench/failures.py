@@ -1,4 +1,4 @@
-"""What happens when a peer breaks down: it has no figure, the tables say so, and the others go on."""
+"""Failures of peers: the tables show the reason instead of a figure, and the run continues."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TypeAlias, TypeVar
 from bench.candidates import Candidate, CandidateFailedError
 
 Failures: TypeAlias = dict[str, str]
-"""Who has no figure, and why."""
+"""Reasons by candidate without a figure."""
 
 _Found = TypeVar("_Found")
 
 
-def unless_it_fails(
+def measure_or_record_failure(
     candidate: Candidate, what: str, failures: Failures, measure: Callable[[], _Found]
 ) -> _Found | None:
-    """Return what *measure* finds; None, noted in *failures*, where a peer breaks down or did so in an earlier round.
+    """Return the result of *measure*. If the peer fails, now or in an earlier round, record it and return None.
 
-    Holdfast itself must not: its failure ends the run.
+    A failure of Holdfast ends the run.
     """
     if name_of(candidate, what) in failures:
         return None
@@ -32,5 +32,5 @@ def unless_it_fails(
 
 
 def name_of(candidate: Candidate, what: str) -> str:
-    """Return how a failure is named."""
+    """Return the key of a failure."""
     return f"{candidate.label}, {what}"

@@ -1,4 +1,4 @@
-"""Holdfast as a candidate, through its public face."""
+"""Holdfast as a candidate, through its public API."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from functools import partial
 from pathlib import Path
 
 import holdfast
-from bench.candidates import BATCH, Candidate, Durability, PythonSession, Road, handle, payload
+from bench.candidates import BATCH, Candidate, Durability, PythonSession, Scenario, handle, payload
 
-_ROADS: frozenset[Road] = frozenset({"single", "threads-8", "threads-64", "bulk", "drain", "one-by-one"})
+_SCENARIOS: frozenset[Scenario] = frozenset({"single", "threads-8", "threads-64", "bulk", "drain", "one-by-one"})
 
 
 class HoldfastSession(PythonSession):
-    """Leases, fences, events and history on; claims are settled together with the next claim."""
+    """Holdfast with leases, fences, events and history; settles together with the next claim."""
 
     def __init__(self, durability: Durability, folder: Path) -> None:
         self.queue = holdfast.connect(str(folder / "holdfast.db"), durability=durability)
         self.queue.migrate()
 
     def enqueue(self, number: int) -> None:
-        """Store one job."""
+        """Enqueue one job."""
         self.queue.enqueue("mail", payload(number))
 
     def enqueue_bulk(self, first: int, count: int) -> None:
-        """Store many jobs in one call."""
+        """Enqueue many jobs in one call."""
         self.queue.enqueue_many([{"kind": "mail", "payload": payload(first + index)} for index in range(count)])
 
     def drain(self, batch: int) -> int:
-        """Settle what was done and claim what comes next, in one commit, until nothing is left."""
+        """Settle the handled jobs and claim the next ones in one commit, until no job is left."""
         handled = 0
         done: list[tuple[holdfast.Claim, holdfast.Done]] = []
         while True:
@@ -52,7 +52,7 @@ def candidates() -> list[Candidate]:
             "holdfast",
             durability,
             f'connect(durability="{durability}"); settle_and_claim in batches of {BATCH} in a plain loop',
-            _ROADS,
+            _SCENARIOS,
             partial(HoldfastSession, durability),
         )
         for durability in ("full", "relaxed")

@@ -1,8 +1,8 @@
-"""What isolation costs: `python -m bench.isolation`.
+"""The cost of isolation: `python -m bench.isolation`.
 
-One worker on one file runs the same no-op handlers in its threads and in processes of their own, one job at a time
-and in turn, so that both meet the same machine. The cost is the difference of the medians. Beside it: how many
-isolated jobs a second, how long until there is a process again after one has died, and how long a start takes.
+One worker on one file runs no-op handlers in threads and in isolated processes, one job at a time and alternating.
+The cost is the difference of the medians. Also measured: isolated jobs per second, the time until a dead process is
+replaced, and the time of a start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast import Tasks, Worker
 JOBS = 1_000
 SLOTS = 8
 TARGET_MS = 2.0
-_FILLED_AT_ONCE = 5_000
+_FILL_BATCH = 5_000
 _PATIENCE_SECONDS = 60.0
 
 tasks = Tasks()
@@ -34,43 +34,43 @@ tasks = Tasks()
 
 @tasks.task("bench.plain")
 def plain() -> None:
-    """Do nothing, in a thread of the worker."""
+    """Do nothing in a thread of the worker."""
 
 
 @tasks.task("bench.isolated", isolate="process")
 def isolated() -> None:
-    """Do nothing, in another process."""
+    """Do nothing in an isolated process."""
 
 
 @tasks.task("bench.dies", isolate="process", max_attempts=1)
 def dies() -> None:
-    """Take a process away."""
+    """Exit the process."""
     os._exit(1)
 
 
 class IsolationFigures(NamedTuple):
-    """What was found."""
+    """The results."""
 
     plain_ms: float
-    """From enqueue to done in a thread, one job at a time, at the median."""
+    """Median time from enqueue to done in a thread, one job at a time."""
     isolated_ms: float
-    """The same in a process that is there already."""
+    """The same in an existing isolated process."""
     plain_rate: float
-    """Jobs per second, in eight slots."""
+    """Jobs per second in eight slots."""
     isolated_rate: float
     again_ms: float
-    """From enqueue to done right after the process has died, so that another is forked, at the median."""
+    """Median time from enqueue to done right after the process died, including the fork of another."""
     start_ms: float
-    """From the start of a worker to its first isolated job done: a template starts, imports and forks."""
+    """From the start of a worker to its first isolated job done: the fork server starts, imports and forks."""
 
     @property
     def cost_ms(self) -> float:
-        """What isolation adds to a job at the median."""
+        """The time that isolation adds to a job, at the median."""
         return self.isolated_ms - self.plain_ms
 
 
 def run_isolation(place: Path, *, rounds: int, jobs: int = JOBS) -> IsolationFigures:
-    """Measure everything."""
+    """Measure all figures."""
     found: dict[str, list[float]] = {name: [] for name in IsolationFigures._fields}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(dir=place) as folder:
@@ -83,9 +83,9 @@ def _measure(folder: Path, jobs: int) -> IsolationFigures:
     with holdfast.connect(str(folder / "holdfast.db")) as queue:
         queue.include(tasks, again=True)
         queue.migrate()
-        begun = time.monotonic()
+        started = time.monotonic()
         with _worker(queue, 1):
-            start = _one(queue, "bench.isolated") and time.monotonic() - begun
+            start = _one(queue, "bench.isolated") and time.monotonic() - started
             plain_ms, isolated_ms = _in_turn(queue, jobs)
             again = [_after_death(queue) for _ in range(max(3, jobs // 50))]
         rates = _rate(queue, "bench.plain", jobs), _rate(queue, "bench.isolated", jobs)
@@ -93,8 +93,8 @@ def _measure(folder: Path, jobs: int) -> IsolationFigures:
 
 
 @contextmanager
-def _worker(queue: holdfast.Queue, slots: int, **words: Unpack[holdfast.ClaimOptions]) -> Iterator[Worker]:
-    worker = Worker(queue, concurrency=slots, **words)
+def _worker(queue: holdfast.Queue, slots: int, **options: Unpack[holdfast.ClaimOptions]) -> Iterator[Worker]:
+    worker = Worker(queue, concurrency=slots, **options)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -105,11 +105,11 @@ def _worker(queue: holdfast.Queue, slots: int, **words: Unpack[holdfast.ClaimOpt
 
 
 def _one(queue: holdfast.Queue, kind: str) -> float:
-    """Return how long a job takes from its enqueue to its end."""
-    begun = time.perf_counter()
+    """Return the time from enqueue to the end of one job."""
+    started = time.perf_counter()
     made = queue.enqueue(kind, {}, max_attempts=1)
     queue.wait(made.id, timeout=_PATIENCE_SECONDS)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def _in_turn(queue: holdfast.Queue, jobs: int) -> tuple[float, float]:
@@ -127,32 +127,32 @@ def _after_death(queue: holdfast.Queue) -> float:
 
 def _rate(queue: holdfast.Queue, kind: str, jobs: int) -> float:
     with _worker(queue, SLOTS, kinds=[kind]) as worker:
-        # So that every slot has its process before time is taken.
+        # Start the process of every slot before measuring.
         _drain(queue, worker, kind, SLOTS * 10)
         return jobs * 5 / _drain(queue, worker, kind, jobs * 5)
 
 
 def _drain(queue: holdfast.Queue, worker: Worker, kind: str, jobs: int) -> float:
-    """Return how long the worker takes for so many jobs that are there when it looks."""
+    """Return the time in which the worker runs *jobs* jobs."""
     before = worker.status().ended.get("done", 0)
     job = holdfast.NewJob(kind, {})
-    for first in range(0, jobs, _FILLED_AT_ONCE):
-        queue.enqueue_many([job] * min(_FILLED_AT_ONCE, jobs - first))
-    begun = time.monotonic()
+    for first in range(0, jobs, _FILL_BATCH):
+        queue.enqueue_many([job] * min(_FILL_BATCH, jobs - first))
+    started = time.monotonic()
     while worker.status().ended.get("done", 0) < before + jobs:
         time.sleep(0.0005)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.isolation", description="Measure what isolation costs.")
+    parser = argparse.ArgumentParser(prog="python -m bench.isolation", description="Measure the cost of isolation.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=JOBS)
-    parser.add_argument("--folder", type=Path, help="where to put the files that are measured")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.folder) as folder:
-        found = run_isolation(Path(folder), rounds=asked.rounds, jobs=asked.jobs)
+    parser.add_argument("--folder", type=Path, help="directory for the measured files")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.folder) as folder:
+        found = run_isolation(Path(folder), rounds=options.rounds, jobs=options.jobs)
     _show(found, Console(highlight=False))
 
 

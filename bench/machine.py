@@ -1,4 +1,4 @@
-"""The facts of the machine that a reader needs to judge the figures."""
+"""Properties of the machine that a reader needs to judge the figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NODE_MODULES = Path(__file__).parent / "node" / "node_modules"
 
 
 def sqlite_facts(place: Path) -> dict[str, str]:
-    """Return what was measured on, and with which versions."""
+    """Return machine and versions of a run on SQLite."""
     return {
         **_facts(place),
         "sqlite": sqlite3.sqlite_version,
@@ -28,7 +28,7 @@ def sqlite_facts(place: Path) -> dict[str, str]:
 
 
 def postgres_facts(place: Path, server: str) -> dict[str, str]:
-    """Return the same for a run on a *server*, as it describes itself."""
+    """Return machine and versions of a run on PostgreSQL; *server* is the server's description."""
     return {
         **_facts(place),
         "postgres": server,
@@ -50,7 +50,7 @@ def _facts(place: Path) -> dict[str, str]:
 
 
 def load() -> float:
-    """Return how many processes wanted to run during the last minute."""
+    """Return the load average of the last minute."""
     return os.getloadavg()[0]
 
 
@@ -62,7 +62,7 @@ def _version(name: str) -> str:
 
 
 def _environment_version(name: str) -> str:
-    """Return the version of a peer in its own environment, and of the Python there."""
+    """Return the version of a peer in its environment, and of its Python."""
     packages = ENVIRONMENTS.glob(f"{name}/lib/python*/site-packages/{name.replace('-', '_')}-*.dist-info")
     found = next(packages, None)
     if found is None:
@@ -72,10 +72,10 @@ def _environment_version(name: str) -> str:
 
 def _node_version(name: str) -> str:
     try:
-        told = json.loads((_NODE_MODULES / name / "package.json").read_text(encoding="utf-8"))
+        package = json.loads((_NODE_MODULES / name / "package.json").read_text(encoding="utf-8"))
     except OSError:
         return "not installed"
-    return str(told["version"])
+    return str(package["version"])
 
 
 def _first(path: str, key: str) -> str:
@@ -102,8 +102,8 @@ def _file_system(place: Path) -> str:
         return "unknown"
     here = place.resolve()
     kinds = {
-        Path(words[1]): words[2]
+        Path(fields[1]): fields[2]
         for line in mounts.read_text(encoding="utf-8").splitlines()
-        if (words := line.split())
+        if (fields := line.split())
     }
     return next((kinds[folder] for folder in (here, *here.parents) if folder in kinds), "unknown")

@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 class Memory(NamedTuple):
-    """The highest resident size, after the imports and at the end, and how long it took."""
+    """The peak resident size after the imports and at the end, and the duration."""
 
     jobs: int
     start_bytes: int
@@ -28,7 +28,7 @@ class Memory(NamedTuple):
 
 
 def run_memory(place: Path, count: int) -> Memory:
-    """Measure in a process of its own, because a peak never falls."""
+    """Measure in a separate process, because a peak never decreases."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         command = [sys.executable, "-m", "bench.memory", folder, str(count)]
         answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=_ROOT)  # noqa: S603
@@ -36,7 +36,7 @@ def run_memory(place: Path, count: int) -> Memory:
 
 
 def _peak_bytes() -> int:
-    # `getrusage` would count what the parent had before it started this program.
+    # `getrusage` includes memory of the parent from before the exec.
     status = Path("/proc/self/status")
     if status.exists():
         [line] = [line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:")]
@@ -45,17 +45,17 @@ def _peak_bytes() -> int:
 
 
 def main() -> None:
-    """Enqueue, drain, and print what it took."""
+    """Enqueue, drain and print the result."""
     count = int(sys.argv[2])
     start_bytes = _peak_bytes()
     session = HoldfastSession("relaxed", Path(sys.argv[1]))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for first in range(0, count, BULK):
         session.enqueue_bulk(first, min(BULK, count - first))
     filled = time.perf_counter()
     if session.drain(BATCH) != count:
         raise RuntimeError("not all jobs were drained")
-    measured = Memory(count, start_bytes, _peak_bytes(), filled - begun, time.perf_counter() - filled)
+    measured = Memory(count, start_bytes, _peak_bytes(), filled - started, time.perf_counter() - filled)
     session.close()
     print(json.dumps(measured._asdict()))  # noqa: T201
 

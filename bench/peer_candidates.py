@@ -1,6 +1,6 @@
 """The peers in Python, each with its best documented settings.
 
-Where a peer has a worker with threads, its loop is run here without them, which can only favour it.
+If a peer has a worker with threads, its loop runs without them, which can only favour the peer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.candidates import Candidate, Durability, PythonSession, Road, as_text, handle, payload
+from bench.candidates import Candidate, Durability, PythonSession, Scenario, as_text, handle, payload
 
-_COMMON: frozenset[Road] = frozenset({"single", "drain", "one-by-one"})
+_COMMON: frozenset[Scenario] = frozenset({"single", "drain", "one-by-one"})
 
 
 class HueySession(PythonSession):
-    """huey: the row is deleted before the work runs, so that one commit serves for each job."""
+    """huey: the row is deleted before the work runs, so one commit per job is enough."""
 
     def __init__(self, folder: Path) -> None:
         logging.getLogger("huey").setLevel(logging.ERROR)
@@ -28,11 +28,11 @@ class HueySession(PythonSession):
         self._task: Any = self.huey.task()(handle)
 
     def enqueue(self, number: int) -> None:
-        """Store one task."""
+        """Enqueue one task."""
         self._task(payload(number))
 
     def drain(self, batch: int) -> int:
-        """Take and run tasks until none is left; huey takes one at a time."""
+        """Run tasks until none is left; huey takes one at a time."""
         del batch
         handled = 0
         while (task := self.huey.dequeue()) is not None:
@@ -51,15 +51,15 @@ class LiteQueueSession(PythonSession):
     def __init__(self, durability: Durability, folder: Path) -> None:
         self.queue: Any = import_module("litequeue").LiteQueue(str(folder / "litequeue.db"))
         if durability == "full":
-            # It has no word for this and sets NORMAL; its connection is public.
+            # litequeue has no option for this and sets NORMAL; its connection is public.
             self.queue.conn.execute("pragma synchronous = full")
 
     def enqueue(self, number: int) -> None:
-        """Store one message."""
+        """Enqueue one message."""
         self.queue.put(as_text(number))
 
     def drain(self, batch: int) -> int:
-        """Pop, handle and mark done until nothing is left; litequeue takes one at a time."""
+        """Pop, handle and mark done until none is left; litequeue takes one at a time."""
         del batch
         handled = 0
         while (message := self.queue.pop()) is not None:
@@ -82,11 +82,11 @@ class PersistQueueSession(PythonSession):
         )
 
     def enqueue(self, number: int) -> None:
-        """Store one item."""
+        """Enqueue one item."""
         self.queue.put(payload(number))
 
     def drain(self, batch: int) -> int:
-        """Get, handle and acknowledge until nothing is left; persist-queue takes one at a time."""
+        """Get, handle and acknowledge until none is left; persist-queue takes one at a time."""
         del batch
         handled = 0
         while self.queue.qsize():
@@ -129,7 +129,7 @@ def candidates() -> list[Candidate]:
             Candidate(
                 "litequeue",
                 "relaxed",
-                "LiteQueue as it comes (WAL, NORMAL); pop and done",
+                "LiteQueue with its defaults (WAL, NORMAL); pop and done",
                 _COMMON,
                 partial(LiteQueueSession, "relaxed"),
             ),

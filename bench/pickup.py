@@ -1,7 +1,7 @@
-"""Pick-up across processes: from the call of enqueue in one process to the handler's start in another.
+"""Pick-up across processes: from the call of enqueue in one process to the start of the handler in another.
 
-Whoever cannot wake another process polls once a millisecond. The monotonic clock is shared by the processes of one
-machine, so that the stamp travels in the job.
+A candidate without notifications polls every millisecond. Each job contains a monotonic timestamp; processes of one
+machine share this clock.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any, NamedTuple, Protocol
 
 import holdfast
 from bench.candidates import (
-    CEILINGS,
+    BASELINES,
     Candidate,
     CandidateFailedError,
     Durability,
     Engine,
-    Ground,
+    Location,
     PythonSession,
     Session,
 )
 from bench.child import ChildSession
-from bench.failures import Failures, unless_it_fails
+from bench.failures import Failures, measure_or_record_failure
 from bench.holdfast_candidates import HoldfastSession
 from bench.peer_candidates import HueySession, LiteQueueSession, PersistQueueSession
 from bench.rounds import Fresh
@@ -41,30 +41,30 @@ Note = Callable[[int], None]
 
 
 class Latency(NamedTuple):
-    """The seconds each job took from call to handler, over all rounds."""
+    """The seconds from call to handler of each job, over all rounds."""
 
     candidate: str
     durability: Durability
     seconds: list[float]
 
     def percentile(self, part: float) -> float:
-        """Return the value below which *part* of all lie."""
+        """Return the value below which the fraction *part* of all values lies."""
         ranked = sorted(self.seconds)
         return ranked[min(len(ranked) - 1, int(part * len(ranked)))]
 
 
-class Post(Protocol):
-    """What a pick-up needs of a candidate in Python."""
+class Transport(Protocol):
+    """The calls that a pick-up needs from a Python candidate."""
 
     def send(self, stamp: int) -> None:
-        """Enqueue one job that carries the stamp."""
+        """Enqueue one job with the timestamp."""
 
     def receive(self, note: Note) -> bool:
-        """Take one job, note its stamp, settle it; False if there was none."""
+        """Take one job, record its timestamp and settle it; return False if there was none."""
 
 
-class HoldfastPost:
-    """Claims that wait for work."""
+class HoldfastTransport:
+    """Claims that wait for a job."""
 
     def __init__(self, session: HoldfastSession) -> None:
         self._queue = session.queue
@@ -83,8 +83,8 @@ class HoldfastPost:
         return True
 
 
-class HueyPost:
-    """huey's queue, polled."""
+class HueyTransport:
+    """Polls huey's queue."""
 
     def __init__(self, session: HueySession) -> None:
         self._huey = session.huey
@@ -105,8 +105,8 @@ class HueyPost:
         return True
 
 
-class LiteQueuePost:
-    """litequeue, polled."""
+class LiteQueueTransport:
+    """Polls litequeue."""
 
     def __init__(self, session: LiteQueueSession) -> None:
         self._queue = session.queue
@@ -125,8 +125,8 @@ class LiteQueuePost:
         return True
 
 
-class PersistQueuePost:
-    """persist-queue, polled."""
+class PersistQueueTransport:
+    """Polls persist-queue."""
 
     def __init__(self, session: PersistQueueSession) -> None:
         self._queue = session.queue
@@ -150,29 +150,29 @@ def _ignored(stamp: int) -> None:
     del stamp
 
 
-def _post(session: Session) -> Post:
+def _transport(session: Session) -> Transport:
     match session:
         case HoldfastSession():
-            return HoldfastPost(session)
+            return HoldfastTransport(session)
         case HueySession():
-            return HueyPost(session)
+            return HueyTransport(session)
         case LiteQueueSession():
-            return LiteQueuePost(session)
+            return LiteQueueTransport(session)
         case PersistQueueSession():
-            return PersistQueuePost(session)
+            return PersistQueueTransport(session)
         case _:
-            raise TypeError(f"{type(session).__name__} has no post")
+            raise TypeError(f"{type(session).__name__} has no transport")
 
 
 # --- the receiving process -----------------------------------------------------------------------------------------
 
 
-def receive(candidate: Candidate, ground: Ground, count: int) -> list[float]:
-    """Take *count* jobs and return the seconds of each."""
-    session = candidate.open(ground)
-    post = _post(session)
+def receive(candidate: Candidate, location: Location, count: int) -> list[float]:
+    """Receive *count* jobs and return the seconds of each."""
+    session = candidate.open(location)
+    post = _transport(session)
     taken: list[float] = []
-    # The first job is its own: once it came, the receiver is warm.
+    # The receiver sends itself a first job; when it arrives, the receiver is warm.
     post.send(0)
     while not post.receive(_ignored):
         time.sleep(_POLL_SECONDS)
@@ -191,13 +191,13 @@ def receive(candidate: Candidate, ground: Ground, count: int) -> list[float]:
 def run_pickup(
     engine: Engine, candidates: Sequence[Candidate], fresh: Fresh, *, rounds: int, count: int, failures: Failures
 ) -> list[Latency]:
-    """Measure each candidate in each round, in turn; a peer that breaks down stands in *failures* only."""
-    latencies = {one.label: Latency(one.name, one.durability, []) for one in candidates if one.name not in CEILINGS}
+    """Measure each candidate in each round; a peer that fails is only listed in *failures*."""
+    latencies = {one.label: Latency(one.name, one.durability, []) for one in candidates if one.name not in BASELINES}
     for _ in range(rounds):
         for candidate in candidates:
             if candidate.label in latencies:
                 measure = partial(_one_round, engine, candidate, fresh, count)
-                taken = unless_it_fails(candidate, "pick-up", failures, measure)
+                taken = measure_or_record_failure(candidate, "pick-up", failures, measure)
                 if taken is None:
                     del latencies[candidate.label]
                 else:
@@ -206,30 +206,32 @@ def run_pickup(
 
 
 def _one_round(engine: Engine, candidate: Candidate, fresh: Fresh, count: int) -> list[float]:
-    with fresh() as ground:
-        sender = candidate.open(ground)
+    with fresh() as location:
+        sender = candidate.open(location)
         try:
             if isinstance(sender, ChildSession):
-                return _between_children(candidate, sender, ground, count)
+                return _between_children(candidate, sender, location, count)
             assert isinstance(sender, PythonSession)  # noqa: S101  # there is no other
-            return _between_pythons(engine, candidate, _post(sender), ground, count)
+            return _between_pythons(engine, candidate, _transport(sender), location, count)
         finally:
             sender.close()
 
 
-def _between_pythons(engine: Engine, candidate: Candidate, post: Post, ground: Ground, count: int) -> list[float]:
-    words = [engine, candidate.name, candidate.durability, str(ground), str(count)]
-    command = [sys.executable, "-m", "bench.receiver", *words]
+def _between_pythons(
+    engine: Engine, candidate: Candidate, post: Transport, location: Location, count: int
+) -> list[float]:
+    options = [engine, candidate.name, candidate.durability, str(location), str(count)]
+    command = [sys.executable, "-m", "bench.receiver", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as receiver:  # noqa: S603
-        assert receiver.stdout is not None  # noqa: S101  # it was asked for
+        assert receiver.stdout is not None  # noqa: S101  # it was options for
         receiver.stdout.readline()
         _send_spread(count, lambda: post.send(time.monotonic_ns()))
         answer: dict[str, Any] = json.loads(receiver.stdout.readline())
     return _complete(candidate, answer, count)
 
 
-def _between_children(candidate: Candidate, sender: ChildSession, ground: Ground, count: int) -> list[float]:
-    receiver = candidate.open(ground)
+def _between_children(candidate: Candidate, sender: ChildSession, location: Location, count: int) -> list[float]:
+    receiver = candidate.open(location)
     assert isinstance(receiver, ChildSession)  # noqa: S101  # the same candidate opened it
     try:
         receiver.request("receive", count)
@@ -241,7 +243,7 @@ def _between_children(candidate: Candidate, sender: ChildSession, ground: Ground
 
 
 def _send_spread(count: int, send: Callable[[], object]) -> None:
-    # Gaps of random length, so that no poll keeps step with the sender.
+    # Random gaps avoid synchronization with polling.
     gaps = random.Random(7)  # noqa: S311  # no secret
     for _ in range(count):
         time.sleep(gaps.uniform(0.004, 0.014))
@@ -251,5 +253,5 @@ def _send_spread(count: int, send: Callable[[], object]) -> None:
 def _complete(candidate: Candidate, answer: dict[str, Any], count: int) -> list[float]:
     taken: list[float] = answer["taken"]
     if len(taken) != count:
-        raise CandidateFailedError(f"{candidate.label} handed over {len(taken)} of {count} jobs")
+        raise CandidateFailedError(f"{candidate.label} delivered {len(taken)} of {count} jobs")
     return taken

@@ -1,6 +1,6 @@
-"""How long the queues of a pipeline get, with and without `drain="listed"`, as two curves in one picture.
+"""A chart of the queue lengths of a pipeline, with and without `drain="listed"`.
 
-`python -m bench.pipelines docs/images` draws it. Nothing depends on the machine: one job is run after another.
+`python -m bench.pipelines docs/images` draws it. It does not depend on the machine: jobs run one after another.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ PICTURE: Final = "pipeline-lengths.svg"
 
 Drain: TypeAlias = Literal["oldest", "listed"]
 Lengths: TypeAlias = list[dict[str, int]]
-"""How many jobs of each kind wait, after each job."""
+"""The number of waiting jobs of each kind, after each job."""
 
-_COLOURS: Final = {"document.extract": "#9fb3bd", "page.embed": "#d98324", "page.index": "#0b6e8a"}
+_COLORS: Final = {"document.extract": "#9fb3bd", "page.embed": "#d98324", "page.index": "#0b6e8a"}
 _WIDTH, _LEFT, _TOP, _WIDE, _HIGH, _GAP = 800, 60, 72, 320, 190, 70
 _INK, _GRID = "#1d2b31", "#dfe6ea"
 
 
 def lengths(drain: Drain) -> Lengths:
-    """Run the pipeline, one job after another, and return how long its queues were."""
+    """Run the pipeline, one job after another, and return the queue lengths."""
     found: Lengths = []
     with holdfast.connect(":memory:") as queue:
 
@@ -46,7 +46,7 @@ def lengths(drain: Drain) -> Lengths:
             context.follow_up(index.new(document, page))
 
         @queue.task(KINDS[2])
-        def index(document: int, page: int) -> None:  # noqa: ARG001  # what a job carries
+        def index(document: int, page: int) -> None:  # noqa: ARG001  # payload of the job
             look()
 
         queue.enqueue_many([extract.new(document) for document in range(DOCUMENTS)])
@@ -55,14 +55,14 @@ def lengths(drain: Drain) -> Lengths:
 
 
 def draw() -> str:
-    """Return the picture of both as SVG."""
+    """Return the chart as SVG."""
     both: dict[str, Lengths] = {
         "Without: the oldest job first": lengths("oldest"),
         'drain="listed": the last step first': lengths("listed"),
     }
     longest = max(count for found in both.values() for one in found for count in one.values())
-    most = -(-longest // 40) * 40  # so that the lines across have round numbers
-    panels = "\n".join(_panel(place, title, found, most) for place, (title, found) in enumerate(both.items()))
+    most = -(-longest // 40) * 40  # round numbers at the grid lines
+    panels = "\n".join(_panel(index, title, found, most) for index, (title, found) in enumerate(both.items()))
     title = f"Jobs that wait at each step: {DOCUMENTS} documents of {PAGES} pages, one worker"
     height = _TOP + _HIGH + 84
     return (
@@ -74,8 +74,8 @@ def draw() -> str:
     )
 
 
-def _panel(place: int, title: str, found: Lengths, most: int) -> str:
-    left = _LEFT + place * (_WIDE + _GAP)
+def _panel(index: int, title: str, found: Lengths, most: int) -> str:
+    left = _LEFT + index * (_WIDE + _GAP)
     base = _TOP + _HIGH
     steps = [most * part // 4 for part in range(5)]
     grid = "".join(
@@ -95,28 +95,29 @@ def _curve(kind: str, left: float, base: float, found: Lengths, most: int) -> st
     last = max(1, len(found) - 1)
     counts = [one.get(kind, 0) for one in found]
     points = " ".join(
-        f"{left + _WIDE * place / last:.1f},{base - _HIGH * counts[place] / most:.1f}" for place in _bends(counts)
+        f"{left + _WIDE * index / last:.1f},{base - _HIGH * counts[index] / most:.1f}"
+        for index in _turning_points(counts)
     )
-    return f'<polyline points="{points}" fill="none" stroke="{_COLOURS[kind]}" stroke-width="2"/>'
+    return f'<polyline points="{points}" fill="none" stroke="{_COLORS[kind]}" stroke-width="2"/>'
 
 
-def _bends(counts: list[int]) -> list[int]:
-    """Return the places at which a curve changes its direction, and both ends."""
+def _turning_points(counts: list[int]) -> list[int]:
+    """Return the indexes at which a curve changes direction, and both ends."""
     inner = range(1, len(counts) - 1)
-    bent = [place for place in inner if counts[place + 1] - counts[place] != counts[place] - counts[place - 1]]
-    return [0, *bent, len(counts) - 1]
+    turning = [index for index in inner if counts[index + 1] - counts[index] != counts[index] - counts[index - 1]]
+    return [0, *turning, len(counts) - 1]
 
 
 def _legend(y: int) -> str:
     return "".join(
-        f'<rect x="{_LEFT + place * 180}" y="{y - 10}" width="18" height="10" fill="{_COLOURS[kind]}"/>'
-        f'<text x="{_LEFT + place * 180 + 24}" y="{y}" fill="{_INK}">{kind}</text>'
-        for place, kind in enumerate(KINDS)
+        f'<rect x="{_LEFT + index * 180}" y="{y - 10}" width="18" height="10" fill="{_COLORS[kind]}"/>'
+        f'<text x="{_LEFT + index * 180 + 24}" y="{y}" fill="{_INK}">{kind}</text>'
+        for index, kind in enumerate(KINDS)
     )
 
 
 def main() -> None:
-    """Draw it."""
+    """Write the chart."""
     parser = argparse.ArgumentParser(prog="python -m bench.pipelines", description="Draw the queues of a pipeline.")
     parser.add_argument("folder", type=Path, help="where to put the picture")
     path = parser.parse_args().folder / PICTURE

@@ -1,4 +1,4 @@
-"""plainjob (Node) as a candidate, where it is installed."""
+"""plainjob (Node) as a candidate, if it is installed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from bench.candidates import Candidate, Durability, Road
+from bench.candidates import Candidate, Durability, Scenario
 from bench.child import ChildSession
 
 _FOLDER = Path(__file__).parent / "node"
 _BUILT = _FOLDER / "node_modules" / "better-sqlite3" / "build" / "Release" / "better_sqlite3.node"
-_ROADS: frozenset[Road] = frozenset({"single", "bulk", "drain", "one-by-one"})
+_SCENARIOS: frozenset[Scenario] = frozenset({"single", "bulk", "drain", "one-by-one"})
 
 
 def _open(durability: Durability, folder: Path) -> ChildSession:
@@ -20,7 +20,7 @@ def _open(durability: Durability, folder: Path) -> ChildSession:
 
 
 def candidates() -> list[Candidate]:
-    """Return plainjob with each durability, or nothing where it is not installed."""
+    """Return plainjob with each durability, or an empty list if it is not installed."""
     if shutil.which("node") is None or not _BUILT.exists():
         return []
     return [
@@ -29,7 +29,7 @@ def candidates() -> list[Candidate]:
             durability,
             f"better-sqlite3, WAL, synchronous={'FULL' if durability == 'full' else 'NORMAL'};"
             " add, addMany, defineWorker with a poll of 1 ms",
-            _ROADS,
+            _SCENARIOS,
             partial(_open, durability),
         )
         for durability in ("full", "relaxed")

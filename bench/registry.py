@@ -1,4 +1,4 @@
-"""All candidates that can be measured here, and those that cannot."""
+"""All candidates that can be measured on this machine, and those that cannot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from bench.postgres import peer_candidates as postgres_peers
 from bench.postgres import pgbench
 
 
-def everyone(engine: Engine) -> list[Candidate]:
-    """Return Holdfast, its peers that are installed, and what the engine does without a queue."""
+def all_candidates(engine: Engine) -> list[Candidate]:
+    """Return Holdfast, the installed peers, and the engine without a queue."""
     if engine == "postgres":
         return [*postgres_candidates.candidates(), *postgres_peers.candidates(), *pgbench.candidates()]
     return [
@@ -22,5 +22,5 @@ def everyone(engine: Engine) -> list[Candidate]:
 
 
 def absent(engine: Engine) -> dict[str, str]:
-    """Return who should have been measured and cannot be, with the reason."""
+    """Return the candidates that cannot be measured, with the reason."""
     return {**postgres_peers.absent(), **pgbench.absent()} if engine == "postgres" else {}

@@ -1,4 +1,4 @@
-"""The results of one run on one engine: what was measured, and how it is stored."""
+"""The results of one run on one engine, and their storage as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.candidates import CEILINGS, Durability, Engine
+from bench.candidates import BASELINES, Durability, Engine
 from bench.claim_cost import Cost
 from bench.isolation import IsolationFigures
 from bench.memory import Memory
@@ -23,7 +23,7 @@ NAMES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 @dataclass
 class Results:
-    """Everything one run found on one engine."""
+    """All results of one run on one engine."""
 
     engine: Engine
     machine: dict[str, str]
@@ -40,53 +40,53 @@ class Results:
     isolation: IsolationFigures | None = None
     absent: dict[str, str] = field(default_factory=dict)
 
-    def cell(self, road: str, candidate: str, durability: Durability) -> Cell | None:
-        """Return one candidate on one road, if it was measured."""
-        key = (road, candidate, durability)
-        return next((cell for cell in self.cells if (cell.road, cell.candidate, cell.durability) == key), None)
+    def cell(self, scenario: str, candidate: str, durability: Durability) -> Cell | None:
+        """Return the result of one candidate in one scenario, or None."""
+        key = (scenario, candidate, durability)
+        return next((cell for cell in self.cells if (cell.scenario, cell.candidate, cell.durability) == key), None)
 
-    def peers(self, road: str, durability: Durability) -> list[Cell]:
-        """Return the peers on one road, the quickest first."""
+    def peers(self, scenario: str, durability: Durability) -> list[Cell]:
+        """Return the peers in one scenario, the fastest first."""
         return sorted(
             (
                 cell
                 for cell in self.cells
-                if (cell.road, cell.durability) == (road, durability)
-                and cell.candidate not in CEILINGS | {"holdfast"}
+                if (cell.scenario, cell.durability) == (scenario, durability)
+                and cell.candidate not in BASELINES | {"holdfast"}
             ),
             key=lambda cell: -cell.rate,
         )
 
     def latency(self, candidate: str, durability: Durability) -> Latency | None:
-        """Return the pick-up of one candidate, if it was measured."""
+        """Return the pick-up of one candidate, or None."""
         key = (candidate, durability)
         return next((one for one in self.latencies if (one.candidate, one.durability) == key), None)
 
 
 def ratio(ours: Cell | None, theirs: Cell | None) -> float | None:
-    """Return how many times as quick ours is: the median of the rounds' own ratios, which share their noise."""
+    """Return how many times faster *ours* is: the median of the ratios per round, which share their noise."""
     if ours is None or theirs is None:
         return None
     return median(mine / other for mine, other in zip(ours.rates, theirs.rates, strict=True))
 
 
 def store(runs: list[Results], path: Path) -> None:
-    """Write the results as JSON, small enough to be kept; what is known of another engine stays."""
+    """Write the results as JSON; stored results of another engine are kept."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept = {engine: known[engine] for engine in ("sqlite", "postgres") if engine in known}
-    told = kept | {results.engine: as_json(results) for results in runs}
+    stored = kept | {results.engine: as_json(results) for results in runs}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """Return *results* as they are stored."""
+    """Return the JSON document of *results*."""
     return {
         "machine": results.machine,
         "method": results.method,
         "settings": results.settings,
         "not_measured": results.absent,
-        "roads": [_cell(cell) for cell in results.cells],
+        "scenarios": [_cell(cell) for cell in results.cells],
         "pickup": [_latency(one) for one in results.latencies],
         "claim_cost": [_cost(cost) for cost in results.costs],
         "session_cost": [_cost(cost) for cost in results.session_costs],
@@ -107,7 +107,7 @@ def _cost(cost: Cost) -> dict[str, Any]:
 
 def _cell(cell: Cell) -> dict[str, Any]:
     return {
-        "road": cell.road,
+        "scenario": cell.scenario,
         "candidate": cell.candidate,
         "durability": cell.durability,
         "jobs_per_second": [round(rate, 1) for rate in cell.rates],

@@ -1,4 +1,4 @@
-"""Runs the roads: every candidate in every round, in an order that moves on, and medians over the rounds."""
+"""Run the scenarios: every candidate in every round, in a rotating order, and medians over the rounds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from bench import baselines
-from bench.candidates import Candidate, Durability, Ground, Road
-from bench.failures import Failures, unless_it_fails
+from bench.candidates import Candidate, Durability, Location, Scenario
+from bench.failures import Failures, measure_or_record_failure
 
 
 class Plan(NamedTuple):
-    """How many jobs a road gets in each round, and who gets another number, so that nobody's time is all overhead."""
+    """The number of jobs of a scenario per round, with exceptions for slow and fast candidates."""
 
-    road: Road
+    scenario: Scenario
     full: int
     relaxed: int
     special: Mapping[str, int] = MappingProxyType({})
 
     def count(self, candidate: Candidate) -> int:
-        """Return how many jobs for one candidate."""
+        """Return the number of jobs for one candidate."""
         usual = self.full if candidate.durability == "full" else self.relaxed
         return self.special.get(candidate.name, usual) if usual else 0
 
@@ -35,7 +35,7 @@ SQLITE_PLANS = [
     Plan("threads-8", 3_200, 0),
     Plan("threads-64", 6_400, 0),
     Plan("bulk", 20_000, 20_000),
-    # Who settles in batches is given more, so that its time is not all start and end.
+    # Candidates that settle in batches get more jobs: start and end would dominate.
     Plan("drain", 1_500, 4_000, {"holdfast": 20_000, "bare sqlite3": 20_000}),
     Plan("one-by-one", 1_000, 2_000),
 ]
@@ -44,20 +44,20 @@ POSTGRES_PLANS = [
     Plan("threads-8", 4_000, 0),
     Plan("threads-32", 8_000, 0),
     Plan("bulk", 20_000, 0),
-    # procrastinate settles some hundred jobs a second, and would keep the others waiting.
+    # procrastinate settles a few hundred jobs per second.
     Plan("drain", 10_000, 0, {"procrastinate": 2_000}),
     Plan("workers-4", 20_000, 0),
     Plan("workers-8", 20_000, 0),
 ]
 
-Say = Callable[[str], None]
-Fresh = Callable[[], AbstractContextManager[Ground]]
+Log = Callable[[str], None]
+Fresh = Callable[[], AbstractContextManager[Location]]
 
 
 class Cell(NamedTuple):
-    """One candidate on one road: jobs per second in each round."""
+    """One candidate in one scenario: jobs per second in each round."""
 
-    road: str
+    scenario: str
     candidate: str
     durability: Durability
     rates: list[float]
@@ -69,36 +69,36 @@ class Cell(NamedTuple):
 
 
 def scaled(count: int, scale: float) -> int:
-    """Return a count for a smaller run; never so small that a batch is not filled."""
+    """Return the count for a smaller run, at least one full batch."""
     return max(4, round(count * scale))
 
 
-def run_roads(
+def run_scenarios(
     candidates: Sequence[Candidate],
     plans: Sequence[Plan],
     fresh: Fresh,
     *,
     rounds: int,
     scale: float,
-    say: Say,
+    log: Log,
     failures: Failures,
     disk: Path | None = None,
 ) -> list[Cell]:
-    """Measure every road, the candidates of each round one after the other, each on *fresh* ground.
+    """Measure every scenario, the candidates of each round one after the other, each on a new store from *fresh*.
 
-    With *disk* the disk under that folder is measured at the beginning of each round. A peer that breaks down has no
-    figure on that road, in no round, and stands in *failures*.
+    With *disk*, the disk of that folder is measured at the beginning of each round. A peer that fails has no figure
+    in that scenario and is listed in *failures*.
     """
     cells: dict[tuple[str, str, Durability], Cell] = {}
     for number in range(rounds):
         for name, rate in [] if disk is None else _disk_rates(disk, scale):
             cells.setdefault(("disk", name, "full"), Cell("disk", name, "full", [])).rates.append(rate)
         for plan in plans:
-            say(f"round {number + 1} of {rounds}: {plan.road}")
+            log(f"round {number + 1} of {rounds}: {plan.scenario}")
             for candidate in _in_turn(candidates, plan, number):
-                key = (plan.road, candidate.name, candidate.durability)
+                key = (plan.scenario, candidate.name, candidate.durability)
                 measure = partial(_measure, candidate, plan, fresh, scale)
-                rate_or_none = unless_it_fails(candidate, plan.road, failures, measure)
+                rate_or_none = measure_or_record_failure(candidate, plan.scenario, failures, measure)
                 if rate_or_none is None:
                     cells.pop(key, None)
                 else:
@@ -107,8 +107,8 @@ def run_roads(
 
 
 def _in_turn(candidates: Sequence[Candidate], plan: Plan, number: int) -> list[Candidate]:
-    taking_part = [one for one in candidates if plan.road in one.roads and plan.count(one)]
-    # Who comes first changes with the round, so that nobody always follows the same neighbour.
+    taking_part = [one for one in candidates if plan.scenario in one.scenarios and plan.count(one)]
+    # Rotate the order: no candidate always follows the same one.
     moved = number % max(1, len(taking_part))
     return taking_part[moved:] + taking_part[:moved]
 
@@ -122,9 +122,9 @@ def _disk_rates(place: Path, scale: float) -> Iterator[tuple[str, float]]:
 
 def _measure(candidate: Candidate, plan: Plan, fresh: Fresh, scale: float) -> float:
     count = scaled(plan.count(candidate), scale)
-    with fresh() as ground:
-        session = candidate.open(ground)
+    with fresh() as location:
+        session = candidate.open(location)
         try:
-            return count / session.measure(plan.road, count)
+            return count / session.measure(plan.scenario, count)
         finally:
             session.close()

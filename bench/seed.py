@@ -1,7 +1,7 @@
-"""Fills a store with millions of rows: a template through the public face, copies of it by SQL.
+"""Fill a store with millions of rows: a template through the public API, copies of it by SQL.
 
-Only the bench speaks SQL outside the stores. It takes the columns from the table itself, so that a change of the
-schema does not break it.
+Only the bench uses SQL outside of storage. It reads the columns from the table, so changes of the schema do not break
+it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ TENANTS = 10_000
 TENANTS_IN_TEMPLATE = 200
 KINDS = tuple(f"kind-{number}" for number in range(20))
 TEMPLATE = 1_000
-"""Ready rows in one template: the smallest size that is measured."""
+"""Ready rows in one template: the smallest measured size."""
 RARE = 50
-"""How many there are of what is rare, at every size: a job can be released a hundred times in a row only."""
+"""The number of rare jobs at every size: a job can be released only a hundred times in a row."""
 FAR_SECONDS = 30 * 24 * 3600.0
 
-# Copies get ids of their own and spread over the tenants; whoever is called "big" or "crowd" stays.
-_MOVED = f"'tenant-' || ((substr(tenant, 8) + :copy * {TENANTS_IN_TEMPLATE}) % {TENANTS})"
-_TENANT = f"case when tenant like 'tenant-%' then {_MOVED} else tenant end"
+# Copies get new ids and are spread over the tenants, except "big" and "crowd".
+_NEXT_TENANT = f"'tenant-' || ((substr(tenant, 8) + :copy * {TENANTS_IN_TEMPLATE}) % {TENANTS})"
+_TENANT = f"case when tenant like 'tenant-%' then {_NEXT_TENANT} else tenant end"
 _CHANGED = {
     "id": "printf('%s-%08x', substr(id, 1, 27), :copy * 1000 + (seq - :first))",
     "tenant": _TENANT,
@@ -34,12 +34,12 @@ _CHANGED = {
 
 
 def unserved() -> list[dict[str, Any]]:
-    """Return the first tenth of the template: jobs of a kind that nobody asks for."""
+    """Return the first tenth of the template: jobs of a kind that no filter selects."""
     return [{"kind": "unserved", "tenant": f"tenant-{number}"} for number in range(100)]
 
 
 def served() -> list[dict[str, Any]]:
-    """Return the rest of the template: what the filters choose from."""
+    """Return the rest of the template, from which the filters select."""
     return [
         *({"kind": KINDS[n % 20], "tenant": _half_big(n), "priority": 5 * (n % 10 == 0)} for n in range(400)),
         *({"kind": "kind-0", "lane": "placed", "affinity": f"model-{n % 10}"} for n in range(150)),
@@ -56,7 +56,7 @@ def _half_big(number: int) -> str:
 
 
 def make_base(path: Path, *, finished: int, future: int) -> None:
-    """Make a store with finished and future jobs and none that is ready."""
+    """Create a store with finished and future jobs and no ready ones."""
     with holdfast.connect(str(path), durability="relaxed") as queue:
         ended, later = enqueue_base(queue, finished=finished, future=future)
     _multiply(path, len(ended), finished, ended)
@@ -64,7 +64,7 @@ def make_base(path: Path, *, finished: int, future: int) -> None:
 
 
 def enqueue_base(queue: holdfast.Queue, *, finished: int, future: int) -> tuple[list[int], list[int]]:
-    """Store the templates of finished and of future jobs, and return their numbers."""
+    """Enqueue the templates of finished and of future jobs, and return their numbers."""
     queue.migrate()
     queue.set_lane("strict", order="strict")
     ended = queue.enqueue_many([{"kind": KINDS[n % 20], "payload": {"n": n}} for n in range(min(finished, TEMPLATE))])
@@ -77,13 +77,13 @@ def enqueue_base(queue: holdfast.Queue, *, finished: int, future: int) -> tuple[
 
 
 def enqueue_rare(queue: holdfast.Queue) -> None:
-    """Store what is rare at every size."""
+    """Enqueue the rare jobs."""
     queue.enqueue_many([{"kind": "rare"} for _ in range(RARE)])
     queue.enqueue_many([{"kind": KINDS[n % 20], "tenant": "small"} for n in range(RARE)])
 
 
 def add_ready(base: Path, path: Path, count: int) -> None:
-    """Make a store from a copy of *base* with *count* ready jobs, the first tenth of which nobody asks for."""
+    """Create a store from a copy of *base* with *count* ready jobs; no filter selects the first tenth."""
     shutil.copy(base, path)
     with holdfast.connect(str(path), durability="relaxed") as queue:
         first = [one.job.seq for one in queue.enqueue_many(unserved())]
@@ -95,9 +95,9 @@ def add_ready(base: Path, path: Path, count: int) -> None:
         enqueue_rare(queue)
 
 
-def _multiply(path: Path, template: int, wanted: int, numbers: Iterable[int]) -> None:
-    """Copy the template's rows until there are *wanted*."""
-    if wanted <= template:
+def _multiply(path: Path, template: int, total: int, numbers: Iterable[int]) -> None:
+    """Copy the template's rows until there are *total*."""
+    if total <= template:
         return
     chosen = sorted(numbers)
     connection = sqlite3.connect(path, isolation_level=None)
@@ -110,7 +110,7 @@ def _multiply(path: Path, template: int, wanted: int, numbers: Iterable[int]) ->
         f"select {values} from holdfast_job where seq between :first and :last order by seq"
     )
     connection.execute("begin immediate")
-    for copy in range(1, wanted // template):
+    for copy in range(1, total // template):
         connection.execute(copying, {"copy": copy, "first": chosen[0], "last": chosen[-1]})
     connection.execute("commit")
     connection.execute("pragma wal_checkpoint(truncate)").fetchall()

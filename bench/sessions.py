@@ -1,7 +1,7 @@
-"""What sessions cost as the store grows, and whether workers that serve many of them hold each other up.
+"""The cost of sessions as the store grows, and whether workers on many sessions delay each other.
 
-Commits do not wait for the disk here. A claimed run is settled and as many batches are enqueued into the same session
-again, so that the store keeps its size while the claims go round its sessions.
+Commits do not wait for the disk. Each claimed turn is settled and the same number of entries is enqueued into the
+session again, which keeps the size of the store constant.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import holdfast
-from bench.claim_cost import Cost, Say
+from bench.claim_cost import Cost, Log
 from bench.postgres.server import Arena
 
-BATCHES_IN_SESSION = 10
+ENTRIES_IN_SESSION = 10
 TENANTS = 1_000
 COMMANDS = 10
-"""Sessions led by a command, at every size."""
+"""Sessions with a command first, at every size."""
 _BULK = 10_000
 _RUN = 8
 _LONG = "long"
 
 
 class Way(NamedTuple):
-    """One way of asking for sessions' work."""
+    """One set of options for claiming sessions."""
 
     name: str
-    words: dict[str, Any]
+    options: dict[str, Any]
     session: str | None = None
     finds: bool = True
 
@@ -50,7 +50,7 @@ ENQUEUED = "enqueueing one entry"
 
 
 class WorkerProcesses(NamedTuple):
-    """Turns for each second that one worker served, and a crew of them, where each turn takes its time."""
+    """Turns per second of one worker and of several, with a fixed duration of each turn."""
 
     workers: int
     sessions: int
@@ -60,7 +60,7 @@ class WorkerProcesses(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of what so many workers could serve if none of them ever waited for another."""
+        """The share of the ideal rate, at which no worker waits for another."""
         return self.crew / (self.one * self.workers)
 
 
@@ -68,65 +68,65 @@ class WorkerProcesses(NamedTuple):
 
 
 def fill(queue: holdfast.Queue, size: int) -> None:
-    """Store *size* batches in a tenth as many sessions, as many again as a tenth of them in one."""
-    batches = _batches(size)
+    """Enqueue *size* entries: a tenth of them in one session, the others in sessions of equal length."""
+    batches = _entries(size)
     while bulk := [batch for batch, _ in zip(batches, range(_BULK), strict=False)]:
         queue.enqueue_many(bulk)
 
 
-def _batches(size: int) -> Iterator[dict[str, Any]]:
+def _entries(size: int) -> Iterator[dict[str, Any]]:
     long = size // 10
-    sessions = (size - long) // BATCHES_IN_SESSION
-    for number in range(sessions * BATCHES_IN_SESSION):
-        yield _batch(number % sessions)
+    sessions = (size - long) // ENTRIES_IN_SESSION
+    for number in range(sessions * ENTRIES_IN_SESSION):
+        yield _entry(number % sessions)
     for _ in range(long):
         yield {"kind": "chat.message", "session": _LONG, "lane": "long", "slot": "join", "payload": {"text": "hello"}}
 
 
-def _batch(session: int) -> dict[str, Any]:
-    words = {"kind": "chat.message", "session": f"chat-{session}", "payload": {"text": "hello"}}
+def _entry(session: int) -> dict[str, Any]:
+    options = {"kind": "chat.message", "session": f"chat-{session}", "payload": {"text": "hello"}}
     if session % 2:
-        return {**words, "lane": "fair", "tenant": f"tenant-{session // 2 % TENANTS}", "slot": "join"}
+        return {**options, "lane": "fair", "tenant": f"tenant-{session // 2 % TENANTS}", "slot": "join"}
     if session < 2 * COMMANDS:
-        return {**words, "lane": "chat", "work_class": "command"}
-    return {**words, "lane": "chat", "slot": "join"}
+        return {**options, "lane": "chat", "work_class": "command"}
+    return {**options, "lane": "chat", "slot": "join"}
 
 
 # --- claims as the store grows -------------------------------------------------------------------------------------
 
 
-def run_on_files(place: Path, *, sizes: Sequence[int], rounds: int, claims: int, say: Say) -> list[Cost]:
-    """Measure every way on a file of every size."""
+def run_on_files(place: Path, *, sizes: Sequence[int], rounds: int, claims: int, log: Log) -> list[Cost]:
+    """Measure all options on a file of every size."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         queues = {
             size: holdfast.connect(str(Path(folder) / f"sessions-{size}.db"), durability="relaxed") for size in sizes
         }
-        return _measure(queues, rounds, claims, say)
+        return _measure(queues, rounds, claims, log)
 
 
-def run_on_server(arena: Arena, *, sizes: Sequence[int], rounds: int, claims: int, say: Say) -> list[Cost]:
-    """Measure every way on a database of every size."""
+def run_on_server(arena: Arena, *, sizes: Sequence[int], rounds: int, claims: int, log: Log) -> list[Cost]:
+    """Measure all options on a database of every size."""
     names = {size: arena.make() for size in sizes}
     try:
         for name in names.values():
-            arena.ask(f"alter database {name} set synchronous_commit = off")
+            arena.execute(f"alter database {name} set synchronous_commit = off")
         queues = {size: holdfast.connect(arena.url(name)) for size, name in names.items()}
-        return _measure(queues, rounds, claims, say)
+        return _measure(queues, rounds, claims, log)
     finally:
         for name in names.values():
             arena.drop(name)
 
 
-def _measure(queues: dict[int, holdfast.Queue], rounds: int, claims: int, say: Say) -> list[Cost]:
+def _measure(queues: dict[int, holdfast.Queue], rounds: int, claims: int, log: Log) -> list[Cost]:
     try:
         for size, queue in queues.items():
-            say(f"sessions: {size:,} batches")
+            log(f"sessions: {size:,} batches")
             fill(queue, size)
         taken: dict[str, dict[int, list[float]]] = {}
         for number in range(rounds):
-            say(f"sessions: round {number + 1} of {rounds}")
+            log(f"sessions: round {number + 1} of {rounds}")
             for way in WAYS:
-                # The sizes take turns claim by claim, so that a noisy moment hits them all.
+                # Alternate the sizes after each claim, so noise affects all of them.
                 for _ in range(claims):
                     for size, queue in queues.items():
                         for name, seconds in _serve(queue, way).items():
@@ -138,31 +138,31 @@ def _measure(queues: dict[int, holdfast.Queue], rounds: int, claims: int, say: S
 
 
 def _serve(queue: holdfast.Queue, way: Way) -> dict[str, float]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     if way.session is None:
-        claim = queue.claim_any_session(limit=_RUN, **way.words)
+        claim = queue.claim_any_session(limit=_RUN, **way.options)
     else:
-        claim = queue.claim_session(way.session, limit=_RUN, **way.words)
-    took = {way.name: time.perf_counter() - begun}
+        claim = queue.claim_session(way.session, limit=_RUN, **way.options)
+    took = {way.name: time.perf_counter() - started}
     if way.finds != (claim is not None):
         raise RuntimeError(f"{way.name}: {claim} was claimed")
     if claim is None:
         return took
-    begun = time.perf_counter()
+    started = time.perf_counter()
     queue.settle(claim, holdfast.Done())
     if len(claim.entries) == _RUN:
-        took[SETTLED] = time.perf_counter() - begun
+        took[SETTLED] = time.perf_counter() - started
     for job in claim.entries:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         _enqueue_again(queue, job)
-        took[ENQUEUED] = time.perf_counter() - begun
+        took[ENQUEUED] = time.perf_counter() - started
     return took
 
 
 def _enqueue_again(queue: holdfast.Queue, job: holdfast.Job) -> None:
     batch = job.entry
     if batch is None:
-        raise RuntimeError("a job that is no batch was claimed")
+        raise RuntimeError("a job without a session was claimed")
     queue.enqueue(
         job.kind,
         job.payload,
@@ -174,21 +174,21 @@ def _enqueue_again(queue: holdfast.Queue, job: holdfast.Job) -> None:
     )
 
 
-# --- a crew --------------------------------------------------------------------------------------------------------
+# --- several workers -----------------------------------------------------------------------------------------------
 
 
-def run_crew_on_server(arena: Arena, *, turns: int) -> WorkerProcesses:
-    """Let one worker and then eight serve 64 sessions, each turn of which takes 50 milliseconds."""
+def run_workers_on_server(arena: Arena, *, turns: int) -> WorkerProcesses:
+    """Run one worker, then eight, on 64 sessions whose turns take 50 milliseconds each."""
     name = arena.make()
     try:
-        arena.ask(f"alter database {name} set synchronous_commit = off")
+        arena.execute(f"alter database {name} set synchronous_commit = off")
         return _crew(lambda: holdfast.connect(arena.url(name)), turns)
     finally:
         arena.drop(name)
 
 
-def run_crew_on_file(place: Path, *, turns: int) -> WorkerProcesses:
-    """Let one worker and then eight serve 64 sessions of one file, each turn of which takes 50 milliseconds."""
+def run_workers_on_file(place: Path, *, turns: int) -> WorkerProcesses:
+    """Run one worker, then eight, on 64 sessions of one file whose turns take 50 milliseconds each."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         path = str(Path(folder) / "crew.db")
         return _crew(lambda: holdfast.connect(path, durability="relaxed"), turns)
@@ -206,9 +206,9 @@ def _crew(connect: Any, turns: int) -> WorkerProcesses:
 
 
 def _served_by(queues: Sequence[holdfast.Queue], sessions: int, turns: int, turn_seconds: float) -> float:
-    """Return how many turns a second these workers serve, until nothing is left."""
-    words = {"kind": "chat.message", "payload": {"text": "hello"}}
-    queues[0].enqueue_many([{**words, "session": f"crew-{n % sessions}"} for n in range(sessions * turns)])
+    """Return the turns per second of these workers, until no entry is left."""
+    options = {"kind": "chat.message", "payload": {"text": "hello"}}
+    queues[0].enqueue_many([{**options, "session": f"crew-{n % sessions}"} for n in range(sessions * turns)])
 
     def serve(queue: holdfast.Queue, worker: str) -> None:
         while claim := queue.claim_any_session(worker=worker, limit=1):
@@ -216,7 +216,7 @@ def _served_by(queues: Sequence[holdfast.Queue], sessions: int, turns: int, turn
             queue.settle(claim, holdfast.Done())
 
     threads = [threading.Thread(target=serve, args=(queue, f"w{n}")) for n, queue in enumerate(queues)]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -224,4 +224,4 @@ def _served_by(queues: Sequence[holdfast.Queue], sessions: int, turns: int, turn
     left = queues[0].counts().get("ready", 0)
     if left:
         raise RuntimeError(f"{left} batches were left")
-    return sessions * turns / (time.perf_counter() - begun)
+    return sessions * turns / (time.perf_counter() - started)

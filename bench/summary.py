@@ -29,9 +29,9 @@ def two_digits(value: float) -> str:
     return f"{float(f'{value:.2g}'):,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _rate(stored: Mapping[str, Any], road: str, what: str, meaning: str) -> Iterator[Row]:
-    for cell in stored["roads"]:
-        if (cell["road"], cell["candidate"], cell["durability"]) == (road, "holdfast", "full"):
+def _rate(stored: Mapping[str, Any], scenario: str, what: str, meaning: str) -> Iterator[Row]:
+    for cell in stored["scenarios"]:
+        if (cell["scenario"], cell["candidate"], cell["durability"]) == (scenario, "holdfast", "full"):
             yield what, f"{two_digits(median(cell['jobs_per_second']))} jobs/s", meaning
 
 

@@ -1,4 +1,4 @@
-"""What Holdfast set out to reach, and what a run says of it. A miss is shown as a miss."""
+"""Performance targets and whether a run meets them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bench.results import Results, ratio
 MEMORY_MEGABYTES_MAX = 128
 CLAIM_GROWTH_MAX = 1.5
 PINNED_GROWTH_MAX = 1.3
-CREW_SHARE_MIN = 0.8
+WORKERS_SHARE_MIN = 0.8
 WORKER_LEAST = 0.7
 SLEEPING_LEAST = 0.8
 IDLE_MOST = 0.01
 
 
 class Verdict(NamedTuple):
-    """One target: what was wanted, what was found, and whether that is enough."""
+    """One target, the measured value, and whether it is met."""
 
     path: str
     wanted: str
@@ -28,11 +28,11 @@ class Verdict(NamedTuple):
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Return every target of the engine with what this run found."""
+    """Return every target of the engine with the measured value."""
     if results.engine == "postgres":
-        own = [*_postgres_roads(results), *_postgres_pickup(results), *_claims(results), *_pinned(results)]
+        own = [*_postgres_scenarios(results), *_postgres_pickup(results), *_claims(results), *_pinned(results)]
     else:
-        own = [*_roads(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
+        own = [*_scenarios(results), *_threads(results), *_pickup(results), *_claims(results), *_memory(results)]
     return [*own, *_worker(results), *_isolation(results), *_sessions(results)]
 
 
@@ -40,13 +40,15 @@ def _at_least(path: str, against: str, least: float, found: float | None) -> Ver
     return Verdict(path, f"at least {least:g}x {against}", found, None if found is None else found >= least)
 
 
-def _beside(results: Results, path: str, road: str, peer: str, durability: Durability, *, least: float) -> Verdict:
-    found = ratio(results.cell(road, "holdfast", durability), results.cell(road, peer, durability))
+def _beside(
+    results: Results, path: str, scenario: str, peer: str, durability: Durability, *, least: float
+) -> Verdict:
+    found = ratio(results.cell(scenario, "holdfast", durability), results.cell(scenario, peer, durability))
     against = peer if results.engine == "postgres" else f"{peer} ({durability})"
     return _at_least(path, against, least, found)
 
 
-def _roads(results: Results) -> Iterator[Verdict]:
+def _scenarios(results: Results) -> Iterator[Verdict]:
     for peer in ("huey", "plainjob"):
         yield _beside(results, "drain, FULL", "drain", peer, "full", least=20)
     yield _beside(results, "drain, NORMAL", "drain", "plainjob", "relaxed", least=8)
@@ -100,7 +102,7 @@ def _sessions(results: Results) -> Iterator[Verdict]:
         yield Verdict(path, "at most 1.5x that at 1,000", growth[worst], growth[worst] <= CLAIM_GROWTH_MAX)
     if results.crew is not None:
         path = f"{results.crew.workers} workers on {results.crew.sessions} sessions"
-        yield _at_least(path, f"{results.crew.workers} times one worker", CREW_SHARE_MIN, results.crew.share)
+        yield _at_least(path, f"{results.crew.workers} times one worker", WORKERS_SHARE_MIN, results.crew.share)
 
 
 def _memory(results: Results) -> Iterator[Verdict]:
@@ -131,7 +133,7 @@ def _isolation(results: Results) -> Iterator[Verdict]:
 # --- PostgreSQL ----------------------------------------------------------------------------------------------------
 
 
-def _postgres_roads(results: Results) -> Iterator[Verdict]:
+def _postgres_scenarios(results: Results) -> Iterator[Verdict]:
     for peer, least in (("graphile-worker", 1.5), ("pgqueuer", 3.0), ("awa-pg", 5.0)):
         yield _beside(results, "drain", "drain", peer, "full", least=least)
     yield _beside(results, "bulk enqueue", "bulk", "pgqueuer", "full", least=1.6)

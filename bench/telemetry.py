@@ -1,7 +1,7 @@
-"""What telemetry costs: the same drain unwatched, measured, and traced, and an enqueue of one job.
+"""The cost of telemetry: the same drain without telemetry, with metrics and with traces, and an enqueue of one job.
 
-`python -m bench.telemetry` prints the processor's time, which others on the machine change less than the clock's.
-Spans are made and dropped, so that no exporter is measured.
+`python -m bench.telemetry` prints processor time, which depends less on other processes than wall time. Spans are
+dropped, so no exporter is measured.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from holdfast.worker.watched_attempts import WorkerMetrics
 
 JOBS = 10_000
 SINGLE = 500
-_FILLED_AT_ONCE = 5_000
+_FILL_BATCH = 5_000
 
 
-def _unwatched(_queue: holdfast.Queue) -> WorkerMetrics | None:
+def _without_telemetry(_queue: holdfast.Queue) -> WorkerMetrics | None:
     return None
 
 
@@ -46,7 +46,7 @@ def _traced(queue: holdfast.Queue) -> WorkerMetrics | None:
 
 
 WAYS: dict[str, Callable[[holdfast.Queue], WorkerMetrics | None]] = {
-    "unwatched": _unwatched,
+    "unwatched": _without_telemetry,
     "measured": _measured,
     "sampled out": _sampled_out,
     "traced": _traced,
@@ -54,7 +54,7 @@ WAYS: dict[str, Callable[[holdfast.Queue], WorkerMetrics | None]] = {
 
 
 def run_telemetry(place: Path, *, rounds: int, jobs: int = JOBS) -> dict[str, tuple[float, float]]:
-    """Return the processor's seconds for a job drained and for one enqueued, by way, of the least disturbed round."""
+    """Return the processor seconds per drained and per enqueued job of the fastest round, by configuration."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
     for _ in range(rounds):
         for name, watch in WAYS.items():
@@ -69,33 +69,33 @@ def _measure(watch: Callable[[holdfast.Queue], WorkerMetrics | None], folder: Pa
     session = HoldfastSession("relaxed", folder)
     try:
         metrics = watch(session.queue)
-        begun = time.process_time()
+        started = time.process_time()
         for _ in range(SINGLE):
             session.queue.enqueue("mail", {}, lane="single")
-        single = (time.process_time() - begun) / SINGLE
-        for first in range(0, jobs, _FILLED_AT_ONCE):
-            session.enqueue_bulk(first, min(_FILLED_AT_ONCE, jobs - first))
-        begun = time.process_time()
+        single = (time.process_time() - started) / SINGLE
+        for first in range(0, jobs, _FILL_BATCH):
+            session.enqueue_bulk(first, min(_FILL_BATCH, jobs - first))
+        started = time.process_time()
         drain_seconds(session.queue, "blocking", jobs, metrics)
-        return (time.process_time() - begun) / jobs, single
+        return (time.process_time() - started) / jobs, single
     finally:
         session.close()
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.telemetry", description="Measure what telemetry costs.")
+    parser = argparse.ArgumentParser(prog="python -m bench.telemetry", description="Measure the cost of telemetry.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=JOBS)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        found = run_telemetry(Path(folder), rounds=asked.rounds, jobs=asked.jobs)
-    for place, what in enumerate(("drained", "enqueued")):
-        plain = found["unwatched"][place]
+        found = run_telemetry(Path(folder), rounds=options.rounds, jobs=options.jobs)
+    for index, what in enumerate(("drained", "enqueued")):
+        plain = found["unwatched"][index]
         for name, both in found.items():
-            more = both[place] - plain
-            console.print(f"{what:>9}, {name:>11}: {both[place] * 1e6:6.1f} µs a job, {more * 1e6:+6.1f}")
+            more = both[index] - plain
+            console.print(f"{what:>9}, {name:>11}: {both[index] * 1e6:6.1f} µs a job, {more * 1e6:+6.1f}")
 
 
 if __name__ == "__main__":

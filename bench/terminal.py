@@ -1,4 +1,4 @@
-"""Shows a run on the terminal."""
+"""Print the results of a run on the terminal."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def show(results: Results, console: Console) -> None:
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place == 0 else "right")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
     return table
 
 
@@ -53,11 +53,11 @@ def _settings(results: Results) -> Table:
 
 def _rates(results: Results) -> Table:
     table = _table("Jobs per second (medians)", "scenario", "candidate", "mode", "jobs/s", "spread", "ratio")
-    for cell in sorted(results.cells, key=lambda cell: (cell.road, cell.durability, -cell.rate)):
-        times = ratio(results.cell(cell.road, "holdfast", cell.durability), cell)
+    for cell in sorted(results.cells, key=lambda cell: (cell.scenario, cell.durability, -cell.rate)):
+        times = ratio(results.cell(cell.scenario, "holdfast", cell.durability), cell)
         spread = f"{min(cell.rates):,.0f} to {max(cell.rates):,.0f}"
         beside = "" if times is None or cell.candidate == "holdfast" else f"{times:.2f}x"
-        table.add_row(cell.road, cell.candidate, cell.durability, f"{cell.rate:,.0f}", spread, beside)
+        table.add_row(cell.scenario, cell.candidate, cell.durability, f"{cell.rate:,.0f}", spread, beside)
     return table
 
 

@@ -1,9 +1,8 @@
-"""What a worker adds to the engine: a part of the bench, and `python -m bench.worker` for a look at it alone.
+"""The overhead of a worker over the engine: a part of the bench, also as `python -m bench.worker`.
 
-No-op handlers are drained by one worker in one process, blocking and awaited, beside the raw engine on stores of
-their own, one after the other in each round. Short awaited handlers are held against three bounds: what the slots
-could hold if nothing took any time, what the engine can settle at all, and what engine and event loop leave on one
-core. An idle worker is watched.
+One worker process drains sync and async no-op handlers; the engine alone drains the same number of jobs in the same
+round. Short async handlers are compared with three bounds: the slots without any overhead, the engine's rate, and
+engine plus event loop on one core. The processor time of an idle worker is measured too.
 """
 
 from __future__ import annotations
@@ -33,41 +32,41 @@ from holdfast.worker.worker import Worker
 JOBS = 10_000
 SLEEP_SECONDS = 0.001
 SLEEPERS = 100
-_FILLED_AT_ONCE = 5_000
+_FILL_BATCH = 5_000
 
 
 class WorkerFigures(NamedTuple):
-    """What was found."""
+    """The results."""
 
     raw: float
-    """Jobs per second of settles fused with claims, in a plain loop."""
+    """Jobs per second of `settle_and_claim` in a plain loop."""
     blocking: float
     awaited: float
     sleeping: float
     """Jobs per second of handlers that sleep a millisecond, in a hundred slots."""
     idle_share: float
-    """Of one core, used by a worker without work."""
+    """The share of one core that an idle worker uses."""
 
     sleeping_bare: float
-    """The same sleeps in as many tasks of a bare event loop, without a queue."""
+    """The same sleeps in the same number of asyncio tasks, without a queue."""
 
     @property
     def slots_bound(self) -> float:
-        """How many sleeping handlers the slots could hold per second if neither store nor loop took any time."""
+        """Sleeping handlers per second if neither store nor event loop took any time."""
         return SLEEPERS / SLEEP_SECONDS
 
     @property
     def engine_bound(self) -> float:
-        """How many could be settled at all: what the slots could hold, but no more than the raw engine drains."""
+        """The bound of the slots, but at most the rate of the engine."""
         return min(self.slots_bound, self.raw)
 
     @property
     def core_bound(self) -> float:
-        """How many could run if the worker itself took no time: one core does the engine's work and the loop's."""
+        """The rate if the worker took no time: one core runs the engine and the event loop."""
         return 1 / (1 / self.raw + 1 / self.sleeping_bare)
 
     def compared(self) -> list[tuple[str, float, str, float]]:
-        """Return each rate with what it is held against: handlers, rate, bound, rate of the bound."""
+        """Return each rate with its bound: handlers, rate, name of the bound, rate of the bound."""
         sleeping = f"sleep {SLEEP_SECONDS * 1000:g} ms, {SLEEPERS} slots"
         return [
             ("sync, no-op", self.blocking, "the raw engine", self.raw),
@@ -79,11 +78,11 @@ class WorkerFigures(NamedTuple):
 
 
 Fresh: TypeAlias = Callable[[], AbstractContextManager[HoldfastSession]]
-"""Gives a session on a fresh store."""
+"""Returns a session on a new store."""
 
 
 def run_worker(fresh: Fresh, *, rounds: int, jobs: int = JOBS, idle_seconds: float = 5.0) -> WorkerFigures:
-    """Measure everything, the raw engine and the worker in turn."""
+    """Measure all figures, the engine and the worker alternating."""
     rates: dict[str, list[float]] = {name: [] for name in ("raw", "blocking", "awaited", "sleeping")}
     bare: list[float] = []
     for _ in range(rounds):
@@ -98,7 +97,7 @@ def run_worker(fresh: Fresh, *, rounds: int, jobs: int = JOBS, idle_seconds: flo
 
 
 def on_files(place: Path) -> Fresh:
-    """Return what gives sessions on fresh SQLite files under *place*."""
+    """Return a function that opens sessions on new SQLite files under *place*."""
 
     @contextmanager
     def fresh() -> Iterator[HoldfastSession]:
@@ -119,27 +118,27 @@ async def _bare_seconds(jobs: int) -> float:
         for _ in left:
             await asyncio.sleep(SLEEP_SECONDS)
 
-    begun = time.monotonic()
+    started = time.monotonic()
     await asyncio.gather(*(slot() for _ in range(SLEEPERS)))
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def _measure(name: str, session: HoldfastSession, jobs: int) -> float:
     _fill(session, jobs)
     if name == "raw":
-        begun = time.monotonic()
+        started = time.monotonic()
         session.drain(BATCH)
-        return jobs / (time.monotonic() - begun)
+        return jobs / (time.monotonic() - started)
     return jobs / drain_seconds(session.queue, name, jobs)
 
 
 def _fill(session: HoldfastSession, jobs: int) -> None:
-    for first in range(0, jobs, _FILLED_AT_ONCE):
-        session.enqueue_bulk(first, min(_FILLED_AT_ONCE, jobs - first))
+    for first in range(0, jobs, _FILL_BATCH):
+        session.enqueue_bulk(first, min(_FILL_BATCH, jobs - first))
 
 
 def drain_seconds(queue: holdfast.Queue, name: str, jobs: int, metrics: WorkerMetrics | None = None) -> float:
-    """Return how long a worker takes for all jobs of *queue*, from the start of its first claim."""
+    """Return the time in which a worker drains *queue*, from its first claim."""
     left = [jobs]
     ended = threading.Event()
     counted = threading.Lock()
@@ -153,12 +152,12 @@ def drain_seconds(queue: holdfast.Queue, name: str, jobs: int, metrics: WorkerMe
     _declare(queue, name, count)
     worker = Worker(queue, concurrency=SLEEPERS if name == "sleeping" else 8, metrics=metrics)
     thread = threading.Thread(target=worker.run)
-    begun = time.monotonic()
+    started = time.monotonic()
     thread.start()
     ended.wait()
     while worker.status().ended.get("done", 0) < jobs:
         time.sleep(0.0005)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     worker.stop()
     thread.join()
     return seconds
@@ -179,23 +178,23 @@ def _declare(queue: holdfast.Queue, name: str, count: Callable[[], None]) -> Non
 
 
 def idle_share(queue: holdfast.Queue, seconds: float) -> float:
-    """Return the share of one core that a worker without work uses."""
+    """Return the share of one core that an idle worker uses."""
     _declare(queue, "awaited", lambda: None)
     worker = Worker(queue)
     thread = threading.Thread(target=worker.run)
     thread.start()
     while not queue.workers():
         time.sleep(0.01)
-    begun, used = time.monotonic(), time.process_time()
+    started, used = time.monotonic(), time.process_time()
     time.sleep(seconds)
-    share = (time.process_time() - used) / (time.monotonic() - begun)
+    share = (time.process_time() - used) / (time.monotonic() - started)
     worker.stop()
     thread.join()
     return share
 
 
 def show_profile(name: str, jobs: int) -> None:
-    """Say where the loop's thread spends its time on short handlers."""
+    """Print a profile of the event loop's thread with short handlers."""
     with tempfile.TemporaryDirectory() as folder:
         session = HoldfastSession("full", Path(folder))
         _fill(session, jobs)
@@ -219,14 +218,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.worker", description="Measure what a worker adds.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=JOBS)
-    parser.add_argument("--folder", type=Path, help="where to put the files that are measured")
-    parser.add_argument("--profile", choices=["blocking", "awaited"], help="only say where the time goes")
-    asked = parser.parse_args()
-    if asked.profile:
-        show_profile(asked.profile, asked.jobs)
+    parser.add_argument("--folder", type=Path, help="directory for the measured files")
+    parser.add_argument("--profile", choices=["blocking", "awaited"], help="only log where the time goes")
+    options = parser.parse_args()
+    if options.profile:
+        show_profile(options.profile, options.jobs)
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.folder) as folder:
-        found = run_worker(on_files(Path(folder)), rounds=asked.rounds, jobs=asked.jobs)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.folder) as folder:
+        found = run_worker(on_files(Path(folder)), rounds=options.rounds, jobs=options.jobs)
     _show(found, Console(highlight=False))
 
 

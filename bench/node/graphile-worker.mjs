@@ -73,7 +73,7 @@ async function drain(count) {
   return took;
 }
 
-const roads = {
+const scenarios = {
   warm: drain,
   single: async (count) => {
     const begun = process.hrtime.bigint();
@@ -115,9 +115,9 @@ async function receive(count) {
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const { road, count } = JSON.parse(line);
-  if (road === "receive") console.log(JSON.stringify({ taken: await receive(count) }));
-  else console.log(JSON.stringify({ seconds: await roads[road](count) }));
+  const { scenario, count } = JSON.parse(line);
+  if (scenario === "receive") console.log(JSON.stringify({ taken: await receive(count) }));
+  else console.log(JSON.stringify({ seconds: await scenarios[scenario](count) }));
 }
 await watcher.end();
 await utils.release();

@@ -55,7 +55,7 @@ async function drain(count) {
   return took;
 }
 
-const roads = {
+const scenarios = {
   // Answer after opening: if two processes open the file at the same time, one may find it locked.
   warm: () => 0,
   single: (count) => {
@@ -91,9 +91,9 @@ function send() {
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const { road, count } = JSON.parse(line);
-  if (road === "receive") console.log(JSON.stringify({ taken: await receive(count) }));
-  else if (road === "send") console.log(JSON.stringify({ seconds: send() }));
-  else console.log(JSON.stringify({ seconds: await roads[road](count) }));
+  const { scenario, count } = JSON.parse(line);
+  if (scenario === "receive") console.log(JSON.stringify({ taken: await receive(count) }));
+  else if (scenario === "send") console.log(JSON.stringify({ seconds: send() }));
+  else console.log(JSON.stringify({ seconds: await scenarios[scenario](count) }));
 }
 queue.close();

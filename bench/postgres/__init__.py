@@ -1,1 +1,1 @@
-"""The half of the bench that measures on PostgreSQL: one server of its own, a fresh database for each measurement."""
+"""The PostgreSQL part of the bench: a temporary server, and a new database for each measurement."""

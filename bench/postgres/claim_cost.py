@@ -1,7 +1,6 @@
-"""What a claim costs on PostgreSQL: as the store grows, and while somebody pins a snapshot.
+"""The cost of a claim on PostgreSQL as the store grows, and while a transaction pins a snapshot.
 
-Commits do not wait for the disk here, so that no sync enters the figure; each claim is released again outside the
-timing.
+Commits do not wait for the disk, which excludes syncs; each claim is released outside the timing.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import psycopg
 
 import holdfast
 from bench.candidates import BATCH, BULK, payload
-from bench.claim_cost import Cost, Say, measure_claims
+from bench.claim_cost import Cost, Log, measure_claims
 from bench.postgres import seed
 from bench.postgres.server import Arena
 from bench.seed import KINDS
 
 _LEFT_FOR_CLAIMS = 5_000
-"""Ready jobs that stay behind those that are drained, so that both measurements have something to claim."""
+"""Ready jobs behind the drained ones, which both measurements claim."""
 
 
 class Pinned(NamedTuple):
-    """The median seconds of one claim before a snapshot was pinned, and after so many jobs were drained under it."""
+    """The median seconds of one claim before a snapshot was pinned, and after *jobs* were drained under it."""
 
     jobs: int
     before: float
@@ -33,25 +32,25 @@ class Pinned(NamedTuple):
 
 
 def run_claim_cost(
-    arena: Arena, *, sizes: Sequence[int], beside: int, rounds: int, claims: int, say: Say
+    arena: Arena, *, sizes: Sequence[int], beside: int, rounds: int, claims: int, log: Log
 ) -> list[Cost]:
-    """Measure every filter on every size, beside so many finished and so many future jobs."""
+    """Measure every filter on every size, with *beside* finished and *beside* future jobs in each store."""
     base = arena.make()
     made = [base]
     try:
-        say(f"claim cost: {beside:,} finished and {beside:,} future jobs")
+        log(f"claim cost: {beside:,} finished and {beside:,} future jobs")
         seed.fill_base(arena.url(base), finished=beside, future=beside)
         stores = {}
         for size in sizes:
-            say(f"claim cost: {size:,} ready jobs")
+            log(f"claim cost: {size:,} ready jobs")
             made.append(arena.make(base))
             stores[size] = made[-1]
             seed.fill_ready(arena.url(made[-1]), size)
             _without_sync(arena, made[-1])
-        arena.ask("checkpoint")
+        arena.execute("checkpoint")
         queues = {size: holdfast.connect(arena.url(name)) for size, name in stores.items()}
         try:
-            return measure_claims(queues, rounds, claims, say)
+            return measure_claims(queues, rounds, claims, log)
         finally:
             for queue in queues.values():
                 queue.close()
@@ -61,14 +60,14 @@ def run_claim_cost(
 
 
 def run_pinned(arena: Arena, *, jobs: int, claims: int) -> Pinned:
-    """Claim, then drain *jobs* while another transaction keeps its snapshot, then claim again."""
+    """Claim, drain *jobs* while another transaction keeps its snapshot, and claim again."""
     name = arena.make()
     _without_sync(arena, name)
     try:
         with holdfast.connect(arena.url(name)) as queue:
             queue.migrate()
             _enqueue(queue, jobs + max(_LEFT_FOR_CLAIMS, 2 * claims))
-            arena.ask("vacuum analyze", name)
+            arena.execute("vacuum analyze", name)
             before = _claim_seconds(queue, claims)
             with psycopg.connect(arena.url(name)) as pinning:
                 pinning.execute(b"set transaction isolation level repeatable read")
@@ -81,7 +80,7 @@ def run_pinned(arena: Arena, *, jobs: int, claims: int) -> Pinned:
 
 
 def _without_sync(arena: Arena, name: str) -> None:
-    arena.ask(f"alter database {name} set synchronous_commit = off")
+    arena.execute(f"alter database {name} set synchronous_commit = off")
 
 
 def _enqueue(queue: holdfast.Queue, count: int) -> None:
@@ -101,9 +100,9 @@ def _drain(queue: holdfast.Queue, jobs: int) -> None:
 def _claim_seconds(queue: holdfast.Queue, claims: int) -> float:
     taken = []
     for _ in range(claims):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         claimed = queue.claim_many(kinds=KINDS, limit=1)
-        taken.append(time.perf_counter() - begun)
+        taken.append(time.perf_counter() - started)
         if not claimed:
             raise RuntimeError("there was nothing to claim")
         queue.settle_many([(claim, holdfast.Released()) for claim in claimed])

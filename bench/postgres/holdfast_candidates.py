@@ -1,4 +1,4 @@
-"""Holdfast on PostgreSQL as a candidate, through its public face; also by several worker processes at once."""
+"""Holdfast on PostgreSQL as a candidate, through its public API; also with several worker processes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import holdfast
-from bench.candidates import BATCH, Candidate, CandidateFailedError, Road
+from bench.candidates import BATCH, Candidate, CandidateFailedError, Scenario
 from bench.holdfast_candidates import HoldfastSession
 from bench.postgres.drivers.protocol import WARM_JOBS
 from bench.postgres.server import Arena
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ROADS: frozenset[Road] = frozenset({"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8"})
+_SCENARIOS: frozenset[Scenario] = frozenset(
+    {"single", "threads-8", "threads-32", "bulk", "drain", "workers-4", "workers-8"}
+)
 
 
 class PostgresSession(HoldfastSession):
-    """The same calls as on SQLite; warm, as the peers are."""
+    """The same calls as on SQLite; warmed up like the peers."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -31,61 +33,61 @@ class PostgresSession(HoldfastSession):
         self.fill(WARM_JOBS)
         self.drain(BATCH)
 
-    def measure(self, road: Road, count: int) -> float:
-        """Return the seconds that *count* jobs took on *road*."""
-        match road:
+    def measure(self, scenario: Scenario, count: int) -> float:
+        """Return the seconds for *count* jobs of *scenario*."""
+        match scenario:
             case "workers-4":
                 return self._drain_by_processes(count, 4)
             case "workers-8":
                 return self._drain_by_processes(count, 8)
             case _:
-                return super().measure(road, count)
+                return super().measure(scenario, count)
 
     def _drain_by_processes(self, count: int, processes: int) -> float:
-        """Time from the word to begin until the last process has settled its last job."""
+        """Measure from the start signal until the last process has settled its last job."""
         self.fill(count)
         command = [sys.executable, "-m", "bench.postgres.holdfast_candidates", self._url]
         with ExitStack() as ends:
             crew = [ends.enter_context(_start(command)) for _ in range(processes)]
             for worker in crew:
                 _line(worker)
-            begun = time.monotonic()
+            started = time.monotonic()
             for worker in crew:
-                _let_begin(worker)
+                _start_draining(worker)
             told = [json.loads(_line(worker)) for worker in crew]
         handled = sum(one["handled"] for one in told)
         if handled != count:
             raise CandidateFailedError(f"{processes} processes handled {handled} of {count} jobs")
-        return float(max(one["last"] for one in told)) - begun
+        return float(max(one["last"] for one in told)) - started
 
 
 def _start(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT)  # noqa: S603
 
 
-def _let_begin(worker: subprocess.Popen[str]) -> None:
-    assert worker.stdin is not None  # noqa: S101  # it was asked for
+def _start_draining(worker: subprocess.Popen[str]) -> None:
+    assert worker.stdin is not None  # noqa: S101  # it was options for
     worker.stdin.write("begin\n")
     worker.stdin.close()
 
 
 def _line(worker: subprocess.Popen[str]) -> str:
-    assert worker.stdout is not None  # noqa: S101  # it was asked for
+    assert worker.stdout is not None  # noqa: S101  # it was options for
     line = worker.stdout.readline()
     if not line:
-        raise CandidateFailedError("a worker process gave no answer; what it wrote stands above")
+        raise CandidateFailedError("a worker process gave no answer; see its output above")
     return line
 
 
 def main() -> None:
-    """Be one of several workers: wait for the word, drain, tell how much that was and when the last was settled."""
+    """Run one of several workers: wait for the start signal, drain, print the number of jobs and the end time."""
     queue = holdfast.connect(sys.argv[1])
     queue.claim(kinds=["nothing of this kind"])
     print("ready", flush=True)  # noqa: T201  # the parent waits for this line
     sys.stdin.readline()
     handled, last, idle = 0, time.monotonic(), 0
     done: list[tuple[holdfast.Claim, holdfast.Done]] = []
-    # Others may hold all that was in sight, so that one empty answer is not the end.
+    # Other workers may hold all visible jobs, so one empty claim is not the end.
     while idle < 2:
         settled = len(done)
         claims = queue.settle_and_claim(done, limit=BATCH).claims
@@ -98,7 +100,7 @@ def main() -> None:
 
 
 def on_server(arena: Arena) -> Callable[[], AbstractContextManager[HoldfastSession]]:
-    """Return what gives sessions on fresh databases of the server."""
+    """Return a function that opens sessions on new databases of the server."""
 
     @contextmanager
     def fresh() -> Iterator[HoldfastSession]:
@@ -113,9 +115,9 @@ def on_server(arena: Arena) -> Callable[[], AbstractContextManager[HoldfastSessi
 
 
 def candidates() -> list[Candidate]:
-    """Return Holdfast, or nothing where this build has no store for PostgreSQL."""
+    """Return Holdfast, or an empty list if the PostgreSQL driver is not installed."""
     settings = f"connect(url); settle_and_claim in batches of {BATCH} in a plain loop; psycopg 3"
-    return [Candidate("holdfast", "full", settings, _ROADS, PostgresSession)]
+    return [Candidate("holdfast", "full", settings, _SCENARIOS, PostgresSession)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The peers on PostgreSQL, each in a process and an environment of its own, with its best documented settings."""
+"""The peers on PostgreSQL, each in a separate process and environment, with its best documented settings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.candidates import Candidate, Road
+from bench.candidates import Candidate, Scenario
 from bench.child import ChildSession
 from bench.postgres.drivers.protocol import WARM_JOBS
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".bench"
 _NODE = Path(__file__).resolve().parents[1] / "node"
-_ROADS: frozenset[Road] = frozenset({"single", "bulk", "drain"})
+_SCENARIOS: frozenset[Scenario] = frozenset({"single", "bulk", "drain"})
 
 
 class _Peer(NamedTuple):
@@ -56,7 +56,7 @@ def _python(peer: _Peer) -> Path:
 
 
 def _open_python(peer: _Peer, url: str) -> ChildSession:
-    # The environment must not see this one's packages.
+    # Hide the packages of this environment.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(_python(peer)), "-m", f"bench.postgres.drivers.{peer.driver}", url]
     return ChildSession(command, warm=WARM_JOBS, environment=environment)
@@ -74,20 +74,20 @@ def _graphile_is_there() -> bool:
 def candidates() -> list[Candidate]:
     """Return the peers that are installed."""
     found = [
-        Candidate(peer.name, "full", peer.settings, _ROADS, partial(_open_python, peer))
+        Candidate(peer.name, "full", peer.settings, _SCENARIOS, partial(_open_python, peer))
         for peer in _PYTHON_PEERS
         if _is_ready(peer)
     ]
     if _graphile_is_there():
-        found.append(Candidate(_GRAPHILE.name, "full", _GRAPHILE.settings, _ROADS, _open_graphile))
+        found.append(Candidate(_GRAPHILE.name, "full", _GRAPHILE.settings, _SCENARIOS, _open_graphile))
     return found
 
 
 def absent() -> dict[str, str]:
-    """Return the peers that are not installed, with the reason that `bench/postgres/prepare` wrote down."""
+    """Return the peers that are not installed, with the reason stored by `bench/postgres/prepare`."""
     missing = {peer.name: _reason(peer) for peer in _PYTHON_PEERS if not _is_ready(peer)}
     if not _graphile_is_there():
-        missing[_GRAPHILE.name] = "it is not installed; bench/node/install does that where npm is there"
+        missing[_GRAPHILE.name] = "it is not installed; bench/node/install installs it if npm exists"
     return missing
 
 
@@ -97,4 +97,8 @@ def _is_ready(peer: _Peer) -> bool:
 
 def _reason(peer: _Peer) -> str:
     noted = ENVIRONMENTS / f"{peer.name}.missing"
-    return noted.read_text(encoding="utf-8").strip() if noted.exists() else "not installed; bench/postgres/prepare is"
+    return (
+        noted.read_text(encoding="utf-8").strip()
+        if noted.exists()
+        else "not installed; bench/postgres/prepare installs it"
+    )

@@ -1,4 +1,4 @@
-"""What no queue on this server can beat: PostgreSQL's own bench inserting rows, without a queue around it."""
+"""An upper bound for any queue on this server: inserts by pgbench."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 from tests.support.postgres_installations import preferred
 
-from bench.candidates import Candidate, CandidateFailedError, Road, Session, as_text
+from bench.candidates import Candidate, CandidateFailedError, Scenario, Session, as_text
 
-_CLIENTS: dict[Road, int] = {"single": 1, "threads-8": 8, "threads-32": 32}
+_CLIENTS: dict[Scenario, int] = {"single": 1, "threads-8": 8, "threads-32": 32}
 _SCHEMA = b"""
 create table job (
     seq bigint generated always as identity primary key, id uuid not null unique, state text not null,
@@ -26,7 +26,7 @@ _RATE = re.compile(r"tps = ([\d.]+) \(without initial connection time\)")
 
 
 class PgbenchSession(Session):
-    """One table, one partial index, prepared inserts, as many clients as the road has callers."""
+    """One table, one partial index, prepared inserts, and one client per caller of the scenario."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -34,20 +34,20 @@ class PgbenchSession(Session):
             connection.execute(_SCHEMA)
         self._insert(1, 100)
 
-    def measure(self, road: Road, count: int) -> float:
-        """Return the seconds that *count* inserts take, by the rate it finds itself, connecting left out."""
-        return count / self._insert(_CLIENTS[road], count)
+    def measure(self, scenario: Scenario, count: int) -> float:
+        """Return the seconds for *count* inserts by pgbench's own rate, without connecting."""
+        return count / self._insert(_CLIENTS[scenario], count)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing."""
 
     def _insert(self, clients: int, count: int) -> float:
         with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
             script.write(_INSERT.format(body=as_text(0)))
             script.flush()
             each = max(1, count // clients)
-            words = ["-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, 2)), "-t", str(each)]
-            command = [str(_program()), *words, "-f", script.name, "-d", self._url]
+            options = ["-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, 2)), "-t", str(each)]
+            command = [str(_program()), *options, "-f", script.name, "-d", self._url]
             told = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         found = _RATE.search(told.stdout)
         if told.returncode or found is None:
@@ -64,7 +64,7 @@ def _program() -> Path | None:
 
 
 def candidates() -> list[Candidate]:
-    """Return pgbench where there is one."""
+    """Return pgbench, if it is installed."""
     if _program() is None:
         return []
     settings = "one table, one index, one prepared insert per transaction; 1, 8 and 32 clients; without a queue"
@@ -72,5 +72,5 @@ def candidates() -> list[Candidate]:
 
 
 def absent() -> dict[str, str]:
-    """Return pgbench where there is none."""
-    return {"pgbench": "neither beside the server's programs nor on PATH"} if _program() is None else {}
+    """Return pgbench with the reason, if it is not installed."""
+    return {"pgbench": "neither next to the server's programs nor on PATH"} if _program() is None else {}

@@ -1,7 +1,7 @@
-"""Fills a database with millions of rows: a template through the public face, copies of it by one statement.
+"""Fill a database with millions of rows: a template through the public API, copies of it by one statement.
 
-Only the bench speaks SQL outside the stores. It takes the columns from the table itself, so that a change of the
-schema does not break it.
+Only the bench uses SQL outside of storage. It reads the columns from the table, so changes of the schema do not break
+it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import holdfast
 from bench import seed
 from bench.seed import TENANTS, TENANTS_IN_TEMPLATE
 
-# Copies get ids of their own and spread over the tenants; whoever is called "big" or "crowd" stays.
-_MOVED = f"'tenant-' || ((substr(tenant, 8)::integer + copy * {TENANTS_IN_TEMPLATE}) %% {TENANTS})"
-_TENANT = f"case when tenant like 'tenant-%%' then {_MOVED} else tenant end"
+# Copies get new ids and are spread over the tenants, except "big" and "crowd".
+_NEXT_TENANT = f"'tenant-' || ((substr(tenant, 8)::integer + copy * {TENANTS_IN_TEMPLATE}) %% {TENANTS})"
+_TENANT = f"case when tenant like 'tenant-%%' then {_NEXT_TENANT} else tenant end"
 _CHANGED = {
     "seq": "nextval('holdfast.job_seq')",
     "id": "substr(id, 1, 24) || lpad(to_hex(copy * 1000 + (seq - %(first)s)), 12, '0')",
@@ -29,7 +29,7 @@ select attname from pg_attribute
 
 
 def fill_base(url: str, *, finished: int, future: int) -> None:
-    """Fill a database with finished and future jobs and none that is ready."""
+    """Fill a database with finished and future jobs and no ready ones."""
     with holdfast.connect(url) as queue:
         ended, later = seed.enqueue_base(queue, finished=finished, future=future)
     _multiply(url, ended, finished)
@@ -37,7 +37,7 @@ def fill_base(url: str, *, finished: int, future: int) -> None:
 
 
 def fill_ready(url: str, count: int) -> None:
-    """Add *count* ready jobs, the first tenth of which nobody asks for."""
+    """Add *count* ready jobs; no filter selects the first tenth."""
     with holdfast.connect(url) as queue:
         first = [one.job.seq for one in queue.enqueue_many(seed.unserved())]
     _multiply(url, first, count // 10)
@@ -46,14 +46,14 @@ def fill_ready(url: str, count: int) -> None:
     _multiply(url, rest, count - count // 10)
     with holdfast.connect(url) as queue:
         seed.enqueue_rare(queue)
-    # What autovacuum would have done by the time that a store has grown so large.
+    # Autovacuum would run before a store reaches this size.
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(b"vacuum analyze")
 
 
-def _multiply(url: str, template: list[int], wanted: int) -> None:
-    """Copy the template's rows until there are *wanted*, each copy after the one before."""
-    if wanted <= len(template):
+def _multiply(url: str, template: list[int], total: int) -> None:
+    """Copy the template's rows in order until there are *total*."""
+    if total <= len(template):
         return
     with psycopg.connect(url, autocommit=True) as connection:
         columns = [name for (name,) in connection.execute(_COLUMNS)]
@@ -63,5 +63,5 @@ def _multiply(url: str, template: list[int], wanted: int) -> None:
             f"select {values} from (select copy, job.* from holdfast.job, generate_series(1, %(copies)s) copy"
             " where seq between %(first)s and %(last)s order by copy, seq) template"
         )
-        numbers = {"first": min(template), "last": max(template), "copies": wanted // len(template) - 1}
+        numbers = {"first": min(template), "last": max(template), "copies": total // len(template) - 1}
         connection.execute(copying.encode(), numbers)

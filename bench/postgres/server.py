@@ -1,4 +1,4 @@
-"""The one server that all candidates are measured on, started for the run and gone with it."""
+"""The temporary server on which all candidates are measured."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SETTINGS = {
     "checkpoint_timeout": "30min",
     "timezone": "UTC",
 }
-"""Durable in full. Checkpoints are made between the measurements rather than within them."""
+"""Full durability. Checkpoints run between the measurements."""
 
 
 class Arena:
-    """A server, and a fresh database on it for whoever comes next."""
+    """A server that creates a new database for each measurement."""
 
     def __init__(self, place: Path | None = None) -> None:
         self._server = Server(settings=SETTINGS, place=place)
@@ -32,44 +32,44 @@ class Arena:
 
     @property
     def folder(self) -> Path:
-        """Where its data lies."""
+        """The data directory."""
         return self._server.folder
 
     def version(self) -> str:
-        """Return the server's version and settings, as a reader needs them."""
+        """Return the server's version and settings."""
         settings = ", ".join(f"{name}={value}" for name, value in SETTINGS.items())
-        return f"{self.ask('show server_version')}; {settings}"
+        return f"{self.execute('show server_version')}; {settings}"
 
-    def ask(self, statement: str, database: str = "postgres") -> Any:
-        """Run one statement by itself and return the first value of its answer, if it has one."""
+    def execute(self, statement: str, database: str = "postgres") -> Any:
+        """Execute one statement outside a transaction and return the first value of its result, if any."""
         with psycopg.connect(self._server.database_url(database), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             row = cursor.fetchone() if cursor.description else None
         return None if row is None else row[0]
 
     def make(self, template: str | None = None) -> str:
-        """Make a database, as a copy of *template* if one is named, and return its name."""
+        """Create a database, as a copy of *template* if given, and return its name."""
         name = f"bench_{uuid.uuid4().hex[:12]}"
         copied = "" if template is None else f" template {template}"
-        if copied and int(self.ask("show server_version_num")) >= 150_000:
-            # Since then the whole copy would go through the log of writes, unless told otherwise.
+        if copied and int(self.execute("show server_version_num")) >= 150_000:
+            # Since PostgreSQL 15 the default strategy writes the whole copy to the WAL.
             copied += " strategy file_copy"
-        self.ask(f"create database {name}{copied}")
+        self.execute(f"create database {name}{copied}")
         return name
 
     def drop(self, name: str) -> None:
-        """Remove a database, whoever still uses it."""
-        self.ask(f"drop database if exists {name} with (force)")
+        """Drop a database, even if it is in use."""
+        self.execute(f"drop database if exists {name} with (force)")
 
     def url(self, name: str) -> str:
-        """Return the URL of one of its databases."""
+        """Return the URL of a database."""
         return self._server.database_url(name)
 
     @contextmanager
     def fresh(self) -> Iterator[str]:
-        """Give the URL of an empty database and remove it afterwards; nobody inherits another's unwritten pages."""
+        """Yield the URL of an empty database and drop it afterwards, so no candidate flushes another's pages."""
         name = self.make()
-        self.ask("checkpoint")
+        self.execute("checkpoint")
         try:
             yield self.url(name)
         finally:

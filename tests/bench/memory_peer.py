@@ -1,7 +1,7 @@
-"""A queue in memory behind the line protocol: `python -m tests.bench.memory_peer WHAT-IT-DOES`.
+"""An in-memory queue behind the line protocol: `python -m tests.bench.memory_peer BEHAVIOUR`.
 
-`works` does what a peer should; `dies` ends at the first job; `repeats` hands out every job twice;
-`echoes` sends two more for one that tells its receiver to be ready.
+`works` behaves correctly; `dies` exits at the first job; `repeats` delivers every job twice; `echoes` sends two more
+jobs after the one that reports readiness.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from bench.postgres.drivers.protocol import OnJob, Peer, serve
 
 
 class MemoryPeer(Peer):
-    def __init__(self, manner: str) -> None:
-        self._manner = manner
+    def __init__(self, behaviour: str) -> None:
+        self._manner = behaviour
         self._waiting: list[dict[str, Any]] = []
         self._on_job: OnJob | None = None
         self._settled = True
@@ -30,7 +30,7 @@ class MemoryPeer(Peer):
         self._waiting.append(body)
         if self._manner == "echoes" and body["sent"] == 0:
             self._waiting += [{"sent": time.monotonic_ns()}, {"sent": time.monotonic_ns()}]
-        self._hand_out()
+        self._deliver()
 
     async def enqueue_bulk(self, bodies: list[dict[str, Any]]) -> None:
         for body in bodies:
@@ -39,7 +39,7 @@ class MemoryPeer(Peer):
     async def start(self, on_job: OnJob) -> None:
         self._on_job = on_job
         self._settled = False
-        self._hand_out()
+        self._deliver()
 
     async def stop(self) -> None:
         self._on_job = None
@@ -51,7 +51,7 @@ class MemoryPeer(Peer):
     async def close(self) -> None:
         pass
 
-    def _hand_out(self) -> None:
+    def _deliver(self) -> None:
         while self._on_job and self._waiting:
             body = self._waiting.pop(0)
             self._on_job(body)

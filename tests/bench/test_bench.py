@@ -1,4 +1,4 @@
-"""The bench runs from end to end at a thousandth of its size. How fast it finds anything is no test's business."""
+"""The bench runs from end to end at a thousandth of its size; the figures themselves are not tested."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bench.candidates import CandidateFailedError
 from bench.charts import Bar, draw, draw_all
 from bench.docs_writer import BEGIN, END, SUMMARY_BEGIN, SUMMARY_END, render_results, summary, write_page
 from bench.holdfast_candidates import HoldfastSession
-from bench.registry import everyone
+from bench.registry import all_candidates
 from bench.results import Results, as_json, store
 from bench.rounds import SQLITE_PLANS, Cell
 from bench.sessions import ENQUEUED, SETTLED, WAYS
 from bench.targets import verdicts
 
-pytestmark = pytest.mark.slow("the bench measures every road once")
+pytestmark = pytest.mark.slow("the bench measures every scenario once")
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +35,12 @@ def _rates(**rates: list[float]) -> Results:
 
 
 def test_every_road_is_measured_for_holdfast_and_the_bare_loop(results: Results) -> None:
-    measured = {(cell.road, cell.candidate, cell.durability) for cell in results.cells}
+    measured = {(cell.scenario, cell.candidate, cell.durability) for cell in results.cells}
 
     for plan in SQLITE_PLANS:
-        for candidate in everyone("sqlite"):
-            if plan.road in candidate.roads and plan.count(candidate):
-                assert (plan.road, candidate.name, candidate.durability) in measured
+        for candidate in all_candidates("sqlite"):
+            if plan.scenario in candidate.scenarios and plan.count(candidate):
+                assert (plan.scenario, candidate.name, candidate.durability) in measured
     assert ("disk", "overwrite", "full") in measured
 
 
@@ -57,7 +57,7 @@ def test_sessions_are_measured(results: Results) -> None:
     assert results.crew.share > 0
 
 
-def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
+def test_the_results_are_written_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     begin, end = BEGIN["sqlite"], END["sqlite"]
     lead = f"{SUMMARY_BEGIN['sqlite']}\nits summary\n{SUMMARY_END['sqlite']}"
@@ -67,7 +67,7 @@ def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path
     write_page(results, page)
     charts = draw_all(results, tmp_path / "images")
 
-    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["sqlite"]["roads"]
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["sqlite"]["scenarios"]
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith(f"{end}\nafter\n")
@@ -80,7 +80,7 @@ def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path
 
 
 def test_every_candidate_shows_its_settings(results: Results) -> None:
-    assert results.settings == {one.label: one.settings for one in everyone("sqlite")}
+    assert results.settings == {one.label: one.settings for one in all_candidates("sqlite")}
     assert all(results.settings.values())
 
 
@@ -91,29 +91,29 @@ def test_a_target_compares_the_rounds_one_by_one() -> None:
     assert (against_huey.found, against_huey.met) == (20.0, True)
 
 
-def test_a_target_that_is_missed_says_so() -> None:
+def test_a_missed_target_is_reported() -> None:
     [against_huey, against_plainjob, *_] = verdicts(_rates(holdfast=[38.0], huey=[2.0]))
 
     assert (against_huey.found, against_huey.met) == (19.0, False)
     assert (against_plainjob.found, against_plainjob.met) == (None, None)
 
 
-def test_a_bar_is_as_long_as_its_value() -> None:
+def test_the_length_of_a_bar_is_proportional_to_its_value() -> None:
     chart = ElementTree.fromstring(draw("Bars & more", [Bar("a", 2.0, "two"), Bar("b", 1.0, "one")]))
 
     bars = [float(one.attrib["width"]) for one in chart.iter("{http://www.w3.org/2000/svg}rect")][1:]
     assert bars[0] == 2 * bars[1]
 
 
-class _Forgetful(HoldfastSession):
-    """Holdfast, but its drain does nothing."""
+class _LosingSession(HoldfastSession):
+    """Holdfast with a drain that does nothing."""
 
-    def drain(self, entry: int) -> int:
+    def drain(self, batch: int) -> int:
         return 0
 
 
 def test_a_candidate_that_loses_jobs_is_not_measured(tmp_path: Path) -> None:
-    session = _Forgetful("full", tmp_path)
+    session = _LosingSession("full", tmp_path)
     try:
         with pytest.raises(CandidateFailedError, match="handled 0 of 4"):
             session.measure("drain", 4)

@@ -1,4 +1,4 @@
-"""The bench of isolation runs, at a tiny size, and its figures make sense."""
+"""The isolation bench runs at a tiny size and returns plausible figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.isolation import run_isolation
 pytestmark = pytest.mark.slow("the bench starts isolated processes")
 
 
-def test_every_figure_is_there(tmp_path: Path) -> None:
+def test_every_figure_is_measured(tmp_path: Path) -> None:
     found = run_isolation(tmp_path, rounds=1, jobs=20)
 
     assert min(found) > 0

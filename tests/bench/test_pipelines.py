@@ -1,4 +1,4 @@
-"""The picture of a pipeline's queues is drawn of what really happens."""
+"""The chart of a pipeline's queues matches a simulation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.project.sources import DOCS
 pytestmark = pytest.mark.slow("a pipeline of thousands of jobs is simulated")
 
 
-def test_the_picture_in_the_docs_is_what_is_drawn_today() -> None:
+def test_the_chart_in_the_docs_is_up_to_date() -> None:
     drawn = draw()
 
     assert (DOCS / "images" / PICTURE).read_text(encoding="utf-8") == drawn
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
 
 
-def test_draining_forward_keeps_short_what_draining_in_order_lets_grow() -> None:
+def test_queues_stay_shorter_if_later_steps_are_drained_first() -> None:
     def longest(found: list[dict[str, int]], kind: str) -> int:
         return max(one.get(kind, 0) for one in found)
 

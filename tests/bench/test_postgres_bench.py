@@ -1,4 +1,4 @@
-"""The half of the bench on PostgreSQL, at a thousandth of its size; how fast it is, is no test's business."""
+"""The PostgreSQL part of the bench runs at a thousandth of its size; the figures themselves are not tested."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bench.postgres.holdfast_candidates import PostgresSession
 from bench.postgres.peer_candidates import absent, candidates
 from bench.postgres.server import Arena
 from bench.results import NAMES, Results, store
-from bench.rounds import POSTGRES_PLANS, Cell, Plan, run_roads
+from bench.rounds import POSTGRES_PLANS, Cell, Plan, run_scenarios
 from bench.targets import verdicts
 
 from tests.support import postgres_server
 
-pytestmark = pytest.mark.slow("the bench measures every road once, on a server of its own")
+pytestmark = pytest.mark.slow("the bench measures every scenario once, on its own server")
 
 PEERS = {"pgqueuer", "procrastinate", "awa-pg", "oban", "graphile-worker"}
 
@@ -35,8 +35,8 @@ PEERS = {"pgqueuer", "procrastinate", "awa-pg", "oban", "graphile-worker"}
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("bench")
-    words = ["--engine", "postgres", "--candidate", "holdfast", "--candidate", "pgbench"]
-    [results] = main([*words, "--rounds", "1", "--scale", "0.001", "--folder", str(folder)])
+    fields = ["--engine", "postgres", "--candidate", "holdfast", "--candidate", "pgbench"]
+    [results] = main([*fields, "--rounds", "1", "--scale", "0.001", "--folder", str(folder)])
     return results
 
 
@@ -47,14 +47,14 @@ def peer(request: pytest.FixtureRequest) -> Iterator[ChildSession]:
     session.close()
 
 
-def _results(**words: object) -> Results:
-    return Results("postgres", {}, {}, {}, **words)  # type: ignore[arg-type]  # each test names what it needs
+def _results(**fields: object) -> Results:
+    return Results("postgres", {}, {}, {}, **fields)  # type: ignore[arg-type]  # each test names what it needs
 
 
 def test_every_road_is_measured_for_holdfast(results: Results) -> None:
-    measured = {cell.road for cell in results.cells if cell.candidate == "holdfast"}
+    measured = {cell.scenario for cell in results.cells if cell.candidate == "holdfast"}
 
-    assert measured == {plan.road for plan in POSTGRES_PLANS}
+    assert measured == {plan.scenario for plan in POSTGRES_PLANS}
     assert [one.candidate for one in results.latencies] == ["holdfast"]
     assert results.costs
     assert all(cost.seconds for cost in results.costs)
@@ -62,12 +62,12 @@ def test_every_road_is_measured_for_holdfast(results: Results) -> None:
     assert results.pinned.jobs == 200
 
 
-def test_who_is_missing_is_named_with_a_reason(results: Results) -> None:
+def test_a_missing_candidate_is_listed_with_a_reason(results: Results) -> None:
     assert set(results.absent) - {"pgbench"} == PEERS - {one.name for one in candidates()}
     assert all(absent().values())
 
 
-def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
+def test_the_results_are_written_as_json_page_and_charts(results: Results, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     marks = [
         f"{begin[engine]}\nold {engine}\n{end[engine]}\n"
@@ -92,7 +92,7 @@ def test_the_results_are_told_as_json_page_and_charts(results: Results, tmp_path
     assert {ElementTree.parse(chart).getroot().tag for chart in charts} == {"{http://www.w3.org/2000/svg}svg"}
 
 
-def test_a_page_without_a_place_for_the_results_is_refused(results: Results, tmp_path: Path) -> None:
+def test_a_page_without_markers_for_the_results_is_refused(results: Results, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing of the kind", encoding="utf-8")
 
@@ -102,15 +102,15 @@ def test_a_page_without_a_place_for_the_results_is_refused(results: Results, tmp
     assert page.read_text(encoding="utf-8") == "nothing of the kind"
 
 
-def test_the_server_is_durable_and_every_ground_is_fresh() -> None:
+def test_the_server_is_durable_and_every_database_is_new() -> None:
     with Arena() as arena:
-        assert (arena.ask("show fsync"), arena.ask("show synchronous_commit")) == ("on", "on")
+        assert (arena.execute("show fsync"), arena.execute("show synchronous_commit")) == ("on", "on")
         with arena.fresh() as url, psycopg.connect(url, autocommit=True) as connection:
             connection.execute(b"create table mine (number integer)")
             first = connection.info.dbname
         with arena.fresh() as url, psycopg.connect(url) as connection:
             found = connection.execute(b"select to_regclass('mine')").fetchone()
-        databases = arena.ask("select array_agg(datname::text) from pg_database")
+        databases = arena.execute("select array_agg(datname::text) from pg_database")
 
     assert found == (None,)
     assert first not in databases
@@ -124,7 +124,7 @@ def test_a_peer_is_measured_on_every_road(peer: ChildSession) -> None:
 
 
 @pytest.mark.parametrize("peer", ["echoes"], indirect=True)
-def test_a_peer_is_ready_once_its_own_job_came_and_tells_what_the_others_took(peer: ChildSession) -> None:
+def test_a_peer_is_ready_after_its_own_job_and_returns_the_seconds_of_the_others(peer: ChildSession) -> None:
     peer.request("receive", 2)
 
     assert peer.answer() == {"ready": True}
@@ -143,16 +143,16 @@ def test_a_peer_that_dies_is_not_measured(peer: ChildSession) -> None:
         peer.measure("single", 1)
 
 
-class _Broken(Session):
-    def measure(self, road: str, count: int) -> float:
+class _FailingSession(Session):
+    def measure(self, scenario: str, count: int) -> float:
         raise CandidateFailedError("it broke down")
 
     def close(self) -> None:
         pass
 
 
-class _Sound(_Broken):
-    def measure(self, road: str, count: int) -> float:
+class _WorkingSession(_FailingSession):
+    def measure(self, scenario: str, count: int) -> float:
         return 1.0
 
 
@@ -164,35 +164,35 @@ def _nothing() -> Iterator[None]:
 def _run(*those: Candidate) -> tuple[list[Cell], dict[str, str]]:
     failures: dict[str, str] = {}
     plans = [Plan("drain", 10, 0), Plan("bulk", 10, 0)]
-    cells = run_roads(those, plans, _nothing, rounds=2, scale=1.0, say=lambda what: None, failures=failures)
+    cells = run_scenarios(those, plans, _nothing, rounds=2, scale=1.0, log=lambda what: None, failures=failures)
     return cells, failures
 
 
-def _candidate(name: str, session: type[_Broken]) -> Candidate:
-    return Candidate(name, "full", "", frozenset({"drain"}), lambda ground: session())
+def _candidate(name: str, session: type[_FailingSession]) -> Candidate:
+    return Candidate(name, "full", "", frozenset({"drain"}), lambda location: session())
 
 
-def test_a_peer_that_breaks_down_has_no_figure_and_takes_nobody_with_it() -> None:
-    cells, failures = _run(_candidate("sound", _Sound), _candidate("broken", _Broken))
+def test_a_peer_that_fails_has_no_figure_and_the_others_are_measured() -> None:
+    cells, failures = _run(_candidate("sound", _WorkingSession), _candidate("broken", _FailingSession))
 
     assert [(cell.candidate, cell.rates) for cell in cells] == [("sound", [10.0, 10.0])]
     assert failures == {"broken (full), drain": "it broke down"}
 
 
-def test_holdfast_must_not_break_down() -> None:
+def test_a_failure_of_holdfast_ends_the_run() -> None:
     with pytest.raises(CandidateFailedError, match="it broke down"):
-        _run(_candidate("holdfast", _Broken))
+        _run(_candidate("holdfast", _FailingSession))
 
 
-class _Forgetful(PostgresSession):
-    """Holdfast, but half of the jobs are gone before its processes begin."""
+class _LosingSession(PostgresSession):
+    """Holdfast with half of the jobs removed before its processes start."""
 
     def fill(self, count: int) -> None:
         super().fill(count // 2)
 
 
 def test_processes_that_do_not_handle_every_job_are_not_measured() -> None:
-    session = _Forgetful(postgres_server.database_url())
+    session = _LosingSession(postgres_server.database_url())
     try:
         with pytest.raises(CandidateFailedError, match="handled 4 of 8"):
             session.measure("workers-4", 8)

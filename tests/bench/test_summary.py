@@ -1,4 +1,4 @@
-"""The page on performance leads with the figures of the last stored run."""
+"""The performance page begins with the figures of the last stored run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.results import NAMES
 from tests.project.sources import DOCS, ROOT
 
 
-def test_the_page_leads_with_the_figures_of_the_stored_results() -> None:
+def test_the_page_begins_with_the_figures_of_the_stored_results() -> None:
     stored = json.loads((ROOT / "bench/results/latest.json").read_text(encoding="utf-8"))
     lead, _, _ = (DOCS / "performance.md").read_text(encoding="utf-8").partition("## What is compared")
 
@@ -20,6 +20,6 @@ def test_the_page_leads_with_the_figures_of_the_stored_results() -> None:
 
 
 def test_a_part_that_was_not_measured_has_no_row() -> None:
-    stored: dict[str, Any] = {"roads": [], "pickup": [], "claim_cost": [], "memory": None, "worker": None}
+    stored: dict[str, Any] = {"scenarios": [], "pickup": [], "claim_cost": [], "memory": None, "worker": None}
 
     assert summary(stored).count("\n") == 2

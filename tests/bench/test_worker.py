@@ -1,4 +1,4 @@
-"""The bench of the worker runs, at a tiny size, and its figures make sense."""
+"""The worker bench runs at a tiny size and returns plausible figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.worker import on_files, run_worker
 pytestmark = pytest.mark.slow("the bench starts workers")
 
 
-def test_every_figure_is_there(tmp_path: Path) -> None:
+def test_every_figure_is_measured(tmp_path: Path) -> None:
     found = run_worker(on_files(tmp_path), rounds=1, jobs=200, idle_seconds=0.05)
 
     assert min(found.raw, found.blocking, found.awaited, found.sleeping, found.sleeping_bare) > 0
@@ -23,15 +23,15 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
     assert found.idle_share >= 0
 
 
-def test_the_bench_measures_holds_against_targets_and_tells_it(tmp_path: Path) -> None:
+def test_the_bench_measures_compares_with_targets_and_stores_the_results(tmp_path: Path) -> None:
     words = ["--engine", "all", "--only", "worker", "--rounds", "1", "--scale", "0.001", "--folder", str(tmp_path)]
     runs = main([*words, "--json", str(tmp_path / "results.json")])
     stored = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
 
     for results in runs:
         assert results.worker is not None
-        wanted = {verdict.path for verdict in verdicts(results) if verdict.found is not None}
-        assert {"worker: sync, no-op", "worker: idle", "worker: sleep 1 ms, 100 slots"} <= wanted
+        targets = {verdict.path for verdict in verdicts(results) if verdict.found is not None}
+        assert {"worker: sync, no-op", "worker: idle", "worker: sleep 1 ms, 100 slots"} <= targets
         assert "settle rate of the engine" in render_results(results)
         assert stored[results.engine]["worker"]["jobs_per_second"]["raw"] > 0
     assert [results.engine for results in runs] == ["sqlite", "postgres"]

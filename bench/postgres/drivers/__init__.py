@@ -1,1 +1,1 @@
-"""The peers in Python, each run in an environment of its own, because their needs do not agree."""
+"""Python peers, each in its own environment, because their requirements conflict."""

@@ -15,7 +15,7 @@ CLAIM_BATCH = 500
 
 @dataclass
 class Mail:
-    """One job's arguments, which awa wants as a class."""
+    """One job's arguments; awa requires a class."""
 
     body: dict[str, Any] = field(default_factory=dict)
 
@@ -30,7 +30,7 @@ class Awa(Peer):
         self._holds = False
 
     async def open(self) -> None:
-        """Connect, migrate, and choose the storage it recommends to new users."""
+        """Connect, migrate and select the recommended storage."""
         self._client = import_module("awa").AsyncClient(self._url)
         await self._client.migrate()
         if json.loads(await self._client.storage_status())["active_engine"] != "queue_storage":
@@ -45,7 +45,7 @@ class Awa(Peer):
         await self._client.enqueue_many_copy([Mail(body) for body in bodies], queue="mail")
 
     async def start(self, on_job: OnJob) -> None:
-        """Start a client of its own with one queue."""
+        """Start a separate client with one queue."""
         self._worker = import_module("awa").AsyncClient(self._url, max_connections=20)
 
         async def handle(job: Any) -> None:
@@ -62,7 +62,7 @@ class Awa(Peer):
         await self._worker.close()
 
     async def unsettled(self) -> bool:
-        """Wait for the worker to stop, which writes its ends; to ask for its counts would take seconds."""
+        """Wait for the worker to stop, which writes its results; querying its counts would take seconds."""
         return self._holds
 
     async def close(self) -> None:

@@ -31,7 +31,7 @@ class ObanPeer(Peer):
         peer = self
 
         class Mail:
-            """Hands the body on."""
+            """Passes the body on."""
 
             async def process(self, job: Any) -> None:
                 peer._on_job(job.args)

@@ -15,7 +15,7 @@ _KIND = "mail"
 
 
 class PgQueuer(Peer):
-    """An asyncpg pool under uvloop, claims and ends in batches of 500."""
+    """An asyncpg pool under uvloop; claims and completions in batches of 500."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -52,13 +52,13 @@ class PgQueuer(Peer):
         self._running = asyncio.create_task(self._manager.run(batch_size=BATCH))
 
     async def stop(self) -> None:
-        """Let the manager write what it has buffered."""
+        """Stop the manager, which writes its buffer."""
         assert self._running is not None  # noqa: S101  # it was started
         self._manager.shutdown.set()
         await self._running
 
     async def unsettled(self) -> bool:
-        """Look for a row: what has ended is moved to the log."""
+        """Look for a row: finished jobs are moved to the log."""
         return bool(await self._pool.fetchval("select exists (select from pgqueuer)"))
 
     async def close(self) -> None:

@@ -48,7 +48,7 @@ class Procrastinate(Peer):
         await self._task.batch_defer_async(*({"body": body} for body in bodies))
 
     async def start(self, on_job: OnJob) -> None:
-        """Run a worker that deletes what it has done, which is the least it can write."""
+        """Run a worker that deletes finished jobs, which writes the least."""
         self._on_job = on_job
         worker = self._app.run_worker_async(
             queues=["mail"], concurrency=CONCURRENCY, delete_jobs="successful", install_signal_handlers=False
@@ -56,13 +56,13 @@ class Procrastinate(Peer):
         self._running = asyncio.create_task(worker)
 
     async def stop(self) -> None:
-        """Cancel the worker, which lets running jobs end."""
+        """Cancel the worker, which waits for running jobs."""
         assert self._running is not None  # noqa: S101  # it was started
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
 
     async def unsettled(self) -> bool:
-        """Look for a row: what has ended is deleted."""
+        """Look for a row: finished jobs are deleted."""
         query = "select exists (select from procrastinate_jobs where status in ('todo', 'doing')) as left"
         return bool((await self._app.connector.execute_query_one_async(query))["left"])
 

@@ -1,6 +1,6 @@
-"""What a peer in another process is measured through: one request for each line, one answer for each request.
+"""The protocol of a peer in another process: one request per line, one answer per request.
 
-Runs inside the peer's environment, so that it imports nothing but the standard library and the bench's own words.
+This module runs in the peer's environment, so it imports only the standard library and modules of the bench.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ class Peer(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect, and make the schema if it is not there."""
+        """Connect, and create the schema if it does not exist."""
 
     @abstractmethod
     async def enqueue(self, body: dict[str, Any]) -> None:
-        """Store one job; when this returns it is committed."""
+        """Enqueue one job and commit."""
 
     @abstractmethod
     async def enqueue_bulk(self, bodies: list[dict[str, Any]]) -> None:
-        """Store many jobs, in the quickest way this peer has."""
+        """Enqueue many jobs in the peer's fastest way."""
 
     @abstractmethod
     async def start(self, on_job: OnJob) -> None:
-        """Start the worker, which hands every job's decoded body to *on_job*."""
+        """Start the worker, which calls *on_job* with every job's decoded body."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop the worker, writing what it still holds back."""
+        """Stop the worker, which writes its buffered results."""
 
     @abstractmethod
     async def unsettled(self) -> bool:
-        """Say whether the database still holds a job that is not settled."""
+        """Return whether the database contains a job that is not settled."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections."""
 
 
 def serve(make: Callable[[str], Peer]) -> None:
-    """Answer requests about the database named on the command line until there are no more."""
+    """Answer requests about the database named on the command line until standard input ends."""
     asyncio.run(_serve(make(sys.argv[1])))
 
 
 async def _serve(peer: Peer) -> None:
     await peer.open()
-    roads: dict[str, Callable[[Peer, int], Awaitable[dict[str, Any]]]] = {
+    scenarios: dict[str, Callable[[Peer, int], Awaitable[dict[str, Any]]]] = {
         "warm": _warm,
         "single": _single,
         "bulk": _bulk,
@@ -70,35 +70,35 @@ async def _serve(peer: Peer) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         request = json.loads(line)
         try:
-            _tell(await roads[request["road"]](peer, request["count"]))
+            _write(await scenarios[request["scenario"]](peer, request["count"]))
         except Exception as error:
-            # Its reason belongs into the tables; the trace, which goes to the terminal, does not.
-            _tell({"failed": f"{type(error).__name__}: {error}"})
+            # The tables show the reason; the traceback goes to the terminal.
+            _write({"failed": f"{type(error).__name__}: {error}"})
             raise
     await peer.close()
 
 
-def _tell(answer: dict[str, Any]) -> None:
+def _write(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)  # noqa: T201  # the parent waits for this line
 
 
 async def _warm(peer: Peer, count: int) -> dict[str, Any]:
-    """Send a few jobs all the way, so that plans, pools and imports are there."""
+    """Process a few jobs to prepare plans, pools and imports."""
     await peer.enqueue(payload(0))
     return await _drain(peer, count, before=1)
 
 
 async def _single(peer: Peer, count: int) -> dict[str, Any]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for number in range(count):
         await peer.enqueue(payload(number))
-    return {"seconds": time.perf_counter() - begun}
+    return {"seconds": time.perf_counter() - started}
 
 
 async def _bulk(peer: Peer, count: int) -> dict[str, Any]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     await _fill(peer, count)
-    return {"seconds": time.perf_counter() - begun}
+    return {"seconds": time.perf_counter() - started}
 
 
 async def _fill(peer: Peer, count: int) -> None:
@@ -107,27 +107,27 @@ async def _fill(peer: Peer, count: int) -> None:
 
 
 async def _drain(peer: Peer, count: int, *, before: int = 0) -> dict[str, Any]:
-    """Time from the first job's start to the last one's settlement: starting a worker is nobody's rate."""
+    """Measure from the start of the first job to the settlement of the last, without the start of the worker."""
     await _fill(peer, count)
-    handled, begun = 0, 0.0
+    handled, started = 0, 0.0
     finished = asyncio.Event()
 
     def on_job(body: dict[str, Any]) -> None:
-        nonlocal handled, begun
+        nonlocal handled, started
         del body
         if not handled:
-            begun = time.perf_counter()
+            started = time.perf_counter()
         handled += 1
         if handled == count + before:
             finished.set()
 
     await peer.start(on_job)
     await finished.wait()
-    # A worker that writes its ends in batches writes the last one when it stops, rather than when its timer says so.
+    # Stopping flushes the last batch of a worker that settles in batches, without waiting for its timer.
     stopping = asyncio.create_task(peer.stop())
     while await peer.unsettled():  # noqa: ASYNC110  # only the database knows
         await asyncio.sleep(_POLL_SECONDS)
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - started
     await stopping
     if handled != count + before:
         raise RuntimeError(f"handled {handled} of {count} jobs")
@@ -135,7 +135,7 @@ async def _drain(peer: Peer, count: int, *, before: int = 0) -> dict[str, Any]:
 
 
 async def _receive(peer: Peer, count: int) -> dict[str, Any]:
-    """Take *count* jobs, each with the moment it was sent; the monotonic clock is shared by a machine's processes."""
+    """Receive *count* jobs, each with a monotonic timestamp; processes of one machine share the clock."""
     taken: list[float] = []
     ready, finished = asyncio.Event(), asyncio.Event()
 
@@ -148,10 +148,10 @@ async def _receive(peer: Peer, count: int) -> dict[str, Any]:
             finished.set()
 
     await peer.start(on_job)
-    # The first job is its own: once it came, the worker listens and is warm.
+    # The worker sends itself a first job; when it arrives, the worker is listening and warm.
     await peer.enqueue({"sent": 0})
     await ready.wait()
-    _tell({"ready": True})
+    _write({"ready": True})
     await finished.wait()
     await peer.stop()
     return {"taken": taken}
