@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow("the bench measures every scenario once")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("bench")
-    words = ["--engine", "sqlite", "--rounds", "1", "--scale", "0.001"]
-    [results] = main([*words, "--folder", str(folder), "--json", str(folder / "results.json")])
+    arguments = ["--engine", "sqlite", "--rounds", "1", "--scale", "0.001"]
+    [results] = main([*arguments, "--folder", str(folder), "--json", str(folder / "results.json")])
     return results
 
 

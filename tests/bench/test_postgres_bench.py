@@ -96,7 +96,7 @@ def test_a_page_without_markers_for_the_results_is_refused(results: Results, tmp
     page = tmp_path / "page.md"
     page.write_text("nothing of the kind", encoding="utf-8")
 
-    with pytest.raises(ValueError, match="no place for the results"):
+    with pytest.raises(ValueError, match="the page has no markers"):
         write_page(results, page)
 
     assert page.read_text(encoding="utf-8") == "nothing of the kind"

@@ -13,38 +13,38 @@ from holdfast.cli.root import root
 
 
 class Cli:
-    """The command line in this process, on a file of its own, and a client of the same file."""
+    """The command line, run in this process on a separate file, and a client of the same file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.queue = holdfast.connect(str(path))
 
-    def run(self, *words: str, stdin: str | bytes | None = None, columns: int | None = None) -> Result:
-        """Run a command line and return what came of it."""
+    def run(self, *arguments: str, stdin: str | bytes | None = None, columns: int | None = None) -> Result:
+        """Run a command line and return the result."""
         environment = {"HOLDFAST_URL": str(self.path), "COLUMNS": str(columns) if columns else None}
-        return CliRunner(env=environment).invoke(root, words, input=stdin)
+        return CliRunner(env=environment).invoke(root, arguments, input=stdin)
 
-    def text(self, *words: str, stdin: str | bytes | None = None, columns: int | None = None) -> str:
-        """Return what a command that must succeed says to people."""
-        result = self.run(*words, stdin=stdin, columns=columns)
+    def text(self, *arguments: str, stdin: str | bytes | None = None, columns: int | None = None) -> str:
+        """Return the text output of a command that must succeed."""
+        result = self.run(*arguments, stdin=stdin, columns=columns)
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    def json(self, *words: str, stdin: str | bytes | None = None) -> Any:
-        """Return the one document that a command that must succeed answers with."""
-        result = self.run(*words, "--json", stdin=stdin)
+    def json(self, *arguments: str, stdin: str | bytes | None = None) -> Any:
+        """Return the JSON document of a command that must succeed."""
+        result = self.run(*arguments, "--json", stdin=stdin)
         assert (result.exit_code, result.stderr) == (0, "")
         return json.loads(result.stdout)
 
-    def lines(self, *words: str, stdin: str | bytes | None = None) -> list[Any]:
-        """Return the documents of a command that must succeed, one per line."""
-        result = self.run(*words, "--json", stdin=stdin)
+    def lines(self, *arguments: str, stdin: str | bytes | None = None) -> list[Any]:
+        """Return the JSON documents, one per line, of a command that must succeed."""
+        result = self.run(*arguments, "--json", stdin=stdin)
         assert (result.exit_code, result.stderr) == (0, "")
         return [json.loads(line) for line in result.stdout.splitlines()]
 
-    def refusal(self, *words: str, code: int, stdin: str | bytes | None = None) -> str:
-        """Return what a command that must exit with *code* complains of; it must answer nothing."""
-        result = self.run(*words, stdin=stdin)
+    def refusal(self, *arguments: str, code: int, stdin: str | bytes | None = None) -> str:
+        """Return the error output of a command that must exit with *code* and print nothing else."""
+        result = self.run(*arguments, stdin=stdin)
         assert (result.exit_code, result.stdout) == (code, "")
         assert result.stderr.startswith("error: ")
         return result.stderr
@@ -59,7 +59,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 
 @pytest.fixture
 def failed_job(cli: Cli) -> str:
-    """The id of a job that failed for good, with a traceback."""
+    """The id of a job that failed permanently, with a traceback."""
     cli.queue.enqueue("email.send", {"to": "ada@example.org"}, job_id="broken")
     claim = cli.queue.claim(worker="w1")
     assert claim is not None

@@ -1,4 +1,4 @@
-"""A password in the URL appears in nothing that a command, an error or a repr shows."""
+"""A password in the URL does not appear in the output of a command, in an error or in a repr."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ WRONG_URLS = [
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A queue on a server that admits any password, with jobs to name in calls."""
+    """A queue on a server that accepts any password, with jobs for the calls."""
     schema = f"{TEST_PREFIX}{uuid.uuid4().hex[:16]}"
     plain = database_url()
     separator = "&" if "?" in plain else "?"
-    # The password of a client key: any server admits it, whatever else it asks for.
+    # The password of a client key, which every server ignores.
     with_password = f"{plain}{separator}sslpassword={SECRET}"
     with holdfast.connect(with_password, schema=schema) as queue:
         queue.enqueue("a.kind", job_id="done")
@@ -99,7 +99,7 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
 def test_every_command_succeeds_without_showing_the_password(url: str) -> None:
     assert VALID.keys() == set(LEAVES) - {("demo",), ("worker",)}
     for path, arguments in VALID.items():
-        # The doctor reports that no worker takes the job that waits.
+        # The doctor reports that no worker takes the waiting job.
         expected = 1 if path == ("doctor",) else 0
         assert run(*path, *arguments, "--url", url).exit_code == expected, path
         run(*path, *arguments, "--url", url, "--json")
@@ -145,14 +145,14 @@ def test_the_question_of_prune_shows_the_url_without_the_password(url: str, tmp_
 
 
 @pytest.mark.parametrize("wrong", WRONG_URLS)
-def test_no_error_shows_the_password_nor_does_its_traceback(wrong: str) -> None:
+def test_no_error_and_no_traceback_shows_the_password(wrong: str) -> None:
     with pytest.raises(holdfast.HoldfastError) as caught:
         holdfast.connect(wrong).counts()
 
     assert SECRET not in repr(caught.value)
     assert SECRET not in str(vars(caught.value))
-    said = traceback.format_exception(caught.value)
-    assert [line for line in said if SECRET in line and "connect(wrong)" not in line] == []
+    output = traceback.format_exception(caught.value)
+    assert [line for line in output if SECRET in line and "connect(wrong)" not in line] == []
 
 
 def test_no_queue_and_no_store_shows_the_password_in_its_repr() -> None:

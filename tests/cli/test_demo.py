@@ -1,4 +1,4 @@
-"""The demo is run as people run it: as a process, with and without a terminal."""
+"""The demo runs as a process, with and without a terminal."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rich.console import Console
 
 import holdfast
 from holdfast.cli.demo.checks import Receipt, Record, collect, examine
-from holdfast.cli.demo.crew import Refusal
 from holdfast.cli.demo.picture import can_draw
+from holdfast.cli.demo.processes import Refusal
 from holdfast.cli.demo.story import Victim
 
 pytestmark = pytest.mark.slow("the demo starts workers and kills them")
@@ -37,19 +37,19 @@ ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """An empty folder for temporary files, in which leftovers can be seen."""
+def folder(tmp_path: Path) -> Path:
+    """An empty folder for temporary files, which is checked for remaining files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder
 
 
-def environment(place: Path) -> dict[str, str]:
-    return {**os.environ, "TMPDIR": str(place), "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(folder), "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
 
 
-class ErrorReport(NamedTuple):
-    """What one run without a terminal said, and the file it kept."""
+class DemoRun(NamedTuple):
+    """The output of one run without a terminal, and the file it kept."""
 
     stdout: str
     stderr: str
@@ -58,17 +58,17 @@ class ErrorReport(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> ErrorReport:
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
     folder = tmp_path_factory.mktemp("demo")
     kept = folder / "kept.db"
     ran = run(folder, "--keep", str(kept))
-    return ErrorReport(ran.stdout, ran.stderr, ran.returncode, kept)
+    return DemoRun(ran.stdout, ran.stderr, ran.returncode, kept)
 
 
-def run(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *options],
-        env=environment(place),
+        env=environment(folder),
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -77,14 +77,14 @@ def run(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestPlain:
-    def test_every_check_holds_and_the_exit_code_says_so(self, told: ErrorReport) -> None:
-        assert told.exit_code == 0, told.stdout + told.stderr
-        assert told.stderr == ""
-        assert "WRONG" not in told.stdout
+    def test_every_check_holds_and_the_exit_code_is_0(self, demo_run: DemoRun) -> None:
+        assert demo_run.exit_code == 0, demo_run.stdout + demo_run.stderr
+        assert demo_run.stderr == ""
+        assert "WRONG" not in demo_run.stdout
 
-    def test_the_lines_tell_of_the_kill_and_the_takeover_in_order(self, told: ErrorReport) -> None:
-        worker, job, epoch = victim(told, "killed with SIGKILL")
-        rest = told.stdout.partition("killed with SIGKILL holding")[2]
+    def test_the_lines_report_the_kill_and_the_takeover_in_order(self, demo_run: DemoRun) -> None:
+        worker, job, epoch = victim(demo_run, "killed with SIGKILL")
+        rest = demo_run.stdout.partition("killed with SIGKILL holding")[2]
         expired = rest.index(f"lease of {worker} on {job} expired")
         taken = re.search(rf"{job} taken over by (worker \d) at epoch {epoch + 1}", rest)
         assert taken is not None
@@ -92,34 +92,36 @@ class TestPlain:
         assert taken[1] != worker
         assert re.search(rf"{job} finished by worker \d", rest[taken.end() :])
 
-    def test_the_revived_worker_is_refused_after_another_has_finished_its_job(self, told: ErrorReport) -> None:
-        worker, job, epoch = victim(told, "frozen with SIGSTOP")
-        rest = told.stdout.partition("frozen with SIGSTOP holding")[2]
+    def test_the_resumed_worker_is_refused_after_another_has_finished_its_job(self, demo_run: DemoRun) -> None:
+        worker, job, epoch = victim(demo_run, "frozen with SIGSTOP")
+        rest = demo_run.stdout.partition("frozen with SIGSTOP holding")[2]
         finished = rest.index(f"{job} finished by ")
         revived = rest.index(f"{worker} resumed with SIGCONT")
         refused = rest.index(f"{worker} tried to settle {job} at epoch {epoch}: refused, lease_lost")
         assert finished < revived < refused
 
-    def test_the_numbers_of_the_summary_agree(self, told: ErrorReport) -> None:
-        [line] = re.findall(r"^acknowledged \d.*$", told.stdout, re.MULTILINE)
+    def test_the_numbers_of_the_summary_agree(self, demo_run: DemoRun) -> None:
+        [line] = re.findall(r"^acknowledged \d.*$", demo_run.stdout, re.MULTILINE)
         numbers = {name.strip(): int(value) for name, value in re.findall(r"([a-z ]+) (\d+)", line)}
         assert numbers["acknowledged"] == numbers["finished"] == numbers["settled once"]
         assert numbers["expires"] >= 2
         assert numbers["refusals"] >= 1
         assert numbers["retries"] >= 1
 
-    def test_the_kept_file_tells_the_same_story(self, told: ErrorReport) -> None:
-        worker, job_id, epoch = victim(told, "frozen with SIGSTOP")
-        with holdfast.connect(str(told.kept)) as queue:
+    def test_the_kept_file_agrees_with_the_output(self, demo_run: DemoRun) -> None:
+        worker, job_id, epoch = victim(demo_run, "frozen with SIGSTOP")
+        with holdfast.connect(str(demo_run.kept)) as queue:
             job, attempts, counts = queue.get(job_id), queue.attempts(job_id), queue.counts()
         stale = attempts[epoch - 1]
         assert (stale.worker, stale.outcome) == (worker, "expired")
         assert (job.state, job.epoch) == ("done", attempts[-1].epoch)
-        assert f"finished {sum(counts.values())} ({counts['done']} done, {counts['failed']} failed)" in told.stdout
+        assert (
+            f"finished {sum(counts.values())} ({counts['done']} done, {counts['failed']} failed)" in demo_run.stdout
+        )
 
-    def test_nothing_but_the_kept_file_is_left_behind(self, told: ErrorReport) -> None:
+    def test_nothing_but_the_kept_file_is_left_behind(self, demo_run: DemoRun) -> None:
         beside = {f"kept.db{ending}" for ending in ("", "-wal", "-shm", "-holdfast")}
-        assert {path.name for path in told.kept.parent.iterdir()} <= beside
+        assert {path.name for path in demo_run.kept.parent.iterdir()} <= beside
 
     def test_a_file_that_exists_is_refused_and_left_as_it_is(self, tmp_path: Path) -> None:
         precious = tmp_path / "precious.db"
@@ -129,36 +131,36 @@ class TestPlain:
         assert "exists" in ran.stderr
         assert precious.read_text() == "not yours"
 
-    def test_json_is_one_document_with_every_check(self, place: Path) -> None:
-        ran = run(place, "--json")
+    def test_json_is_one_document_with_every_check(self, folder: Path) -> None:
+        ran = run(folder, "--json")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         answer = json.loads(ran.stdout)
         assert answer["acknowledged"] == answer["finished"]
         assert [check["claim"] for check in answer["checks"] if not check["holds"]] == []
-        assert list(place.iterdir()) == []
+        assert list(folder.iterdir()) == []
 
-    def test_every_command_it_suggests_works_on_the_kept_file(self, told: ErrorReport) -> None:
-        suggested = re.findall(rf" (--url {re.escape(str(told.kept))} .*)$", told.stdout, re.MULTILINE)
+    def test_every_command_it_suggests_works_on_the_kept_file(self, demo_run: DemoRun) -> None:
+        suggested = re.findall(rf" (--url {re.escape(str(demo_run.kept))} .*)$", demo_run.stdout, re.MULTILINE)
         assert len(suggested) >= 3
-        for words in suggested:
-            command = [sys.executable, "-m", "holdfast.cli", *shlex.split(words)]
+        for arguments in suggested:
+            command = [sys.executable, "-m", "holdfast.cli", *shlex.split(arguments)]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
             assert ran.returncode == 0, ran.stderr
             assert ran.stdout
 
 
 class TestChecks:
-    """What the demo says at its end is judged, not recited: a record that was tampered with is found out."""
+    """The checks at the end detect a modified record."""
 
     @pytest.fixture
-    def record(self, told: ErrorReport) -> Record:
-        killed, frozen = (victim(told, word) for word in ("killed with SIGKILL", "frozen with SIGSTOP"))
+    def record(self, demo_run: DemoRun) -> Record:
+        killed, frozen = (victim(demo_run, word) for word in ("killed with SIGKILL", "frozen with SIGSTOP"))
         refusal = Refusal(frozen.worker, "settle_refused", frozen.job_id, frozen.epoch, "lease_lost", "")
-        with holdfast.connect(str(told.kept)) as queue:
+        with holdfast.connect(str(demo_run.kept)) as queue:
             acknowledged = [job.id for job in queue.jobs(limit=1000)]
             return collect(queue, acknowledged=acknowledged, refusals=[refusal], killed=killed, frozen=frozen)
 
-    def test_an_honest_record_passes(self, record: Record) -> None:
+    def test_an_unchanged_record_passes(self, record: Record) -> None:
         assert wrong(record) == []
 
     def test_a_lost_job_is_found(self, record: Record) -> None:
@@ -177,7 +179,7 @@ class TestChecks:
     def test_a_missing_effect_is_found(self, record: Record) -> None:
         assert wrong(record._replace(receipts=record.receipts[1:])) == ["effects once"]
 
-    def test_a_stale_settle_that_nobody_refused_is_found(self, record: Record) -> None:
+    def test_a_stale_settle_that_was_not_refused_is_found(self, record: Record) -> None:
         assert wrong(record._replace(refusals=[])) == ["stale refused"]
 
     def test_a_killed_worker_that_finished_its_own_job_is_found(self, record: Record) -> None:
@@ -190,21 +192,21 @@ def wrong(record: Record) -> list[str]:
     return [check.claim for check in examine(record) if not check.holds]
 
 
-def victim(told: ErrorReport, struck: str) -> Victim:
-    found = re.search(rf"(worker \d) {struck} holding (\S+) \(epoch (\d+)", told.stdout)
+def victim(demo_run: DemoRun, struck: str) -> Victim:
+    found = re.search(rf"(worker \d) {struck} holding (\S+) \(epoch (\d+)", demo_run.stdout)
     assert found is not None
     return Victim(found[1], found[2], int(found[3]))
 
 
 class TestTerminal:
-    def test_it_draws_on_a_screen_of_its_own_and_gives_the_terminal_back(self, place: Path) -> None:
-        drawn, exit_code = run_in_terminal(place)
+    def test_it_draws_on_the_alternate_screen_and_restores_the_terminal(self, folder: Path) -> None:
+        drawn, exit_code = run_in_terminal(folder)
         assert exit_code == 0, drawn
         assert drawn.index(ENTER_SCREEN) < drawn.index("worker processes") < drawn.rindex(LEAVE_SCREEN)
         assert "does not know it yet" in drawn
         assert drawn.rindex(SHOW_CURSOR) > drawn.rindex(HIDE_CURSOR)
         assert drawn.index("What to try next") > drawn.rindex(LEAVE_SCREEN)
-        assert list(place.iterdir()) == []
+        assert list(folder.iterdir()) == []
 
     @pytest.mark.parametrize(
         ("width", "height", "kind", "drawable"),
@@ -215,7 +217,7 @@ class TestTerminal:
             (80, 24, "dumb", False),
         ],
     )
-    def test_a_terminal_that_would_cut_the_picture_gets_lines(
+    def test_a_terminal_that_is_too_small_gets_lines(
         self, width: int, height: int, kind: str, drawable: bool
     ) -> None:
         console = Console(width=width, height=height, force_terminal=True, _environ={"TERM": kind})
@@ -223,25 +225,25 @@ class TestTerminal:
 
 
 class TestInterrupted:
-    """However the demo ends, its workers end with it."""
+    """The workers of the demo end with it."""
 
-    def test_an_interrupt_leaves_no_process_and_no_file(self, place: Path) -> None:
-        with frozen_in_the_middle(place) as (running, workers):
+    def test_an_interrupt_leaves_no_process_and_no_file(self, folder: Path) -> None:
+        with demo_with_frozen_worker(folder) as (running, workers):
             running.send_signal(signal.SIGINT)
             assert running.wait(PATIENCE_SECONDS) == 130
             assert_gone(workers)
-        assert list(place.iterdir()) == []
+        assert list(folder.iterdir()) == []
 
-    def test_a_killed_parent_leaves_no_process_not_even_a_frozen_one(self, place: Path) -> None:
-        with frozen_in_the_middle(place) as (running, workers):
+    def test_a_killed_parent_leaves_no_process_not_even_a_frozen_one(self, folder: Path) -> None:
+        with demo_with_frozen_worker(folder) as (running, workers):
             running.kill()
             assert_gone(workers)
 
 
-def run_in_terminal(place: Path) -> tuple[str, int]:
-    """Run the demo in a pseudo terminal and return all that it wrote, and its exit code."""
+def run_in_terminal(folder: Path) -> tuple[str, int]:
+    """Run the demo in a pseudo-terminal and return its output and exit code."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(COMMAND, env=environment(place), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(COMMAND, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         drawn = b"".join(read_all(ours))
     os.close(ours)
@@ -253,7 +255,7 @@ def read_all(terminal: int) -> Iterator[bytes]:
         try:
             chunk = os.read(terminal, 65536)
         except OSError as error:
-            # Linux says so when the other end of a pseudo terminal is closed.
+            # Linux raises it when the other end of a pseudo-terminal is closed.
             if error.errno == errno.EIO:
                 return
             raise
@@ -263,9 +265,9 @@ def read_all(terminal: int) -> Iterator[bytes]:
 
 
 @contextmanager
-def frozen_in_the_middle(place: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
-    """Run the demo until one of its workers is frozen; yield it, and the ids of its workers."""
-    unbuffered = {**environment(place), "PYTHONUNBUFFERED": "1"}
+def demo_with_frozen_worker(folder: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+    """Run the demo until a worker is frozen; yield its process and the ids of the workers."""
+    unbuffered = {**environment(folder), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(COMMAND, env=unbuffered, stdout=subprocess.PIPE, text=True) as running:
         try:
             assert running.stdout is not None
@@ -286,7 +288,7 @@ def assert_gone(pids: set[int]) -> None:
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Return the parent and the state of every process; one in state Z has ended and is only not yet noticed."""
+    """Return the parent and the state of every process. State Z is a process that has exited."""
     if not Path("/proc/self/stat").exists():
         listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
         rows = [line.split() for line in listed.stdout.splitlines()]
@@ -294,7 +296,7 @@ def processes() -> dict[int, tuple[int, str]]:
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name of the program stands in parentheses and may contain anything.
+            # The program's name is in parentheses and may contain any character.
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
             found[int(path.parent.name)] = (int(parent), state)
     return found

@@ -9,14 +9,14 @@ import pytest
 from tests.cli.conftest import Cli
 
 
-def test_enqueue_stores_the_job_and_says_its_id(cli: Cli) -> None:
-    said = cli.text("enqueue", "email.send", '{"to": "ada@example.org"}', "--id", "first")
+def test_enqueue_stores_the_job_and_prints_its_id(cli: Cli) -> None:
+    output = cli.text("enqueue", "email.send", '{"to": "ada@example.org"}', "--id", "first")
 
-    assert said == "enqueued first (email.send, ready)\n"
+    assert output == "enqueued first (email.send, ready)\n"
     assert cli.queue.get("first").payload == {"to": "ada@example.org"}
 
 
-def test_enqueue_answers_in_json_with_the_decoded_job(cli: Cli) -> None:
+def test_enqueue_prints_the_decoded_job_as_json(cli: Cli) -> None:
     answer = cli.json("enqueue", "email.send", "[1, 2]")
 
     assert answer["created"] is True
@@ -28,8 +28,8 @@ def test_enqueue_without_a_payload_stores_null(cli: Cli) -> None:
     assert cli.json("enqueue", "tick")["job"]["payload"] is None
 
 
-def test_every_word_of_enqueue_reaches_the_job(cli: Cli) -> None:
-    words = {
+def test_every_option_of_enqueue_reaches_the_job(cli: Cli) -> None:
+    arguments = {
         "--lane": "bulk",
         "--tenant": "acme",
         "--priority": "-7",
@@ -44,7 +44,7 @@ def test_every_word_of_enqueue_reaches_the_job(cli: Cli) -> None:
         "--events": "all",
     }
     repeated = ["--require", "gpu", "--require", "disk", "--header", "trace=a=b", "--tag", "order=42", "--tag", "x="]
-    job = cli.json("enqueue", "report", "1", *(word for pair in words.items() for word in pair), *repeated)["job"]
+    job = cli.json("enqueue", "report", "1", *(word for pair in arguments.items() for word in pair), *repeated)["job"]
 
     assert (job["lane"], job["tenant"], job["priority"], job["affinity"]) == ("bulk", "acme", -7, "llama3")
     assert job["due_at_ms"] - job["enqueued_at_ms"] == 300_000
@@ -55,17 +55,17 @@ def test_every_word_of_enqueue_reaches_the_job(cli: Cli) -> None:
     assert (job["headers"], job["tags"]) == ({"trace": "a=b"}, {"order": "42", "x": ""})
 
 
-def test_a_moment_keeps_its_time_zone(cli: Cli) -> None:
+def test_a_timestamp_keeps_its_time_zone(cli: Cli) -> None:
     job = cli.json("enqueue", "later", "--run-at", "2100-01-01T02:00:00+02:00")["job"]
 
     assert job["due_at_ms"] == 4_102_444_800_000
 
 
-def test_a_later_job_is_said_to_be_due(cli: Cli) -> None:
+def test_the_due_time_of_a_delayed_job_is_printed(cli: Cli) -> None:
     assert "scheduled, due 2100-01-01T00:00:00Z" in cli.text("enqueue", "later", "--run-at", "2100-01-01T00:00:00Z")
 
 
-def test_a_deadline_may_be_a_moment(cli: Cli) -> None:
+def test_a_deadline_may_be_a_timestamp(cli: Cli) -> None:
     job = cli.json("enqueue", "later", "--deadline", "2100-01-01T00:00:00Z")["job"]
 
     assert job["deadline_at_ms"] == 4_102_444_800_000
@@ -82,11 +82,11 @@ def test_the_payload_may_come_from_standard_input_or_a_file(cli: Cli, tmp_path: 
 
 
 @pytest.mark.parametrize("typed", ["{to: ada}", "hello", "", "{'to': 'ada'}", "[" * 100_000, '{"a": 1, "a": 2}'])
-def test_a_payload_that_is_not_json_is_refused_and_says_how_to_quote_it(cli: Cli, typed: str) -> None:
-    said = cli.refusal("enqueue", "a", typed, code=2)
+def test_a_payload_that_is_not_json_is_refused_with_a_hint_on_quoting(cli: Cli, typed: str) -> None:
+    output = cli.refusal("enqueue", "a", typed, code=2)
 
-    assert said.startswith("error: the payload is not JSON: ")
-    assert """hint: quote it for the shell: '{"to": "ada@example.org"}'""" in said
+    assert output.startswith("error: the payload is not JSON: ")
+    assert """hint: quote it for the shell: '{"to": "ada@example.org"}'""" in output
     assert not cli.path.exists()
 
 
@@ -103,7 +103,7 @@ def test_a_payload_that_is_not_text_is_refused(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["--delay", "soon"], "'soon' is not a duration; write a number and its unit"),
         (["--run-at", "tomorrow"], "'tomorrow' is not a timestamp"),
@@ -118,12 +118,12 @@ def test_a_payload_that_is_not_text_is_refused(cli: Cli) -> None:
         (["--id", "a\tb"], "contains a control character"),
     ],
 )
-def test_a_wrong_word_is_named_and_nothing_is_stored(cli: Cli, words: list[str], problem: str) -> None:
-    assert problem in cli.refusal("enqueue", "a", *words, code=2)
+def test_a_wrong_option_is_named_and_nothing_is_stored(cli: Cli, arguments: list[str], problem: str) -> None:
+    assert problem in cli.refusal("enqueue", "a", *arguments, code=2)
     assert cli.queue.counts() == {}
 
 
-def test_enqueue_without_a_kind_says_what_is_missing(cli: Cli) -> None:
+def test_enqueue_without_a_kind_names_the_missing_argument(cli: Cli) -> None:
     assert "KIND is missing" in cli.refusal("enqueue", code=2)
 
 
@@ -134,7 +134,7 @@ def test_the_same_id_and_content_is_reported_as_existing(cli: Cli) -> None:
     assert cli.json("enqueue", "a", "1", "--id", "one")["created"] is False
 
 
-def test_the_same_id_with_other_content_is_refused_with_the_job_to_look_at(cli: Cli) -> None:
+def test_the_same_id_with_other_content_is_refused_and_the_job_is_named(cli: Cli) -> None:
     cli.text("enqueue", "a", "1", "--id", "one")
 
     assert "hint: holdfast jobs show one" in cli.refusal("enqueue", "a", "2", "--id", "one", code=1)
@@ -154,7 +154,7 @@ def test_many_enqueues_every_line_and_counts_them(cli: Cli, tmp_path: Path) -> N
     assert cli.queue.counts(by="kind") == {"a": 1, "b": 1}
 
 
-def test_many_in_json_tells_the_line_and_id_of_each_job(cli: Cli, tmp_path: Path) -> None:
+def test_many_in_json_prints_the_line_and_id_of_each_job(cli: Cli, tmp_path: Path) -> None:
     source = write_lines(
         tmp_path / "jobs.jsonl", {"kind": "a", "job_id": "one"}, "\n", {"kind": "a", "job_id": "two"}
     )
@@ -173,15 +173,15 @@ def test_many_reads_standard_input_and_takes_defaults_from_the_options(cli: Cli)
     assert [(one.kind, one.lane), (two.kind, two.lane)] == [("standard", "bulk"), ("other", "own")]
 
 
-def test_many_reads_what_json_cannot_say_from_text(cli: Cli) -> None:
-    words = {
+def test_many_converts_text_to_values_that_json_cannot_express(cli: Cli) -> None:
+    arguments = {
         "kind": "a",
         "job_id": "one",
         "run_at": "2100-01-01T00:00:00Z",
         "deadline": "2h",
         "backoff": {"base": 1, "factor": 3.0, "cap": 60, "jitter": 0.5},
     }
-    cli.text("enqueue", "--many", "-", stdin=json.dumps(words))
+    cli.text("enqueue", "--many", "-", stdin=json.dumps(arguments))
 
     job = cli.queue.get("one")
     assert job.due_at_ms == 4_102_444_800_000
@@ -196,28 +196,28 @@ def test_many_reads_what_json_cannot_say_from_text(cli: Cli) -> None:
         ("[1]", "line 2: not an object with the options of a job"),
         ('{"kind": ""}', "line 2: kind: must not be empty"),
         ('{"payload": 1}', "line 2: kind: is missing"),
-        ('{"kind": "a", "colour": "red"}', "line 2: colour: unknown option"),
+        ('{"kind": "a", "color": "red"}', "line 2: color: unknown option"),
         ('{"kind": "a", "delay": "soon"}', "line 2: delay: 'soon' is not a duration"),
         ('{"kind": "a", "backoff": {"first": 1}}', "line 2: backoff: valid keys are base, factor, cap and jitter"),
         ('{"kind": "a", "backoff": {"base": -1}}', "line 2: backoff.base: "),
     ],
 )
 def test_a_refused_line_is_named_and_its_batch_is_not_stored(cli: Cli, line: str, problem: str) -> None:
-    said = cli.refusal("enqueue", "--many", "-", code=2, stdin=f'{{"kind": "good"}}\n{line}\n')
+    output = cli.refusal("enqueue", "--many", "-", code=2, stdin=f'{{"kind": "good"}}\n{line}\n')
 
-    assert problem in said
-    assert "hint: nothing was stored" in said
+    assert problem in output
+    assert "hint: nothing was stored" in output
     assert cli.queue.counts() == {}
 
 
-def test_many_is_sent_in_batches_and_says_where_to_go_on(cli: Cli) -> None:
+def test_many_stores_batches_and_names_the_line_to_continue_from(cli: Cli) -> None:
     lines = ['{"kind": "good"}\n'] * 1_000 + ['{"kind": ""}\n']
 
-    said = cli.refusal("enqueue", "--many", "-", code=2, stdin="".join(lines))
+    output = cli.refusal("enqueue", "--many", "-", code=2, stdin="".join(lines))
 
-    assert "line 1001: kind: must not be empty" in said
-    assert "lines up to 1000 are stored" in said
-    assert "from line 1001" in said
+    assert "line 1001: kind: must not be empty" in output
+    assert "lines up to 1000 are stored" in output
+    assert "from line 1001" in output
     assert cli.queue.counts() == {"ready": 1_000}
 
 
@@ -231,7 +231,7 @@ def test_many_refused_by_the_store_keeps_the_code_of_the_refusal(cli: Cli) -> No
     assert json.loads(result.stderr)["error"]["code"] == "kind_retired"
 
 
-def test_many_excludes_what_only_one_job_can_have(cli: Cli) -> None:
+def test_many_excludes_options_of_a_single_job(cli: Cli) -> None:
     assert "exclude each other" in cli.refusal("enqueue", "a", "1", "--many", "-", code=2)
     assert "exclude each other" in cli.refusal("enqueue", "a", "--many", "-", "--id", "x", code=2)
 

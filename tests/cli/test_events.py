@@ -22,7 +22,7 @@ def test_events_prints_one_line_per_event_in_order(cli: Cli) -> None:
     assert [line.split()[1:4] for line in lines] == [["done", "one", "email.send"], ["done", "two", "email.send"]]
 
 
-def test_events_in_json_are_lines_with_a_cursor_to_go_on_from(cli: Cli) -> None:
+def test_events_in_json_are_lines_with_a_cursor(cli: Cli) -> None:
     finish(cli, "one")
     finish(cli, "two")
 
@@ -32,7 +32,7 @@ def test_events_in_json_are_lines_with_a_cursor_to_go_on_from(cli: Cli) -> None:
     assert cli.lines("events", "--after", first["cursor"]) == [second]
 
 
-def test_limit_stops_and_says_where_to_go_on(cli: Cli) -> None:
+def test_limit_stops_and_prints_the_cursor_to_continue_from(cli: Cli) -> None:
     finish(cli, "one")
     finish(cli, "two")
 
@@ -50,14 +50,14 @@ def test_events_of_one_tenant_are_found_behind_those_of_others(cli: Cli) -> None
     assert [event["job_id"] for event in cli.lines("events", "--tenant", "us", "--limit", "1")] == ["ours"]
 
 
-def test_follow_goes_on_until_it_has_as_many_as_asked_for(cli: Cli) -> None:
+def test_follow_continues_until_the_limit(cli: Cli) -> None:
     finish(cli, "one")
     finish(cli, "two")
 
     assert [event["job_id"] for event in cli.lines("events", "--follow", "--limit", "2")] == ["one", "two"]
 
 
-def test_no_events_are_said_beside_the_answer(cli: Cli) -> None:
+def test_the_absence_of_events_is_noted_on_standard_error(cli: Cli) -> None:
     cli.queue.migrate()
 
     result = cli.run("events")
@@ -65,7 +65,7 @@ def test_no_events_are_said_beside_the_answer(cli: Cli) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no events\n")
 
 
-def test_a_cursor_that_was_never_given_is_refused(cli: Cli) -> None:
+def test_an_invalid_cursor_is_refused(cli: Cli) -> None:
     cli.queue.migrate()
 
     result = cli.run("events", "--after", "nonsense", "--json")
@@ -73,12 +73,12 @@ def test_a_cursor_that_was_never_given_is_refused(cli: Cli) -> None:
     assert (result.exit_code, json.loads(result.stderr)["error"]["code"]) == (2, "invalid_input")
 
 
-def test_a_cursor_behind_the_horizon_is_refused_with_the_one_to_go_on_from(cli: Cli) -> None:
+def test_a_cursor_behind_the_horizon_is_refused_with_the_oldest_valid_one(cli: Cli) -> None:
     finish(cli, "one")
     finish(cli, "two")
     first, second = cli.lines("events")
     cli.text("prune", "--older-than", "0", "--yes")
 
-    said = cli.refusal("events", "--after", first["cursor"], code=1)
+    output = cli.refusal("events", "--after", first["cursor"], code=1)
 
-    assert f"hint: continue with --after {second['cursor']}" in said
+    assert f"hint: continue with --after {second['cursor']}" in output

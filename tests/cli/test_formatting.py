@@ -30,12 +30,12 @@ def test_a_duration_is_read_in_its_unit(typed: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "typed", ["", "s", "7", "30", "1.5", "00", "-5", "5 m", "5M", "1h30m", "nan", "inf", "1e3", "٣s"]
 )
-def test_what_is_not_a_duration_is_refused(typed: str) -> None:
+def test_an_invalid_duration_is_refused(typed: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         params.duration(typed)
 
 
-def test_a_duration_as_text_can_be_given_again() -> None:
+def test_the_text_of_a_duration_is_a_valid_option_value() -> None:
     assert [params.duration(str(params.duration(typed))) for typed in ("0", "2.5s", "250ms", "7d")] == [
         0,
         2.5,
@@ -44,7 +44,7 @@ def test_a_duration_as_text_can_be_given_again() -> None:
     ]
 
 
-def test_a_moment_is_read_with_its_zone() -> None:
+def test_a_timestamp_is_read_with_its_time_zone() -> None:
     assert params.timestamp("2030-01-31T09:00:00Z") == datetime(2030, 1, 31, 9, tzinfo=UTC)
     assert params.timestamp("2030-01-31T11:00:00+02:00") == datetime(2030, 1, 31, 9, tzinfo=UTC)
 
@@ -62,7 +62,7 @@ def test_a_moment_is_read_with_its_zone() -> None:
         (999_999_999_999, "in 11572d"),
     ],
 )
-def test_a_moment_is_seen_from_now(at_ms: int, seen: str) -> None:
+def test_a_timestamp_is_shown_relative_to_now(at_ms: int, seen: str) -> None:
     assert formatting.relative(at_ms, now_ms=172_800_000) == seen
 
 
@@ -89,18 +89,18 @@ def test_a_size_is_shown_in_its_unit(count: int, shown: str) -> None:
     assert formatting.size(count) == shown
 
 
-def test_one_line_is_the_first_that_says_something() -> None:
+def test_one_line_is_the_first_that_is_not_blank() -> None:
     assert formatting.one_line("\n  \n first \nsecond") == "first"
     assert formatting.one_line("") == ""
 
 
-def test_clean_keeps_text_and_takes_what_steers_a_terminal() -> None:
+def test_clean_keeps_text_and_replaces_control_characters() -> None:
     assert formatting.clean("Zoë 東京 [red]\n\tx") == "Zoë 東京 [red]\n\tx"
     assert formatting.clean("\x1b[2J\x9b\x07\u202e\r\x7f") == "\ufffd[2J" + "\ufffd" * 5
 
 
-def test_clean_takes_every_control_format_line_and_paragraph_character() -> None:
-    # Two join letters and emoji, the others are visible: they are parts of Arabic and Kaithi numbers, and of Syriac.
+def test_clean_replaces_every_control_format_line_and_paragraph_character() -> None:
+    # Two join letters and emoji; the others are visible parts of Arabic and Kaithi numbers, and of Syriac.
     kept = {0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
     unsafe = {
         code
@@ -115,7 +115,7 @@ def test_clean_takes_every_control_format_line_and_paragraph_character() -> None
     assert cleaned & kept == set()
 
 
-def test_columns_of_a_higher_rank_give_way_first_and_those_of_rank_0_never() -> None:
+def test_columns_of_a_higher_rank_are_left_out_first_and_those_of_rank_0_never() -> None:
     columns = [Column("ID", ["x" * 36]), Column("A", ["y" * 20], rank=1), Column("B", ["z" * 20], rank=2)]
 
     assert [column.title for column in tables.fitting(columns, 120)] == ["ID", "A", "B"]
@@ -123,13 +123,13 @@ def test_columns_of_a_higher_rank_give_way_first_and_those_of_rank_0_never() -> 
     assert [column.title for column in tables.fitting(columns, 10)] == ["ID"]
 
 
-def test_a_column_of_nothing_but_its_silent_value_is_left_out() -> None:
+def test_a_column_with_only_its_hidden_value_is_left_out() -> None:
     columns = [Column("ID", ["1", "2"]), Column("LANE", ["default", "default"], hide_if="default")]
 
     assert [column.title for column in tables.fitting(columns, 80)] == ["ID"]
 
 
-def test_the_widest_columns_are_cut_until_all_fit_and_none_below_its_floor() -> None:
+def test_the_widest_columns_are_shortened_until_all_fit_but_not_below_their_minimum() -> None:
     columns = [Column("ID", ["x" * 36]), Column("A", ["y" * 20], min_width=10), Column("B", ["z" * 90], min_width=10)]
 
     assert tables.widths(columns, 200) == [36, 20, 90]

@@ -1,4 +1,4 @@
-"""The examples in the help of every command work as they are written."""
+"""The examples in the help of every command work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import holdfast
 from holdfast.cli.root import root
 from tests.cli.test_options import commands
 
-# These run until they are stopped, or as a play of processes: their examples are only parsed.
+# These run until they are stopped or start processes; their examples are only parsed.
 LONG_RUNNING = {"worker", "demo"}
 
 
@@ -21,36 +21,36 @@ def examples() -> list[str]:
     """Return every line below `Examples:` in the help of every command."""
     found: dict[str, None] = {}
     for path in commands(root):
-        said = CliRunner().invoke(root, [*path, "--help"], prog_name="holdfast").output
-        lines = said.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+        output = CliRunner().invoke(root, [*path, "--help"], prog_name="holdfast").output
+        lines = output.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
         assert lines, f"holdfast {' '.join(path)} has no examples"
         found.update(dict.fromkeys(line.strip() for line in lines if "holdfast " in line))
     return list(found)
 
 
 def arguments_of(example: str) -> list[str]:
-    """Return the arguments of `holdfast` in a line of shell, without what stands before and after it."""
-    words = shlex.split(example)
-    words = words[words.index("holdfast") + 1 :]
-    ends = [words.index(end) for end in ("|", "&&") if end in words]
-    return words[: min(ends, default=len(words))]
+    """Return the arguments of `holdfast` in a shell command line, without other commands of a pipe."""
+    arguments = shlex.split(example)
+    arguments = arguments[arguments.index("holdfast") + 1 :]
+    ends = [arguments.index(end) for end in ("|", "&&") if end in arguments]
+    return arguments[: min(ends, default=len(arguments))]
 
 
-def prepare(words: list[str]) -> None:
-    """Make a queue in this folder in which *words* find what they name."""
+def prepare(arguments: list[str]) -> None:
+    """Create a queue in this folder with the jobs that *arguments* name."""
     Path("report.json").write_text('{"month": 1}')
     Path("jobs.jsonl").write_text('{"kind": "a"}\n')
-    with holdfast.connect("jobs.db" if "--url" in words else "holdfast.db") as queue:
+    with holdfast.connect("jobs.db" if "--url" in arguments else "holdfast.db") as queue:
         for job_id in ("order-42", "order-43"):
             queue.enqueue("order.ship", job_id=job_id)
         queue.enqueue("email.legacy")
-        # Its end is an event, for the command that follows the log.
+        # Finishing it creates an event for the command that follows the log.
         queue.cancel(queue.enqueue("day.close").id)
-        if "restore" in words:
+        if "restore" in arguments:
             queue.retire("email.legacy")
-        if "requeue" in words:
+        if "requeue" in arguments:
             queue.cancel_many(["order-42", "order-43"])
-        if "wait" in words or "artifact" in words:
+        if "wait" in arguments or "artifact" in arguments:
             claim = queue.claim(kinds=["order.ship"])
             assert claim is not None
             artifacts = [holdfast.Artifact(name, b"text") for name in ("invoice.pdf", "log.txt")]
@@ -60,23 +60,23 @@ def prepare(words: list[str]) -> None:
 @pytest.mark.slow("the command line runs as a process")
 def test_every_example_in_the_help_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, example in enumerate(examples()):
-        words = arguments_of(example)
+        arguments = arguments_of(example)
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)
-        if words and words[0] in LONG_RUNNING:
-            command = root.get_command(click.Context(root), words[0])
+        if arguments and arguments[0] in LONG_RUNNING:
+            command = root.get_command(click.Context(root), arguments[0])
             assert command is not None
-            command.make_context(words[0], words[1:])
+            command.make_context(arguments[0], arguments[1:])
             continue
-        prepare(words)
-        # A log that is followed ends here with the limit.
-        bounded = ["--limit", "1"] if "--follow" in words else []
-        ran = CliRunner().invoke(root, [*words, *bounded], input='"2030-01-31"', prog_name="holdfast")
+        prepare(arguments)
+        # Following the log ends with the limit.
+        bounded = ["--limit", "1"] if "--follow" in arguments else []
+        ran = CliRunner().invoke(root, [*arguments, *bounded], input='"2030-01-31"', prog_name="holdfast")
         assert ran.exit_code == 0, (example, ran.output)
 
 
 def test_no_line_of_help_is_wider_than_a_terminal() -> None:
     for path in commands(root):
-        said = CliRunner(env={"COLUMNS": "80"}).invoke(root, [*path, "--help"], prog_name="holdfast").output
-        assert [line for line in said.splitlines() if len(line) > 80] == []
+        output = CliRunner(env={"COLUMNS": "80"}).invoke(root, [*path, "--help"], prog_name="holdfast").output
+        assert [line for line in output.splitlines() if len(line) > 80] == []

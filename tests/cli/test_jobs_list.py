@@ -8,7 +8,7 @@ import holdfast
 from tests.cli.conftest import Cli
 
 
-def test_a_store_without_jobs_says_so_beside_the_answer(cli: Cli) -> None:
+def test_a_store_without_jobs_is_noted_on_standard_error(cli: Cli) -> None:
     cli.queue.migrate()
 
     result = cli.run("jobs", "list")
@@ -16,7 +16,7 @@ def test_a_store_without_jobs_says_so_beside_the_answer(cli: Cli) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no jobs match\n")
 
 
-def test_the_table_shows_newest_first_with_ids_whole(cli: Cli) -> None:
+def test_the_table_shows_the_newest_jobs_first_with_complete_ids(cli: Cli) -> None:
     first = cli.queue.enqueue("email.send").id
     second = cli.queue.enqueue("report.build", priority=3).id
 
@@ -29,7 +29,7 @@ def test_the_table_shows_newest_first_with_ids_whole(cli: Cli) -> None:
     ]
 
 
-def test_columns_that_say_nothing_are_left_out_and_appear_when_they_do(cli: Cli) -> None:
+def test_columns_with_only_default_values_are_left_out(cli: Cli) -> None:
     cli.queue.enqueue("a")
     assert "LANE" not in cli.text("jobs", "list")
 
@@ -37,7 +37,7 @@ def test_columns_that_say_nothing_are_left_out_and_appear_when_they_do(cli: Cli)
     assert {"LANE", "TENANT"} <= set(cli.text("jobs", "list").split())
 
 
-def test_an_id_is_whole_or_gives_way_to_the_number(cli: Cli, failed_job: str) -> None:
+def test_an_id_is_shown_complete_or_replaced_by_the_number(cli: Cli, failed_job: str) -> None:
     job_id = cli.queue.enqueue("a.kind.with.a.rather.long.name", lane="some-lane", tenant="some-tenant").id
 
     narrow, wide = (cli.text("jobs", "list", columns=columns) for columns in (80, 160))
@@ -67,18 +67,18 @@ def test_several_states_are_listed_together(cli: Cli, failed_job: str) -> None:
     assert [job["number"] for job in listed] == [2, 1]
 
 
-def test_the_note_says_what_matters_in_each_state(cli: Cli, failed_job: str) -> None:
+def test_the_note_depends_on_the_state(cli: Cli, failed_job: str) -> None:
     cli.queue.enqueue("later", delay=3600)
     cli.queue.enqueue("busy")
     claim = cli.queue.claim(worker="w7", kinds=["busy"])
     assert claim is not None
     cli.queue.progress(claim, phase="loading", percent=40)
 
-    said = cli.text("jobs", "list")
+    output = cli.text("jobs", "list")
 
-    assert "smtp: smtp refused (" in said
-    assert "due in 1h" in said or "due in 59m" in said
-    assert "loading, 40 %, w7, started " in said
+    assert "smtp: smtp refused (" in output
+    assert "due in 1h" in output or "due in 59m" in output
+    assert "loading, 40 %, w7, started " in output
 
 
 def test_a_cancel_request_is_noted(cli: Cli) -> None:
@@ -90,7 +90,7 @@ def test_a_cancel_request_is_noted(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["--state", "failed"], ["broken"]),
         (["--kind", "tick"], ["bulk-job", "acme-job"]),
@@ -101,14 +101,14 @@ def test_a_cancel_request_is_noted(cli: Cli) -> None:
         (["--limit", "1"], ["bulk-job"]),
     ],
 )
-def test_filters_choose_jobs(cli: Cli, failed_job: str, words: list[str], expected: list[str]) -> None:
+def test_filters_choose_jobs(cli: Cli, failed_job: str, arguments: list[str], expected: list[str]) -> None:
     cli.queue.enqueue("tick", tenant="acme", job_id="acme-job")
     cli.queue.enqueue("tick", lane="bulk", job_id="bulk-job")
 
-    assert [job["id"] for job in cli.json("jobs", "list", *words)["jobs"]] == expected
+    assert [job["id"] for job in cli.json("jobs", "list", *arguments)["jobs"]] == expected
 
 
-def test_the_cursor_leads_through_all_pages(cli: Cli) -> None:
+def test_the_cursor_traverses_all_pages(cli: Cli) -> None:
     made = [cli.queue.enqueue("a").id for _ in range(5)]
 
     found: list[str] = []
@@ -122,7 +122,7 @@ def test_the_cursor_leads_through_all_pages(cli: Cli) -> None:
     assert found == made[::-1]
 
 
-def test_people_are_told_how_to_get_the_next_page(cli: Cli) -> None:
+def test_the_text_output_names_the_option_for_the_next_page(cli: Cli) -> None:
     cli.queue.enqueue_many([{"kind": "a"}, {"kind": "a"}])
 
     assert "there are more: --after " in cli.run("jobs", "list", "--limit", "1").stderr
@@ -135,26 +135,26 @@ def test_no_secret_of_a_lease_is_listed(cli: Cli) -> None:
     assert "open-sesame" not in cli.text("jobs", "list", "--json") + cli.text("jobs", "show", "one", "--json")
 
 
-def test_text_from_outside_cannot_steer_the_terminal(cli: Cli) -> None:
+def test_job_data_cannot_control_the_terminal(cli: Cli) -> None:
     cli.queue.enqueue("a", {"evil": "\x1b[2J \x9b2J"}, tags={"t": "\x1b]0;owned\x07"}, job_id="one")
     claim = cli.queue.claim(worker="w1")
     assert claim is not None
     trace = "\x1b[31mred"
     cli.queue.settle(claim, holdfast.Failed("[bold]\x1b[2J\x1b]0;owned\x07", permanent=True, traceback=trace))
 
-    said = cli.text("jobs", "list") + cli.text("jobs", "show", "one")
+    output = cli.text("jobs", "list") + cli.text("jobs", "show", "one")
 
-    assert not set(said) & {"\x1b", "\x07", "\x9b"}
-    assert "[bold]" in said
+    assert not set(output) & {"\x1b", "\x07", "\x9b"}
+    assert "[bold]" in output
 
 
 @pytest.mark.parametrize(
-    "words", [["--state", "lost"], ["--limit", "0"], ["--limit", "5000"], ["--after", "nonsense"], ["--kind", ""]]
+    "arguments", [["--state", "lost"], ["--limit", "0"], ["--limit", "5000"], ["--after", "nonsense"], ["--kind", ""]]
 )
-def test_a_wrong_filter_is_refused(cli: Cli, words: list[str]) -> None:
+def test_a_wrong_filter_is_refused(cli: Cli, arguments: list[str]) -> None:
     cli.queue.migrate()
 
-    result = cli.run("jobs", "list", *words, "--json")
+    result = cli.run("jobs", "list", *arguments, "--json")
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert json.loads(result.stderr)["error"]["code"] == "invalid_input"

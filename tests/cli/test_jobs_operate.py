@@ -26,7 +26,7 @@ def test_cancel_ends_waiting_jobs(cli: Cli) -> None:
     assert states(cli) == {"one": "cancelled", "two": "cancelled"}
 
 
-def test_cancel_asks_a_running_job_to_stop_unless_forced(cli: Cli) -> None:
+def test_cancel_requests_a_running_job_to_stop_unless_forced(cli: Cli) -> None:
     cli.queue.enqueue("a", job_id="one")
     cli.queue.claim(worker="w1")
 
@@ -36,7 +36,7 @@ def test_cancel_asks_a_running_job_to_stop_unless_forced(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("choice", [("one", "two"), ("--kind", "a", "--yes")])
-def test_cancel_in_json_answers_alike_for_named_and_for_chosen_jobs(cli: Cli, choice: tuple[str, ...]) -> None:
+def test_cancel_in_json_has_the_same_result_for_named_and_selected_jobs(cli: Cli, choice: tuple[str, ...]) -> None:
     cli.queue.enqueue("a", job_id="one")
     cli.queue.claim(worker="w1")
     cli.queue.enqueue("a", job_id="two")
@@ -58,7 +58,7 @@ def test_one_refused_cancel_stops_no_other_and_exits_with_1(cli: Cli) -> None:
     assert result.stderr == "error: 1 of 2 jobs could not be cancelled\n"
 
 
-def test_cancel_in_json_tells_which_were_skipped(cli: Cli) -> None:
+def test_cancel_in_json_lists_skipped_jobs(cli: Cli) -> None:
     cli.queue.enqueue("a", job_id="one")
 
     result = cli.run("jobs", "cancel", "nobody", "one", "--json")
@@ -77,7 +77,7 @@ def test_requeue_makes_a_failed_job_ready(cli: Cli, failed_job: str) -> None:
     assert states(cli) == {"broken": "ready"}
 
 
-def test_requeue_of_a_job_that_waits_is_refused(cli: Cli) -> None:
+def test_requeue_of_a_waiting_job_is_refused(cli: Cli) -> None:
     cli.queue.enqueue("a", job_id="one")
 
     result = cli.run("jobs", "requeue", "one", "--json")
@@ -95,7 +95,7 @@ def test_requeue_of_several_reports_those_skipped_and_exits_with_1(cli: Cli, fai
     assert skipped.startswith("skipped nobody: ")
 
 
-def test_requeue_failed_takes_all_that_match(cli: Cli) -> None:
+def test_requeue_failed_takes_all_matching_jobs(cli: Cli) -> None:
     fail(cli, "lasting", permanent=True)
     fail(cli, "passing", permanent=False)
 
@@ -111,7 +111,7 @@ def test_requeue_failed_in_json_names_the_jobs(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["cancel", "requeue"])
-def test_jobs_are_named_or_chosen_but_not_both(cli: Cli, command: str) -> None:
+def test_jobs_are_named_or_selected_but_not_both(cli: Cli, command: str) -> None:
     cli.queue.migrate()
 
     assert f"name the jobs to {command}, or filters" in cli.refusal("jobs", command, code=2)
@@ -120,7 +120,7 @@ def test_jobs_are_named_or_chosen_but_not_both(cli: Cli, command: str) -> None:
     assert "there is no terminal to confirm it" in cli.refusal("jobs", command, "--kind", "a", code=2)
 
 
-def test_cancel_by_filter_cancels_what_matches_and_nothing_else(cli: Cli) -> None:
+def test_cancel_by_filter_cancels_only_matching_jobs(cli: Cli) -> None:
     cli.queue.enqueue_many(
         [
             {"kind": "a", "job_id": "one"},
@@ -142,17 +142,17 @@ def test_cancel_by_filter_cancels_what_matches_and_nothing_else(cli: Cli) -> Non
     assert states(cli)["other"] == "ready"
 
 
-def test_cancel_by_filter_asks_running_jobs_to_stop(cli: Cli) -> None:
+def test_cancel_by_filter_requests_running_jobs_to_stop(cli: Cli) -> None:
     cli.queue.enqueue("a", job_id="one")
     cli.queue.claim()
 
-    said = cli.text("jobs", "cancel", "--state", "running", "--yes")
+    output = cli.text("jobs", "cancel", "--state", "running", "--yes")
 
-    assert said == "cancelled 0 jobs; asked 1 running job to stop\n"
+    assert output == "cancelled 0 jobs; asked 1 running job to stop\n"
     assert cli.text("jobs", "cancel", "--state", "running", "--force", "--yes") == "cancelled 1 job\n"
 
 
-def test_requeue_by_filter_takes_cancelled_jobs_only_when_told_to(cli: Cli, failed_job: str) -> None:
+def test_requeue_by_filter_takes_cancelled_jobs_only_if_selected(cli: Cli, failed_job: str) -> None:
     cli.queue.cancel(cli.queue.enqueue("email.send", job_id="stopped").id)
 
     assert cli.json("jobs", "requeue", "--kind", "email.send", "--dry-run")["jobs"] == 1
@@ -170,7 +170,7 @@ def test_a_job_is_named_by_its_number(cli: Cli, failed_job: str, number: str) ->
     assert "no job '#7'" in cli.refusal("jobs", "show", "#7", code=1)
 
 
-def test_an_id_that_looks_like_a_number_goes_before_the_number(cli: Cli) -> None:
+def test_an_id_that_looks_like_a_number_takes_precedence(cli: Cli) -> None:
     cli.queue.enqueue("a")
     cli.queue.enqueue("b", job_id="1")
 

@@ -13,8 +13,8 @@ from tests.cli.conftest import Cli
 @pytest.fixture
 def done_job(cli: Cli) -> str:
     """The id of a job that was deferred once and then done, with artifacts."""
-    words = {"tags": {"order": "42"}, "headers": {"trace": "t1"}, "requires": ["gpu"], "dedupe_key": "once"}
-    cli.queue.enqueue("report.build", {"rows": [1, 2]}, job_id="report-1", **words)  # type: ignore[arg-type]
+    arguments = {"tags": {"order": "42"}, "headers": {"trace": "t1"}, "requires": ["gpu"], "dedupe_key": "once"}
+    cli.queue.enqueue("report.build", {"rows": [1, 2]}, job_id="report-1", **arguments)  # type: ignore[arg-type]
     first = cli.queue.claim(worker="w1", capabilities=["gpu"])
     assert first is not None
     cli.queue.settle(first, holdfast.Deferred(after=0))
@@ -25,8 +25,8 @@ def done_job(cli: Cli) -> str:
     return "report-1"
 
 
-def test_show_tells_everything_about_a_done_job(cli: Cli, done_job: str) -> None:
-    said = cli.text("jobs", "show", done_job)
+def test_show_prints_all_properties_of_a_done_job(cli: Cli, done_job: str) -> None:
+    output = cli.text("jobs", "show", done_job)
 
     for expected in (
         "report-1",
@@ -38,17 +38,17 @@ def test_show_tells_everything_about_a_done_job(cli: Cli, done_job: str) -> None
         '"rows": [',
         '"pages": 7',
     ):
-        assert expected in said
-    attempts = [line.split() for line in said.splitlines() if line.split()[2:3] in (["deferred"], ["done"])]
+        assert expected in output
+    attempts = [line.split() for line in output.splitlines() if line.split()[2:3] in (["deferred"], ["done"])]
     assert [(row[0], row[2], row[3]) for row in attempts] == [("1", "deferred", "w1"), ("2", "done", "w2")]
-    assert "log.txt" in said
-    assert "9 B" in said
+    assert "log.txt" in output
+    assert "9 B" in output
 
 
 @pytest.mark.parametrize(
     ("outcome", "shown"), [(holdfast.Done(), False), (holdfast.Failed("no", permanent=True), True)]
 )
-def test_show_tells_how_far_a_job_came_unless_it_is_done(cli: Cli, outcome: holdfast.Outcome, shown: bool) -> None:
+def test_show_prints_progress_unless_the_job_is_done(cli: Cli, outcome: holdfast.Outcome, shown: bool) -> None:
     cli.queue.enqueue("report.build", job_id="report-1")
     claim = cli.queue.claim(worker="w1")
     assert claim is not None
@@ -56,16 +56,16 @@ def test_show_tells_how_far_a_job_came_unless_it_is_done(cli: Cli, outcome: hold
     assert "95 %" in cli.text("jobs", "show", "report-1")
     cli.queue.settle(claim, outcome)
 
-    said = cli.text("jobs", "show", "report-1")
+    output = cli.text("jobs", "show", "report-1")
 
-    assert ("95 %" in said, "writing" in said) == (shown, shown)
+    assert ("95 %" in output, "writing" in output) == (shown, shown)
 
 
-def test_show_tells_the_failure_with_its_traceback(cli: Cli, failed_job: str) -> None:
-    said = cli.text("jobs", "show", failed_job)
+def test_show_prints_the_failure_with_its_traceback(cli: Cli, failed_job: str) -> None:
+    output = cli.text("jobs", "show", failed_job)
 
-    assert "smtp (permanent): smtp refused" in said
-    assert '    File "send.py", line 3, in send\n' in said
+    assert "smtp (permanent): smtp refused" in output
+    assert '    File "send.py", line 3, in send\n' in output
 
 
 def test_show_in_json_has_job_attempts_and_artifacts(cli: Cli, done_job: str) -> None:
@@ -87,16 +87,16 @@ def test_show_in_json_has_the_failure(cli: Cli, failed_job: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_show_keeps_within_the_terminal(cli: Cli, done_job: str, columns: int) -> None:
+def test_show_fits_the_terminal(cli: Cli, done_job: str, columns: int) -> None:
     assert max(map(len, cli.text("jobs", "show", done_job, columns=columns).splitlines())) <= columns
 
 
 def test_a_job_that_does_not_exist_is_refused_with_a_hint(cli: Cli) -> None:
     cli.queue.migrate()
 
-    said = cli.refusal("jobs", "show", "nobody", code=1)
+    output = cli.refusal("jobs", "show", "nobody", code=1)
 
-    assert said.startswith("error: no job 'nobody'\nhint: 'holdfast jobs list'")
+    assert output.startswith("error: no job 'nobody'\nhint: 'holdfast jobs list'")
 
 
 def test_an_artifact_goes_to_standard_output_byte_for_byte(cli: Cli, done_job: str) -> None:
@@ -108,10 +108,10 @@ def test_an_artifact_goes_to_standard_output_byte_for_byte(cli: Cli, done_job: s
 def test_an_artifact_goes_to_a_file(cli: Cli, done_job: str, tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
 
-    said = cli.text("jobs", "artifact", done_job, "log.txt", "-o", str(target))
+    output = cli.text("jobs", "artifact", done_job, "log.txt", "-o", str(target))
 
     assert target.read_bytes() == b"all well\n"
-    assert said == f"wrote 9 B (text/plain) to {target}\n"
+    assert output == f"wrote 9 B (text/plain) to {target}\n"
 
 
 def test_an_artifact_in_json_is_base64_unless_a_file_takes_it(cli: Cli, done_job: str, tmp_path: Path) -> None:
@@ -125,16 +125,16 @@ def test_an_artifact_in_json_is_base64_unless_a_file_takes_it(cli: Cli, done_job
 
 
 def test_an_artifact_that_does_not_exist_is_refused(cli: Cli, done_job: str) -> None:
-    said = cli.refusal("jobs", "artifact", done_job, "nothing", code=1)
+    output = cli.refusal("jobs", "artifact", done_job, "nothing", code=1)
 
-    assert "has no artifact 'nothing'" in said
-    assert "hint: holdfast jobs show report-1" in said
+    assert "has no artifact 'nothing'" in output
+    assert "hint: holdfast jobs show report-1" in output
 
 
-def test_an_artifact_that_cannot_be_written_is_told(cli: Cli, done_job: str, tmp_path: Path) -> None:
-    said = cli.refusal("jobs", "artifact", done_job, "log.txt", "-o", str(tmp_path / "no" / "folder"), code=2)
+def test_an_artifact_that_cannot_be_written_is_an_error(cli: Cli, done_job: str, tmp_path: Path) -> None:
+    output = cli.refusal("jobs", "artifact", done_job, "log.txt", "-o", str(tmp_path / "no" / "folder"), code=2)
 
-    assert "cannot write" in said
+    assert "cannot write" in output
 
 
 def test_wait_returns_a_job_that_is_done(cli: Cli, done_job: str) -> None:
@@ -148,7 +148,7 @@ def test_wait_exits_with_1_when_the_job_ended_otherwise(cli: Cli, failed_job: st
     assert (result.exit_code, result.stdout) == (1, "broken is failed: smtp: smtp refused\n")
 
 
-def test_wait_exits_with_4_when_the_time_runs_out(cli: Cli) -> None:
+def test_wait_exits_with_4_on_a_timeout(cli: Cli) -> None:
     cli.queue.enqueue("slow", job_id="one")
 
     assert "hint: the job is not affected" in cli.refusal("jobs", "wait", "one", "--timeout", "0", code=4)

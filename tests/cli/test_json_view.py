@@ -4,7 +4,7 @@ import holdfast
 from holdfast.cli import json_view
 from tests.cli.conftest import Cli
 
-# What stays inside: secrets, digests, places in the order, and the lease clock, which is no wall time.
+# Internal fields: secrets, digests, order positions, and the lease clock, which is not wall time.
 INTERNAL = {
     "seq",
     "claim_index",
@@ -19,11 +19,11 @@ INTERNAL = {
     "event_count",
     "session_number",
 }
-# Stored under one name, shown under another.
+# Stored and shown under different names.
 RENAMED = {"dedupe_kind", "record_all", "enqueue_seq"}
 
 
-def test_every_field_of_a_job_is_shown_or_known_to_stay_inside(cli: Cli) -> None:
+def test_every_field_of_a_job_is_shown_or_listed_as_internal(cli: Cli) -> None:
     shown = set(json_view.job(cli.queue.enqueue("a").job))
 
     stored = {field.removesuffix("_json") for field in holdfast.Job._fields}
@@ -32,7 +32,7 @@ def test_every_field_of_a_job_is_shown_or_known_to_stay_inside(cli: Cli) -> None
     assert not shown & INTERNAL
 
 
-def test_a_jobs_moments_are_milliseconds_and_its_bodies_decoded(cli: Cli) -> None:
+def test_timestamps_are_milliseconds_and_bodies_are_decoded(cli: Cli) -> None:
     job = cli.queue.enqueue("a", {"n": 2**70}, headers={"h": "1"}, tags={"t": "2"}, delay=60).job
     shown = json_view.job(job)
 
@@ -41,7 +41,7 @@ def test_a_jobs_moments_are_milliseconds_and_its_bodies_decoded(cli: Cli) -> Non
     assert shown["backoff"] == {"base_ms": 60_000, "factor": 2.0, "cap_ms": 3_600_000, "jitter": 0.2}
 
 
-def test_what_makes_a_job_a_batch_of_a_session_is_shown(cli: Cli) -> None:
+def test_the_session_entry_of_a_job_is_shown(cli: Cli) -> None:
     job = cli.queue.enqueue("a", session="chat-42", slot="join", source_key="m1", items=[1, 2]).job
 
     assert json_view.job(job)["entry"] == {

@@ -25,7 +25,7 @@ def test_lanes_in_json(cli: Cli) -> None:
     assert bulk in listed
 
 
-def test_set_changes_what_is_named_and_nothing_else(cli: Cli) -> None:
+def test_set_changes_only_the_given_settings(cli: Cli) -> None:
     cli.queue.set_lane("bulk", order="strict")
 
     assert "paused" in cli.text("lanes", "set", "bulk", "--state", "paused")
@@ -41,28 +41,28 @@ def test_set_changes_what_is_named_and_nothing_else(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         ([], "nothing to change"),
         (["--state", "asleep"], "'asleep' is not one of"),
         (["--order", "any"], "is not one of"),
     ],
 )
-def test_a_wrong_setting_is_refused(cli: Cli, words: list[str], problem: str) -> None:
+def test_a_wrong_setting_is_refused(cli: Cli, arguments: list[str], problem: str) -> None:
     cli.queue.migrate()
 
-    assert problem in cli.refusal("lanes", "set", "bulk", *words, code=2)
+    assert problem in cli.refusal("lanes", "set", "bulk", *arguments, code=2)
 
 
-def test_a_draining_lane_refuses_jobs_and_says_how_to_open_it(cli: Cli) -> None:
+def test_a_draining_lane_refuses_jobs_with_a_hint_to_activate_it(cli: Cli) -> None:
     cli.queue.set_lane("my lane", state="draining")
 
-    said = cli.refusal("enqueue", "a", "--lane", "my lane", code=1)
+    output = cli.refusal("enqueue", "a", "--lane", "my lane", code=1)
 
-    assert "hint: holdfast lanes set 'my lane' --state active" in said
+    assert "hint: holdfast lanes set 'my lane' --state active" in output
 
 
-def test_retire_sets_waiting_jobs_aside_and_restore_takes_new_ones(cli: Cli) -> None:
+def test_retire_retires_waiting_jobs_and_restore_accepts_new_ones(cli: Cli) -> None:
     cli.queue.enqueue_many([{"kind": "old"}, {"kind": "old"}])
 
     assert cli.text("kinds", "retire", "old", "--yes") == "kind old is retired; 2 waiting jobs retired\n"

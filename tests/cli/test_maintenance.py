@@ -17,11 +17,11 @@ def test_prune_deletes_finished_jobs_and_events(cli: Cli, failed_job: str) -> No
     assert cli.queue.counts() == {"ready": 1}
 
 
-def test_prune_in_json_counts_what_it_deleted(cli: Cli, failed_job: str) -> None:
+def test_prune_in_json_counts_deleted_jobs_and_events(cli: Cli, failed_job: str) -> None:
     assert cli.json("prune", "--older-than", "0s", "--yes") == {"jobs": 1, "events": 1}
 
 
-def test_prune_keeps_what_is_younger_or_in_another_state(cli: Cli, failed_job: str) -> None:
+def test_prune_keeps_younger_jobs_and_other_states(cli: Cli, failed_job: str) -> None:
     assert cli.json("prune", "--older-than", "1h", "--yes") == {"jobs": 0, "events": 0}
     assert cli.json("prune", "--older-than", "0", "--state", "done", "--events-older-than", "1h", "--yes") == {
         "jobs": 0,
@@ -29,7 +29,7 @@ def test_prune_keeps_what_is_younger_or_in_another_state(cli: Cli, failed_job: s
     }
 
 
-def test_prune_needs_an_age_that_can_be_read(cli: Cli) -> None:
+def test_prune_requires_a_valid_age(cli: Cli) -> None:
     cli.queue.migrate()
 
     assert "Missing option '--older-than'" in cli.refusal("prune", code=2)
@@ -38,11 +38,11 @@ def test_prune_needs_an_age_that_can_be_read(cli: Cli) -> None:
     assert "'ready' is not one of" in cli.refusal("prune", "--older-than", "1d", "--state", "ready", code=2)
 
 
-def test_prune_without_a_terminal_needs_yes_and_deletes_nothing(cli: Cli, failed_job: str) -> None:
-    said = cli.refusal("prune", "--older-than", "0", code=2)
+def test_prune_without_a_terminal_requires_yes_and_deletes_nothing(cli: Cli, failed_job: str) -> None:
+    output = cli.refusal("prune", "--older-than", "0", code=2)
 
-    assert "there is no terminal to confirm it" in said
-    assert "--dry-run, then add --yes" in said
+    assert "there is no terminal to confirm it" in output
+    assert "--dry-run, then add --yes" in output
     assert cli.queue.counts() == {"failed": 1}
 
 
@@ -55,10 +55,10 @@ def test_a_dry_run_of_prune_counts_and_deletes_nothing(cli: Cli, failed_job: str
 def test_doctor_finds_a_fresh_store_healthy(cli: Cli) -> None:
     cli.queue.migrate()
 
-    said = cli.text("doctor")
+    output = cli.text("doctor")
 
-    assert said.splitlines()[0].split()[:3] == ["STATUS", "WHAT", "FOUND"]
-    assert said.endswith("\nhealthy\n")
+    assert output.splitlines()[0].split()[:3] == ["STATUS", "WHAT", "FOUND"]
+    assert output.endswith("\nhealthy\n")
 
 
 def test_doctor_in_json_has_every_finding(cli: Cli) -> None:
@@ -73,7 +73,7 @@ def test_doctor_in_json_has_every_finding(cli: Cli) -> None:
 
 @pytest.fixture
 def damaged(cli: Cli) -> None:
-    """Make the file unsound: a table of the user's own holds what its declaration forbids."""
+    """Make the file fail the integrity check: a user's table contains a row that violates its declaration."""
     cli.queue.migrate()
     cli.queue.close()
     with closing(sqlite3.connect(cli.path)) as connection:
@@ -88,7 +88,7 @@ def damaged(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("damaged")
-def test_doctor_exits_with_1_and_says_what_to_do_when_something_is_a_problem(cli: Cli) -> None:
+def test_doctor_exits_with_1_and_prints_a_remedy_if_there_is_a_problem(cli: Cli) -> None:
     result = cli.run("doctor")
 
     assert (result.exit_code, result.stderr) == (1, "")
@@ -99,7 +99,7 @@ def test_doctor_exits_with_1_and_says_what_to_do_when_something_is_a_problem(cli
 
 
 @pytest.mark.usefixtures("damaged")
-def test_doctor_in_json_exits_with_1_when_something_is_a_problem(cli: Cli) -> None:
+def test_doctor_in_json_exits_with_1_if_there_is_a_problem(cli: Cli) -> None:
     result = cli.run("doctor", "--json")
 
     answer = json.loads(result.stdout)
@@ -107,7 +107,7 @@ def test_doctor_in_json_exits_with_1_when_something_is_a_problem(cli: Cli) -> No
     assert [finding["name"] for finding in answer["findings"] if finding["status"] == "problem"] == ["file"]
 
 
-def test_doctor_of_a_file_that_is_no_database_is_an_error_with_advice(cli: Cli) -> None:
+def test_doctor_of_a_file_that_is_no_database_is_an_error_with_a_hint(cli: Cli) -> None:
     cli.path.write_bytes(b"this is a text, not a database" * 100)
 
     assert "the file is not a SQLite database, or is encrypted; check the path" in cli.refusal("doctor", code=2)
@@ -120,11 +120,11 @@ def test_migrate_creates_the_store_and_then_has_nothing_to_do(cli: Cli) -> None:
     assert cli.json("migrate") == {"applied": []}
 
 
-def test_migrate_in_json_names_what_it_applied(cli: Cli) -> None:
+def test_migrate_in_json_lists_applied_migrations(cli: Cli) -> None:
     assert len(cli.json("migrate")["applied"]) >= 1
 
 
-def test_migrate_into_a_folder_that_does_not_exist_is_told(cli: Cli, tmp_path: Path) -> None:
+def test_migrate_into_a_missing_folder_is_an_error(cli: Cli, tmp_path: Path) -> None:
     result = cli.run("migrate", "--url", str(tmp_path / "no" / "folder.db"), "--json")
 
     assert (result.exit_code, result.stdout) == (3, "")

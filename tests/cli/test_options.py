@@ -1,4 +1,4 @@
-"""What holds for every command: where options may stand, help, errors, and a queue that does not exist."""
+"""Properties of every command: position of options, help, errors, and a missing queue."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ ON_EXISTING = [
 ]
 
 
-@pytest.mark.parametrize("words", ON_EXISTING, ids=" ".join)
-def test_a_queue_that_does_not_exist_is_named_and_not_created(cli: Cli, words: list[str]) -> None:
-    said = cli.refusal(*words, code=2)
+@pytest.mark.parametrize("arguments", ON_EXISTING, ids=" ".join)
+def test_a_queue_that_does_not_exist_is_named_and_not_created(cli: Cli, arguments: list[str]) -> None:
+    output = cli.refusal(*arguments, code=2)
 
-    assert f"there is no queue at {str(cli.path)!r}" in said
-    assert "hint: set --url or HOLDFAST_URL" in said
+    assert f"there is no queue at {str(cli.path)!r}" in output
+    assert "hint: set --url or HOLDFAST_URL" in output
     assert not cli.path.exists()
 
 
@@ -53,7 +53,7 @@ def test_a_missing_queue_in_json_has_a_code(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
-def test_the_url_may_stand_before_or_after_the_subcommand(cli: Cli, tmp_path: Path, form: str) -> None:
+def test_the_url_may_precede_or_follow_the_subcommand(cli: Cli, tmp_path: Path, form: str) -> None:
     other = form.format(tmp_path / "other.db")
     cli.text("enqueue", "a", "--url", other)
 
@@ -64,19 +64,19 @@ def test_the_url_may_stand_before_or_after_the_subcommand(cli: Cli, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "words", [["--json", "lanes", "list"], ["lanes", "--json", "list"], ["lanes", "list", "--json"]]
+    "arguments", [["--json", "lanes", "list"], ["lanes", "--json", "list"], ["lanes", "list", "--json"]]
 )
-def test_json_may_stand_before_or_after_the_subcommand(cli: Cli, words: list[str]) -> None:
+def test_json_may_precede_or_follow_the_subcommand(cli: Cli, arguments: list[str]) -> None:
     cli.queue.migrate()
 
-    assert "lanes" in json.loads(cli.text(*words))
+    assert "lanes" in json.loads(cli.text(*arguments))
 
 
 def test_a_url_of_an_unknown_scheme_is_refused(cli: Cli) -> None:
     assert "is not a supported store" in cli.refusal("stats", "--url", "redis://x", code=2)
 
 
-def test_an_empty_url_is_refused_rather_than_taken_for_the_default(cli: Cli) -> None:
+def test_an_empty_url_is_refused_and_not_replaced_by_the_default(cli: Cli) -> None:
     assert "error: url: must " in cli.refusal("stats", "--url", "", code=2)
 
 
@@ -84,12 +84,12 @@ def test_a_folder_is_no_queue(cli: Cli, tmp_path: Path) -> None:
     assert "is a directory; give the path of a SQLite file" in cli.refusal("stats", "--url", str(tmp_path), code=2)
 
 
-def test_wrong_usage_points_to_the_help_of_that_command(cli: Cli) -> None:
-    assert "hint: see 'root jobs list --help'" in cli.refusal("jobs", "list", "--colour", code=2)
+def test_a_usage_error_refers_to_the_help_of_that_command(cli: Cli) -> None:
+    assert "hint: see 'root jobs list --help'" in cli.refusal("jobs", "list", "--color", code=2)
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"),
+    ("arguments", "meant"),
     [
         (["job", "list"], "'root jobs'"),
         (["Stats"], "'root stats'"),
@@ -98,15 +98,15 @@ def test_wrong_usage_points_to_the_help_of_that_command(cli: Cli) -> None:
         (["list"], "'root jobs list' or 'root lanes list' or 'root kinds list'"),
     ],
 )
-def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(cli: Cli, words: list[str], meant: str) -> None:
-    assert f"did you mean {meant}?" in cli.refusal(*words, code=2)
+def test_the_error_for_a_mistyped_command_suggests_the_right_one(cli: Cli, arguments: list[str], meant: str) -> None:
+    assert f"did you mean {meant}?" in cli.refusal(*arguments, code=2)
 
 
-def test_a_command_that_resembles_none_is_refused_without_a_guess(cli: Cli) -> None:
+def test_the_error_for_an_unknown_command_suggests_nothing_if_none_is_similar(cli: Cli) -> None:
     assert cli.refusal("xyzzy", code=2).startswith("error: there is no command 'xyzzy'\n")
 
 
-def test_wrong_usage_in_json_is_one_object(cli: Cli) -> None:
+def test_a_usage_error_in_json_is_one_object(cli: Cli) -> None:
     result = cli.run("jobs", "list", "--colour", "--json")
 
     assert (result.exit_code, result.stdout) == (2, "")
@@ -138,23 +138,23 @@ def test_help_fits_a_terminal_of_80_columns(cli: Cli, path: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("path", [path for path in commands(root) if path[:1] != ("demo",)], ids=" ".join)
-def test_every_command_takes_url_and_json(cli: Cli, path: tuple[str, ...]) -> None:
-    said = cli.text(*path, "-h")
+def test_every_command_accepts_url_and_json(cli: Cli, path: tuple[str, ...]) -> None:
+    output = cli.text(*path, "-h")
 
-    assert "--url" in said
-    assert "--json" in said
+    assert "--url" in output
+    assert "--json" in output
 
 
 def test_help_documents_the_exit_codes(cli: Cli) -> None:
-    said = cli.text()
+    output = cli.text()
 
     for code in (errors.OK, errors.REFUSED, errors.MISUSED, errors.UNAVAILABLE, errors.TIMED_OUT):
-        assert f"\n  {code}    " in said
+        assert f"\n  {code}    " in output
     for code in (errors.INTERRUPTED, errors.BROKEN_PIPE):
-        assert f"\n  {code}  " in said
+        assert f"\n  {code}  " in output
 
 
-def test_the_version_is_told(cli: Cli) -> None:
+def test_the_version_is_printed(cli: Cli) -> None:
     assert cli.text("--version") == f"holdfast {holdfast.__version__}\n"
 
 
@@ -173,10 +173,10 @@ def test_every_error_has_the_exit_code_of_its_branch(branch: type[holdfast.Holdf
         assert errors.exit_code_of(error.__new__(error)) == expected
 
 
-def test_an_error_is_one_line_whatever_it_carries(cli: Cli) -> None:
+def test_an_error_is_always_one_line(cli: Cli) -> None:
     cli.queue.migrate()
 
-    said = cli.refusal("jobs", "show", "x\n\x1b[2Jerror: y", code=2)
+    output = cli.refusal("jobs", "show", "x\n\x1b[2Jerror: y", code=2)
 
-    assert "\x1b" not in said
-    assert said.count("\n") == 1
+    assert "\x1b" not in output
+    assert output.count("\n") == 1

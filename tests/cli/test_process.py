@@ -1,4 +1,4 @@
-"""The command line as a process of its own: entry point, streams, signals, and a terminal where one is needed."""
+"""The command line as a process: entry point, streams, signals, and terminals."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": str(SOURCE), "HOLDFAST_URL": str(folder / "jobs.db"), **more}
 
 
-def run(folder: Path, *words: str, module: str = "holdfast.cli", **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *words]
+def run(folder: Path, *arguments: str, module: str = "holdfast.cli", **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
     given = environment(folder, **more)
     return subprocess.run(command, env=given, capture_output=True, text=True, cwd=folder, check=False)
 
@@ -40,7 +40,7 @@ def test_both_modules_run_the_command_line(tmp_path: Path, module: str) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"holdfast {holdfast.__version__}\n", "")
 
 
-def test_jobs_go_through_processes_of_their_own(tmp_path: Path) -> None:
+def test_jobs_are_shared_between_processes(tmp_path: Path) -> None:
     made = json.loads(run(tmp_path, "enqueue", "a", '{"n": 1}', "--json").stdout)
     listed = json.loads(run(tmp_path, "jobs", "list", "--json").stdout)
 
@@ -65,7 +65,7 @@ def test_errors_go_to_standard_error_with_the_documented_code(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("package", ["click", "rich"])
-def test_without_the_optional_packages_one_line_says_what_to_install(tmp_path: Path, package: str) -> None:
+def test_without_the_optional_packages_one_line_names_the_install_command(tmp_path: Path, package: str) -> None:
     hidden = f"import sys; sys.modules[{package!r}] = None; from holdfast.cli.entry import main; main()"
     ran = subprocess.run(
         [sys.executable, "-c", hidden], env=environment(tmp_path), capture_output=True, text=True, check=False
@@ -76,7 +76,7 @@ def test_without_the_optional_packages_one_line_says_what_to_install(tmp_path: P
     assert "pip install 'holdfast[cli]'" in ran.stderr
 
 
-def test_a_pipe_gets_no_colours_and_nothing_cut(tmp_path: Path) -> None:
+def test_output_to_a_pipe_has_no_styles_and_is_not_truncated(tmp_path: Path) -> None:
     kind = "a.kind." + "with.a.long.name." * 10
     run(tmp_path, "enqueue", kind)
 
@@ -86,7 +86,7 @@ def test_a_pipe_gets_no_colours_and_nothing_cut(tmp_path: Path) -> None:
     assert "\x1b" not in listed
 
 
-def test_a_reader_that_has_had_enough_ends_it_quietly(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command_without_an_error_message(tmp_path: Path) -> None:
     lines = "".join('{"kind": "a"}\n' for _ in range(500))
     command = [sys.executable, "-m", "holdfast.cli"]
     given = environment(tmp_path)
@@ -108,7 +108,7 @@ def test_a_reader_that_has_had_enough_ends_it_quietly(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (141, "")
 
 
-def test_a_terminal_of_ascii_is_no_reason_to_crash(tmp_path: Path) -> None:
+def test_an_ascii_terminal_gets_substitutes(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "k\N{LATIN SMALL LETTER U WITH DIAERESIS}")
 
     ran = run(tmp_path, "stats", "--by", "kind", PYTHONIOENCODING="ascii")
@@ -118,7 +118,7 @@ def test_a_terminal_of_ascii_is_no_reason_to_crash(tmp_path: Path) -> None:
     assert "#" in ran.stdout
 
 
-def test_following_ends_with_130_when_interrupted(tmp_path: Path) -> None:
+def test_follow_exits_with_130_when_interrupted(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "a", "--events", "all")
     follower = subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", "events", "--follow", "--json"],
@@ -144,12 +144,12 @@ def test_following_ends_with_130_when_interrupted(tmp_path: Path) -> None:
 
 
 class OnTerminal:
-    """The command line on a pseudo-terminal, its answers read as they come."""
+    """The command line on a pseudo-terminal."""
 
-    def __init__(self, folder: Path, *words: str, **more: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, **more: str) -> None:
         self._screen, inner = pty.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *words],
+            [sys.executable, "-m", "holdfast.cli", *arguments],
             env=environment(folder, **{"TERM": "xterm", "COLUMNS": "100", **more}),
             stdin=inner,
             stdout=inner,
@@ -177,11 +177,11 @@ class OnTerminal:
         assert ready, f"nothing more came after {self.seen!r}"
         try:
             return os.read(self._screen, 4096).decode()
-        except OSError:  # Linux's way to say that the other end was closed
+        except OSError:  # on Linux: the other end was closed
             return ""
 
 
-def test_a_terminal_gets_colours_unless_they_are_unwanted(tmp_path: Path) -> None:
+def test_output_on_a_terminal_is_styled_unless_disabled(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "a")
 
     coloured, plain = OnTerminal(tmp_path, "stats"), OnTerminal(tmp_path, "stats", NO_COLOR="1")
@@ -191,7 +191,7 @@ def test_a_terminal_gets_colours_unless_they_are_unwanted(tmp_path: Path) -> Non
     assert "\x1b[36m" not in plain.seen
 
 
-def test_errors_are_coloured_on_a_terminal_unless_colours_are_unwanted(tmp_path: Path) -> None:
+def test_errors_on_a_terminal_are_styled_unless_disabled(tmp_path: Path) -> None:
     coloured, plain = OnTerminal(tmp_path, "stats"), OnTerminal(tmp_path, "stats", NO_COLOR="1")
 
     assert (coloured.finish(), plain.finish()) == (2, 2)
@@ -199,7 +199,7 @@ def test_errors_are_coloured_on_a_terminal_unless_colours_are_unwanted(tmp_path:
     assert "31m" not in plain.seen
 
 
-def test_errors_and_questions_are_wrapped_at_words_on_a_terminal(tmp_path: Path) -> None:
+def test_errors_and_questions_are_wrapped_at_spaces_on_a_terminal(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "a", "--id", "one")
     run(tmp_path, "lanes", "set", "default", "--state", "draining", "--yes")
 
@@ -209,19 +209,19 @@ def test_errors_and_questions_are_wrapped_at_words_on_a_terminal(tmp_path: Path)
     asked.type("n\n")
 
     assert (refused.finish(), asked.finish()) == (1, 1)
-    said = re.sub("\x1b\\[[0-9;]*m|\r", "", refused.seen).rstrip()
-    message, _, hint = said.partition("hint:")
+    output = re.sub("\x1b\\[[0-9;]*m|\r", "", refused.seen).rstrip()
+    message, _, hint = output.partition("hint:")
     assert [line.rstrip() for line in message.splitlines()] == [
         "error: lane 'default' is draining and",
         "accepts no new jobs; set it active to",
         "enqueue again",
     ]
-    # A command is left whole, to be copied.
+    # A command is not wrapped: it can be copied.
     assert hint == " holdfast lanes set default --state active"
     assert "Retire kind a, and permanently\r\nretire 1 waiting job? [y/N]" in asked.seen
 
 
-def test_prune_on_a_terminal_asks_first_and_no_deletes_nothing(tmp_path: Path) -> None:
+def test_prune_on_a_terminal_asks_and_deletes_nothing_after_no(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "a", "--id", "one")
     run(tmp_path, "jobs", "cancel", "one")
 
@@ -235,13 +235,13 @@ def test_prune_on_a_terminal_asks_first_and_no_deletes_nothing(tmp_path: Path) -
     assert json.loads(run(tmp_path, "stats", "--json").stdout)["total"] == 1
 
 
-@pytest.mark.parametrize("words", [[], ["--yes"]])
-def test_prune_on_a_terminal_deletes_when_told_to(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["--yes"]])
+def test_prune_on_a_terminal_deletes_after_yes(tmp_path: Path, arguments: list[str]) -> None:
     run(tmp_path, "enqueue", "a", "--id", "one")
     run(tmp_path, "jobs", "cancel", "one")
 
-    asked = OnTerminal(tmp_path, "prune", "--older-than", "0", *words)
-    if not words:
+    asked = OnTerminal(tmp_path, "prune", "--older-than", "0", *arguments)
+    if not arguments:
         asked.read_until("[y/N]")
         asked.type("y\n")
 
@@ -250,7 +250,7 @@ def test_prune_on_a_terminal_deletes_when_told_to(tmp_path: Path, words: list[st
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["jobs", "cancel", "--kind", "a"],
         ["jobs", "requeue", "--state", "cancelled"],
@@ -259,12 +259,12 @@ def test_prune_on_a_terminal_deletes_when_told_to(tmp_path: Path, words: list[st
     ],
     ids=" ".join,
 )
-def test_what_changes_many_jobs_asks_first_on_a_terminal(tmp_path: Path, words: list[str]) -> None:
+def test_commands_that_change_many_jobs_ask_on_a_terminal(tmp_path: Path, arguments: list[str]) -> None:
     with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
         queue.enqueue("a", job_id="one")
         queue.cancel(queue.enqueue("a", job_id="two").id)
         before = queue.counts()
-        asked = OnTerminal(tmp_path, *words)
+        asked = OnTerminal(tmp_path, *arguments)
         asked.read_until("[y/N]")
         asked.type("n\n")
 
@@ -290,7 +290,7 @@ def test_bash_completes_commands_with_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_takes_the_script_without_a_start_up_file(tmp_path: Path) -> None:
+def test_zsh_loads_the_script_without_a_start_up_file(tmp_path: Path) -> None:
     script = run(tmp_path, "completion", "zsh").stdout
     taken = subprocess.run(
         ["zsh", "-f", "-c", f"{script}\nprint ${{_comps[holdfast]}}"],
@@ -304,7 +304,7 @@ def test_zsh_takes_the_script_without_a_start_up_file(tmp_path: Path) -> None:
     assert (taken.stdout, taken.stderr) == ("_holdfast_completion\n", "")
 
 
-def test_an_artifact_that_would_upset_the_terminal_is_not_written_to_it(tmp_path: Path) -> None:
+def test_a_binary_artifact_is_not_written_to_a_terminal(tmp_path: Path) -> None:
     with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
         queue.enqueue("a", job_id="one")
         claim = queue.claim()
@@ -323,7 +323,7 @@ def test_an_artifact_that_would_upset_the_terminal_is_not_written_to_it(tmp_path
     assert "all well" in log.seen
 
 
-def test_many_on_a_terminal_draws_progress_beside_the_answer(tmp_path: Path) -> None:
+def test_many_on_a_terminal_draws_progress_on_standard_error(tmp_path: Path) -> None:
     (tmp_path / "jobs.jsonl").write_text('{"kind": "a"}\n' * 3_000)
 
     drawn = OnTerminal(tmp_path, "enqueue", "--many", "jobs.jsonl")

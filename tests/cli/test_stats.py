@@ -6,7 +6,7 @@ from holdfast.cli.stats import bar
 from tests.cli.conftest import Cli
 
 
-def test_stats_counts_by_state_in_the_order_of_life_with_a_bar(cli: Cli, failed_job: str) -> None:
+def test_stats_counts_by_state_in_life_cycle_order_with_a_bar(cli: Cli, failed_job: str) -> None:
     cli.queue.enqueue_many([{"kind": "a"}, {"kind": "a"}, {"kind": "b", "delay": 60}])
 
     head, _, *rows = cli.text("stats").splitlines()
@@ -56,11 +56,11 @@ def test_a_store_without_jobs_has_nothing_to_count(cli: Cli) -> None:
     assert cli.json("stats") == {"by": "state", "counts": {}, "total": 0, "unserved": []}
 
 
-def test_counting_by_something_else_is_refused(cli: Cli) -> None:
+def test_counting_by_another_property_is_refused(cli: Cli) -> None:
     assert "'colour' is not one of" in cli.refusal("stats", "--by", "colour", code=2)
 
 
-def test_a_bar_shows_anything_above_zero_and_nothing_else() -> None:
+def test_a_bar_is_empty_only_for_zero() -> None:
     assert bar(0, 1_000) == ""
     assert bar(1, 1_000_000) == "▏"
     assert len(bar(1_000, 1_000)) == 40
@@ -68,7 +68,7 @@ def test_a_bar_shows_anything_above_zero_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_stats_keep_within_the_terminal(cli: Cli, columns: int) -> None:
+def test_stats_fit_the_terminal(cli: Cli, columns: int) -> None:
     cli.queue.enqueue_many([{"kind": "a"}, {"kind": "b"}])
 
     assert max(map(len, cli.text("stats", "--by", "kind", columns=columns).splitlines())) <= columns

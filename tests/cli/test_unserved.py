@@ -1,4 +1,4 @@
-"""Jobs that no live worker takes are named by the commands that an operator looks at."""
+"""Commands report jobs that no live worker takes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def test_doctor_and_stats_name_jobs_that_no_live_worker_takes(cli: Cli) -> None:
     ]
 
 
-def test_stats_are_silent_about_jobs_that_a_live_worker_takes(cli: Cli) -> None:
+def test_stats_do_not_list_jobs_that_a_live_worker_takes(cli: Cli) -> None:
     cli.queue.enqueue("doc.chunk")
-    said = WorkerInfo("w1", "i1", "h", 1, "0", "active", 1, 0, ("default",), ("doc.chunk",), (), ())
-    run_sync(cli.queue.operations.worker_beat(said))
+    output = WorkerInfo("w1", "i1", "h", 1, "0", "active", 1, 0, ("default",), ("doc.chunk",), (), ())
+    run_sync(cli.queue.operations.worker_beat(output))
 
     assert cli.run("stats").stderr == ""
     assert cli.json("stats")["unserved"] == []
 
 
-def test_a_job_says_that_no_live_worker_takes_it(cli: Cli) -> None:
+def test_show_reports_that_no_live_worker_takes_the_job(cli: Cli) -> None:
     made = cli.queue.enqueue("doc.chunk", requires=["gpu"])
 
     shown = cli.text("jobs", "show", made.id)
@@ -40,7 +40,7 @@ def test_a_job_says_that_no_live_worker_takes_it(cli: Cli) -> None:
     assert cli.json("jobs", "show", made.id)["unserved"] == "no_worker"
 
 
-def test_a_job_says_that_its_lane_is_paused_also_before_it_is_due(cli: Cli) -> None:
+def test_show_reports_that_the_lane_is_paused_even_before_the_job_is_due(cli: Cli) -> None:
     made = cli.queue.enqueue("doc.chunk", delay=60)
     cli.queue.set_lane("default", state="paused")
 

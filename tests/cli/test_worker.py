@@ -1,4 +1,4 @@
-"""`holdfast worker` as people and programs meet it: started, stopped, killed, watched."""
+"""`holdfast worker`: start, stop, kill, and output."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def queue(tmp_path: Path) -> Iterator[holdfast.Queue]:
         yield queue
 
 
-def complaint(folder: Path, *words: str) -> str:
-    """Return what a worker that cannot start complains of."""
+def start_error(folder: Path, *arguments: str) -> str:
+    """Return the error output of a worker that cannot start."""
     ran = subprocess.run(
-        command("worker", *words),
+        command("worker", *arguments),
         cwd=folder,
         env=environment(folder),
         capture_output=True,
@@ -52,7 +52,7 @@ def is_gone(process: int) -> bool:
 # --- one process ----------------------------------------------------------------------------------------------------
 
 
-def test_it_runs_the_tasks_of_the_queue_and_ends_with_0_when_told_to(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_it_runs_the_tasks_of_the_queue_and_exits_with_0_when_stopped(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("add", {"one": 2, "other": 3})
 
     with running(tmp_path, "--json", "--name", "w1", "--concurrency", "3") as worker:
@@ -73,7 +73,7 @@ def test_it_runs_the_tasks_of_the_queue_and_ends_with_0_when_told_to(tmp_path: P
     assert code == 0
 
 
-def test_it_answers_sessions_beside_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_it_processes_sessions_and_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = [queue.enqueue("chat.message", text, session="chat-42", slot="join") for text in ("one", "two")]
     other = queue.enqueue("add", {"one": 2, "other": 3})
 
@@ -87,39 +87,39 @@ def test_it_answers_sessions_beside_jobs(tmp_path: Path, queue: holdfast.Queue) 
     assert stopped["ended"] == {"done": 2}
 
 
-def test_elsewhere_than_on_a_terminal_it_writes_plain_lines(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_without_a_terminal_it_writes_plain_lines(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("add", {"one": 2, "other": "three"})
 
     with running(tmp_path, "--name", "w1") as worker:
-        started = worker.says("worker w1 (process ")
+        started = worker.prints("worker w1 (process ")
         assert queue.wait(made.id, timeout=PATIENCE_SECONDS).state == "failed"
         worker.process.send_signal(signal.SIGINT)
-        worker.says("0 done, 0 retried, 1 failed")
+        worker.prints("0 done, 0 retried, 1 failed")
         code = worker.finish()
 
     assert code == 0
     assert not any("\x1b" in line for line in worker.lines)
-    said = f"takes add, hold, chat.message from lane default of {tmp_path / 'jobs.db'}, 8 at once"
-    assert started == f"worker w1 (process {worker.process.pid}) {said}"
+    output = f"takes add, hold, chat.message from lane default of {tmp_path / 'jobs.db'}, 8 at once"
+    assert started == f"worker w1 (process {worker.process.pid}) {output}"
 
 
-def test_its_words_choose_which_jobs_it_takes(tmp_path: Path, queue: holdfast.Queue) -> None:
-    words: Any = {"tenant": "acme", "lane": "mail", "requires": ["gpu"]}
-    taken = queue.enqueue("add", {"one": 1, "other": 1}, **words)
-    others = [queue.enqueue("hold", **words)]
+def test_its_options_select_the_jobs_it_takes(tmp_path: Path, queue: holdfast.Queue) -> None:
+    arguments: Any = {"tenant": "acme", "lane": "mail", "requires": ["gpu"]}
+    taken = queue.enqueue("add", {"one": 1, "other": 1}, **arguments)
+    others = [queue.enqueue("hold", **arguments)]
     for word, value in {"tenant": "globex", "lane": "default", "requires": ["tpu"]}.items():
-        others.append(queue.enqueue("add", {"one": 1, "other": 1}, **{**words, word: value}))
+        others.append(queue.enqueue("add", {"one": 1, "other": 1}, **{**arguments, word: value}))
 
     chosen = ["--tenant", "acme", "--lane", "mail", "--kind", "add", "--capability", "gpu", "--affinity", "m1"]
     with running(tmp_path, "--json", "--name", "w1", "--drain", "listed", *chosen) as worker:
         assert queue.wait(taken.id, timeout=PATIENCE_SECONDS).result == 2
-        said = registered(queue)
+        output = registered(queue)
         worker.process.send_signal(signal.SIGTERM)
         stopped = worker.document(event="stopped")
 
     assert stopped["ended"] == {"done": 1}
     assert [queue.get(made.id).state for made in others] == ["ready"] * 4
-    assert (said.worker, said.lanes, said.kinds, said.capabilities, said.loaded) == (
+    assert (output.worker, output.lanes, output.kinds, output.capabilities, output.loaded) == (
         "w1",
         ("mail",),
         ("add",),
@@ -128,7 +128,7 @@ def test_its_words_choose_which_jobs_it_takes(tmp_path: Path, queue: holdfast.Qu
     )
 
 
-def test_it_loads_what_jobs_need_and_tells_of_it(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_it_loads_the_affinities_of_jobs_and_reports_them(tmp_path: Path, queue: holdfast.Queue) -> None:
     hooks = (
         "from app import say\n\n\nclass Models:\n    @staticmethod\n    def load(name):\n        say(loads=name)\n"
     )
@@ -136,8 +136,8 @@ def test_it_loads_what_jobs_need_and_tells_of_it(tmp_path: Path, queue: holdfast
     for model in ("A", "B", "A", "B"):
         queue.enqueue("add", {"one": 1, "other": 1}, affinity=model)
 
-    words = ["--load", "models:Models.load", "--unload", "models:unload", "--residents", "1", "--residence", "1h"]
-    with running(tmp_path, "--json", "--concurrency", "1", *words) as worker:
+    arguments = ["--load", "models:Models.load", "--unload", "models:unload", "--residents", "1", "--residence", "1h"]
+    with running(tmp_path, "--json", "--concurrency", "1", *arguments) as worker:
         worker.document(loads="A")
         worker.document(unloads="A")
         worker.document(loads="B")
@@ -148,19 +148,19 @@ def test_it_loads_what_jobs_need_and_tells_of_it(tmp_path: Path, queue: holdfast
     assert (stopped["loaded"], stopped["switches"], stopped["abandoned"]) == (["B"], 1, 0)
 
 
-def test_a_worker_with_too_many_stuck_handlers_ends_with_3(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_a_worker_with_too_many_stuck_handlers_exits_with_3(tmp_path: Path, queue: holdfast.Queue) -> None:
     write_app(tmp_path, APP.replace('"hold", max_attempts=3', '"hold", timeout=0.1, max_attempts=1'))
     for _ in range(2):
         queue.enqueue("hold", max_attempts=1)
 
     with running(tmp_path, "--concurrency", "1", "--grace", "0") as worker:
-        worker.says("abandoned, 1 of at most 1")
-        worker.says("error: 2 handlers ignore the request to stop, of kind hold")
-        worker.says("hint: restart the worker")
+        worker.prints("abandoned, 1 of at most 1")
+        worker.prints("error: 2 handlers ignore the request to stop, of kind hold")
+        worker.prints("hint: restart the worker")
         assert worker.finish() == 3
 
 
-def test_told_to_stop_it_lets_a_running_handler_end(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_on_a_signal_it_waits_for_a_running_handler(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("hold")
 
     with running(tmp_path, "--log-level", "info") as worker:
@@ -168,7 +168,7 @@ def test_told_to_stop_it_lets_a_running_handler_end(tmp_path: Path, queue: holdf
         later = queue.enqueue("add", {"one": 1, "other": 1})
         queue.wait(later.id, timeout=PATIENCE_SECONDS)
         worker.process.send_signal(signal.SIGTERM)
-        worker.says("takes no more jobs and waits for those that run")
+        worker.prints("takes no more jobs and waits for those that run")
         left = queue.enqueue("add", {"one": 1, "other": 1})
         (tmp_path / "go").touch()
         code = worker.finish()
@@ -179,7 +179,7 @@ def test_told_to_stop_it_lets_a_running_handler_end(tmp_path: Path, queue: holdf
     assert code == 0
 
 
-def test_told_twice_it_gives_back_what_runs_without_spending_the_attempt(
+def test_on_a_second_signal_it_releases_running_jobs_without_using_an_attempt(
     tmp_path: Path, queue: holdfast.Queue
 ) -> None:
     made = queue.enqueue("hold")
@@ -187,7 +187,7 @@ def test_told_twice_it_gives_back_what_runs_without_spending_the_attempt(
     with running(tmp_path, "--log-level", "info", "--grace", "1h") as worker:
         worker.document(handler="hold")
         worker.process.send_signal(signal.SIGTERM)
-        worker.says("takes no more jobs and waits for those that run")
+        worker.prints("takes no more jobs and waits for those that run")
         worker.process.send_signal(signal.SIGTERM)
         code = worker.finish()
 
@@ -196,7 +196,7 @@ def test_told_twice_it_gives_back_what_runs_without_spending_the_attempt(
     assert code == 0
 
 
-def test_after_its_grace_it_gives_back_what_still_runs(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_after_its_grace_period_it_releases_running_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("hold")
 
     with running(tmp_path, "--json", "--grace", "0") as worker:
@@ -211,7 +211,7 @@ def test_after_its_grace_it_gives_back_what_still_runs(tmp_path: Path, queue: ho
     assert code == 0
 
 
-def test_logs_are_json_lines_where_answers_are(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_logs_are_json_lines_with_the_json_option(tmp_path: Path, queue: holdfast.Queue) -> None:
     queue.enqueue("hold")
 
     with running(tmp_path, "--json", "--log-level", "info", "--name", "w1") as worker:
@@ -228,13 +228,13 @@ def test_logs_are_json_lines_where_answers_are(tmp_path: Path, queue: holdfast.Q
 # --- a terminal -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [[], ["--processes", "2"]])
-def test_on_a_terminal_it_draws_what_runs_and_leaves_one_line(
-    tmp_path: Path, queue: holdfast.Queue, words: list[str]
+@pytest.mark.parametrize("arguments", [[], ["--processes", "2"]])
+def test_on_a_terminal_it_draws_running_jobs_and_leaves_one_line(
+    tmp_path: Path, queue: holdfast.Queue, arguments: list[str]
 ) -> None:
     made = queue.enqueue("hold", job_id="held-by-test")
 
-    with on_terminal(tmp_path, "--name", "w1", *words) as shown:
+    with on_terminal(tmp_path, "--name", "w1", *arguments) as shown:
         shown.read_until("held-by-test")
         (tmp_path / "go").touch()
         queue.wait(made.id, timeout=PATIENCE_SECONDS)
@@ -288,18 +288,18 @@ def test_a_process_that_was_killed_is_started_again_under_its_name(tmp_path: Pat
     assert code == 0
 
 
-def test_every_process_lets_its_handlers_end_and_a_second_signal_gives_back(
+def test_every_process_waits_for_its_handlers_and_a_second_signal_releases_them(
     tmp_path: Path, queue: holdfast.Queue
 ) -> None:
     made = [queue.enqueue("hold") for _ in range(2)]
 
-    words = ["--processes", "2", "--concurrency", "1", "--log-level", "info", "--grace", "1h"]
-    with running(tmp_path, *words) as worker:
+    arguments = ["--processes", "2", "--concurrency", "1", "--log-level", "info", "--grace", "1h"]
+    with running(tmp_path, *arguments) as worker:
         for _ in range(2):
             worker.document(handler="hold")
         worker.process.send_signal(signal.SIGINT)
         for _ in range(2):
-            worker.says("takes no more jobs and waits for those that run")
+            worker.prints("takes no more jobs and waits for those that run")
         worker.process.send_signal(signal.SIGINT)
         code = worker.finish()
 
@@ -320,17 +320,17 @@ def test_no_process_outlives_a_supervisor_that_was_killed(tmp_path: Path, queue:
     assert (given_back.state, given_back.attempt) == ("ready", 0)
 
 
-@pytest.mark.parametrize("words", [[], ["--processes", "3"]])
-def test_a_queue_without_tasks_is_told_of_once(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["--processes", "3"]])
+def test_a_queue_without_tasks_is_reported_once(tmp_path: Path, arguments: list[str]) -> None:
     write_app(tmp_path, "import holdfast\nqueue = holdfast.connect('jobs.db')\n")
 
-    said = complaint(tmp_path, "app:queue", *words)
+    output = start_error(tmp_path, "app:queue", *arguments)
 
-    assert said.startswith("error: 'app:queue' has no tasks\nhint: declare some with @queue.task")
-    assert said.count("error:") == 1
+    assert output.startswith("error: 'app:queue' has no tasks\nhint: declare some with @queue.task")
+    assert output.count("error:") == 1
 
 
-# --- what cannot be run ---------------------------------------------------------------------------------------------
+# --- errors at start ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -347,23 +347,23 @@ def test_a_queue_without_tasks_is_told_of_once(tmp_path: Path, words: list[str])
         ("needy:queue", "importing 'needy' failed: ModuleNotFoundError: No module named 'nowhere'", "import needy"),
     ],
 )
-def test_a_target_that_is_no_queue_is_refused_with_what_to_do(
+def test_a_target_that_is_no_queue_is_refused_with_a_hint(
     tmp_path: Path, target: str, problem: str, hint: str
 ) -> None:
     write_app(tmp_path)
     (tmp_path / "broken.py").write_text("raise ValueError('not today')\n")
     (tmp_path / "needy.py").write_text("import nowhere\n")
 
-    said = complaint(tmp_path, target)
+    output = start_error(tmp_path, target)
 
-    first, second = said.splitlines()
+    first, second = output.splitlines()
     assert first.startswith(f"error: {problem}")
     assert second.startswith("hint: ")
     assert hint in second
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["--url", "jobs.db"], "a worker does not accept --url"),
         (["--kind", "absent"], "kind 'absent': no task of this kind is declared here; these are: 'add', "),
@@ -380,13 +380,13 @@ def test_a_target_that_is_no_queue_is_refused_with_what_to_do(
         (["--residence", "long"], "'long' is not a duration"),
     ],
 )
-def test_a_wrong_word_is_refused(tmp_path: Path, words: list[str], problem: str) -> None:
+def test_a_wrong_option_is_refused(tmp_path: Path, arguments: list[str], problem: str) -> None:
     write_app(tmp_path)
 
-    assert problem in complaint(tmp_path, "app:queue", *words)
+    assert problem in start_error(tmp_path, "app:queue", *arguments)
 
 
-def test_a_queue_in_memory_is_not_run_by_several_processes(tmp_path: Path) -> None:
+def test_an_in_memory_queue_is_refused_with_several_processes(tmp_path: Path) -> None:
     write_app(tmp_path, APP.replace("jobs.db", ":memory:"))
 
-    assert "processes cannot share an in-memory queue" in complaint(tmp_path, "app:queue", "--processes", "2")
+    assert "processes cannot share an in-memory queue" in start_error(tmp_path, "app:queue", "--processes", "2")

@@ -1,4 +1,4 @@
-"""`holdfast worker` with isolated handlers: its options, its processes, and signals that reach all of them."""
+"""`holdfast worker` with isolated handlers: options, processes, and signals to all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from tests.chaos.threads import wait_until
-from tests.cli.test_worker import complaint
+from tests.cli.test_worker import start_error
 from tests.cli.worker_process import APP, PATIENCE_SECONDS, on_terminal, running, write_app
 from tests.worker.isolation.processes import is_gone, isolated
 
@@ -46,7 +46,7 @@ def queue(tmp_path: Path) -> Iterator[holdfast.Queue]:
         yield queue
 
 
-def test_every_handler_is_isolated_if_told_so(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_every_handler_is_isolated_with_the_option(tmp_path: Path, queue: holdfast.Queue) -> None:
     crash = queue.enqueue("crash", {}, max_attempts=1)
     where = queue.enqueue("where", {})
 
@@ -66,7 +66,7 @@ def test_every_handler_is_isolated_if_told_so(tmp_path: Path, queue: holdfast.Qu
     assert all(map(is_gone, left))
 
 
-def test_several_processes_have_isolated_ones_each(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_each_of_several_processes_has_isolated_processes(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("crash", {}, max_attempts=1)
     with running(tmp_path, "--json", "--isolate", "--processes", "2", "--kill-after", "1s") as worker:
         failure = queue.wait(made.id, timeout=PATIENCE_SECONDS).failure
@@ -79,7 +79,7 @@ def test_several_processes_have_isolated_ones_each(tmp_path: Path, queue: holdfa
     assert failure.reason == "process_died"
 
 
-def test_what_a_handler_prints_and_logs_is_seen(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_output_and_logs_of_an_isolated_handler_are_printed(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("speak", {})
     with running(tmp_path, "--json", "--isolate") as worker:
         queue.wait(made.id, timeout=PATIENCE_SECONDS)
@@ -92,9 +92,7 @@ def test_what_a_handler_prints_and_logs_is_seen(tmp_path: Path, queue: holdfast.
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_every_process_waits_for_handlers_as_one_to_the_worker_does(
-    tmp_path: Path, queue: holdfast.Queue, number: int
-) -> None:
+def test_a_signal_to_the_whole_group_waits_for_handlers(tmp_path: Path, queue: holdfast.Queue, number: int) -> None:
     made = queue.enqueue("hold", {})
     with running(tmp_path, "--json", "--isolate") as worker:
         worker.document(handler="hold")
@@ -108,7 +106,7 @@ def test_a_signal_to_every_process_waits_for_handlers_as_one_to_the_worker_does(
     assert (job.state, job.result, job.attempt) == ("done", "held", 1)
 
 
-def test_an_interrupt_from_the_terminal_reaches_the_worker_alone(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_an_interrupt_from_the_terminal_reaches_only_the_worker(tmp_path: Path, queue: holdfast.Queue) -> None:
     made = queue.enqueue("hold", {})
     with on_terminal(tmp_path, "--isolate") as worker:
         worker.read_until('"handler": "hold"')
@@ -122,7 +120,7 @@ def test_an_interrupt_from_the_terminal_reaches_the_worker_alone(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["--memory-limit", "lots"], "'lots' is not a size; write 512M or 2G, or a number of bytes"),
         (["--memory-limit", "1M"], "memory_limit: is out of range"),
@@ -130,11 +128,11 @@ def test_an_interrupt_from_the_terminal_reaches_the_worker_alone(tmp_path: Path,
         (["--kill-after", "soon"], "'soon' is not a duration"),
     ],
 )
-def test_wrong_words_are_named(tmp_path: Path, queue: holdfast.Queue, words: list[str], problem: str) -> None:
-    assert problem in complaint(tmp_path, "app:queue", *words)
+def test_a_wrong_option_is_named(tmp_path: Path, queue: holdfast.Queue, arguments: list[str], problem: str) -> None:
+    assert problem in start_error(tmp_path, "app:queue", *arguments)
 
 
 def test_a_task_that_cannot_be_isolated_is_named(tmp_path: Path) -> None:
     write_app(tmp_path, "import holdfast\nqueue = holdfast.connect('jobs.db')\nqueue.task('one')(lambda: None)\n")
 
-    assert "task 'one' cannot run in a process of its own" in complaint(tmp_path, "app:queue", "--isolate")
+    assert "task 'one' cannot run in a process of its own" in start_error(tmp_path, "app:queue", "--isolate")

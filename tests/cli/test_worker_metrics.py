@@ -1,4 +1,4 @@
-"""`holdfast worker --metrics-port`: what Prometheus finds there."""
+"""`holdfast worker --metrics-port`: the metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
-from holdfast.cli.worker_crew import child_options
+from holdfast.cli.worker_processes import child_options
 from tests.cli.worker_process import PATIENCE_SECONDS, running, write_app
 
 pytestmark = pytest.mark.slow("each test starts a worker as a process")
@@ -26,7 +26,7 @@ def queue(tmp_path: Path) -> Iterator[holdfast.Queue]:
 
 
 def free_ports(count: int) -> int:
-    """Return a port from which on as many are free."""
+    """Return the first of *count* consecutive free ports."""
     for _ in range(100):
         with socket.socket() as first:
             first.bind(("127.0.0.1", 0))
@@ -60,10 +60,10 @@ def test_metrics_are_served_while_the_worker_runs(tmp_path: Path, queue: holdfas
     assert (slots, code) == (3, 0)
 
 
-def test_each_of_several_processes_has_a_port_of_its_own(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_each_of_several_processes_has_its_own_port(tmp_path: Path, queue: holdfast.Queue) -> None:
     port = free_ports(2)
-    words = ("--processes", "2", "--concurrency", "1", "--metrics-port", str(port))
-    with running(tmp_path, *words) as worker:
+    arguments = ("--processes", "2", "--concurrency", "1", "--metrics-port", str(port))
+    with running(tmp_path, *arguments) as worker:
         held = [queue.enqueue("hold", {}), queue.enqueue("hold", {})]
         for _ in held:
             worker.document(handler="hold")
@@ -78,18 +78,18 @@ def test_each_of_several_processes_has_a_port_of_its_own(tmp_path: Path, queue: 
 
 
 @pytest.mark.parametrize(("given", "ports"), [(None, [None, None]), (0, [0, 0]), (9464, [9464, 9465])])
-def test_children_count_on_from_the_port_that_was_given(given: int | None, ports: list[int | None]) -> None:
+def test_ports_of_children_are_consecutive_from_the_given_one(given: int | None, ports: list[int | None]) -> None:
     assert [child_options(number, "w", {"metrics_port": given})["metrics_port"] for number in (1, 2)] == ports
 
 
-def test_a_port_that_is_taken_ends_the_worker_with_a_word_about_it(tmp_path: Path, queue: holdfast.Queue) -> None:
+def test_a_port_in_use_ends_the_worker_with_an_error(tmp_path: Path, queue: holdfast.Queue) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with running(tmp_path, "--metrics-port", str(port)) as worker:
-            said = worker.says("cannot be served")
+            output = worker.prints("cannot be served")
             code = worker.finish()
 
-    assert f"127.0.0.1:{port}" in said
+    assert f"127.0.0.1:{port}" in output
     assert code != 0

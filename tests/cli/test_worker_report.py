@@ -1,4 +1,4 @@
-"""What a worker's screen and its log lines look like, from given figures."""
+"""A worker's screen and its log lines, from given figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def busy(count: int) -> WorkerStatus:
     return WorkerStatus("w1", running, {"done": 1_234, "failed": 2}, stopping=False)
 
 
-def test_it_shows_who_runs_what_for_how_long_and_how_much_is_done() -> None:
+def test_it_shows_running_jobs_with_duration_and_progress() -> None:
     waiting = RunningJob("ahead", "email.send", 3, None)
     lines = drawn(busy(1)._replace(running=(*busy(1).running, waiting)))
 
@@ -43,7 +43,7 @@ def test_it_shows_who_runs_what_for_how_long_and_how_much_is_done() -> None:
     assert lines[7].split() == ["ahead", "email.send", "3"]
 
 
-def test_a_turn_shows_how_many_batches_it_has_beside_the_first() -> None:
+def test_a_turn_shows_the_number_of_further_entries() -> None:
     turn = RunningJob("entry-1", "chat.message", 1, 1.0, entries=3)
 
     assert drawn(busy(0)._replace(running=(turn,)))[6].split() == ["entry-1", "+2", "chat.message", "1", "1.0s"]
@@ -55,25 +55,25 @@ def test_an_idle_worker_shows_no_table() -> None:
     assert lines[1:] == ["done 0   retried 0   failed 0   12.3/s", "0 of 4 slots busy"]
 
 
-def test_what_is_loaded_switches_and_abandoned_handlers_are_shown_where_there_are_any() -> None:
+def test_loaded_affinities_switches_and_abandoned_handlers_are_shown_if_there_are_any() -> None:
     status = WorkerStatus("w1", (), {}, stopping=False, abandoned=1, loaded=("llama", "mistral"), switches=3)
 
     assert drawn(status)[2] == "0 of 4 slots busy, 1 handler abandoned, llama, mistral loaded, 3 switches"
 
 
-def test_while_something_is_loaded_jobs_wait_for_it() -> None:
+def test_jobs_that_wait_for_loading_are_shown_as_waiting() -> None:
     status = WorkerStatus("w1", (RunningJob("j1", "a", 1, None),), {}, stopping=False, loading=("llama",))
 
     assert drawn(status)[2] == "0 of 4 slots busy, 1 job waiting, llama loading"
 
 
-def test_ends_that_seldom_happen_are_shown_if_they_did() -> None:
+def test_rare_outcomes_are_shown_if_they_occurred() -> None:
     status = WorkerStatus("w1", (), {"done": 1, "lost": 2, "released": 0}, stopping=False)
 
     assert drawn(status)[1] == "done 1   retried 0   failed 0   lost 2   12.3/s"
 
 
-def test_several_processes_and_a_stop_are_named() -> None:
+def test_several_processes_and_a_stop_are_shown() -> None:
     lines = drawn(busy(2)._replace(stopping=True), ABOUT._replace(processes=3))
 
     assert lines[0] == "worker w1  app:queue  process 12345 and 3 children  up 1m 5s"
@@ -81,7 +81,7 @@ def test_several_processes_and_a_stop_are_named() -> None:
     assert lines[3] == "2 of 12 slots busy"
 
 
-def test_progress_is_shown_without_decimals_and_never_too_early_as_complete() -> None:
+def test_progress_is_rounded_down() -> None:
     job = RunningJob("job-1", "report.make", 1, 60.0, job_number=1042, phase="writing", percent=99.99)
 
     lines = drawn(busy(0)._replace(running=(job,)))
@@ -91,7 +91,7 @@ def test_progress_is_shown_without_decimals_and_never_too_early_as_complete() ->
 
 
 def test_the_last_failures_are_shown_in_80_columns() -> None:
-    message = "no pages in the report of last month, which nobody has written yet\nand more"
+    message = "no pages in the report of last month, which is not written yet, no\nand more"
     failed = FailedAttempt(
         7, "019a8c1e-0000-7000-8000-000000000000", "report.make", 5, 5, "value_error", message, None
     )
@@ -114,7 +114,7 @@ def test_the_last_failures_are_shown_in_80_columns() -> None:
         ("\x07\u202e", "\ufffd\ufffd"),
     ],
 )
-def test_a_printed_line_keeps_its_colours_and_cannot_steer_the_terminal(line: str, shown: str) -> None:
+def test_a_printed_line_keeps_its_styles_and_cannot_control_the_terminal(line: str, shown: str) -> None:
     assert printed(line).plain == shown
 
 
@@ -131,14 +131,14 @@ def test_it_stays_within_a_narrow_screen() -> None:
     assert max(map(len, drawn(busy(3), width=30))) <= 30
 
 
-def test_names_cannot_steer_the_terminal() -> None:
+def test_names_cannot_control_the_terminal() -> None:
     evil = "\x1b[2J"
     status = WorkerStatus(evil, (RunningJob(evil, evil, 1, 1.0),), {}, stopping=False)
 
     assert not any("\x1b" in line for line in drawn(status))
 
 
-def test_the_rate_is_that_of_the_last_seconds() -> None:
+def test_the_rate_covers_the_last_seconds() -> None:
     meter = Meter()
 
     assert meter.record(0, 0) == 0
@@ -148,7 +148,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert newest == 0
 
 
-def test_a_log_record_becomes_one_line_of_json_with_what_was_added_to_it() -> None:
+def test_a_log_record_is_one_line_of_json_with_its_extra_attributes() -> None:
     logger = logging.getLogger("holdfast.task.email.send")
     try:
         raise ValueError("no such\naddress")

@@ -25,18 +25,18 @@ SAID = WorkerInfo(
 )
 
 
-def beat(cli: Cli, said: WorkerInfo) -> None:
+def beat(cli: Cli, output: WorkerInfo) -> None:
     operations: Operations = cli.queue.operations
-    run_sync(operations.worker_beat(said))
+    run_sync(operations.worker_beat(output))
 
 
-def test_no_worker_is_no_error(cli: Cli) -> None:
+def test_an_empty_list_is_not_an_error(cli: Cli) -> None:
     cli.queue.migrate()
 
     assert "no worker has registered" in cli.run("workers").stderr
 
 
-def test_it_lists_who_runs_and_what_each_holds(cli: Cli) -> None:
+def test_it_lists_workers_and_the_jobs_they_hold(cli: Cli) -> None:
     cli.queue.enqueue("email.send")
     cli.queue.claim(worker="w1", incarnation="i1")
     beat(cli, SAID)
@@ -50,7 +50,7 @@ def test_it_lists_who_runs_and_what_each_holds(cli: Cli) -> None:
     assert "CAPABILITIES" not in head
 
 
-def test_a_narrow_screen_keeps_what_matters_most(cli: Cli) -> None:
+def test_a_narrow_screen_keeps_the_most_important_columns(cli: Cli) -> None:
     beat(cli, SAID)
 
     head, *_ = cli.text("workers", columns=40).splitlines()
@@ -59,7 +59,7 @@ def test_a_narrow_screen_keeps_what_matters_most(cli: Cli) -> None:
     assert len(head) <= 40
 
 
-def test_in_json_every_word_is_there(cli: Cli) -> None:
+def test_in_json_every_field_is_present(cli: Cli) -> None:
     beat(cli, SAID)
 
     [told] = cli.json("workers")["workers"]
@@ -75,7 +75,7 @@ def test_the_newest_are_listed_first_up_to_the_limit(cli: Cli) -> None:
     assert len(cli.json("workers", "--limit", "2")["workers"]) == 2
 
 
-def test_one_that_fell_silent_is_marked(cli: Cli) -> None:
+def test_a_worker_without_heartbeats_is_shown_as_silent(cli: Cli) -> None:
     beat(cli, SAID)
     long_ago = limits.WORKER_SILENT_MS + 1
     with cli.queue.transaction() as transaction:

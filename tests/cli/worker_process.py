@@ -1,4 +1,4 @@
-"""A worker started by its command, in processes of its own; what it and its handlers say is read as it comes."""
+"""A worker started by its command line; the tests read the output of the worker and its handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import holdfast
 SOURCE = Path(holdfast.__file__).parents[1]
 PATIENCE_SECONDS = 120
 
-# Run as leader of a session, makes standard input the terminal from which interrupts come, then becomes its words.
+# Run as session leader: make standard input the controlling terminal, then execute the arguments.
 TAKES_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -37,8 +37,8 @@ from holdfast import AsyncSessionContext, Context
 queue = holdfast.connect("jobs.db")
 
 
-def say(**words: object) -> None:
-    os.write(1, (json.dumps(words) + "\\n").encode())
+def say(**arguments: object) -> None:
+    os.write(1, (json.dumps(arguments) + "\\n").encode())
 
 
 @queue.task("add")
@@ -62,7 +62,7 @@ async def answer(context: AsyncSessionContext[str], messages: list[str]) -> list
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Return what a worker's process gets to know of this one."""
+    """Return the environment of a worker's process."""
     inherited = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG"}}
     return {**inherited, "PYTHONPATH": str(SOURCE), **more}
 
@@ -72,17 +72,17 @@ def write_app(folder: Path, text: str = APP) -> None:
     (folder / "app.py").write_text(text, encoding="utf-8")
 
 
-def command(*words: str) -> list[str]:
-    """Return the command line that starts `holdfast` with these words."""
-    return [sys.executable, "-m", "holdfast.cli", *words]
+def command(*arguments: str) -> list[str]:
+    """Return the command line of `holdfast` with these arguments."""
+    return [sys.executable, "-m", "holdfast.cli", *arguments]
 
 
 class RunningWorker:
-    """A worker that runs; both its streams come as one."""
+    """A running worker; its output streams are read as one."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            command("worker", "app:queue", *words),
+            command("worker", "app:queue", *arguments),
             cwd=folder,
             env=environment(folder),
             stdin=subprocess.DEVNULL,
@@ -93,30 +93,30 @@ class RunningWorker:
         self.lines: list[str] = []
         self._rest = ""
 
-    def line(self, wanted: Callable[[str], bool]) -> str:
-        """Return the next line that is wanted; fail if there is none before the end."""
+    def line(self, matches: Callable[[str], bool]) -> str:
+        """Return the next line that matches; fail if the output ends first."""
         while (line := self._next_line()) is not None:
             self.lines.append(line)
-            if wanted(line):
+            if matches(line):
                 return line
-        raise AssertionError(f"it ended without saying so: {self.lines}")
+        raise AssertionError(f"the output ended without a match: {self.lines}")
 
     def document(self, **expected: Any) -> dict[str, Any]:
         """Return the next JSON object with these values."""
         found: dict[str, Any] = json.loads(self.line(lambda line: _matches(line, expected)))
         return found
 
-    def says(self, text: str) -> str:
+    def prints(self, text: str) -> str:
         """Return the next line with *text* in it."""
         return self.line(lambda line: text in line)
 
     def read_to_the_end(self) -> None:
-        """Read on until nobody is left who could say anything: neither the process nor a child of it."""
+        """Read until the process and its children have exited."""
         while (line := self._next_line()) is not None:
             self.lines.append(line)
 
     def finish(self) -> int:
-        """Return the exit code, once nobody is left."""
+        """Return the exit code after the process and its children have exited."""
         self.read_to_the_end()
         return self.process.wait(timeout=PATIENCE_SECONDS)
 
@@ -135,13 +135,13 @@ class RunningWorker:
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[RunningWorker]:
-    """Run a worker for a block; what is left of it then is killed."""
-    worker = RunningWorker(folder, *words)
+def running(folder: Path, *arguments: str) -> Iterator[RunningWorker]:
+    """Run a worker for a block and kill it afterwards."""
+    worker = RunningWorker(folder, *arguments)
     try:
         yield worker
     finally:
-        # Its children end with it, because they notice.
+        # Its children notice and exit too.
         worker.process.kill()
         worker.process.wait()
         assert worker.process.stdout is not None
@@ -149,12 +149,12 @@ def running(folder: Path, *words: str) -> Iterator[RunningWorker]:
 
 
 class WorkerOnTerminal:
-    """A worker on a terminal of its own, so that what is typed there reaches it as it would from a person."""
+    """A worker on a pseudo-terminal, to which tests write input."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self._screen, inner = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", TAKES_TERMINAL, *command("worker", "app:queue", *words)],
+            [sys.executable, "-c", TAKES_TERMINAL, *command("worker", "app:queue", *arguments)],
             cwd=folder,
             env=environment(folder, TERM="xterm", COLUMNS="100", LINES="24"),
             stdin=inner,
@@ -166,26 +166,26 @@ class WorkerOnTerminal:
         self.seen = ""
 
     def read_until(self, expected: str) -> None:
-        """Read on until *expected* was shown."""
+        """Read until *expected* has been printed."""
         patient_until = time.monotonic() + PATIENCE_SECONDS
         while expected not in self.seen:
             part = self._part()
-            # It is drawn again and again, so that silence alone would not tell that nothing comes of it.
+            # The screen is redrawn periodically, so the output never stops; check the time too.
             assert part, f"{expected!r} is not in {self.seen!r}"
             assert time.monotonic() < patient_until, f"{expected!r} is not in {self.seen!r}"
 
     def type(self, text: str) -> None:
-        """Type *text*, a control character perhaps."""
+        """Type *text*, which may be a control character."""
         os.write(self._screen, text.encode())
 
     def finish(self) -> int:
-        """Return the exit code, once nobody is left."""
+        """Return the exit code after the process and its children have exited."""
         while self._part():
             pass
         return self.process.wait(timeout=PATIENCE_SECONDS)
 
     def close(self) -> None:
-        """Kill what is left of it."""
+        """Kill the process if it is still running."""
         self.process.kill()
         self.process.wait()
         os.close(self._screen)
@@ -195,16 +195,16 @@ class WorkerOnTerminal:
         assert ready, f"nothing more came after {self.seen!r}"
         try:
             part = os.read(self._screen, 65_536).decode(errors="replace")
-        except OSError:  # Linux's way to say that the other end was closed
+        except OSError:  # on Linux: the other end was closed
             part = ""
         self.seen += part
         return part
 
 
 @contextmanager
-def on_terminal(folder: Path, *words: str) -> Iterator[WorkerOnTerminal]:
-    """Run a worker on a terminal for a block; what is left of it then is killed."""
-    worker = WorkerOnTerminal(folder, *words)
+def on_terminal(folder: Path, *arguments: str) -> Iterator[WorkerOnTerminal]:
+    """Run a worker on a terminal for a block and kill it afterwards."""
+    worker = WorkerOnTerminal(folder, *arguments)
     try:
         yield worker
     finally:

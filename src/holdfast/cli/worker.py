@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast import ClaimOptions, HoldfastError, Worker, telemetry
-from holdfast.cli import params, worker_crew, worker_logs, worker_report
+from holdfast.cli import params, worker_logs, worker_processes, worker_report
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.terminal import Terminal
@@ -125,7 +125,7 @@ def worker(terminal: Terminal, /, target: str, processes: int, **options: Any) -
     if terminal.given_url is not None:
         raise CommandError("a worker does not accept --url", hint="MODULE:QUEUE names a queue with its own store")
     about = About(target, options["concurrency"], processes, options["grace"], os.getpid())
-    child_output = os.environ.pop(worker_crew.CHILD_VARIABLE, None)
+    child_output = os.environ.pop(worker_processes.CHILD_VARIABLE, None)
     if child_output is not None:
         end_with_parent(about.grace_seconds)
     queue = find_queue(target)
@@ -135,7 +135,7 @@ def worker(terminal: Terminal, /, target: str, processes: int, **options: Any) -
     if processes > 1:
         about = about._replace(summary=f"{about.summary} in each of {processes} processes")
         _refuse_unshared(queue)
-        return worker_crew.run_processes(terminal, about, options)
+        return worker_processes.run_processes(terminal, about, options)
     try:
         with _reporting(terminal, about, runner, records=child_output == "records"):
             runner.run()

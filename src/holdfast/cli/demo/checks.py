@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast import Attempt, Event, Job, Queue
-from holdfast.cli.demo.crew import Refusal
+from holdfast.cli.demo.processes import Refusal
 from holdfast.cli.demo.story import Victim
 
 _TERMINAL_EVENTS = frozenset(("done", "failed", "cancelled", "retired"))

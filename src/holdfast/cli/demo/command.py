@@ -22,9 +22,9 @@ from rich.text import Text
 
 import holdfast
 from holdfast.cli.demo.checks import Check, Record, collect, examine
-from holdfast.cli.demo.crew import DemoWorkers
 from holdfast.cli.demo.picture import LiveStage, PlainStage, QuietStage, Stage, can_draw
 from holdfast.cli.demo.plan import Pace
+from holdfast.cli.demo.processes import DemoWorkers
 from holdfast.cli.demo.story import GaveUp, Story
 from holdfast.cli.errors import REFUSED, CommandError
 from holdfast.cli.options import Command, pass_terminal
@@ -88,8 +88,8 @@ def _stage(terminal: Terminal, *, plain: bool) -> Stage:
 
 
 def _play(url: str, folder: Path, pace: Pace, stage: Stage) -> Record:
-    with holdfast.connect(url) as queue, DemoWorkers(url, folder, pace) as crew:
-        story = Story(queue, crew, pace)
+    with holdfast.connect(url) as queue, DemoWorkers(url, folder, pace) as workers:
+        story = Story(queue, workers, pace)
         try:
             with stage.open():
                 for _ in story.play():

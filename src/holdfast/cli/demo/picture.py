@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import Job
-from holdfast.cli.demo.crew import Member
+from holdfast.cli.demo.processes import Member
 from holdfast.cli.demo.story import ACTS, Message, Scene, Tone
 
 _STYLES: Final[dict[Tone, str]] = {
@@ -116,7 +116,7 @@ class Picture:
         """Return the layout: title, jobs, workers and log."""
         layout = Layout()
         # The parts above the log, borders included.
-        jobs_height, workers_height = len(_STATES) + 2, len(self._scene.crew.members) + 3
+        jobs_height, workers_height = len(_STATES) + 2, len(self._scene.workers.members) + 3
         layout.split_column(
             Layout(self._title(), size=3),
             Layout(
@@ -154,7 +154,7 @@ class Picture:
         for name, width in _COLUMNS.items():
             right = name in {"epoch", "lease"}
             table.add_column(name, no_wrap=True, min_width=width, justify="right" if right else "left")
-        for worker, member in self._scene.crew.members.items():
+        for worker, member in self._scene.workers.members.items():
             table.add_row(*self._worker(worker, member), style=_ROW_STYLES[member.condition])
         return table
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from holdfast import Event, Job, NewJob, Queue
-from holdfast.cli.demo.crew import DemoWorkers, Refusal, still_holds
 from holdfast.cli.demo.plan import CHAT, Pace, Plan
+from holdfast.cli.demo.processes import DemoWorkers, Refusal, still_holds
 from holdfast.cli.demo.worker import RECEIPTS_TABLE
 
 Tone = Literal["plain", "good", "warning", "bad", "fence", "act"]
@@ -71,7 +71,7 @@ class Victim(NamedTuple):
 class Scene:
     """The current state of the demo, as the display shows it."""
 
-    crew: DemoWorkers
+    workers: DemoWorkers
     pace: Pace
     act: int = 0
     at: float = 0.0
@@ -90,9 +90,9 @@ class GaveUp(Exception):  # noqa: N818  # it names what happened
 class Story:
     """Runs the acts and records the data for the checks."""
 
-    def __init__(self, queue: Queue, crew: DemoWorkers, pace: Pace) -> None:
+    def __init__(self, queue: Queue, workers: DemoWorkers, pace: Pace) -> None:
         self._queue = queue
-        self._crew = crew
+        self._workers = workers
         self._pace = pace
         self._plan = Plan(pace)
         self._started = time.monotonic()
@@ -102,7 +102,7 @@ class Story:
         self._expired: set[str] = set()
         self._done: set[str] = set()
         self._lease_seen: dict[str, tuple[int, float]] = {}
-        self.scene = Scene(crew, pace)
+        self.scene = Scene(workers, pace)
         self.acknowledged: list[str] = []
         self.refusals: list[Refusal] = []
         self.killed: Victim | None = None
@@ -126,22 +126,22 @@ class Story:
 
     def _flow(self) -> Iterator[None]:
         self._enqueue(self._plan.opening())
-        self._crew.start_all()
+        self._workers.start_all()
         yield from self._until(lambda: self.scene.counts.get("done", 0) >= 4)
 
     def _kill(self) -> Iterator[None]:
         self._enqueue(self._plan.wave())
         while self.killed is None:
             held = yield from self._wait_for_running_job()
-            self._crew.kill(held.worker or "")
+            self._workers.kill(held.worker or "")
             if still_holds(self._queue, held):
                 self.killed = self._victim(held)
                 self._log(f"{held.worker} killed with SIGKILL holding {_describe(held)}", "bad")
             else:
                 self._log(f"{held.worker} killed with SIGKILL, but it had just settled; trying again", "bad")
-                self._crew.start(held.worker or "")
+                self._workers.start(held.worker or "")
         yield from self._taken_over(self.killed)
-        self._crew.start(self.killed.worker)
+        self._workers.start(self.killed.worker)
         self._log(f"{self.killed.worker} started again, as a new process", "plain")
         yield from self._finished(self.killed)
 
@@ -149,18 +149,18 @@ class Story:
         self._enqueue(self._plan.wave())
         while self.frozen is None:
             held = yield from self._wait_for_running_job()
-            if self._crew.freeze(held.worker or "", held, self._queue):
+            if self._workers.freeze(held.worker or "", held, self._queue):
                 self.frozen = self._victim(held)
         self._log(f"{held.worker} frozen with SIGSTOP holding {_describe(held)}", "warning")
         yield from self._taken_over(self.frozen)
         yield from self._finished(self.frozen)
         yield from self._wait(self._pace.hold)
-        self._crew.revive(self.frozen.worker)
+        self._workers.resume(self.frozen.worker)
         self._log(
             f"{self.frozen.worker} resumed with SIGCONT; it still considers itself the owner of {held.id}", "warning"
         )
         yield from self._until(self._refused)
-        self._crew.members[self.frozen.worker].believes = None
+        self._workers.members[self.frozen.worker].believes = None
 
     def _drain(self) -> Iterator[None]:
         yield from self._until(self._all_finished)
@@ -225,7 +225,7 @@ class Story:
         for event in self._new_events():
             self._log_event(event)
             self._update_state(event)
-        for refusal in self._crew.new_refusals():
+        for refusal in self._workers.new_refusals():
             self._log_refusal(refusal)
         yield
         time.sleep(self._pace.tick)
@@ -233,9 +233,9 @@ class Story:
     def _check_health(self) -> None:
         if self.scene.at > self._pace.limit:
             raise GaveUp(f"it did not finish within {self._pace.limit:.0f} s")
-        for worker, member in self._crew.members.items():
+        for worker, member in self._workers.members.items():
             if member.died_by_itself:
-                last = self._crew.stderr_path(worker).read_text().strip().splitlines()[-1:]
+                last = self._workers.stderr_path(worker).read_text().strip().splitlines()[-1:]
                 raise GaveUp(f"{worker} exited: {''.join(last) or 'no output'}")
 
     def _lease_left(self, job: Job) -> float:

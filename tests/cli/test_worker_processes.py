@@ -1,4 +1,4 @@
-"""The supervisor of several processes, on children that are small programs of the tests' own."""
+"""The supervisor of several processes, with small programs as children."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.terminal import Terminal
-from holdfast.cli.worker_crew import ProcessesScreen, worker_command
+from holdfast.cli.worker_processes import ProcessesScreen, worker_command
 from holdfast.cli.worker_report import RECORD
 from holdfast.worker.status import RunningJob, WorkerStatus
 from holdfast.worker.supervisor import WorkerProcesses, pause_before_start
 
 pytestmark = pytest.mark.slow("each test starts a worker of several processes")
 
-SAYS = "import os, signal, sys; print({words}, flush=True); "
+PRINTS = "import os, signal, sys; print({text}, flush=True); "
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 WAITS = "sys.stdin.read()"
 
 
-class Heard:
-    """Hears what children say, and sends this process SIGTERM once enough of it was heard."""
+class OutputListener:
+    """Collects the output of children, and sends SIGTERM to this process after enough lines."""
 
     def __init__(self, enough: int) -> None:
         self.lines: list[tuple[int, str]] = []
@@ -40,86 +40,88 @@ class Heard:
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-def crew(program: str, heard: Heard, *, size: int = 1, hopeless: int = 2) -> WorkerProcesses:
+def processes(program: str, listener: OutputListener, *, size: int = 1, hopeless: int = 2) -> WorkerProcesses:
     return WorkerProcesses(
         lambda number: [sys.executable, "-c", program, str(number)],
         size,
         environment=os.environ,
         grace_seconds=0,
         hopeless=frozenset({hopeless}),
-        output=heard,
+        output=listener,
         ending_seconds=0.2 if STUBBORN in program else 60,
     )
 
 
-def test_it_runs_as_many_children_as_asked_for_and_ends_with_0(tmp_path: Path) -> None:
-    heard = Heard(enough=3)
+def test_it_runs_the_given_number_of_children_and_exits_with_0(tmp_path: Path) -> None:
+    listener = OutputListener(enough=3)
 
-    code = crew(SAYS.format(words="sys.argv[1]") + WAITS, heard, size=3).run()
+    code = processes(PRINTS.format(text="sys.argv[1]") + WAITS, listener, size=3).run()
 
-    assert sorted(heard.lines) == [(1, "1"), (2, "2"), (3, "3")]
+    assert sorted(listener.lines) == [(1, "1"), (2, "2"), (3, "3")]
     assert code == 0
 
 
-def test_children_are_no_members_of_the_terminals_group() -> None:
-    heard = Heard(enough=2)
+def test_children_are_not_in_the_process_group_of_the_terminal() -> None:
+    listener = OutputListener(enough=2)
 
-    crew(SAYS.format(words="os.getpgrp()") + WAITS, heard, size=2).run()
+    processes(PRINTS.format(text="os.getpgrp()") + WAITS, listener, size=2).run()
 
-    groups = {int(line) for _, line in heard.lines}
+    groups = {int(line) for _, line in listener.lines}
     assert len(groups) == 2
     assert os.getpgrp() not in groups
 
 
 @pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_a_child_that_ends_is_followed_by_another_in_its_place(end: str) -> None:
-    heard = Heard(enough=3)
+def test_a_child_that_exits_is_replaced(end: str) -> None:
+    listener = OutputListener(enough=3)
 
-    crew(SAYS.format(words="os.getpid()") + end, heard).run()
+    processes(PRINTS.format(text="os.getpid()") + end, listener).run()
 
-    assert [number for number, _ in heard.lines] == [1, 1, 1]
-    assert len({line for _, line in heard.lines}) == 3
+    assert [number for number, _ in listener.lines] == [1, 1, 1]
+    assert len({line for _, line in listener.lines}) == 3
 
 
-def test_a_hopeless_child_ends_the_crew_with_its_code() -> None:
-    heard = Heard(enough=99)
+def test_a_child_with_a_fatal_exit_code_ends_all_processes_with_that_code() -> None:
+    listener = OutputListener(enough=99)
 
-    code = crew(
-        SAYS.format(words="1") + "sys.argv[1] == '2' and sys.exit(7); " + WAITS, heard, size=2, hopeless=7
+    code = processes(
+        PRINTS.format(text="1") + "sys.argv[1] == '2' and sys.exit(7); " + WAITS, listener, size=2, hopeless=7
     ).run()
 
     assert code == 7
 
 
-def test_a_child_that_does_not_heed_is_killed_and_the_exit_code_tells() -> None:
-    heard = Heard(enough=1)
+def test_a_child_that_ignores_the_signal_is_killed_and_the_exit_code_is_1() -> None:
+    listener = OutputListener(enough=1)
 
-    code = crew(STUBBORN.join(["import signal; ", SAYS.format(words="os.getpid()")]) + "signal.pause()", heard).run()
+    code = processes(
+        STUBBORN.join(["import signal; ", PRINTS.format(text="os.getpid()")]) + "signal.pause()", listener
+    ).run()
 
-    [(_, process)] = heard.lines
+    [(_, process)] = listener.lines
     with pytest.raises(ProcessLookupError):
         os.kill(int(process), 0)
     assert code == 1
 
 
-def test_a_child_that_fails_while_it_ends_is_told_by_the_exit_code() -> None:
-    heard = Heard(enough=1)
+def test_the_exit_code_is_1_if_a_child_fails_while_stopping() -> None:
+    listener = OutputListener(enough=1)
     fails = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); "
 
-    code = crew("import signal, sys; " + fails + SAYS.format(words="1") + "signal.pause()", heard).run()
+    code = processes("import signal, sys; " + fails + PRINTS.format(text="1") + "signal.pause()", listener).run()
 
     assert code == 1
 
 
-def test_signals_mean_again_what_they_did_before() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 
-    crew(SAYS.format(words="1") + WAITS, Heard(enough=1)).run()
+    processes(PRINTS.format(text="1") + WAITS, OutputListener(enough=1)).run()
 
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
-def test_children_that_end_quickly_again_and_again_are_followed_after_longer_and_longer_pauses() -> None:
+def test_children_that_exit_quickly_are_restarted_with_increasing_delays() -> None:
     pauses = [pause_before_start(quick_ends) for quick_ends in range(12)]
 
     assert pauses[:5] == [0, 0, 0.5, 1, 2]
@@ -127,16 +129,23 @@ def test_children_that_end_quickly_again_and_again_are_followed_after_longer_and
     assert pauses[-1] == pause_before_start(1_000_000) == 30
 
 
-def test_a_childs_command_line_carries_every_word_that_was_given() -> None:
-    words = {"lane": ("a", "b c"), "tenant": None, "exclusive": True, "lease": 2.5, "log_level": "info", "kind": ()}
+def test_the_command_line_of_a_child_contains_every_given_option() -> None:
+    options = {
+        "lane": ("a", "b c"),
+        "tenant": None,
+        "exclusive": True,
+        "lease": 2.5,
+        "log_level": "info",
+        "kind": (),
+    }
 
-    assert worker_command("app:queue", words, as_json=True)[1:] == [
+    assert worker_command("app:queue", options, as_json=True)[1:] == [
         *["-m", "holdfast.cli", "worker", "app:queue", "--json"],
         *["--lane", "a", "--lane", "b c", "--exclusive", "--lease", "2.5", "--log-level", "info"],
     ]
 
 
-def test_a_flag_that_is_not_given_is_not_carried() -> None:
+def test_a_flag_that_is_not_given_is_left_out() -> None:
     assert "--exclusive" not in worker_command("app:queue", {"exclusive": False}, as_json=False)
 
 
@@ -166,7 +175,7 @@ def test_children_are_shown_as_one_worker() -> None:
     assert written.getvalue() == ""
 
 
-def test_what_a_child_had_done_still_counts_when_it_is_gone_and_what_it_ran_does_not() -> None:
+def test_counts_of_an_exited_child_remain_and_its_running_jobs_do_not() -> None:
     made, _ = screen()
 
     made.handle_line(1, record("w-1", RunningJob("j1", "a", 1, None), done=3))
@@ -177,7 +186,7 @@ def test_what_a_child_had_done_still_counts_when_it_is_gone_and_what_it_ran_does
     assert (Counter(status.ended), status.running) == (Counter(done=5), ())
 
 
-def test_switches_of_children_add_up_and_what_they_have_loaded_is_shown_together() -> None:
+def test_switches_of_children_are_summed_and_loaded_affinities_are_merged() -> None:
     made, _ = screen()
 
     made.handle_line(
@@ -201,7 +210,7 @@ def test_switches_of_children_add_up_and_what_they_have_loaded_is_shown_together
     assert (status.abandoned, status.loaded, status.switches) == (2, ("b", "c"), 8)
 
 
-def test_other_lines_of_a_child_are_shown_and_cannot_steer_the_terminal() -> None:
+def test_other_lines_of_a_child_are_printed_and_cannot_control_the_terminal() -> None:
     made, written = screen()
 
     made.handle_line(1, "hello \x1b[2J")

@@ -26,7 +26,7 @@ def run_processes(terminal: Terminal, about: About, options: Mapping[str, Any]) 
     """Run the command in `about.processes` child processes with these options; return the exit code."""
     name = options["name"] or ids.worker_name()
     screen = ProcessesScreen(terminal, name) if terminal.out.is_terminal and not terminal.json else None
-    crew = WorkerProcesses(
+    workers = WorkerProcesses(
         lambda number: worker_command(about.target, child_options(number, name, options), as_json=terminal.json),
         about.processes,
         environment={**os.environ, CHILD_VARIABLE: "records" if screen else "lines"},
@@ -36,9 +36,9 @@ def run_processes(terminal: Terminal, about: About, options: Mapping[str, Any]) 
         output=screen.handle_line if screen else None,
     )
     if screen is None:
-        return crew.run()
-    with worker_report.on_screen(terminal, about, lambda: screen.status(stopping=crew.stopping)):
-        return crew.run()
+        return workers.run()
+    with worker_report.on_screen(terminal, about, lambda: screen.status(stopping=workers.stopping)):
+        return workers.run()
 
 
 def child_options(number: int, name: str, options: Mapping[str, Any]) -> dict[str, Any]:

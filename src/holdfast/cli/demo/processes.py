@@ -129,7 +129,7 @@ class DemoWorkers:
         member.condition, member.believes = "frozen", held
         return True
 
-    def revive(self, worker: str) -> None:
+    def resume(self, worker: str) -> None:
         """Resume the frozen process with SIGCONT."""
         member = self.members[worker]
         member.condition = "up"
