@@ -24,8 +24,8 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
 
 
 def test_the_bench_measures_compares_with_targets_and_stores_the_results(tmp_path: Path) -> None:
-    arguments = ["--engine", "all", "--only", "worker", "--rounds", "1", "--scale", "0.001", "--folder", str(tmp_path)]
-    runs = main([*arguments, "--json", str(tmp_path / "results.json")])
+    options = ["--engine", "all", "--only", "worker", "--rounds", "1", "--scale", "0.001", "--folder", str(tmp_path)]
+    runs = main([*options, "--json", str(tmp_path / "results.json")])
     stored = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
 
     for results in runs:
