@@ -1,4 +1,4 @@
-"""Backoff: the pauses it promises, their bounds, and what it refuses."""
+"""Backoff: its pauses, their bounds, and invalid arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of claiming: one table over all combinations, and `choose` held against repeated single choices."""
+"""The claim order: one table over all combinations, and `choose` compared with repeated single choices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANDIDATES = [
     )
 ]
 
-# Which tenant comes when, after whom: written out, so that the table shares no arithmetic with the code.
+# Which tenant comes after which: written out, so that the table shares no arithmetic with the code.
 ROUNDS: dict[str | None, list[str]] = {
     None: ["ada", "max", "zoe"],
     "": ["ada", "max", "zoe"],
@@ -46,14 +46,14 @@ AFFINITY_RANKS: dict[Preference, dict[str | None, int]] = {
 
 
 class Case(NamedTuple):
-    """The circumstances of one claim."""
+    """The parameters of one claim."""
 
     preference: Preference
     last_fair_key: str | None
 
 
 def goes_first(one: ReadyCandidate, other: ReadyCandidate, case: Case) -> bool:
-    """Tell by the rules, read aloud one after the other, whether *one* is claimed before *other*."""
+    """Return whether *one* is claimed before *other*, by the rules applied one after the other."""
     if one.listed != other.listed:
         return one.listed < other.listed
     if one.priority != other.priority:
@@ -70,7 +70,7 @@ def goes_first(one: ReadyCandidate, other: ReadyCandidate, case: Case) -> bool:
 
 
 def turns_everywhere(preference: Preference, last_fair_key: str | None) -> LastFairKeys:
-    """Return the same last turn for every level there is."""
+    """Return the same last fair_key for every level."""
     levels = {level_of(candidate, preference) for candidate in CANDIDATES}
     return {} if last_fair_key is None else dict.fromkeys(levels, last_fair_key)
 
@@ -104,7 +104,7 @@ def test_the_table_holds_every_combination_once() -> None:
     assert len(set(CANDIDATES)) == 2 * 2 * 3 * 3 * 2 * 2
 
 
-# --- what a switch past the bound leaves behind --------------------------------------------------------------------
+# --- a switch after the bound of an affinity -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_only_a_switch_past_the_bound_changes_what_is_favoured(
     assert preference.after(taken) == left
 
 
-# --- many choices in a row -----------------------------------------------------------------------------------------
+# --- several choices -----------------------------------------------------------------------------------------------
 
 PREFERENCES = st.sampled_from([WITHIN, EXPIRED, NO_PREFERENCE])
 LEVELS = st.tuples(st.integers(0, 1), st.integers(-1, 0), st.integers(0, 1))
@@ -133,7 +133,7 @@ TURNS = st.dictionaries(LEVELS, st.sampled_from(["", "ada", "max", "zoe"]))
 
 @st.composite
 def candidate_lists(draw: st.DrawFn) -> list[ReadyCandidate]:
-    """Draw candidates with few values each, so that most of them tie in most respects."""
+    """Draw candidates with few distinct values, so that most of them are equal in most respects."""
     properties = st.tuples(
         st.integers(0, 1),
         st.integers(0, 1),
@@ -143,7 +143,7 @@ def candidate_lists(draw: st.DrawFn) -> list[ReadyCandidate]:
     )
     drawn = draw(st.lists(properties, max_size=24))
     by_affinity = draw(st.booleans())
-    # Jobs are offered from streams that are sorted by due moment: of one kind, priority and turn, perhaps affinity.
+    # Candidates come from streams sorted by due time: of one kind, priority and fair_key, perhaps one affinity.
     return [
         ReadyCandidate(
             route, priority, affinity, turn, due_at_ms, seq, (route, priority, turn, affinity if by_affinity else "")
@@ -187,7 +187,7 @@ def test_the_order_in_which_candidates_are_offered_does_not_matter(
 def test_with_unfinished_streams_the_choice_is_a_prefix_of_the_full_one(
     candidates: list[ReadyCandidate], depth: int, limit: int, turns: LastFairKeys
 ) -> None:
-    # Without a preference due moments alone order a stream, so what is offered of it are its first.
+    # Without a preference the due time alone orders a stream, so its first jobs are read.
     offered, unfinished = first_of_each_stream(candidates, depth)
     chosen = choose(offered, limit, NO_PREFERENCE, turns, unfinished)
     full = choose(candidates, limit, NO_PREFERENCE, turns)

@@ -1,4 +1,4 @@
-"""What a message may show of a URL or a connection string: everything but its password."""
+"""The password is masked in URLs and connection strings; everything else is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CheckedJob: the words of enqueue in stored form, the digest of a request, and what a duplicate key leads to."""
+"""New jobs: the options of enqueue in stored form, the digest of a request, and duplicate keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes: their stored form, what makes two of them the same, and what is refused."""
+"""Outcomes: their stored form, when two of them are equal, and invalid ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ numbers = itertools.count()
 
 
 def check(outcome: Any, tenant: str = "acme") -> CheckedOutcome:
-    # A different fresh id each time, as the client gives them.
+    # A different new id each time, like the client's.
     return check_outcome(outcome, tenant=tenant, fresh_id=lambda: f"fresh-{next(numbers)}")
 
 

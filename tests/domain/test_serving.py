@@ -1,4 +1,4 @@
-"""Which ready jobs no live worker takes, decided from counts, the registry of workers and the paused lanes."""
+"""Ready jobs that no live worker takes, from counts, the registry of workers and the paused lanes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ready(lane: str = "default", kind: str = "doc.chunk", requires: str = "", jo
         ([worker(state="silent")], ready(), "no_worker"),
         ([worker()], ready(requires="gpu"), None),
         ([worker()], ready(requires="gpu big"), "no_worker"),
-        # Not together: one worker has to have all that a job requires.
+        # Not together: a single worker must have all required capabilities.
         ([worker(), worker(capabilities=("big",))], ready(requires="gpu big"), "no_worker"),
         ([worker(lanes=("paused",))], ready(lane="paused"), "lane_paused"),
     ],

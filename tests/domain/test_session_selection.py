@@ -1,4 +1,4 @@
-"""Which entries a session claim takes: tables of cases, and what holds whatever stands in the line."""
+"""Which entries a session claim takes: tables of cases, and properties that hold for any line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def one(place: int, **changes: Any) -> SessionCandidate:
 
 
 CASES: list[tuple[str, Work, Boundary, int, tuple[list[int], bool]]] = [
-    # what stands in line, what is asked, where, how many; what is taken, and whether that is all there can be
+    # the line, the requested work, the boundary, the limit; the entries taken, and whether more could not be added
     ("", "next", "idle", 8, ([], False)),
     ("JJJ", "turn", "idle", 8, ([1, 2, 3], False)),
     ("JJJ", "turn", "idle", 2, ([1, 2], True)),
@@ -135,7 +135,7 @@ def test_merge_keys_compare_by_equality(
     assert len(choose_run(line, SelectionCriteria("turn", "idle", 8)).run) == (2 if join else 1)
 
 
-# --- what holds whatever stands in the line ------------------------------------------------------------------------
+# --- properties that hold for any line -----------------------------------------------------------------------------
 
 candidates = st.builds(
     lambda place, eligibility, work_class, delivery, slot, merges: SessionCandidate(

@@ -1,4 +1,4 @@
-"""The words of an entry and the names that are derived for it and its claims."""
+"""The options of a session entry, and the identifiers derived for it and its claims."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_batch_reads_back_as_it_was_written() -> None:
     assert SessionEntry.from_json(entry.to_json()) == entry
 
 
-# --- derived names -------------------------------------------------------------------------------------------------
+# --- derived identifiers -------------------------------------------------------------------------------------------
 
 
 def test_a_source_key_makes_the_id_without_a_nonce() -> None:

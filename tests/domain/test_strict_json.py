@@ -1,4 +1,4 @@
-"""Strict JSON: what is accepted comes back exactly, what is not is refused by name."""
+"""Strict JSON: accepted values round-trip exactly, other values are refused with their path."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reversed_keys(value: Any) -> Any:
 class TestRoundTrip:
     @given(VALUES)
     def test_any_json_value_comes_back_exactly(self, value: Any) -> None:
-        # The representation tells 1 from 1.0 and True, and 0.0 from -0.0, which equality does not.
+        # The representation distinguishes 1 from 1.0 and True, and 0.0 from -0.0, which equality does not.
         assert repr(strict_json.decode(encode(value))) == repr(value)
 
     @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**64, 10**999, 10**1000 - 1, -(10**1000) + 1])
@@ -71,10 +71,10 @@ class TestRoundTrip:
 
 
 class Thing:
-    """Something JSON knows nothing of."""
+    """A type that JSON does not support."""
 
 
-# Above this many brackets the encoder's quick comparison is not taken, so each fault is tried behind it too.
+# With more brackets than this the encoder skips its fast comparison, so each invalid value is tried there too.
 CROWD: list[Any] = [[] for _ in range(limits.JSON_DEPTH_MAX + 1)]
 
 REFUSED: list[tuple[Any, str]] = [
@@ -172,7 +172,7 @@ class TestCanonical:
 
     @given(VALUES, VALUES)
     def test_values_that_read_differently_have_different_bytes(self, one: Any, other: Any) -> None:
-        # Read back from the same encoding, two values are the same only if they are written the same.
+        # Decoded from the same encoding, two values are equal only if their texts are.
         alike = repr(sorted_keys(one)) == repr(sorted_keys(other))
         assert (strict_json.canonical(one) == strict_json.canonical(other)) is alike
 

@@ -1,4 +1,4 @@
-"""The rules of a job's life, held against every state: total, fenced, bounded, and one way out of each end."""
+"""The transitions of a job, tested for every state: total, fenced, bounded, and final states stay final."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BLANK = new_job(check_job(NewJob("kind"), fresh_id="job"), seq=7, fair_key="defa
 
 @st.composite
 def jobs(draw: st.DrawFn, states: tuple[State, ...] = STATES) -> Job:
-    """Draw a job such as a store may hold: any state, any history that leads there."""
+    """Draw a job that a store may hold: any state, with any history that leads to it."""
     state = draw(st.sampled_from(states))
     max_attempts = draw(st.integers(1, 6))
     running, waiting = state == "running", state in WAITING
@@ -73,7 +73,7 @@ def jobs(draw: st.DrawFn, states: tuple[State, ...] = STATES) -> Job:
 
 
 def _claimed(draw: st.DrawFn, job: Job) -> Job:
-    """Give a job the marks of its newest attempt."""
+    """Set the fields of the newest attempt."""
     lasts = draw(st.sampled_from([-1_000, 0, 1, 20_000]))
     return job._replace(
         worker="old",
@@ -117,7 +117,7 @@ CHANCES = st.floats(0, 1)
 Answer: TypeAlias = Transition | Job | None
 Operation: TypeAlias = Callable[[Job, CheckedOutcome, float], Answer]
 
-# What callers send, whatever the job's state may be by then.
+# Operations of callers, in any state of the job.
 SENT: dict[str, Operation] = {
     "heartbeat": lambda job, _outcome, _chance: transitions.heartbeat(job, lease_of(job), 30_000, NOW),
     "progress": lambda job, _outcome, _chance: transitions.progress(job, lease_of(job), "loading", 40.0, NOW),
@@ -128,7 +128,7 @@ SENT: dict[str, Operation] = {
     "reprioritize": lambda job, _outcome, _chance: transitions.reprioritize(job, 9),
 }
 
-# What a store does by itself, to jobs it has just selected by their state.
+# Operations of the store itself, on jobs selected by their state.
 OWN: dict[str, tuple[tuple[State, ...], Operation]] = {
     "claim": (("ready",), lambda job, _outcome, _chance: transitions.claim(job, REQUEST, 0, NOW)),
     "expire": (("running",), lambda job, _outcome, _chance: transitions.expire(job, NOW)),
@@ -141,7 +141,7 @@ OWN: dict[str, tuple[tuple[State, ...], Operation]] = {
 
 
 def answer(name: str, job: Job, outcome: CheckedOutcome, chance: float) -> Answer | Refused:
-    """Apply the operation; a refusal is an answer too, and any other error is a defect."""
+    """Apply the operation; a refusal is a result too, and any other error is a defect."""
     operation = SENT[name] if name in SENT else OWN[name][1]
     try:
         return operation(job, outcome, chance)
@@ -151,7 +151,7 @@ def answer(name: str, job: Job, outcome: CheckedOutcome, chance: float) -> Answe
 
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[str, Transition]:
-    """Draw an operation on a job that answers with a step; settles often, since they have the most ways to go."""
+    """Draw an operation that returns a transition; settlements often, because they have the most variants."""
     if draw(st.booleans()):
         job = draw(live_jobs())
         return "settle", transitions.settle(job, lease_of(job), draw(OUTCOMES), NOW, draw(CHANCES))
@@ -202,7 +202,7 @@ def test_every_step_names_a_known_event_and_a_last_one_exactly_when_the_job_ends
     assert (step.event in TERMINAL) == step.finishes
 
 
-# --- what always holds ---------------------------------------------------------------------------------------------
+# --- invariants ----------------------------------------------------------------------------------------------------
 
 
 @given(steps())
@@ -258,7 +258,7 @@ def test_a_finished_job_is_never_overdue(job: Job) -> None:
     assert not transitions.overdue(job, NOW)
 
 
-# --- the fence -----------------------------------------------------------------------------------------------------
+# --- the lease check -----------------------------------------------------------------------------------------------
 
 FENCED: dict[str, Callable[[Job, Lease], object]] = {
     "heartbeat": lambda job, held: transitions.heartbeat(job, held, 30_000, NOW),
@@ -482,7 +482,7 @@ def test_an_attempt_goes_into_history_exactly_when_its_job_goes_on_without_it(na
     assert (transitions.attempt_ended(step, NOW) is not None) == (leaves or runs_again)
 
 
-# --- what operators do ---------------------------------------------------------------------------------------------
+# --- operators -----------------------------------------------------------------------------------------------------
 
 
 @given(jobs(("done", "failed", "retired")), st.booleans())

@@ -1,4 +1,4 @@
-"""Checks of single arguments: each passes a sound value in stored form and names the field of any other."""
+"""Validation of single arguments: valid values are returned in stored form, other ones raise with the field."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ UNSOUND_NAMES: list[Any] = [
 
 
 def str_start(value: object) -> str:
-    """Return a test id of bearable length."""
+    """Return a test id of limited length."""
     return repr(value)[:20]
 
 
@@ -192,7 +192,7 @@ class TestDurations:
 
 
 class Nowhere(tzinfo):
-    """A time zone that does not know its offset: to Python, such a datetime is naive."""
+    """A time zone without an offset: Python considers such a datetime naive."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         return None

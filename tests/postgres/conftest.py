@@ -16,21 +16,21 @@ from tests.support.wire import Wire
 
 @pytest.fixture
 def url() -> str:
-    """A database that this worker alone uses, on the server of the run."""
+    """A database that only this worker uses, on the server of the run."""
     return database_url()
 
 
 @pytest.fixture
 def schema(url: str) -> Iterator[str]:
-    """The name of a schema without rows. A test may alter it as it likes."""
-    # Schemas are kept between tests in the database of this process; a module may have another one.
+    """The name of a schema without rows. A test may alter it."""
+    # Schemas are reused between tests in the database of this process; a module may use another one.
     with migrated_schema() if url == database_url() else _absent_schema(url) as name:
         yield name
 
 
 @pytest.fixture
 def new_schema(url: str) -> Iterator[str]:
-    """The name of a schema that is not there yet, and that is gone after the test."""
+    """The name of a schema that does not exist yet, and is dropped after the test."""
     with _absent_schema(url) as name:
         yield name
 
@@ -51,7 +51,7 @@ def queue(url: str, schema: str) -> Iterator[holdfast.Queue]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A running server of the module's own, which its tests may hit as they like and leave running."""
+    """A running server of the module, on which its tests may inject faults; they leave it running."""
     made = Server()
     made.start()
     yield made
@@ -60,7 +60,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def wire(server: Server) -> Iterator[Wire]:
-    """A wire to that server."""
+    """A fault-injecting proxy to that server."""
     made = Wire(server.url)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Doing as the errors say: whoever gets an `Unavailable` sends the same call again."""
+"""Retry as the errors advise: on `Unavailable`, send the same call again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRIES_MAX = 30
 
 
 class Insisting:
-    """Sends a call again until it is answered, and keeps the errors it met. Any other error is the test's failure."""
+    """Sends a call again until it succeeds, and stores the errors. Any other error fails the test."""
 
     def __init__(self) -> None:
         self.errors: list[Unavailable] = []

@@ -1,4 +1,4 @@
-"""A schema that a test gives back is as good as a new one, whatever the test did to it."""
+"""A schema that a test has returned is equivalent to a new one, regardless of the test's changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def use(url: str, schema: str) -> None:
 
 
 def contents(url: str, schema: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of all tables and the state of all sequences, but for the identity of the store."""
+    """Return the rows of all tables and the state of all sequences, except the identity of the store."""
     relations = "select relname from pg_class where relnamespace = %s::regnamespace and relkind in ('r', 'S')"
     rows: dict[str, list[tuple[Any, ...]]] = {}
     with psycopg.connect(url) as connection:
@@ -34,7 +34,7 @@ def contents(url: str, schema: str) -> dict[str, list[tuple[Any, ...]]]:
             rows[name] = connection.execute(f"select * from {schema}.{name}".encode()).fetchall()
     rows["meta"] = sorted(row for row in rows["meta"] if row[0] != "identity")
     rows["migration"] = [row[:3] for row in rows["migration"]]
-    # Besides its last value a sequence holds how many values were logged ahead, which says nothing.
+    # A sequence also stores how many values were logged ahead, which is irrelevant here.
     return {
         name: [(*row[:1], *row[2:]) if len(row) == 3 and name.endswith("seq") else row for row in found]
         for name, found in rows.items()

@@ -1,4 +1,4 @@
-"""The server's clock decides: a machine whose own clock is hours off changes nothing."""
+"""The server's clock decides: a client whose own clock is hours off changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast import Done, LeaseLost
 from tests.chaos.threads import wait_until
 from tests.support.job_states import claimed
 
-# Runs a program on a machine whose wall clock is *hours* off. What it prints is its answer.
+# Runs a program on a machine whose wall clock is *hours* off, and returns its output.
 SHIFTED = """
 import sys, time
 hours = float(sys.argv[1])
@@ -74,7 +74,7 @@ class TestAMachineWhoseClockIsOff:
     ) -> None:
         queue.enqueue("mail", job_id="short")
         _run("queue.claim(lease=0.2)", hours, url, schema)
-        # Hours too long, and nobody would get it; the wait is for the lease alone.
+        # If the lease were hours too long, the claim would return nothing; the wait is for the lease alone.
         again = claimed(queue, wait=20, lease=600)
         assert (again.job.id, again.epoch) == ("short", 2)
 

@@ -1,4 +1,4 @@
-"""How the store is opened and shared: its words, its connections, threads, event loops and forks."""
+"""How the store is opened and shared: its options, connections, threads, event loops and forks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ STANDING = """
 
 
 class TestSessionState:
-    """The caller's own SQL in a transaction changes nothing for those who use the connection next."""
+    """The caller's own SQL in a transaction does not affect later users of the connection."""
 
     @pytest.mark.parametrize("change", CHANGES)
     def test_a_change_of_the_session_ends_with_its_transaction(self, queue: holdfast.Queue, change: str) -> None:
@@ -137,7 +137,7 @@ class TestSessionState:
 
 
 class TestReadsBesideTransactions:
-    """Those who hold a transaction may read beside it, however many hold one."""
+    """Any number of callers that hold a transaction may read at the same time."""
 
     @pytest.fixture(autouse=True)
     def _few_connections(self, monkeypatch: pytest.MonkeyPatch) -> None:

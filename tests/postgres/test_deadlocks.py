@@ -1,4 +1,4 @@
-"""Calls that meet the same keys and jobs in different orders wait for each other: none deadlocks or runs twice."""
+"""Calls that lock the same keys and jobs in different orders wait for each other: none deadlocks or runs twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ APPLICATION = "test_deadlocks"
 
 
 class Contenders:
-    """Two clients that make their calls at the same moment, and what their stores report."""
+    """Two clients that make their calls at the same time, and the events that their stores report."""
 
     def __init__(self, url: str, schema: str) -> None:
         self.observed: list[str] = []
@@ -56,7 +56,7 @@ class Contenders:
 
 @pytest.fixture
 def contenders(url: str, schema: str) -> Iterator[Contenders]:
-    """Two clients, of whose calls none deadlocks."""
+    """Two clients whose calls must not deadlock."""
     before = deadlocks(url)
     made = Contenders(url, schema)
     for queue in made.queues:
@@ -64,7 +64,7 @@ def contenders(url: str, schema: str) -> Iterator[Contenders]:
     yield made
     for queue in made.queues:
         queue.close()
-    # A server process reports its deadlocks at the latest when it ends.
+    # A server process reports its deadlocks when it ends, at the latest.
     wait_until(
         lambda: asked(url, f"select count(*) from pg_stat_activity where application_name = '{APPLICATION}'") == 0
     )
@@ -192,7 +192,7 @@ def test_settlements_that_bring_more_keys_than_one_transaction_locks(contenders:
     second = list(zip(claims[parents:], outcomes[::-1], strict=True))
     contenders.observed.clear()
     contenders.meet(partial(Queue.settle_many, settlements=first), partial(Queue.settle_many, settlements=second))
-    # Each call divides its settlements between two transactions, of which none is run again.
+    # Each call divides its settlements into two transactions, and neither is run again.
     assert contenders.observed.count("begin") == contenders.observed.count("committed") == 4
     assert contenders.queues[0].counts() == {"done": 2 * parents, "ready": parents * each + 2}
 

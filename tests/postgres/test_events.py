@@ -1,6 +1,6 @@
-"""The event log under transactions that become visible in another order than they began in, or wrote in.
+"""The event log with transactions that become visible in a different order than they began or wrote in.
 
-Two naive readers run beside `Queue.events`, to show that what the log does is needed: each loses an event.
+Two naive readers run besides `Queue.events`; each loses an event, which shows that the ordering is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BY_NUMBER_BELOW_THE_OLDEST_OPEN = """
 
 
 class NaiveReader:
-    """Reads the log by the event's number alone."""
+    """Reads the log by the event number alone."""
 
     def __init__(self, url: str, schema: str, query: str) -> None:
         self._url = url
@@ -40,7 +40,7 @@ class NaiveReader:
 
 
 class CarefulReader:
-    """Reads the log as programs do."""
+    """Reads the log as a program does."""
 
     def __init__(self, queue: holdfast.Queue) -> None:
         self._queue = queue
@@ -55,7 +55,7 @@ class CarefulReader:
 
 @pytest.fixture
 def url(server: Server) -> str:
-    """A server of the module's own: what others leave open, anywhere on one, holds its log back."""
+    """A server of the module: an open transaction anywhere on a server delays the visibility of its log."""
     return server.url
 
 
@@ -63,7 +63,7 @@ def url(server: Server) -> str:
 def queue(url: str, schema: str) -> Iterator[holdfast.Queue]:
     made = holdfast.connect(url, schema=schema)
     made.set_lane("default", events="all")
-    # Both kinds are known before the transactions begin, so that neither holds the routing table.
+    # Both kinds exist before the transactions begin, so that neither locks the routing table.
     made.enqueue("mail", job_id="first")
     yield made
     made.close()
@@ -71,7 +71,7 @@ def queue(url: str, schema: str) -> Iterator[holdfast.Queue]:
 
 @pytest.fixture
 def pair(url: str) -> Iterator[tuple[Connection, Connection]]:
-    """Two transactions of other people; the older has its transaction id first."""
+    """Two transactions of other clients; the older one got its transaction id first."""
     with psycopg.connect(url) as older, psycopg.connect(url) as younger:
         for connection in (older, younger):
             connection.execute("select pg_current_xact_id()")
@@ -115,7 +115,7 @@ def test_a_reader_by_number_below_the_oldest_open_transaction_loses_one_too_and_
 def test_a_job_told_of_by_overlapping_transactions_is_put_in_order_by_its_numbers(
     queue: holdfast.Queue, pair: tuple[Connection, Connection]
 ) -> None:
-    """The older transaction sees what the younger has committed, and stands before it in the log all the same."""
+    """The older transaction sees rows of the younger one, and still precedes it in the log."""
     older, younger = pair
     queue.within(younger).enqueue("mail", job_id="overlapping")
     younger.commit()
@@ -163,7 +163,7 @@ def test_a_foreign_transaction_left_open_does_not_stall_waiting(queue: holdfast.
             queue.settle(claim, Done())
         assert queue.wait(job_id, timeout=PATIENCE_SECONDS).state == "done"
         assert not foreign.closed
-    # Once it has ended, the log has everything.
+    # After it has ended, the log is complete.
     assert [event.name for event in all_events(queue) if event.job_id == job_id] == ["enqueued", "claimed", "done"]
 
 

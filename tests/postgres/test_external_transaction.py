@@ -1,4 +1,4 @@
-"""The caller's own transaction: what joins it commits with it, and its ways of reading and waiting do not matter."""
+"""The caller's own transaction: joined operations commit with it, regardless of row factories and waiting."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_who_waits_is_woken_by_the_callers_commit(queue: holdfast.Queue, own: An
 
 
 def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: str) -> None:
-    # The thread that listens to a schema stays for a while: one that listens already would not wake the listener.
+    # The listening thread of a schema stays for a while: if it already listened, it would not wake the listener.
     store = PostgresStore(url, schema=new_schema)
     queue, listener = queue_on(store), SyncListener()
     queue.migrate()

@@ -1,7 +1,7 @@
-"""Connections die at every message of every call: the error is typed, and the same call again is harmless.
+"""Connections fail at every message of every call: the error is typed, and repeating the call is harmless.
 
-Each test makes one call after another. During the first it strikes at the first message that goes to the server,
-during the second at the second, and so on until a call has no message left to be struck at.
+Each test makes one call after another. During the first it injects a fault at the first message to the server, during
+the second at the second, and so on until a call has fewer messages.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def queue(server: Server, wire: Wire) -> Iterator[holdfast.Queue]:
 
 @pytest.fixture(params=["not_sent", "not_answered", "terminated"])
 def strike(request: pytest.FixtureRequest, server: Server, wire: Wire) -> Strike:
-    """The wire is cut before the message, or after its answer; or the server ends all connections at that moment."""
+    """The connection is cut before the message, or after its reply; or the server terminates all connections."""
     if request.param == "terminated":
         return lambda nth: wire.at(server.terminate_backends, nth=nth)
     return lambda nth: wire.cut(nth=nth, answered=request.param == "not_answered")
 
 
 def _struck(strike: Strike, wire: Wire, call: Callable[[int], object]) -> int:
-    """Make calls 1, 2, 3 … and strike at message 1, 2, 3 … of them; return how many calls were made."""
+    """Make calls 1, 2, 3 … and inject a fault at message 1, 2, 3 … of them; return how many calls were made."""
     for nth in itertools.count(1):
         fault = strike(nth)
         call(nth)
@@ -78,7 +78,7 @@ def test_an_enqueue_sent_again_makes_exactly_one_job(queue: holdfast.Queue, wire
 def test_a_plain_enqueue_whose_connection_dies_is_found_out_about_and_stored_once(
     queue: holdfast.Queue, wire: Wire, strike: Strike
 ) -> None:
-    """Its transaction is one message; the id that was drawn for it tells whether that came through."""
+    """Its transaction is one message; the generated id shows whether it was committed."""
     queue.enqueue("plain", {"nth": 0})
     fault = strike(1)
     made = queue.enqueue("plain", {"nth": 1})
@@ -112,7 +112,7 @@ def test_an_awaited_plain_enqueue_is_found_out_about_too(queue: holdfast.Queue, 
 
 
 def test_a_bulk_enqueue_is_there_whole_or_not_at_all(queue: holdfast.Queue, wire: Wire, strike: Strike) -> None:
-    """Jobs without ids of their own are not the same when sent again, so that the caller may get them twice."""
+    """Jobs without chosen ids are not recognized when repeated, so the caller may store them twice."""
     answered = unanswered = 0
 
     def enqueue_many(nth: int) -> None:
@@ -237,7 +237,7 @@ def test_the_awaited_face_survives_the_same(server: Server, wire: Wire, strike: 
 
     async def live(queue: holdfast.AsyncQueue, nth: int) -> None:
         await insist.awaited(lambda: queue.enqueue("mail", job_id=f"job-{nth}"))
-        # The server may not know yet that the one before is gone, and nobody waits for what another has in hand.
+        # The server may not have noticed yet that the previous connection is gone, and claims skip locked jobs.
         words: ClaimOptions = {"kinds": ["mail"], "lease": 600, "lease_token": f"token-{nth}", "wait": 30}
         [claim] = await insist.awaited(lambda: queue.claim_many(**words))
         assert claim.job.id == f"job-{nth}"
@@ -261,7 +261,7 @@ def test_the_awaited_face_survives_the_same(server: Server, wire: Wire, strike: 
 
 
 class TestAnAnswerLostAfterCommit:
-    """The commit reached the server, and the wire was cut before its answer came."""
+    """The commit reached the server, and the connection was cut before its reply."""
 
     def test_an_enqueue_says_that_it_does_not_know(self, queue: holdfast.Queue, wire: Wire) -> None:
         fault = wire.cut(contains=b"commit", answered=True)
@@ -315,7 +315,7 @@ def test_nothing_but_typed_errors_while_the_server_is_gone_and_work_goes_on_when
 
 
 def test_a_statement_of_the_callers_own_that_fails_is_his_own_error(queue: holdfast.Queue) -> None:
-    """Only connections that die are ours to translate."""
+    """Only lost connections are translated."""
 
     def fail() -> None:
         with queue.transaction() as transaction:

@@ -1,6 +1,6 @@
-"""The server's disk really runs full: a typed error, nothing in part, and on it goes when there is room again.
+"""The server's disk really becomes full: a typed error, no partial writes, and work continues once space is free.
 
-The jobs lie on a small disk and the server's own log of writes does not, so that the server lives on.
+The tables are on a small disk and the server's write-ahead log is not, so that the server survives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast import Done, StoreFull
 from tests.support.filesystems import open_folder, small_disk
 from tests.support.postgres_server import Server
 
-# It does not shrink when stored, as text that repeats itself would.
+# Incompressible, unlike repetitive text.
 BODY = "".join(chr(33 + (place * place * 7 + place * 31) % 5000) for place in range(60_000))
 ROOM_FOR_LATER = 6 << 20
 

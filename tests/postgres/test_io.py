@@ -1,4 +1,4 @@
-"""The faults strike where they are asked to: else the tests that use them would prove nothing."""
+"""Faults occur where they are injected; otherwise the tests that use them would prove nothing."""
 
 from __future__ import annotations
 

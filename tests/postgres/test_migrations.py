@@ -1,4 +1,4 @@
-"""The schema arrives once, whole, whoever comes first and whatever dies on the way."""
+"""The schema is created once and completely, regardless of concurrency and crashes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.support.postgres_server import Server
 from tests.support.wire import Wire
 
 SCHEMA = "holdfast_migrations"
-# What a process ends with that migrated, and with more for each migration it applied. A failure ends with 1.
+# The exit code of a process that migrated; plus one for each migration it applied. A failure exits with 1.
 MIGRATED = 10
-# Migrates as soon as it is told to.
+# Migrates as soon as it is signalled.
 MIGRATES = f"""
 import holdfast, holdfast.storage.postgres.store, sys
 queue = holdfast.connect(sys.argv[1], schema=sys.argv[2])
@@ -41,7 +41,7 @@ def _no_schema(server: Server) -> Iterator[None]:
 
 
 def _start(url: str) -> subprocess.Popen[bytes]:
-    """Start a process and return once it stands before the server's door."""
+    """Start a process and return once it is about to connect."""
     process = subprocess.Popen(
         [sys.executable, "-c", MIGRATES, url, SCHEMA],
         stdin=subprocess.PIPE,
@@ -84,7 +84,7 @@ def test_a_migration_that_was_killed_at_any_message_is_done_by_the_next_process(
         wire.calm()
         if not fault.struck.is_set():
             break
-        # The message that was on its way still goes out, so that even the commit may have been the one.
+        # The pending message is still sent, so it may even have been the commit.
         assert code in (-signal.SIGKILL, MIGRATED + 1)
         struck += 1
         queue = holdfast.connect(server.url, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""A notification that fails after its commit changes nothing: the call returns what was committed."""
+"""A notification that fails after its commit changes nothing: the call returns the committed result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAITS_TO_NOTIFY = "wait_event_type = 'Lock' and query like '%pg_notify%'"
 
 @contextmanager
 def notifications_held(server: Server) -> Iterator[None]:
-    """Hold the lock that notifications need: a transaction that notifies waits for a standby that does not exist."""
+    """Hold the lock that notifications need: a notifying transaction waits for a standby that does not exist."""
     released = threading.Event()
 
     def hold() -> None:

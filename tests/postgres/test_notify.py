@@ -1,4 +1,4 @@
-"""Whoever waits is woken by a notification, from anywhere; a listener that is lost listens again by itself."""
+"""Waiting callers are woken by notifications from any process; a lost listener reconnects by itself."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LISTENS = "query ilike '%listen %' and query not ilike '%pg_stat_activity%'"
 
 @pytest.fixture
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody look by himself: only a notification can wake."""
+    """Disable polling: only a notification can wake a caller."""
     for name in ("_POLL_SECONDS_FIRST", "_POLL_SECONDS_LAST", "_CLAIM_SECONDS"):
         monkeypatch.setattr(operations, name, PATIENCE_SECONDS)
 
 
 @pytest.fixture
 def other(server: Server) -> Iterator[holdfast.Queue]:
-    """A queue with connections of its own, as another process would have."""
+    """A queue with its own connections, like that of another process."""
     drop_schema(server.url, SCHEMA)
     made = holdfast.connect(server.url, schema=SCHEMA)
     made.migrate()
@@ -117,7 +117,7 @@ def test_what_ended_while_nobody_listened_is_seen_once_somebody_does(
 def test_a_url_for_listening_alone_is_used_for_nothing_else(
     other: holdfast.Queue, server: Server, wire: Wire
 ) -> None:
-    """As with a pooler, through which nobody can listen."""
+    """LISTEN does not work, as with a transaction pooler."""
     queue = holdfast.connect(server.url, schema=SCHEMA, listen_url=wire.url)
     job_id = queue.enqueue("mail").id
     assert wire.connections == 0

@@ -1,6 +1,6 @@
-"""A pooler that gives every transaction another connection of the server changes nothing.
+"""A pooler that assigns another server connection to every transaction changes nothing.
 
-Each test runs through a real pgbouncer in transaction mode where that is installed, and without one.
+Each test runs through a real pgbouncer in transaction mode, if it is installed, and without one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def queue(pooled_url: str) -> Iterator[holdfast.Queue]:
 
 
 def _live(queue: holdfast.Queue, number: int) -> None:
-    """Live through everything that a job may."""
+    """Run every operation on jobs."""
     made = queue.enqueue("mail", {"number": number}, job_id=f"job-{number}", events="all")
     assert made.created
     claim = claimed(queue, lease=600)
@@ -61,7 +61,7 @@ def _live(queue: holdfast.Queue, number: int) -> None:
 
 @pytest.mark.slow("a server or processes of its own are started")
 def test_a_job_lives_its_whole_life(queue: holdfast.Queue) -> None:
-    # Often enough for the driver to have prepared every statement, and to find it missing elsewhere.
+    # Often enough for the driver to prepare every statement, and to miss it on another server connection.
     for number in range(15):
         _live(queue, number)
 

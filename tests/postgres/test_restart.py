@@ -1,4 +1,4 @@
-"""The server crashes and comes back under load: nothing acknowledged is lost, nothing is settled twice."""
+"""The server crashes and restarts under load: nothing acknowledged is lost, nothing is settled twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Busy:
-    """Enqueues, claims and settles, sending again whatever is not answered, and keeps what was."""
+    """Enqueues, claims and settles, repeats unanswered calls, and stores the results."""
 
     def __init__(self, url: str, name: str) -> None:
         self.queue = holdfast.connect(url, schema=SCHEMA)
@@ -69,7 +69,7 @@ def be_busy(pipe: Connection, url: str, name: str) -> None:
 
 
 def _wait_for_work(queue: holdfast.Queue, more: int) -> None:
-    """Wait until so many more jobs are done."""
+    """Wait until *more* further jobs are done."""
 
     def done() -> int:
         while True:
@@ -114,7 +114,7 @@ def _crash_under_load(server: Server, *, restarts: int, count: int) -> None:
     ends = Counter(event.job_id for event in all_events(queue, limit=1000) if event.name == "done")
     assert set(ends.values()) == {1}
     assert ends.keys() == {job.id for job in jobs.values() if job.state == "done"}
-    # Else the run proved nothing; and a lease of ten minutes is lost by nobody in a few seconds.
+    # Otherwise the run proved nothing; a lease of ten minutes does not expire within a few seconds.
     assert sum(troubles.values()) >= restarts
     assert troubles["lease_lost"] == 0
     queue.close()

@@ -1,4 +1,4 @@
-"""Two versions of the code on one schema, as there are during a rollout."""
+"""Two versions of the code on one schema, as during a rollout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast import Done, SchemaMismatch
 from holdfast.storage.postgres.migrate import migrations
 from tests.support.job_states import claimed
 
-# What a later version that only adds leaves behind: a migration that this code does not know, and more of everything.
+# The schema of a later, additive version: a migration unknown to this code, and more columns and tables.
 LATER = (
     "insert into {}.migration values (9999, '9999_later', 'x', 0)",
     "alter table {}.job add column later text",
@@ -21,7 +21,7 @@ LATER = (
     "create table {}.later (x int)",
     "create index later_job on {}.job (later) where later is not null",
 )
-# What a later version leaves behind that older code must not touch any more.
+# The schema of a later version that older code must not use.
 BREAKING = ("update {}.meta set value = '99.0.0' where name = 'code_version_min'",)
 
 

@@ -1,4 +1,4 @@
-"""ScanPositions spare claims a walk through what was claimed before, and hide nothing that is ready."""
+"""Scan positions let claims skip index entries of claimed jobs, and hide no ready job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 10
 
 @pytest.fixture
 def marked(queue: holdfast.Queue) -> holdfast.Queue:
-    """A queue whose client has marked where its work begins: some was claimed, and enough is left."""
+    """A queue whose client knows the scan position of its route: some jobs are claimed, and enough are ready."""
     queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(5 * BATCH)])
     assert len(queue.claim_many(limit=BATCH)) == BATCH
     return queue
@@ -28,7 +28,7 @@ def marked(queue: holdfast.Queue) -> holdfast.Queue:
 
 @pytest.fixture
 def pinned(url: str, schema: str) -> Iterator[None]:
-    """A transaction that keeps the server from clearing away whatever is changed from here on."""
+    """An open transaction that keeps the server from removing dead rows."""
     with psycopg.connect(url) as connection:
         connection.execute("set transaction isolation level repeatable read")
         connection.execute("select pg_current_xact_id()")
@@ -40,7 +40,7 @@ RUNNING = ("job_lease", "job_holder")
 
 
 def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
-    """Return how many entries of these indexes were looked at so far."""
+    """Return how many entries of these indexes have been read so far."""
     with psycopg.connect(url, autocommit=True) as connection:
         [[read]] = connection.execute(
             "select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = %s and indexrelname = any (%s)",
@@ -50,12 +50,12 @@ def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
 
 
 def read_by_second(url: str, schema: str, indexes: Sequence[str] = READY, clock: ManualClock | None = None) -> int:
-    """Return how many entries a claim looks at that follows another of its client."""
+    """Return how many entries a claim reads that follows another claim of its client."""
     counts = []
     for claims in (1, 2):
         before = _settled(lambda: entries_read(url, schema, READY))
         of_interest = entries_read(url, schema, indexes)
-        # A client tells the server what it did when it ends, and a new one has no marks.
+        # A client reports its statistics when it disconnects, and a new one has no scan positions.
         with holdfast.connect(url, schema=schema, clock=clock) as client:
             for _ in range(claims):
                 client.claim_many(limit=BATCH)
@@ -65,7 +65,7 @@ def read_by_second(url: str, schema: str, indexes: Sequence[str] = READY, clock:
 
 
 def _settled(count: object, but_not: int | None = None) -> int:
-    """Return a count that stands still, because the server adds up what its clients did a moment later."""
+    """Return a count once it is stable, because the server updates statistics with a delay."""
     patience = threading.Event()
     seen = -1
     for _ in range(int(PATIENCE_SECONDS / 0.05)):
@@ -84,7 +84,7 @@ def test_a_claim_does_not_walk_through_what_was_claimed_under_a_pinned_snapshot(
     for _ in range(20):
         queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
     queue.close()
-    # The first claim after a while looks at everything; the one after it starts where that has ended.
+    # The first claim reads everything; the next one starts where it ended.
     assert read_by_second(url, schema) < 200
 
 
@@ -101,14 +101,14 @@ def test_without_marks_a_claim_would_walk_through_all_of_it(
 
 @pytest.fixture
 def expired(pinned: None, url: str, schema: str) -> ManualClock:
-    """Leases of jobs that were settled long ago, of which the server must keep the entries; tells the time."""
+    """Create expired leases of settled jobs whose index entries the server must keep; return the time."""
     clock = ManualClock()
     with holdfast.connect(url, schema=schema, clock=clock) as queue:
         queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3_000)])
         for _ in range(20):
             queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=100)])
     with psycopg.connect(url, autocommit=True) as connection:
-        # It knows then that hardly anything runs, and must not think that all which runs is quickly looked at.
+        # The statistics now say that hardly any job runs; the planner must not choose a scan of running jobs.
         connection.execute(f"analyze {schema}.job".encode())
     clock.advance(3600)
     return clock
@@ -136,7 +136,7 @@ def test_a_lease_that_expired_before_it_was_seen_is_taken_back_by_a_claim_that_c
         lost = claimed(queue, worker="slow", lease=600).job
         assert len(queue.claim_many(limit=1)) == 1
         with psycopg.connect(url, autocommit=True) as connection:
-            # As if it had been committed long after it was written.
+            # As if it was committed long after it was written.
             past = clock.now().lease_ms - 1000
             connection.execute(f"update {schema}.job set lease_until_ms = {past} where id = %s".encode(), [lost.id])
         found = queue.claim_many(limit=BATCH)
@@ -162,7 +162,7 @@ def test_what_was_given_back_before_the_mark_is_found_by_a_claim_that_comes_up_s
 ) -> None:
     queue.enqueue_many([{"kind": "mail", "payload": number} for number in range(3 * BATCH)])
     with holdfast.connect(url, schema=schema) as other, psycopg.connect(url) as hand:
-        # Somebody has the first jobs in hand, and in the end does not take them.
+        # Another transaction locks the first jobs, and finally does not take them.
         hand.execute(f"select seq from {schema}.job order by seq limit {BATCH} for update".encode())
         assert len(queue.claim_many(limit=BATCH)) == BATCH
         hand.rollback()

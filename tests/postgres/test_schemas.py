@@ -1,4 +1,4 @@
-"""One database may hold several queues, each in a schema of its own, under any name."""
+"""One database may hold several queues, each in its own schema, with any name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.chaos.threads import in_background
 from tests.postgres.conftest import drop_schema
 from tests.support.job_states import all_events, claimed, nonzero
 
-# Names that mean something else unless they are quoted.
+# Names that have another meaning unless they are quoted.
 ODD_NAMES = ["select", "user", "pg", "x" * 48]
-# Names that quotes could not hold everywhere, or that look too much like another.
+# Names that cannot be quoted everywhere, or that are easily confused with another.
 REFUSED_NAMES = [
     "",
     "x" * 49,
@@ -102,7 +102,7 @@ def test_nothing_is_put_outside_the_schema(url: str, schema: str, queue: holdfas
 
 
 def _things(connection: psycopg.Connection[tuple[object, ...]], schema: str) -> set[tuple[object, ...]]:
-    """Return every table, index, function and type that is not in *schema* nor the system's own."""
+    """Return every table, index, function and type that is neither in *schema* nor in a system schema."""
     outside = """
         select nspname, relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
          where nspname not in (%(schema)s, 'pg_toast') and nspname not like 'pg_temp%%'

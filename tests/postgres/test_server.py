@@ -1,4 +1,4 @@
-"""The servers of the tests are real: they start as any user, crash and come back, and are gone when the run is."""
+"""The test servers are real: they start as any user, crash and restart, and end with the run."""
 
 from __future__ import annotations
 

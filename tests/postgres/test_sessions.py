@@ -1,4 +1,4 @@
-"""Sessions with many writers: nobody waits for a session that is not theirs."""
+"""Sessions with many writers: no caller waits for a session that it does not use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def queue(harness: Harness) -> Queue:
 
 
 def while_held(queue: Queue, act: Callable[[], object]) -> object:
-    """Act while another transaction that has enqueued into session `held` is open, and return what came of it."""
+    """Call *act* while another transaction that has enqueued into session `held` is open, and return the result."""
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -95,7 +95,7 @@ class TestWhileASessionIsLocked:
 
 class TestRaces:
     def test_places_follow_commits_whatever_the_order_of_numbers(self, harness: Harness, queue: Queue) -> None:
-        """The first to enqueue commits last, so that its number is lower and its place later than those of others."""
+        """The first to enqueue commits last, so its number is lower and its position later than those of others."""
         queues = [harness.open() for _ in range(4)]
         start = threading.Barrier(len(queues))
 

@@ -34,7 +34,7 @@ def enqueued(url: str) -> HoldfastError:
 
 @pytest.fixture
 def refusing() -> Iterator[int]:
-    """The port of a server that refuses everybody, in French and in Latin-1."""
+    """The port of a server that refuses all connections, in French and in Latin-1."""
     message = "accès refusé à l'utilisateur".encode("latin-1")
     fields = b"SFATAL\0C28P01\0M" + message + b"\0\0"
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -90,7 +90,7 @@ def test_a_server_that_never_answers_keeps_no_event_loop_from_ending() -> None:
     def opening() -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if thread.name == "holdfast-call"]
 
-    # Connections are taken by the kernel, and nothing is ever sent back.
+    # The kernel accepts connections, and nothing is ever sent back.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         asyncio.run(give_up(listener.getsockname()[1]))
         left = opening()

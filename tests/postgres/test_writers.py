@@ -1,4 +1,4 @@
-"""Many writers at once: nobody waits for what he need not have, nothing is counted twice, nothing slips through."""
+"""Many concurrent writers: no unnecessary waiting, no double counting, no lost updates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOGETHER = 8
 
 
 def together(*calls: Callable[[], T]) -> list[T | Exception]:
-    """Make the calls at the same moment, and return their answers or errors in order."""
+    """Make the calls at the same time, and return their results or errors in order."""
     start, answers = threading.Barrier(len(calls)), dict[int, Any]()
 
     def call(place: int, what: Callable[[], T]) -> None:
@@ -44,7 +44,7 @@ def together(*calls: Callable[[], T]) -> list[T | Exception]:
 
 @contextmanager
 def in_hand(url: str, schema: str, *job_ids: str) -> Iterator[None]:
-    """Let somebody else hold jobs locked, as a transaction does that has yet to commit."""
+    """Lock jobs in another transaction that has not committed."""
     with psycopg.connect(url) as connection:
         connection.execute(f"select 1 from {schema}.job where id = any (%s) for update".encode(), [list(job_ids)])
         yield
@@ -52,7 +52,7 @@ def in_hand(url: str, schema: str, *job_ids: str) -> Iterator[None]:
 
 
 class Slow:
-    """A client whose calls stop before their commit until they are told to go on."""
+    """A client whose calls stop before their commit until they are released."""
 
     def __init__(self, url: str, schema: str) -> None:
         self.queue = queue_on(PostgresStore(url, schema=schema, observe=self._observe))
@@ -73,7 +73,7 @@ class Slow:
         self._go_on.set()
 
     def during(self, call: Callable[[holdfast.Queue], object], meanwhile: Callable[[], T]) -> T:
-        """Make *call*; before it commits begin *meanwhile*, which has to wait for it, and return its answer."""
+        """Make *call*; before it commits start *meanwhile*, which must wait for it, and return the result of that."""
         first = self.begin(call)
         second = in_background(meanwhile)
         with pytest.raises(TimeoutError):
@@ -339,27 +339,27 @@ class TestCatalog:
             other.rollback()
 
 
-# --- patience ------------------------------------------------------------------------------------------------------
+# --- timeouts ------------------------------------------------------------------------------------------------------
 
 
 def test_what_others_hold_for_too_long_is_a_busy_store(
     url: str, schema: str, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.enqueue("mail", job_id="a")
-    # The server also ends a transaction that is idle for as long, which this client must not be on a busy machine.
+    # The server also ends transactions that are idle for as long, which must not happen to this client under load.
     monkeypatch.setattr(transaction, "LOCK_MS", 500)
     impatient = holdfast.connect(url, schema=schema)
     with in_hand(url, schema, "a"):
         with pytest.raises(StoreBusy):
             impatient.cancel("a")
         assert impatient.get("a").state == "ready"
-    # By the patient one: on a busy machine any lock may take longer than the impatient one waits.
+    # By the client with the long timeout: under load any lock may take longer than the short timeout.
     assert queue.cancel("a").state == "cancelled"
     impatient.close()
 
 
 class TestSilence:
-    """Who is stopped or cut off while its transaction is open keeps nobody from its jobs for good."""
+    """A client that is stopped or disconnected with an open transaction does not block its jobs permanently."""
 
     @pytest.fixture
     def silent(self, url: str, schema: str, queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:

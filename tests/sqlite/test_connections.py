@@ -232,7 +232,7 @@ class TestOpenTransactions:
 
 
 class TestWaitingForTheWriter:
-    """The time is short here: nothing but the end of it can end these calls."""
+    """The timeout is short here: only its end can end these calls."""
 
     @pytest.fixture(autouse=True)
     def short_patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +338,7 @@ class TestLoopsThatEnd:
 
     @staticmethod
     def leave_open(queue: holdfast.AsyncQueue) -> asyncio.Task[None]:
-        """Close a loop while a task of it, which is still referenced, is inside a transaction."""
+        """Close a loop while one of its tasks, which is still referenced, is inside a transaction."""
         inside = asyncio.Event()
 
         async def hold() -> None:

@@ -1,4 +1,4 @@
-"""Group commit: many callers, few commits, and no answer before the commit it rests on."""
+"""Group commit: many callers, few commits, and no result before the commit it depends on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOWLY = 0.002
 
 
 class Watch:
-    """Observes a store: counts, slows commits down, gathers a group on purpose, and raises where a test wants it."""
+    """Observes a store: counts, delays commits, gathers a group deliberately, and raises where a test requests it."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -40,7 +40,7 @@ class Watch:
         self._raising: dict[str, list[BaseException | None]] = {}
 
     def gather(self, others: int) -> None:
-        """Hold the next leader back until so many others are queued behind it."""
+        """Delay the next leader until *others* callers are queued behind it."""
         self._gather = others
 
     def raise_at(self, name: str, error: BaseException, *, skip: int = 0) -> None:
@@ -58,7 +58,7 @@ class Watch:
             raise error
 
     def groups(self) -> list[int]:
-        """Return how many jobs each commit brought."""
+        """Return how many jobs each commit contained."""
         sizes, size = [], 0
         for name in self.names:
             size += name == "job_insert"
@@ -75,7 +75,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def watch(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    # A group is closed after 20 ms, which would part those that a test gathers on a busy machine.
+    # A group is closed after 20 ms, which would split the groups of a test on a busy machine.
     monkeypatch.setattr(writer, "_GROUP_SECONDS", PATIENCE_SECONDS)
     watch = Watch()
     watch.store = SqliteStore(path, observe=watch)
@@ -91,7 +91,7 @@ def queue(watch: Watch) -> holdfast.Queue:
 
 
 def committed_state(path: str, job_id: str) -> str | None:
-    """Return the state of a job as another connection sees it, which sees only what was committed."""
+    """Return the state of a job as another connection sees it, that is, as committed."""
     connection = sqlite3.connect(path)
     try:
         row = connection.execute("select state from holdfast_job where id = ?", (job_id,)).fetchone()
@@ -101,7 +101,7 @@ def committed_state(path: str, job_id: str) -> str | None:
 
 
 def together(works: list[Callable[[], Any]]) -> list[Any]:
-    """Do all at once, each in a thread of its own, and return what each returned or raised."""
+    """Run all at the same time, each in its own thread, and return their results or errors."""
 
     def answer(work: Callable[[], Any]) -> Any:
         try:
@@ -114,7 +114,7 @@ def together(works: list[Callable[[], Any]]) -> list[Any]:
 
 
 def gathered(watch: Watch, works: list[Callable[[], Any]]) -> list[Any]:
-    """Do all in one group: the first leads."""
+    """Run all in one group: the first leads."""
     watch.gather(len(works) - 1)
     leading = in_background(lambda: together(works[:1]))
     wait_until(lambda: watch.store._writer._queue.leader is not None)
@@ -122,7 +122,7 @@ def gathered(watch: Watch, works: list[Callable[[], Any]]) -> list[Any]:
     return [*leading.result(PATIENCE_SECONDS), *others]
 
 
-# --- answers rest on commits ---------------------------------------------------------------------------------------
+# --- results depend on commits -------------------------------------------------------------------------------------
 
 
 class TestAnswers:
@@ -190,7 +190,7 @@ class TestAnswers:
 
 
 def enqueue_then_raise(watch: Watch, job_id: str, error: BaseException) -> Callable[[], Any]:
-    """Return a call whose script stores a job and then fails."""
+    """Return a call whose operation stores a job and then fails."""
 
     async def operation(tx: Transaction) -> None:
         admission = check_job({"kind": "mail", "job_id": job_id}, fresh_id=job_id)
@@ -268,7 +268,7 @@ def driver_error(code: int) -> sqlite3.OperationalError:
 
 
 class _Unconfirmed(sqlite3.Cursor):
-    """A cursor whose next commit ends in an I/O error, after or instead of happening."""
+    """A cursor whose next commit raises an I/O error, after committing or instead of it."""
 
     mode: str = ""
 
@@ -360,7 +360,7 @@ class TestStoppedLeaders:
         queue.enqueue_many([{"kind": "mail"} for _ in range(20)])
         rude = _Rude(error)
         watch.store.notifier.add(lane_topic("default"), rude)
-        # The leader's enqueue brings the signal on which the listener fails; the others claim.
+        # The leader's enqueue sends the notification on which the listener fails; the others claim.
         works: list[Callable[[], Any]] = [enqueue(queue, "first")]
         works += [lambda: queue.claim_many(limit=1)] * 4
         answers = gathered(watch, works)
@@ -410,12 +410,12 @@ class TestInterrupts:
         with interruptible() as interrupt:
 
             def summon_slowly(ticket: writer_queue.Ticket) -> None:
-                """Interrupt the one who waits between being chosen and being told."""
+                """Interrupt the waiting caller between being chosen and being woken."""
                 interrupt()
                 interrupted.wait(1)
                 ticket.wake()
 
-            # A transaction is not taken into a group: it is handed the lead.
+            # A transaction is not taken into a group: it gets the lead.
             watch.gather(1)
             leading = in_background(enqueue(queue, "leading"))
             wait_until(lambda: watch.store._writer._queue.leader is not None)
@@ -428,7 +428,7 @@ class TestInterrupts:
         assert in_background(enqueue(queue, "later")).result(5)
 
 
-# --- transactions beside scripts -----------------------------------------------------------------------------------
+# --- transactions and operations -----------------------------------------------------------------------------------
 
 
 class TestMixed:

@@ -1,4 +1,4 @@
-"""The doctor names what is wrong, and what to do about it."""
+"""Health checks report problems, and their remedies."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_damaged_file_is_called_so_with_the_remedy(path: str) -> None:
 
 
 def _said_of(path: str) -> str:
-    """Return what the doctor says of the file, whether its own questions can still be answered or not."""
+    """Return the finding about the file, whether or not its other checks still work."""
     try:
         findings = holdfast.connect(path).report().findings
     except holdfast.StoreDamaged as damage:

@@ -21,7 +21,7 @@ Holder: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 @contextmanager
 def foreign_writer(path: Path) -> Iterator[None]:
-    """Hold the file by a connection that knows nothing of Holdfast."""
+    """Lock the file with a connection that does not use Holdfast."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("begin immediate")
     yield
@@ -30,7 +30,7 @@ def foreign_writer(path: Path) -> Iterator[None]:
 
 @contextmanager
 def another_queue(path: Path) -> Iterator[None]:
-    """Hold the file by a transaction of another queue."""
+    """Lock the file with a transaction of another queue."""
     with holdfast.connect(str(path)) as other, other.transaction():
         yield
 

@@ -1,4 +1,4 @@
-"""An interrupt at every place at which one can strike: afterwards nothing is held, lost, or done twice."""
+"""An interrupt at every possible point: afterwards nothing is locked, lost, or done twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.strikes import Strike
 from tests.chaos.threads import in_background, wait_until
 
-# A file that was just opened as the interrupt struck is closed by the collector.
+# The garbage collector closes a file that was being opened when the interrupt occurred.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> str:
 def queue(path: str) -> Iterator[holdfast.Queue]:
     queue = holdfast.connect(path, durability="relaxed")
     queue.enqueue("task", job_id="there")
-    # Whoever closes last copies the log back and removes it, which takes longer than all else here.
+    # The last close checkpoints and removes the log, which would take longer than everything else here.
     other = sqlite3.connect(path)
     other.execute("select * from holdfast_job").fetchall()
     yield queue
@@ -45,13 +45,13 @@ def queue(path: str) -> Iterator[holdfast.Queue]:
 
 
 def assert_free(path: str) -> None:
-    """Assert that anybody else may write at once, and pass the gate."""
+    """Assert that another caller can lock the lock file and write at once."""
     other = sqlite3.connect(path, timeout=0, isolation_level=None)
     try:
         other.execute("pragma synchronous = off")
         other.execute("begin immediate")
         other.execute("rollback")
-        # All of the log can be copied back, so that nobody is left reading an old view of it.
+        # The whole log can be checkpointed, so no reader still uses an old snapshot of it.
         busy, pages, copied = other.execute("pragma wal_checkpoint(full)").fetchone()
         assert (busy, pages) == (0, copied)
     finally:
@@ -112,7 +112,7 @@ ALONE = [enqueue, enqueue_refused, claim, read, transact, open_and_enqueue, read
 
 
 def strike(one: Strike, work: Callable[[], Any]) -> BaseException | None:
-    """Return the interrupt that ended *work*, or None if it came to its end."""
+    """Return the interrupt that ended *work*, or None if it completed."""
     try:
         one.during(work)
     except KeyboardInterrupt as interrupt:
@@ -129,7 +129,7 @@ def test_an_interrupt_at_any_place_leaves_nothing_held(
         one = Strike(place)
         interrupt = strike(one, lambda name=f"job-{place}": work(queue, name))  # type: ignore[misc]
         if interrupt is not None and work is transact:
-            # Struck as the block was left, it is ended when the interrupt that kept it is let go of.
+            # If interrupted while leaving the block, it ends when the exception that references it is released.
             interrupt = None
         assert_free(path)
         assert_works(queue, f"after-{place}")
@@ -156,7 +156,7 @@ def test_a_second_interrupt_behind_the_first_changes_nothing(
 
 
 class Crowd:
-    """A store whose leader waits at its beginning until others are queued behind it."""
+    """A store whose leader waits at its begin until others are queued behind it."""
 
     def __init__(self, path: str) -> None:
         self.store = SqliteStore(path, relaxed=True, observe=self._observe)
@@ -171,7 +171,7 @@ class Crowd:
             wait_until(lambda: len(self.store._writer._queue.queue) >= expected or self.struck.is_set())
 
     def enqueue_behind(self, *kinds: str) -> list[Future[Any]]:
-        """Enqueue each in a thread of its own, once there is a leader to queue behind."""
+        """Enqueue each in its own thread, once there is a leader."""
         wait_until(lambda: self.expected == 0 or self.struck.is_set())
         return [in_background(self.queue.enqueue, kind) for kind in kinds]
 
@@ -277,7 +277,7 @@ def test_what_was_committed_as_the_interrupt_struck_is_answered_and_not_run_agai
 
 
 def test_a_statement_left_open_by_an_interrupt_does_not_keep_an_old_view(path: str) -> None:
-    """An interrupt between a statement and its rows, kept, once left every later write refused."""
+    """A referenced interrupt between a statement and its rows once made every later write fail."""
     with holdfast.connect(path) as queue, holdfast.connect(path) as other:
         queue.enqueue("task", job_id="there")
         kept = []

@@ -1,4 +1,4 @@
-"""Leases count on a clock that nobody can set; a reboot ends them all."""
+"""Leases use a clock that cannot be set; a reboot ends all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file beside the database, as a gate between processes: exclusive, fair, and never kept by the dead."""
+"""The lock file as a lock between processes: exclusive, fair, and never held by a dead process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lock_file(path: str) -> Iterator[LockFile]:
     lock_file.close()
 
 
-# --- what the other processes do -----------------------------------------------------------------------------------
+# --- functions for other processes ---------------------------------------------------------------------------------
 
 
 def hold_gate(pipe: Connection, path: str) -> None:
@@ -65,7 +65,7 @@ def hold_transaction(pipe: Connection, path: str) -> None:
 
 
 def add_behind_gate(pipe: Connection, path: str, tally: str, rounds: int) -> None:
-    """Add to a number in a file in a way that loses additions if two do it at once."""
+    """Add to a number in a file in a way that loses additions if two processes do it concurrently."""
     lock_file, number = LockFile(path), Path(tally)
     say(pipe)
     for _ in range(rounds):
@@ -76,7 +76,7 @@ def add_behind_gate(pipe: Connection, path: str, tally: str, rounds: int) -> Non
 
 
 def pass_until_told(pipe: Connection, path: str) -> None:
-    """Pass the gate again and again until told to end, then say how often it did."""
+    """Lock and unlock repeatedly until signalled, then report how often."""
     lock_file, passed = LockFile(path), 0
     say(pipe)
     while not pipe.poll():
@@ -94,7 +94,7 @@ def held_elsewhere(path: str) -> Iterator[Child]:
 
 
 def comes_free(path: str) -> bool:
-    """Whether the gate can be passed and goes on to be, once late threads have taken and left it."""
+    """Return whether the lock can be taken repeatedly, once late threads have taken and released it."""
     in_a_row = 0
     for _ in range(300):
         in_a_row = in_a_row + 1 if gate_is_free(path) else 0
@@ -150,7 +150,7 @@ class TestExclusive:
         assert min(passed) * 20 > max(passed), passed
 
 
-# --- patience ------------------------------------------------------------------------------------------------------
+# --- timeouts ------------------------------------------------------------------------------------------------------
 
 
 class TestPatience:
@@ -193,7 +193,7 @@ class TestPatience:
             other.lock(PATIENCE_SECONDS)
             releasing = in_background(other.unlock)
             try:
-                # Lengths around the moment of release, so that grant and giving up meet.
+                # Timeouts around the time of release, so that the grant and the withdrawal coincide.
                 lock_file.lock(0.0001 * (round_ % 5))
             except StoreBusy:
                 pass
@@ -260,7 +260,7 @@ def interrupted_once_waiting() -> Iterator[None]:
             interrupting.result(PATIENCE_SECONDS)
 
 
-# --- the dead and the stopped --------------------------------------------------------------------------------------
+# --- dead and stopped processes ------------------------------------------------------------------------------------
 
 
 class TestHoldersThatFallSilent:

@@ -1,4 +1,4 @@
-"""The schema arrives once, whole, in the user's own file, whoever comes first and whatever dies on the way."""
+"""The schema is created once and completely in the user's own file, regardless of concurrency and crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is deleted, moved or replaced under a running queue: callers are told, nothing is acknowledged."""
+"""A file that is deleted, moved or replaced while a queue uses it: calls raise, nothing is acknowledged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def move(path: Path) -> None:
 
 
 def replace(path: Path) -> None:
-    """Put another sound store in the place of the file, as restoring a backup does."""
+    """Replace the file with another valid store, as restoring a backup does."""
     with holdfast.connect(path.with_name("other.db")) as other:
         other.enqueue("mail", job_id="others")
     path.with_name("other.db").replace(path)
@@ -128,7 +128,7 @@ class TestAVanishedFile:
         go_on.set()
         for thread in (first, *others):
             thread.join()
-        # The first had passed its last check before the file vanished.
+        # The first call had passed its last check before the file was deleted.
         assert sorted(isinstance(said, str) and MOVED in said for said in told) == [False] + [True] * 8
 
     def test_a_caller_with_its_own_connection_is_told(self, path: Path) -> None:

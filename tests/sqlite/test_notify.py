@@ -1,4 +1,4 @@
-"""Waking across processes: whoever waits is woken by the bell and need not look; without a bell, waiters poll."""
+"""Notifications across processes: waiting callers are woken without polling; without inotify, they poll."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let watchers end soon, and each test see only its own."""
+    """Let watchers end soon, so that each test sees only its own."""
     _of_others.update(watchers())
     monkeypatch.setattr(notify, "_LINGER_SECONDS", 0.1)
     yield
@@ -47,13 +47,13 @@ def short_linger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody look by himself: only the bell can wake."""
+    """Disable polling: only a notification can wake a caller."""
     monkeypatch.setattr(operations, "_POLL_SECONDS_FIRST", PATIENCE_SECONDS)
     monkeypatch.setattr(operations, "_POLL_SECONDS_LAST", PATIENCE_SECONDS)
 
 
 class Looks:
-    """Counts how often waiters look at their job."""
+    """Counts how often waiting callers look at their job."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -79,11 +79,11 @@ def wait_for(queue: holdfast.Queue, job_id: str) -> holdfast.Job:
     return queue.wait(job_id, timeout=PATIENCE_SECONDS)
 
 
-# --- what the other processes do -----------------------------------------------------------------------------------
+# --- functions for other processes ---------------------------------------------------------------------------------
 
 
 def settle_when_told(pipe: Connection, path: str) -> None:
-    """Claim everything, and settle as done whatever is named, until told to end."""
+    """Claim everything, and settle the named jobs as done, until signalled."""
     queue = holdfast.connect(path)
     claims = {claim.job.id: claim for claim in queue.claim_many(lease=600, limit=1000)}
     word = say(pipe)
@@ -105,7 +105,7 @@ class TestAcrossProcesses:
                 wait_until(lambda: looks.count >= 1)
                 worker.tell(job_id)
                 assert waiting.result(PATIENCE_SECONDS).state == "done"
-                # Once before it slept and once when it was woken; a colliding topic may wake it in vain.
+                # Once before it slept and once when it was woken; a colliding topic may wake it needlessly.
                 assert looks.count <= 3
                 worker.hear()
         queue.close()
@@ -261,7 +261,7 @@ def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(pa
     lock_file.close()
 
 
-# --- without a bell ------------------------------------------------------------------------------------------------
+# --- without inotify -----------------------------------------------------------------------------------------------
 
 
 class TestWithoutABell:
@@ -270,7 +270,7 @@ class TestWithoutABell:
         job_id = queue.enqueue("mail").id
         with Child(settle_when_told, path) as worker:
             worker.hear()
-            # The worker has its own open; nobody else can open one from here on, not even root.
+            # The worker has its own file open; from here on no process, not even root's, can open one.
             Path(f"{path}-holdfast").unlink()
             Path(f"{path}-holdfast").mkdir()
             waiting = in_background(wait_for, queue, job_id)
@@ -317,7 +317,7 @@ class TestWithoutABell:
 
 
 class TestFork:
-    # Later Pythons warn of what this test is about: a fork beside running threads.
+    # Later Pythons warn of a fork in a process with threads, which is the subject of this test.
     @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
     @pytest.mark.usefixtures("no_poll")
     def test_a_forked_child_is_woken_as_well_and_so_is_its_parent(self, path: str) -> None:
@@ -344,7 +344,7 @@ class TestFork:
 
 
 def wait_in_child(queue: holdfast.Queue, looks: Looks, job_id: str, tells: int) -> None:
-    """In a forked child: wait, tell that it does, and end with 0 if the bell woke it."""
+    """In a forked child: wait, report that, and exit with 0 if a notification woke it."""
     looks.count = 0
 
     def tell() -> None:

@@ -1,4 +1,4 @@
-"""The path given to `connect` names one file for good, and only a file that can hold a database."""
+"""The path given to `connect` permanently names one file, which must be able to hold a database."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class TestSymbolicLinks:
 class TestPlacesThatAreRefused:
     @staticmethod
     def refuse(place: Path, error: type[Exception], match: str) -> None:
-        """Expect that `connect` says nothing and touches nothing, and each use raises *error*."""
+        """Expect that `connect` neither raises nor touches the file, and each use raises *error*."""
         before = names(place.parent) if place.parent.is_dir() else []
         queue = holdfast.connect(place)
         for use in (queue.counts, lambda: queue.enqueue("mail"), lambda: queue.wait("x", timeout=1)):

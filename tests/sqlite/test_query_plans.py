@@ -1,4 +1,4 @@
-"""No statement scans the jobs or sorts them, but for a few that are named here with the reason."""
+"""No statement scans or sorts the jobs, except a few that are listed here with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.storage.sqlite.sql import QUERIES
 
-# Statements for people, not for workers: they read every job, and their callers are told so.
+# Statements for users, not for workers: they read every job, and their documentation says so.
 COUNTS = {name for name in QUERIES if name.startswith("counts_by_")}
 ALLOWED = {
     **dict.fromkeys(COUNTS, "counts every job"),
@@ -40,7 +40,7 @@ PAIRS = {"results", "digests", "told"}
 def database(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[sqlite3.Connection]:
-    """A migrated file, once as it is and once with the statistics that a user's own ANALYZE leaves behind."""
+    """A migrated file, once without statistics and once with those of a user's ANALYZE."""
     path: Path = tmp_path_factory.mktemp("plans") / "jobs.db"
     with holdfast.connect(str(path)) as queue:
         fill(queue)

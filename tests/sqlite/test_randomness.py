@@ -1,4 +1,4 @@
-"""Ids and waits are drawn by a generator of our own, which a program can neither seed nor break."""
+"""Ids and waits come from the library's own generator, which a program can neither seed nor break."""
 
 from __future__ import annotations
 

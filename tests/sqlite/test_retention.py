@@ -1,4 +1,4 @@
-"""What is pruned leaves no row behind."""
+"""Pruning leaves no rows behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The write-ahead log: bounded under load, short again after a slow reader, and in nobody's way."""
+"""The write-ahead log: bounded under load, truncated after a slow reader, and never blocking callers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.processes import Child, say
 
 SHORTENED = 1 << 20
 BODY = {"body": "x" * 20_000}
-# How many commits may pass before somebody looks at the length of the log.
+# How many commits may pass before the length of the log is checked.
 LOOKS = getattr(writer, "_COMMITS_BETWEEN_CHECKS", 1)
 
 
@@ -38,7 +38,7 @@ def queue(path: str) -> Iterator[holdfast.Queue]:
 
 @pytest.fixture
 def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a log of a megabyte count as long, so that a test need not write hundreds."""
+    """Treat a log of a megabyte as long, so that a test need not write hundreds."""
     for module in (connection,):
         monkeypatch.setattr(module, "LOG_BYTES_LONG", SHORTENED)
 
@@ -52,7 +52,7 @@ def log_bytes(path: str) -> int:
 
 @contextmanager
 def overlapping_readers(path: str) -> Iterator[None]:
-    """Let there be no moment without a reader, though each one is short."""
+    """Keep at least one reader open at any time, though each one is short."""
     ended = threading.Event()
     first, second = (sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2))
 
@@ -77,7 +77,7 @@ def overlapping_readers(path: str) -> Iterator[None]:
 
 
 def look(connection: sqlite3.Connection) -> int:
-    """Start to read, and go on with this view until it is rolled back."""
+    """Start to read, and keep this snapshot until it is rolled back."""
     connection.execute("begin")
     count: int = connection.execute("select count(*) from holdfast_job").fetchone()[0]
     return count
@@ -94,7 +94,7 @@ def slow_reader(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def write_watched(queue: holdfast.Queue, path: str, count: int) -> tuple[int, int]:
-    """Enqueue so many jobs; return the greatest length of the log and its greatest growth by one commit."""
+    """Enqueue *count* jobs; return the greatest length of the log and its greatest growth by one commit."""
     longest = growth = 0
     before = log_bytes(path)
     for _ in range(count):
@@ -124,7 +124,7 @@ class TestLength:
     ) -> None:
         write_watched(queue, path, 10)
         with slow_reader(path) as reader:
-            # Each of these returned, though the log cannot start anew while the reader keeps its view.
+            # Each of these returned, though the log cannot be truncated while the reader keeps its snapshot.
             longest, _ = write_watched(queue, path, 120)
             assert longest > 2 * SHORTENED
             assert reader.execute("select count(*) from holdfast_job").fetchone() == (10,)
@@ -153,11 +153,11 @@ class TestLength:
         assert log_bytes(path) == 0
 
 
-# --- in nobody's way -----------------------------------------------------------------------------------------------
+# --- concurrent callers --------------------------------------------------------------------------------------------
 
 
 def read_once(pipe: Connection, path: str, job_id: str) -> None:
-    """In another process: look at everything there is to look at."""
+    """In another process: call every reading method."""
     queue = holdfast.connect(path)
     job = queue.get(job_id)
     say(pipe, (job.state, queue.counts(), len(queue.jobs()), len(queue.events()), len(queue.attempts(job_id))))
@@ -170,7 +170,7 @@ class TestReaders:
         with queue.transaction() as transaction:
             transaction.cancel(job_id)
             transaction.enqueue("mail", job_id="unseen")
-            # The transaction is open until the block ends, so that each answer here came beside it.
+            # The transaction is open until the block ends, so each call here returned during it.
             assert queue.get(job_id).state == "ready"
             with holdfast.connect(path) as other, pytest.raises(JobNotFound):
                 other.get("unseen")
@@ -187,7 +187,7 @@ class TestReaders:
         assert queue.wait(job_id, timeout=0).state == "cancelled"
 
 
-# --- for longer ----------------------------------------------------------------------------------------------------
+# --- long runs -----------------------------------------------------------------------------------------------------
 
 
 def enqueue_until_told(pipe: Connection, path: str) -> None:
@@ -217,5 +217,5 @@ def test_it_is_bounded_under_the_load_of_many_processes_for_half_a_minute(queue:
     for child in writers:
         child.kill()
     assert queue.counts() == {"ready": total}
-    # Each of the four may let so many commits pass before it looks.
+    # Each of the four processes may let this many commits pass before it checks.
     assert longest <= LOG_BYTES_LONG + 4 * (LOOKS + 1) * 200_000

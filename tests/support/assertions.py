@@ -1,4 +1,4 @@
-"""Expecting a refusal: the error names its field, and no statement was sent to the store."""
+"""Expect a refusal: the error names its field, and no statement was sent to the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.stores import statements_of
 def refused(queue: Queue, field: str) -> Iterator[None]:
     """Expect `InvalidInput` that names *field*, raised before any statement was sent.
 
-    *queue* is one that a `Harness` opened.
+    *queue* was opened by a `Harness`.
     """
     before = list(statements_of(queue))
     with pytest.raises(InvalidInput) as caught:
@@ -25,5 +25,5 @@ def refused(queue: Queue, field: str) -> Iterator[None]:
 
 
 def label(value: object) -> str:
-    """Return a test id of bearable length."""
+    """Return a test id of limited length."""
     return str(value)[:40]

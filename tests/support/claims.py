@@ -1,4 +1,4 @@
-"""Small moves that many tests are made of: claim one job, claim all, look at everything known of one."""
+"""Helpers for many tests: claim one job, claim all, read everything known about one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from holdfast import Attempt, Claim, ClaimOptions, Event, Job, Queue
 
 
 def claim_one(queue: Queue, **words: Unpack[ClaimOptions]) -> Claim:
-    """Claim the next job, which must be there."""
+    """Claim the next job; fail if there is none."""
     claim = queue.claim(**words)
     assert claim is not None, "nothing was claimed"
     return claim
 
 
 def claim_ids(queue: Queue, limit: int = 100, **words: Unpack[ClaimOptions]) -> list[str]:
-    """Claim an entry and return the ids of its jobs, in the order they came."""
+    """Claim several jobs at once and return their ids, in claim order."""
     return [claim.job.id for claim in queue.claim_many(limit=limit, **words)]
 
 
 def claim_singly(queue: Queue, **words: Unpack[ClaimOptions]) -> list[Job]:
-    """Claim one by one until nothing is left."""
+    """Claim one by one until no job is left."""
     jobs = []
     while claim := queue.claim(**words):
         jobs.append(claim.job)
@@ -29,7 +29,7 @@ def claim_singly(queue: Queue, **words: Unpack[ClaimOptions]) -> list[Job]:
 
 
 def claim_all(queue: Queue, **words: Unpack[ClaimOptions]) -> list[Claim]:
-    """Claim in entries until nothing is left."""
+    """Claim several at once until no job is left."""
     claims: list[Claim] = []
     while entry := queue.claim_many(limit=1000, **words):
         claims += entry
@@ -37,7 +37,7 @@ def claim_all(queue: Queue, **words: Unpack[ClaimOptions]) -> list[Claim]:
 
 
 class Known(NamedTuple):
-    """All that a store tells of one job, and how many jobs it holds."""
+    """All stored values of one job, and the number of jobs in the store."""
 
     job: Job
     attempts: list[Attempt]
@@ -47,7 +47,7 @@ class Known(NamedTuple):
 
 
 def known(queue: Queue, job_id: str) -> Known:
-    """Look at everything, so that a test can tell that nothing changed."""
+    """Read everything, so that a test can assert that nothing changed."""
     return Known(
         queue.get(job_id),
         queue.attempts(job_id),

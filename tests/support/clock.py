@@ -1,4 +1,4 @@
-"""A store's clock that moves only when a test moves it, and shows the same in every run."""
+"""A store's clock that moves only when a test moves it, and starts with the same time in every run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ START_MS = 1_700_000_000_000
 
 
 class ManualClock(testing.ManualClock):
-    """Starts in November 2023 and stands still."""
+    """Starts in November 2023 and does not advance by itself."""
 
     def __init__(self) -> None:
         self._now = Now(START_MS, START_MS)

@@ -1,18 +1,18 @@
-"""Faults on demand: a crash before any statement, and an answer lost after its commit."""
+"""Faults on demand: a crash before any statement, and a reply lost after its commit."""
 
 from __future__ import annotations
 
 
 class Crashed(BaseException):
-    """The process died here. Not an Exception, so that no code of ours mistakes it for an error to handle."""
+    """The process died here. Not an Exception, so that no code under test handles it as an error."""
 
 
 class AnswerLost(BaseException):
-    """The commit succeeded, and the caller never heard of it."""
+    """The commit succeeded, and the caller never received the result."""
 
 
 class Faults:
-    """Passed to a store as its observer; idle until a test asks for a fault."""
+    """The observer of a store; idle until a test requests a fault."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -22,15 +22,15 @@ class Faults:
         """Raised for every statement after a fault: a process that died sends no more of them."""
 
     def crash_before(self, statement: int) -> None:
-        """Crash before the *statement*-th statement from now, counted from 1; begin and commit count too."""
+        """Crash before the *statement*-th statement from now, from 1; begin and commit count too."""
         self._statements_left = statement
 
     def lose_answer(self) -> None:
-        """Let the next commit succeed and its answer be lost."""
+        """Let the next commit succeed and its reply be lost."""
         self._lose = True
 
     def calm(self) -> None:
-        """Forget about faults that have not struck."""
+        """Cancel faults that have not occurred."""
         self._statements_left = None
         self._lose = False
         self._dead = None

@@ -1,4 +1,4 @@
-"""Places with a nature of their own: a small disk, a disk that turns read-only, a folder that others may enter."""
+"""Special file systems: a small disk, a disk that becomes read-only, a folder that other users may enter."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-# Where files are kept in memory; None for the usual place.
+# A folder on a file system in memory; None for the default.
 QUICK_PLACE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @contextmanager
 def small_disk(place: Path, size: str, reason: str) -> Iterator[Path]:
-    """Give a file system of its own of *size*, or skip with *reason* where none can be mounted."""
+    """Yield a separate file system of *size*, or skip with *reason* if none can be mounted."""
     place.mkdir()
     mount = shutil.which("mount")
     words = [str(mount), "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(place)]
@@ -31,15 +31,15 @@ def small_disk(place: Path, size: str, reason: str) -> Iterator[Path]:
 
 
 def turn_read_only(place: Path) -> None:
-    """Let nobody, not even root, write to a mounted place from now on."""
+    """Make a mounted file system read-only for all users, including root."""
     subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
 
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """Give a folder for files that no power cut has to spare: in memory, if the machine has a place for that.
+    """Yield a folder for files that need not survive a power cut: in memory, if the machine provides that.
 
-    To sync a file costs nothing there. Tests of faults use real disks.
+    Syncing a file is free there. Tests of faults use real disks.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=QUICK_PLACE, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
@@ -47,7 +47,7 @@ def quick_folder() -> Iterator[Path]:
 
 @contextmanager
 def open_folder() -> Iterator[Path]:
-    """Give a folder that every user may enter, unlike those that pytest makes."""
+    """Yield a folder that every user may enter, unlike those of pytest."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
     folder.chmod(0o755)
     try:

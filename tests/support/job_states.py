@@ -1,4 +1,4 @@
-"""Short ways to bring jobs to where a test needs them, through nothing but the public face."""
+"""Shortcuts to bring jobs into the state that a test needs, through the public API only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETRIES = Failed("it may work later", retry_after=60)
 
 
 def claimed(queue: Queue, **words: Unpack[ClaimOptions]) -> Claim:
-    """Claim the job that must be there."""
+    """Claim the next job; fail if there is none."""
     claim = queue.claim(**words)
     assert claim is not None
     return claim
@@ -43,7 +43,7 @@ def enqueue_and_run(queue: Queue, kind: str, outcome: Outcome, **options: Unpack
 
 
 def blocked_pair(queue: Queue, kind: str = "pair", **options: Unpack[JobOptions]) -> tuple[Claim, Job]:
-    """Return the claim of a running job and the successor that waits for its end."""
+    """Return the claim of a running job, and the successor that waits for it to finish."""
     options.setdefault("dedupe_key", "pair")
     options["on_duplicate"] = "run_again"
     first = start(queue, queue.enqueue(kind, {"run": 1}, **options).job)
@@ -53,7 +53,7 @@ def blocked_pair(queue: Queue, kind: str = "pair", **options: Unpack[JobOptions]
 
 
 def job_in(queue: Queue, state: State, kind: str = "task", **options: Unpack[JobOptions]) -> Job:
-    """Return a fresh job in *state*. Asks that no other job of its kind waits; `retired` leaves the kind restored."""
+    """Return a new job in *state*. Requires that no other job of its kind waits; `retired` restores the kind."""
     if state == "blocked":
         return blocked_pair(queue, kind, **options)[1]
     if state == "scheduled":
@@ -77,19 +77,19 @@ def job_in(queue: Queue, state: State, kind: str = "task", **options: Unpack[Job
 
 
 class _UndoError(Exception):
-    """Raised to leave a transaction the unhappy way."""
+    """Raised to roll back a transaction."""
 
 
 @contextmanager
 def rolled_back(queue: Queue) -> Iterator[Transaction]:
-    """A transaction that comes to nothing."""
+    """A transaction that is rolled back."""
     with suppress(_UndoError), queue.transaction() as transaction:
         yield transaction
         raise _UndoError
 
 
 def all_events(queue: Queue, *, after: str | None = None, limit: int = 100) -> list[Event]:
-    """Walk the event log to its end."""
+    """Read the event log to its end."""
     found: list[Event] = []
     while True:
         page = queue.events(after=after, limit=limit)
@@ -105,5 +105,5 @@ def event_names(queue: Queue, job_id: str) -> list[str]:
 
 
 def nonzero(counts: dict[str, int]) -> dict[str, int]:
-    """Leave out what there is none of."""
+    """Leave out counts of zero."""
     return {name: count for name, count in counts.items() if count}

@@ -1,10 +1,10 @@
 """A simple model of the queue, to compare stores with.
 
-Written from the rules in words, with plain dicts and without a line of `holdfast`: two ways to the same answer. It
-has no notion of statements, indexes or bites; whatever a rule says happens at once. Time is given to it.
+Written from the documented rules, with plain dicts and without using `holdfast`: a second implementation to compare
+with. It has no statements, indexes or chunks; every rule takes effect at once. The time is passed in.
 
-Which of several ready jobs a claim takes is left to the store where tenants take turns; the model only says which
-answers would have been right.
+If tenants alternate, the store chooses which of several ready jobs a claim takes; the model only returns the correct
+choices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFERRED_MS_MAX = 7 * 24 * 3600 * 1000
 
 
 class RefusalError(Exception):
-    """The model refuses; the store must too, with an error of one of these names."""
+    """The model refuses; the store must too, with one of these errors."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(*names)
@@ -31,7 +31,7 @@ class RefusalError(Exception):
 
 
 class Model:
-    """All jobs by id, lanes, retired kinds, and every event that must have been told."""
+    """All jobs by id, lanes, retired kinds, and every event that must have been recorded."""
 
     def __init__(self) -> None:
         self.wall_ms = 0
@@ -44,10 +44,10 @@ class Model:
         self._made = 0
         self._taken = 0
 
-    # --- taking in -------------------------------------------------------------------------------------------------
+    # --- enqueue ---------------------------------------------------------------------------------------------------
 
     def enqueue(self, request: Request) -> tuple[str, bool]:
-        """Return the id the call leads to and whether that job is new."""
+        """Return the id of the resulting job and whether it is new."""
         with self._all_or_nothing():
             return self._enqueue(request)
 
@@ -67,7 +67,7 @@ class Model:
     def _holder(self, wanted: Request | ModelJob) -> ModelJob | None:
         """Return the unfinished job that has the same key and does not itself wait for another.
 
-        One that is overdue or expired is brought up to date first, and may turn out to have ended.
+        An overdue or expired job is updated first, and may turn out to have finished.
         """
         while (holder := self._key_holder(wanted)) is not None:
             if not self._end_if_overdue(holder) and not self._take_back_if_expired(holder):
@@ -132,11 +132,11 @@ class Model:
         self._tell(job, "enqueued")
         return str(job["id"])
 
-    # --- handing out -----------------------------------------------------------------------------------------------
+    # --- claim -----------------------------------------------------------------------------------------------------
 
     def upkeep(self) -> None:
-        """Do what every claim does first: end what is overdue, take back what expired, promote what is due."""
-        # Successors first: one that is overdue together with its predecessor is not freed any more.
+        """Run the maintenance of every claim: fail overdue jobs, expire leases, promote due jobs."""
+        # Successors first: a successor that is overdue together with its predecessor is not unblocked.
         for job in [*self._those(["blocked"]), *self._those(WAITING)]:
             self._end_if_overdue(job)
         for job in self._those(["running"]):
@@ -157,7 +157,7 @@ class Model:
         if job["state"] != "running" or self._alive(job):
             return False
         if 0 < job["unacknowledged"] < 3:
-            # Nobody has said that it started.
+            # It was never acknowledged.
             job["attempt"] -= 1
             if job["asked"]:
                 self._finish(job, "cancelled")
@@ -169,7 +169,7 @@ class Model:
         return True
 
     def claimable(self, lanes: Iterable[str], tenant: str | None) -> list[ModelJob]:
-        """Return the jobs of the highest priority there is that a claim may take, those of one tenant in order."""
+        """Return the claimable jobs of the highest priority, those of one tenant in order."""
         open_lanes = {lane for lane in lanes if self.lanes.get(lane) != "paused"}
         ready = [job for job in self._those(["ready"]) if job["lane"] in open_lanes]
         ready = [job for job in ready if tenant in {None, job["tenant"]}]
@@ -199,24 +199,24 @@ class Model:
         self._tell(job, "claimed")
 
     def held_under(self, token: str) -> list[str]:
-        """Return the ids of the jobs under a live lease with this token, in the order they were taken."""
+        """Return the ids of the jobs with an unexpired lease under this token, in claim order."""
         held = [job for job in self._those(["running"]) if job["token"] == token and self._alive(job)]
         return [job["id"] for job in sorted(held, key=lambda job: job["taken"])]
 
     def is_held(self, job_id: str, serial: int, epoch: int, token: str) -> bool:
-        """Whether a claim is still good."""
+        """Return whether a claim is still held."""
         job = self.jobs.get(job_id)
         return job is not None and job["serial"] == serial and self._passes(job, epoch, token)
 
     def heartbeat(self, job_id: str, serial: int, epoch: int, token: str, lease_ms: int) -> tuple[int, bool]:
-        """Return the lease's new end and whether the job was asked to stop."""
+        """Return the new end of the lease, and whether the job is to be cancelled."""
         job = self._held(job_id, serial)
         self._check_fence(job, epoch, token)
         job["lease_until"] = max(job["lease_until"], self.lease_ms + lease_ms)
         return job["lease_until"], job["asked"]
 
     def acknowledge(self, job_id: str, serial: int, epoch: int, token: str, lease_ms: int) -> tuple[int, bool]:
-        """Return the same as a heartbeat, which it is too."""
+        """Return the same as a heartbeat, because it is one too."""
         answer = self.heartbeat(job_id, serial, epoch, token, lease_ms)
         self.jobs[job_id]["unacknowledged"] = 0
         return answer
@@ -262,7 +262,7 @@ class Model:
         self._return(job, self.wall_ms + pause_ms, "deferred")
 
     def _fail(self, job: ModelJob, reason: str, due: int, event: str) -> None:
-        """End an attempt that may be tried again."""
+        """End an attempt that may be retried."""
         job["failure"] = ("transient", reason)
         job["deferred_since"] = None
         if job["asked"]:
@@ -291,7 +291,7 @@ class Model:
             if other["after"] == job["serial"]:
                 self._return(other, max(other["due"], self.wall_ms), "unblocked")
 
-    # --- what operators do -----------------------------------------------------------------------------------------
+    # --- operators -------------------------------------------------------------------------------------------------
 
     def cancel(self, job_id: str, tenant: str | None, *, force: bool) -> str:
         """Return the state the job is in afterwards."""
@@ -336,16 +336,16 @@ class Model:
         return priority
 
     def retire(self, kind: str) -> int:
-        """Return how many jobs were set aside."""
+        """Return how many jobs were retired."""
         self.retired.add(kind)
         waiting = [job for job in self._those(WAITING) if job["kind"] == kind]
-        # Successors first: one that is set aside together with its predecessor is not freed any more.
+        # Successors first: a successor that is retired together with its predecessor is not unblocked.
         for job in sorted(waiting, key=lambda job: job["state"] != "blocked"):
             self._finish(job, "retired")
         return len(waiting)
 
     def restore(self, kind: str) -> None:
-        """Take new jobs of the kind again."""
+        """Accept new jobs of the kind again."""
         if kind not in self.retired:
             raise RefusalError("UnknownKind")
         self.retired.remove(kind)
@@ -362,11 +362,11 @@ class Model:
             del self.jobs[job_id]
         return len(old)
 
-    # --- small things ----------------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Undo what was done if it ends in a refusal."""
+        """Roll back if the block raises a refusal."""
         before = copy.deepcopy((self.jobs, self.told))
         try:
             yield
@@ -389,7 +389,7 @@ class Model:
         return job
 
     def _held(self, job_id: str, serial: int) -> ModelJob:
-        """Return the job a claim was made on; another one that got its id later is not it."""
+        """Return the job that a claim was made on; not a later job with the same id."""
         job = self.jobs.get(job_id)
         if job is None or job["serial"] != serial:
             raise RefusalError("LeaseLost", "JobNotFound")

@@ -1,7 +1,7 @@
-"""What a claim ought to return, found by brute force: look at every ready job, take the smallest key, repeat.
+"""The expected result of a claim, by brute force: look at every ready job, take the smallest key, repeat.
 
-Of the order itself it knows only `claim_key`, which a table test checks. Filters, turns and the switch of affinity
-are written here a second time, as plainly as possible.
+Of the order itself it uses only `claim_key`, which a table test checks. Filters, fairness and the switch of affinity
+are implemented here a second time, as simply as possible.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Round: TypeAlias = tuple[Subscription, int, int, Preference]
 
 
 class Oracle:
-    """The ready jobs of a store, and the tenant served last in each round."""
+    """The ready jobs of a store, and the tenant served last in each scope."""
 
     def __init__(self, *, strict_lanes: frozenset[str] = frozenset()) -> None:
         self._strict_lanes = strict_lanes
@@ -24,16 +24,16 @@ class Oracle:
         self._last_turns: dict[Round, str] = {}
 
     def add(self, job: Job) -> None:
-        """Let *job* be ready."""
+        """Make *job* ready."""
         self._ready.append(job)
 
     @property
     def empty(self) -> bool:
-        """Whether no job is ready any more."""
+        """Whether no job is ready."""
         return not self._ready
 
     def claim(self, limit: int, words: ClaimOptions) -> list[str]:
-        """Take up to *limit* jobs, as a claim with these words must, and return their ids."""
+        """Take up to *limit* jobs, as a claim with these options must, and return their ids."""
         preference = _preference(words)
         chosen: list[str] = []
         while len(chosen) < limit and (best := self._best(words, preference)):
@@ -62,13 +62,13 @@ class Oracle:
     def _candidate(self, job: Job, words: ClaimOptions) -> ReadyCandidate:
         kinds = words.get("kinds")
         listed = list(kinds).index(job.kind) if kinds and words.get("drain") == "listed" else 0
-        # Where a claim names the tenant, there are no turns to take.
+        # If a claim names the tenant, tenants do not alternate.
         turn = "" if words.get("tenant") else self._turn(job)
         return ReadyCandidate(listed, job.priority, job.affinity, turn, job.due_at_ms, job.seq)
 
 
 def _round(words: ClaimOptions, preference: Preference, level: Level) -> Round:
-    """Name the round a level belongs to: jobs that a preference puts first have one of their own."""
+    """Return the scope of a level: jobs that a preference puts first have their own."""
     listed, priority, rank = level
     return (_subscription(words), listed, priority, Preference() if rank else preference)
 

@@ -1,8 +1,8 @@
-"""The order of the tests where several processes run them: each process begins with its share of the slow ones.
+"""The order of the tests if several processes run them: each process begins with its share of the slow ones.
 
-A slow test that begins last keeps one process busy while the others have nothing left to do. `--dist worksteal`
-gives each process one piece of the list and lets those that are done take over from the end of another's piece, so
-that each piece is arranged here to begin with slow tests.
+A slow test that starts last keeps one process busy while the others are idle. `--dist worksteal` assigns each process
+one piece of the list, and idle processes take tests from the end of another's piece; so each piece is arranged here
+to begin with slow tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Arrange what is left when all other tests are deselected."""
+    """Arrange the tests that remain after all deselection."""
     processes = getattr(config, "workerinput", {}).get("workercount", 1)
     if processes > 1:
         items[:] = arranged(items, processes, is_slow=_is_slow, module=lambda item: item.path)
@@ -41,10 +41,10 @@ def arranged(
 
 
 def _filled(shares: Sequence[list[T]], rest: list[T], total: int) -> Iterable[T]:
-    """Yield the shares, each followed by as much of the rest as makes it a piece."""
+    """Yield the shares, each followed by enough of the rest to complete its piece."""
     left = total
     for place, share in enumerate(shares):
-        # As xdist parts the list.
+        # As xdist divides the list.
         size = left // (len(shares) - place)
         count = max(0, size - len(share))
         yield from share

@@ -1,4 +1,4 @@
-"""A real pgbouncer in transaction mode, where the program is installed."""
+"""A real pgbouncer in transaction mode, if the program is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psycopg
 from tests.support import postgres_server, postgres_watchdog
 
 MISSING = "pgbouncer is not installed (Debian: apt-get install pgbouncer); the same was tested without a pooler only"
-# Few connections for many clients, so that a client really gets one that another has just had.
+# Few connections for many clients, so that a client really gets a connection that another has just used.
 SERVER_CONNECTIONS = 2
 _SETTINGS = """\
 [databases]
@@ -35,7 +35,7 @@ logfile = {folder}/log
 
 
 def program() -> str | None:
-    """Return the program, if it is there. Debian puts it where only root's PATH looks."""
+    """Return the program, if it is installed. Debian puts it where only root's PATH looks."""
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
@@ -68,7 +68,7 @@ class Pooler:
         return path.read_text() if path.exists() else ""
 
     def close(self) -> None:
-        """End it and remove all it had."""
+        """Stop it and remove its files."""
         self._process.kill()
         self._process.wait()
         postgres_watchdog.let_go(self._held)
@@ -79,7 +79,7 @@ class Pooler:
         settings.write_text(self._settings())
         users = self._folder / "users.txt"
         users.write_text(f'"{self._parts.username}" ""\n')
-        # Its process is noted where a server notes its own, for the watchdog.
+        # Its process id is stored like that of a server, for the watchdog.
         data = self._folder / "data"
         data.mkdir()
         for path in (settings, users, data):

@@ -26,7 +26,7 @@ def keep(schema: str, store: PostgresStore) -> None:
 
 
 def reuse(schema: str, store: PostgresStore) -> None:
-    """Give the kept connections that are still usable to *store*, and let it check the schema through one of them."""
+    """Give the usable stored connections to *store*, and let it check the schema through one of them."""
     idle = [connection for connection in _kept.pop((os.getpid(), schema), ()) if _usable(connection)]
     if idle:
         store._connector._examine(idle[0])
@@ -35,7 +35,7 @@ def reuse(schema: str, store: PostgresStore) -> None:
 
 
 def forget(schema: str) -> None:
-    """Close the kept connections to a schema that is dropped."""
+    """Close the stored connections to a schema that is dropped."""
     for connection in _kept.pop((os.getpid(), schema), ()):
         connection.close()
 

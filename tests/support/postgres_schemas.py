@@ -1,6 +1,6 @@
-"""Migrated PostgreSQL schemas for tests: emptied after each test, because making one takes a hundred times as long.
+"""Migrated PostgreSQL schemas for tests: emptied after each test, because creating one takes 100 times as long.
 
-`take` returns a schema that looks as if it had just been migrated; `give_back` empties it for the next test. A schema
+`take` returns a schema that is equivalent to a newly migrated one; `give_back` empties it for the next test. A schema
 that a test has altered, or that is still in use, is dropped instead.
 """
 
@@ -22,17 +22,17 @@ from tests.support.postgres_server import database_url, terminate_backends
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-# The functions that empty a schema are kept outside of it, so that a test does not see them.
+# The functions that empty a schema are stored outside of it, so that a test does not see them.
 _TOOLS = "test_tools"
 QUIET_SECONDS = 5.0
 _LOCK_SECONDS = 5
-# Above this size a table is truncated, so that later tests do not read through its dead rows.
+# Above this size a table is truncated, so that later tests do not scan its dead rows.
 _BYTES_DELETED = 262_144
 
 _BUSY = """select count(*) from pg_stat_activity
             where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
               and state <> 'idle'"""
-# Everything in a schema that a test could add, alter or remove, apart from rows.
+# Everything in a schema that a test could add, alter or remove, except rows.
 _SHAPE = """select md5(string_agg(part, ' ' order by part)) from (
         select format('%s %s %s %s', oid, relname, relnatts, relchecks) from pg_class
          where relnamespace = {schema}::regnamespace
@@ -42,7 +42,7 @@ _SHAPE = """select md5(string_agg(part, ' ' order by part)) from (
 
 
 class _Kept:
-    """What this process keeps between tests: schemas that are free, and a connection."""
+    """The state of this process between tests: free schemas, and a connection."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -50,7 +50,7 @@ class _Kept:
         self._connection: Connection | None = None
 
     def execute(self, query: sql.SQL | sql.Composed) -> list[tuple[Any, ...]]:
-        """Run a statement, on a new connection if a test has ended the one that is kept."""
+        """Run a statement, on a new connection if a test has closed the current one."""
         try:
             return self._execute(query)
         except psycopg.OperationalError:
@@ -70,20 +70,20 @@ _all_kept = [_Kept()]
 
 
 def _kept() -> _Kept:
-    # What a forked child inherits belongs to its parent.
+    # Inherited by a forked child, but owned by its parent.
     if _all_kept[-1].process != os.getpid():
         _all_kept.append(_Kept())
     return _all_kept[-1]
 
 
 def take() -> str:
-    """Return the name of a migrated schema without rows, used by nothing else, in the database of this process."""
+    """Return the name of an unused migrated schema without rows, in the database of this process."""
     free = _kept().free
     return free.pop() if free else _make()
 
 
 def give_back(name: str, *, trusted: bool = True) -> None:
-    """Empty a schema for the next test. It is dropped if it is not *trusted*, as after a test that failed."""
+    """Empty a schema for the next test. Drop it if it is not *trusted*, as after a failed test."""
     if trusted and _quiet() and _emptied(name):
         _kept().free.append(name)
     else:
@@ -92,7 +92,7 @@ def give_back(name: str, *, trusted: bool = True) -> None:
 
 @contextmanager
 def migrated_schema() -> Iterator[str]:
-    """Give a migrated schema for a block."""
+    """Yield a migrated schema for a block."""
     name = take()
     trusted = False
     try:
@@ -103,7 +103,7 @@ def migrated_schema() -> Iterator[str]:
 
 
 def discard(name: str) -> None:
-    """Drop a schema, whatever connections still use it."""
+    """Drop a schema, even if connections still use it."""
     postgres_connections.forget(name)
     terminate_backends(database_url())
     _kept().execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))
@@ -111,7 +111,7 @@ def discard(name: str) -> None:
 
 
 def _quiet() -> bool:
-    """Whether no transaction of the test is open any more, after some patience."""
+    """Return whether no transaction of the test is open any more, after waiting for them."""
     until = time.monotonic() + QUIET_SECONDS
     while (busy := _kept().execute(sql.SQL(_BUSY))[0][0]) and time.monotonic() < until:
         time.sleep(0.005)
@@ -125,7 +125,7 @@ def _emptied(name: str) -> bool:
         return False
 
 
-# --- making one ----------------------------------------------------------------------------------------------------
+# --- creating a schema ---------------------------------------------------------------------------------------------
 
 
 def _make() -> str:
@@ -138,7 +138,7 @@ def _make() -> str:
 
 
 def _function(connection: Connection, schema: str) -> sql.Composed:
-    """Return the statement that creates the function which empties *schema*, or returns false if that was altered."""
+    """Return the statement that creates the function which empties *schema*, or returns false if it was altered."""
     relations = "select oid::int, relname from pg_class where relnamespace = {}::regnamespace and relkind = {}"
 
     def named(kind: str) -> list[tuple[Any, ...]]:

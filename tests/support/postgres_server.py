@@ -1,10 +1,10 @@
-"""The real PostgreSQL servers of the tests: one for each worker of a run, and private ones that faults may hit.
+"""Real PostgreSQL servers for tests: one for each worker of a run, and private ones for faults.
 
-`server_url` gives the worker's: the server named by HOLDFAST_TEST_POSTGRES if that is set, else one that is started
-from what is found (`postgres_installations`), once for the worker and the processes that its tests start. It ends
-with the last of them, even if the run is killed (`postgres_watchdog`). One for all workers would not do: a
-transaction open anywhere on a server holds back the event logs of all its databases. `database_url` gives a
-database in it that only this worker uses.
+`server_url` returns that of the worker: the server named by HOLDFAST_TEST_POSTGRES if that is set, otherwise one that
+is started from an installation (`postgres_installations`), once for the worker and the processes that its tests
+start. It ends with the last of them, even if the run is killed (`postgres_watchdog`). Workers cannot share one: a
+transaction open anywhere on a server delays the event logs of all its databases. `database_url` returns a database in
+it that only this worker uses.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from tests.support.postgres_installations import Installation, preferred
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES"
-# Where the servers of one run are. Set by the run's first process, inherited by its workers.
+# The folder of the servers of one run. Set by the run's first process, inherited by its workers.
 RUN_VARIABLE = "HOLDFAST_TEST_RUN"
 PATIENCE_SECONDS = 120.0
-# The server listens to this machine alone, so it trusts whoever is on it. It syncs, as the faults need.
+# The server listens only on this machine, so it trusts all local users. It syncs, as the tests of faults need.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -53,19 +53,20 @@ SETTINGS = {
     "timezone": "Asia/Kathmandu",  # a quarter of an hour off any other, so that a moment without a zone is noticed
     "log_line_prefix": "%m [%p] %d ",
 }
-# The server of a worker is never crashed on purpose and is thrown away at the end of the run, so it need not sync.
+# The server of a worker is never crashed on purpose and is deleted at the end of the run, so it need not sync.
 SHARED_SETTINGS = {"fsync": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0"}
 
 
 class ServerFailedError(Exception):
-    """The server could not be made or started; says what it wrote."""
+    """The server could not be created or started; contains its output."""
 
 
 class Server:
-    """A PostgreSQL server of the test's own, on a free port of 127.0.0.1; made from *installation*, not yet started.
+    """A private PostgreSQL server, on a free port of 127.0.0.1; created from *installation*, not yet started.
 
-    Run as root, the server is started as another user. It is gone when the processes that use it are, and the folder
-    *beside* with it. *settings* add to the usual ones; its data lies under *place* if its user can reach that.
+    Run as root, the server is started as another user. It ends with the processes that use it, and the folder
+    *beside* is removed with it. *settings* add to the defaults; its data is under *place* if its user can access
+    that.
     """
 
     def __init__(
@@ -98,11 +99,11 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the server has written of itself."""
+        """The server's log."""
         return (self.folder / "log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Start it and return once it answers."""
+        """Start it and return once it accepts connections."""
         settings = {**self._settings, "port": str(self.port)}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
@@ -114,7 +115,7 @@ class Server:
             time.sleep(0.02)
 
     def stop(self, *, immediate: bool = False) -> None:
-        """End it and wait for that. *immediate* is a crash: nothing is written, and the next start recovers."""
+        """Stop it and wait for that. *immediate* is a crash: nothing is written, and the next start recovers."""
         assert self._process is not None, "it was not started"
         self._process.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
         self._process.wait(PATIENCE_SECONDS)
@@ -126,20 +127,20 @@ class Server:
         self.start()
 
     def close(self) -> None:
-        """End it for good and remove all it had."""
+        """Stop it and remove all its files."""
         if self._process is not None:
             self.stop(immediate=True)
         postgres_watchdog.let_go(self._held)
         self._watchdog.wait(PATIENCE_SECONDS)
 
     def leave(self) -> None:
-        """Leave it running when this process ends, for the others that use it."""
+        """Leave it running when this process ends, for the other processes that use it."""
         assert self._process is not None, "it was not started"
         postgres_watchdog.leave(self._process)
 
     @contextmanager
     def superuser(self, database: str = "postgres") -> Iterator[Connection]:
-        """Connect as the superuser; every statement is a transaction of its own."""
+        """Connect as the superuser, in autocommit mode."""
         with psycopg.connect(self.database_url(database), autocommit=True) as connection:
             yield connection
 
@@ -155,7 +156,7 @@ class Server:
         return True
 
     def _popen(self, program: str, *words: str, output: Any) -> subprocess.Popen[bytes]:
-        # A session of its own: the interrupt that ends a run at the terminal is not for the server.
+        # A separate process session: the interrupt that ends a run at the terminal must not reach the server.
         return subprocess.Popen(
             [str(self._programs / program), *words],
             stdin=subprocess.DEVNULL,
@@ -166,7 +167,7 @@ class Server:
         )
 
 
-# --- what servers are made from ------------------------------------------------------------------------------------
+# --- the template of servers ---------------------------------------------------------------------------------------
 
 
 class _Template(NamedTuple):
@@ -178,7 +179,7 @@ class _Template(NamedTuple):
 
 @functools.cache
 def _template(installation: Installation) -> _Template:
-    """Return the template that the processes of this run share, made by the first of them; it goes with the last."""
+    """Return the template that the processes of this run share, made by the first of them; removed with the last."""
     if RUN_VARIABLE not in os.environ:
         begin_run()
     key = hashlib.sha256(str(installation).encode()).hexdigest()[:12]
@@ -213,7 +214,7 @@ def _make_template(installation: Installation, meeting: Path) -> _Template:
         "--encoding=UTF8",
         "--locale=C",
     ]
-    # Text sorts as people sort it where the build can do that: as on most servers, and unlike in Python.
+    # Use a linguistic collation if the build supports one: like most servers, and unlike Python.
     for locale in (["--locale-provider=icu", "--icu-locale=en-US"], []):
         made = subprocess.run(
             [str(programs / "initdb"), *words, "--encoding=UTF8", "--locale=C", *locale],
@@ -230,13 +231,13 @@ def _make_template(installation: Installation, meeting: Path) -> _Template:
 
 
 def _reachable_programs(installation: Installation, folder: Path, user: pwd.struct_passwd | None) -> Path:
-    """Return a folder of the programs that *user* may run: a copy in *folder*, if they are out of reach."""
+    """Return a folder of the programs that *user* may run: a copy in *folder*, if they are not accessible."""
     programs = installation.programs
     if user is None or _can_run(programs / "postgres", user):
         return programs
     root = folder / "programs"
     shutil.copytree(programs.parent, root / "package" / programs.parent.name, symlinks=True)
-    # A wheel keeps its libraries beside its package, and its programs look for them there.
+    # A wheel keeps its libraries beside its package, where its programs look for them.
     for libraries in programs.parent.parent.parent.glob(f"{programs.parent.parent.name}.libs"):
         shutil.copytree(libraries, root / libraries.name, symlinks=True)
     return root / "package" / programs.parent.name / "bin"
@@ -261,19 +262,19 @@ def terminate_backends(url: str, condition: str = "true") -> int:
     return int(row[0])
 
 
-# --- the run's own server ------------------------------------------------------------------------------------------
+# --- the server of the run -----------------------------------------------------------------------------------------
 
 
 def begin_run() -> None:
-    """Name the place where the processes of this run will meet. Called in its first process; nothing is made yet."""
+    """Set the folder that the processes of this run share. Called in its first process; nothing is created yet."""
     os.environ[RUN_VARIABLE] = str(Path(tempfile.gettempdir()) / f"holdfast-run-{uuid.uuid4().hex}")
 
 
 @functools.cache
 def server_url() -> str:
-    """Return the URL of this worker's server, started if it was not yet.
+    """Return the URL of this worker's server; start it if necessary.
 
-    Its user may create databases and schemas. Raises `NoServerFoundError` where there is none to be had.
+    Its user may create databases and schemas. Raises `NoServerFoundError` if no server is found.
     """
     given = os.environ.get(URL_VARIABLE)
     if given:
@@ -295,11 +296,11 @@ def _worker() -> str:
 def database_url() -> str:
     """Return the URL of a database that only this process uses: `holdfast_gw0` for the worker gw0.
 
-    On a server that is given, the workers share it and must not meet in one database.
+    On a given server, the workers share it and must use separate databases.
     """
     name = f"holdfast_{_worker()}"
     if os.environ.get(URL_VARIABLE):
-        # Others may use that server at the same time, and nobody throws it away.
+        # Others may use that server at the same time, and it is not deleted.
         name = f"{name}_{uuid.uuid4().hex[:8]}"
         atexit.register(_drop_database, name)
     _drop_database(name)
@@ -310,7 +311,7 @@ def database_url() -> str:
 
 @contextmanager
 def fresh_database() -> Iterator[str]:
-    """Give the URL of a database that is not there before nor after."""
+    """Yield the URL of a database that exists only during the block."""
     name = f"holdfast_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server_url(), autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
@@ -355,7 +356,7 @@ def _join(note: Path) -> str | None:
 
 
 def server_user() -> pwd.struct_passwd | None:
-    """Return the user to run the server as, which refuses to be root; None for whoever we are."""
+    """Return the user to run the server as, because it refuses to run as root; None for the current user."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody", "holdfast-postgres"):
@@ -368,7 +369,7 @@ def server_user() -> pwd.struct_passwd | None:
 
 
 def fresh_folder(user: pwd.struct_passwd | None, *wanted: str) -> Path:
-    """Make a folder that the server's user can reach and write, in one of those *wanted* if that can be."""
+    """Make a folder that the server's user can access and write, in one of those *wanted* if possible."""
     for parent in dict.fromkeys((*wanted, tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=parent))
         if user is None:
@@ -389,8 +390,8 @@ def _can_run(path: Path, user: pwd.struct_passwd) -> bool:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody has."""
-    # Below those that the system hands out by itself, so that no client has it when the server is started again.
+    """Return a free port of this machine."""
+    # Below the ephemeral ports, so that no client has it when the server is started again.
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe, suppress(OSError):

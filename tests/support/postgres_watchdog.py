@@ -1,8 +1,8 @@
-"""Ends a test's PostgreSQL server when nobody uses it any more, however they came to their end.
+"""Stop a test's PostgreSQL server when no process uses it any more, however they ended.
 
-Run as a program with the folder of the server, and others to remove with it. Whoever uses the server holds a shared
-lock on a file in that folder, which the kernel lets go of when the process is gone, killed or not. Uses nothing but
-the standard library.
+Run as a program with the folder of the server, and others to remove with it. Each process that uses the server holds
+a shared lock on a file in that folder, which the kernel releases when the process ends, even if it is killed. Uses
+only the standard library.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ STOP_SECONDS = 10.0
 
 
 def hold(folder: Path) -> int:
-    """Say that this process uses the server in *folder*, for as long as the file returned is open.
+    """Register this process as a user of the server in *folder*, for as long as the returned file is open.
 
-    Raises `FileNotFoundError` if the last of its users was gone before.
+    Raises `FileNotFoundError` if its last user has ended before.
     """
     descriptor = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -33,12 +33,12 @@ def hold(folder: Path) -> int:
 
 
 def let_go(descriptor: int) -> None:
-    """Say that this process does not use it any more."""
+    """Unregister this process."""
     os.close(descriptor)
 
 
 def start(folder: Path, *beside: Path) -> subprocess.Popen[bytes]:
-    """Start the program beside this process, which it outlives."""
+    """Start the program as a process that outlives this one."""
     started = subprocess.Popen(
         [sys.executable, "-I", __file__, str(folder), *map(str, beside)],
         stdin=subprocess.DEVNULL,
@@ -52,13 +52,13 @@ def start(folder: Path, *beside: Path) -> subprocess.Popen[bytes]:
 
 
 def leave(process: subprocess.Popen[bytes]) -> None:
-    """Let *process* live on after this one without a warning that it does."""
+    """Let *process* outlive this one without a warning."""
     if process.poll() is None:
         process.returncode = 0
 
 
 def watch(folder: Path, *beside: Path) -> None:
-    """Wait until nobody uses the server in *folder*, then end it and remove all it had, and what is *beside*."""
+    """Wait until no process uses the server in *folder*, then stop it and remove its files, and those *beside*."""
     descriptor = os.open(folder / "users", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     process = server_process(folder / "data")
@@ -69,7 +69,7 @@ def watch(folder: Path, *beside: Path) -> None:
 
 
 def server_process(data: Path) -> int | None:
-    """Return the process of the server on the folder *data*, as it says itself."""
+    """Return the process id of the server on the folder *data*, as stored there."""
     try:
         return int((data / "postmaster.pid").read_text().split("\n", 1)[0])
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def _end(process: int, data: Path) -> None:
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGQUIT)
         until = time.monotonic() + STOP_SECONDS
-        # It may stay on as a process that nobody waits for, so its word counts as well.
+        # It may remain as a zombie process, so its own status file counts as well.
         while server_process(data) == process and time.monotonic() < until:
             os.kill(process, 0)
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A plugin for pytest: one line of progress in place of dots, and which tests are slow.
+"""A plugin for pytest: one line of progress instead of dots, and a list of slow tests.
 
 `make test` loads it with `-p tests.support.progress`. On a terminal the line is rewritten; elsewhere a line is added
 for each tenth of the tests. With the variable CI set, the summary lists the slowest tests, and the tests that took
@@ -21,13 +21,13 @@ _REDRAW_SECONDS = 0.2
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Report in the process that the person sees; those of xdist only run tests."""
+    """Report in the controlling process; those of xdist only run tests."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config), "holdfast-progress")
 
 
 class Progress:
-    """Counts the tests as they end, and writes how far the run is."""
+    """Counts finished tests, and writes the progress of the run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -50,7 +50,7 @@ class Progress:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self) -> Generator[None, tuple[str, str, str], tuple[str, str, str]]:
-        """Leave out the letter of each test: the line of progress has the counts, and failures are named."""
+        """Omit the letter of each test: the line of progress has the counts, and failures are named."""
         category, _, word = yield
         return category, "", word
 
@@ -75,7 +75,7 @@ class Progress:
         return self._config.pluginmanager.get_plugin("terminalreporter")
 
     def line(self) -> str:
-        """Return how far the run is: ` 43%  3,810 of 8,870 tests, 1 failed, 2:05`."""
+        """Return the progress of the run: ` 43%  3,810 of 8,870 tests, 1 failed, 2:05`."""
         done = len(self._ended)
         share = 100 * done // max(self._total, done, 1)
         odd = [f"{self._counts[name]:,} {name}" for name in ("failed", "skipped") if self._counts[name]]

@@ -1,4 +1,4 @@
-"""A small terminal: it applies what a program writes to a screen of characters, as a person would see it."""
+"""A small terminal: it applies the output of a program to a screen of characters, as a user would see it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _TOKEN = re.compile(
 
 
 class Screen:
-    """A terminal of *width* and *height* that keeps the lines which scrolled off.
+    """A terminal of *width* and *height* that keeps lines which scrolled off.
 
-    It knows what shells and `rich` write; it fails on anything else, so that nothing is overlooked.
+    It supports the sequences that shells and `rich` write, and fails on any other, so that nothing is overlooked.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -29,11 +29,11 @@ class Screen:
 
     @property
     def row(self) -> int:
-        """The line in which the cursor is; a live screen may have left empty ones below it."""
+        """The line of the cursor; a live screen may have left empty lines below it."""
         return self._row
 
     def write(self, text: str) -> None:
-        """Apply what was written to the terminal."""
+        """Apply output to the terminal."""
         self._rest += text
         while self._rest:
             token = _TOKEN.match(self._rest)

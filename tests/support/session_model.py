@@ -1,4 +1,4 @@
-"""What sessions promise, once more and as simply as can be: lists of entries that are walked from their start."""
+"""A second, simple implementation of sessions: lists of entries that are walked from their start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_ATTEMPTS = 3
 
 @dataclass
 class ModelBatch:
-    """One entry: what was said of it, and how it stands."""
+    """One entry: its options, and its state."""
 
     serial: int
     """The order over all sessions in which entries came."""
@@ -23,7 +23,7 @@ class ModelBatch:
     lease_until: int = 0
 
     def joins(self, head: ModelBatch) -> bool:
-        """Whether it may stand in one run with *head*."""
+        """Return whether it may be in one run with *head*."""
         same = all(self.words[word] == head.words[word] for word in ("delivery", "merge_key"))
         return same and self.words["slot"] == head.words["slot"] == "join" and self.words["work_class"] == "turn"
 
@@ -49,7 +49,7 @@ class SessionModel:
         return self.sessions.setdefault(name, ModelSession())
 
     def say(self, name: str, words: dict[str, Any]) -> tuple[int, bool]:
-        """Take an entry in; return its serial number and whether it is new."""
+        """Enqueue an entry; return its serial number and whether it is new."""
         session = self.session(name)
         key = words["source_key"]
         if key is not None and key in session.keys:
@@ -63,7 +63,7 @@ class SessionModel:
         return entry.serial, True
 
     def tidy(self, name: str) -> None:
-        """Take back what expired and promote what is due."""
+        """Expire leases and promote due entries."""
         for entry in self.session(name).entries:
             if entry.state == "running" and entry.lease_until <= self.now:
                 entry.state = "failed" if entry.attempt >= MAX_ATTEMPTS else "ready"
@@ -74,7 +74,7 @@ class SessionModel:
         return [entry for entry in self.session(name).entries if entry.state == "running"]
 
     def run_of(self, name: str, work: str, limit: int, *, checkpoint: bool = False) -> list[ModelBatch]:
-        """Return what a claim would take."""
+        """Return the entries that a claim would take."""
         run: list[ModelBatch] = []
         for entry in self.session(name).entries:
             if entry.state == "scheduled" and entry.epoch > 0:
@@ -130,14 +130,14 @@ class SessionModel:
         return run
 
     def holds(self, held: list[tuple[ModelBatch, int]]) -> bool:
-        """Whether all of these are still held under these epochs."""
+        """Return whether all of these are still held under these epochs."""
         return all(
             entry.state == "running" and entry.epoch == epoch and entry.lease_until > self.now
             for entry, epoch in held
         )
 
     def settle(self, held: list[tuple[ModelBatch, int]], outcome: str) -> None:
-        """Settle all alike."""
+        """Settle all with the same outcome."""
         for entry, _ in held:
             match outcome:
                 case "done" | "permanent":
@@ -152,7 +152,7 @@ class SessionModel:
                     entry.state, entry.attempt = "ready", entry.attempt - 1
 
     def take_over(self, name: str) -> None:
-        """Give back what others hold."""
+        """Release entries that others hold."""
         for entry in self.running(name):
             if entry.lease_until <= self.now:
                 entry.state = "failed" if entry.attempt >= MAX_ATTEMPTS else "ready"

@@ -1,4 +1,4 @@
-"""Small moves that the tests of sessions are made of."""
+"""Helpers for tests of sessions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ SESSION = "chat-42"
 
 
 def say(queue: Queue, *texts: Any, **words: Any) -> list[str]:
-    """Enqueue one joining turn for each text, unless the words say otherwise, and return their ids."""
+    """Enqueue one joining turn for each text, unless the options differ, and return their ids."""
     told = {"session": SESSION, "slot": "exclusive" if words.get("work_class") == "command" else "join", **words}
     return [queue.enqueue("chat.message", text, **told).id for text in texts]
 
 
 def take(queue: Queue, session: str = SESSION, **words: Unpack[SessionClaimOptions]) -> SessionClaim:
-    """Claim the session's next run, which must be there."""
+    """Claim the session's next run; fail if there is none."""
     claim = queue.claim_session(session, **words)
     assert claim is not None, "nothing was claimed"
     return claim
 
 
 def take_any(queue: Queue, **words: Unpack[AnySessionOptions]) -> SessionClaim:
-    """Claim the next run of any session, which must be there."""
+    """Claim the next run of any session; fail if there is none."""
     claim = queue.claim_any_session(**words)
     assert claim is not None, "nothing was claimed"
     return claim

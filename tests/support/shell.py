@@ -1,4 +1,4 @@
-"""A person at a terminal: an interactive shell on a pseudo-terminal, typed into and read as it is shown."""
+"""A user at a terminal: an interactive shell on a pseudo-terminal, with typed input and displayed output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from types import TracebackType
 from tests.support.screen import Screen
 
 PATIENCE_SECONDS = 120
-# Makes standard input the terminal from which interrupts come.
+# Makes standard input the controlling terminal, from which interrupts come.
 _LEADS = (
     "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp('bash', ['bash', '--norc', '-i'])"
 )
@@ -27,7 +27,7 @@ PROMPT = "typed> "
 
 
 class Shell:
-    """A shell on a terminal of its own."""
+    """A shell on its own terminal."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], width: int = 100, height: int = 30) -> None:
         self.screen = Screen(width, height)
@@ -54,7 +54,7 @@ class Shell:
     ) -> None:
         self._process.kill()
         self._process.wait()
-        # What runs in the shell is told that its terminal is gone.
+        # Programs in the shell receive a hangup signal.
         os.close(self._outer)
 
     @property
@@ -63,7 +63,7 @@ class Shell:
         return self.screen.lines[self._said_from :]
 
     def type(self, text: str) -> None:
-        """Type *text* as it is, such as a control character."""
+        """Type *text* unchanged, such as a control character."""
         os.write(self._outer, text.encode())
 
     def run(self, command: str) -> None:
@@ -72,7 +72,7 @@ class Shell:
         self.type(f"{command}\n")
 
     def sees(self, pattern: str) -> re.Match[str]:
-        """Read on until a line below the last command matches *pattern*, and return the match."""
+        """Read until a line below the last command matches *pattern*, and return the match."""
         patient_until = time.monotonic() + PATIENCE_SECONDS
         while True:
             for line in self.said:
@@ -85,7 +85,7 @@ class Shell:
                 self.screen.write(os.read(self._outer, 65_536).decode(errors="replace"))
 
     def prompted(self) -> list[str]:
-        """Wait until the last command has ended; return what it has left on the screen."""
+        """Wait until the last command has ended; return its output on the screen."""
         self.sees(rf"^{re.escape(PROMPT.rstrip())}$")
-        # Below it there may be lines that a live screen has left empty.
+        # A live screen may have left empty lines below it.
         return self.said[: self.said.index(PROMPT.rstrip())]

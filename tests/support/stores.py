@@ -1,4 +1,4 @@
-"""Where the conformance suite gets its stores from: the only place that knows which engines there are."""
+"""The stores of the conformance suite: the only module that knows which engines exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.postgres_server import database_url
 DURABLE_ENGINES = ["sqlite-file", "postgres"]
 ENGINES = [*DURABLE_ENGINES, "sqlite-memory"]
 CHEAPEST_ENGINE = "sqlite-memory"
-# How much of a test that draws its examples by chance an engine can afford: on a server every call takes its time.
+# The number of random examples that an engine can afford: on a server every call takes longer.
 SHARE_OF_LONG_TESTS = {"sqlite-file": 1.0, "postgres": 0.15}
 
 _harnesses: WeakKeyDictionary[holdfast.Queue, Harness] = WeakKeyDictionary()
@@ -34,7 +34,7 @@ def statements_of(queue: holdfast.Queue) -> list[str]:
 
 @functools.cache
 def _migrated_file() -> bytes:
-    """Return the bytes of a SQLite file without rows: to migrate one takes as long as a short test."""
+    """Return the bytes of an empty, migrated SQLite file: migrating one takes as long as a short test."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "jobs.db"
         with holdfast.connect(path) as queue:
@@ -43,7 +43,7 @@ def _migrated_file() -> bytes:
 
 
 class Harness:
-    """One fresh store, its clock, and as many clients of it as a test wants."""
+    """One new store, its clock, and as many clients as a test needs."""
 
     def __init__(self, engine: str, folder: Path) -> None:
         self.clock = ManualClock()
@@ -55,7 +55,7 @@ class Harness:
         self._opened: list[holdfast.Queue] = []
 
     def open(self) -> holdfast.Queue:
-        """Return another client of the store. An in-memory store has but one, so it is returned again."""
+        """Return another client of the store. A store in memory has only one, so it is returned again."""
         if self._opened and self._in_memory:
             return self._opened[0]
         queue = queue_on(self._store())
@@ -64,16 +64,16 @@ class Harness:
         return queue
 
     def open_async(self) -> holdfast.AsyncQueue:
-        """Return an awaited client: of the same store, or of a fresh one if that is in memory."""
+        """Return an async client: of the same store, or of a new one if it is in memory."""
         return async_queue_on(self._store())
 
     def reopen(self) -> holdfast.Queue:
-        """Return a client as after a crash: the earlier ones are gone without a word."""
+        """Return a client as after a crash: the earlier ones are dropped without being closed."""
         self._close_clients()
         return self.open()
 
     def close(self, *, trusted: bool = True) -> None:
-        """Close the clients. After a test that failed the store is not *trusted*, and no other test gets it."""
+        """Close the clients. After a failed test the store is not *trusted*, and no other test gets it."""
         self._close_clients()
         if self._schema is not None:
             postgres_schemas.give_back(self._schema, trusted=trusted)
@@ -93,7 +93,7 @@ class Harness:
                 Path(self._path).write_bytes(_migrated_file())
             return SqliteStore(self._path, clock=self.clock, observe=self.faults)
         self._schema = self._schema or postgres_schemas.take()
-        # The tables that a test makes for itself stand beside the store's own, and go with them.
+        # Tables that a test creates are in the store's schema, and are dropped with it.
         url = f"{database_url()}?options={quote(f'-csearch_path={self._schema}')}"
         store = PostgresStore(url, schema=self._schema, clock=self.clock, observe=self.faults)
         postgres_connections.reuse(self._schema, store)

@@ -1,4 +1,4 @@
-"""What the state machine draws and compares: requests, outcomes, faults, and the two views of a job."""
+"""Strategies and comparisons of the state machine: requests, outcomes, faults, and the two views of a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.model import ModelJob, RefusalError, Request
 
 KINDS, LANES, TENANTS, KEYS = ("extract", "send"), ("default", "other"), ("a", "b"), (None, "k1", "k1", "k2")
 LEASE_MS = 30_000
-# At these places a claim is shown with a wrong token, or with its epoch raised or lowered.
+# Which variants of a claim are presented: with a wrong token, or with a higher or lower epoch.
 FORGED: dict[int, tuple[str | None, int]] = {
     3: ("forged", 0),
     7: (None, -1),
@@ -34,7 +34,7 @@ OUTCOMES: dict[tuple[Any, ...], Outcome] = {
 
 
 class Fault(NamedTuple):
-    """What goes wrong during a call: nothing, a crash before its n-th statement, or its answer is lost."""
+    """The fault during a call: none, a crash before its n-th statement, or a lost reply."""
 
     crash_before: int = 0
     lost: bool = False
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Held:
-    """A claim the store once gave, and the model's number of its job: an id may be used again."""
+    """A claim that the store once returned, and the model's number of its job: an id may be reused."""
 
     claim: Claim
     serial: int
@@ -61,7 +61,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for work, so that it can be sent again."""
+    """A request for jobs, so that it can be repeated."""
 
     lanes: tuple[str, ...]
     tenant: str | None
@@ -98,7 +98,7 @@ faults = st.one_of(
 
 
 def _sensible(request: Request) -> Request:
-    """Leave the policy alone where there is no key: it would mean nothing."""
+    """Omit the policy without a key: it would be refused."""
     return request if request["key"] is not None else {**request, "policy": "keep"}
 
 
@@ -129,7 +129,7 @@ asks = st.builds(
 
 
 def answer_of(call: Callable[[], object]) -> object:
-    """Return what the call returns, or the refusal it raises."""
+    """Return the result of the call, or the refusal it raises."""
     try:
         return call()
     except (HoldfastError, RefusalError) as refusal:

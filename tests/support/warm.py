@@ -1,7 +1,7 @@
-"""Importing this loads what a process needs to use a queue, so that processes forked from it need not.
+"""Importing this module loads the code that a process needs to use a queue, for processes forked from it.
 
 Holdfast imports an engine when the first queue is opened, which takes a third of a second. A queue in memory is
-opened, used and closed here; no file, connection or thread is left to the forked processes.
+opened, used and closed here; no file, connection or thread is left for the forked processes.
 """
 
 from __future__ import annotations

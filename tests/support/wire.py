@@ -1,4 +1,4 @@
-"""A wire between clients and a PostgreSQL server that tests can cut at any message, on either side of its answer."""
+"""A proxy between clients and a PostgreSQL server that tests can cut at any message, before or after its reply."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Deed: TypeAlias = Callable[[], object]
 
 _START_UP = 196608  # protocol 3.0; what comes before it asks for encryption, and has no type either
 _CHUNK = 1 << 16
-# The messages that ask the server for an answer: a simple query, and the end of an extended one.
+# The messages that request a reply from the server: a simple query, and the end of an extended one.
 _ASKING = (b"Q", b"S")
 
 
 @dataclass(slots=True)
 class Fault:
-    """What is to happen at one message, and whether it has happened."""
+    """A fault at one message, and whether it has occurred."""
 
     contains: bytes
     """A whole word or several, in any case. Empty for any message that asks for an answer."""
@@ -47,7 +47,7 @@ class Fault:
 
 
 class Wire:
-    """Passes on whatever goes between the clients of its `url` and the server at *url*, until told otherwise."""
+    """Forwards all messages between the clients of its `url` and the server at *url*, until a fault is requested."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -61,30 +61,30 @@ class Wire:
 
     @property
     def url(self) -> str:
-        """The URL of the server by way of this wire. Unencrypted, so that messages can be told apart."""
+        """The URL of the server through this proxy. Unencrypted, so that messages can be parsed."""
         port = self._listener.getsockname()[1]
         user = f"{self._parts.username}@" if self._parts.username else ""
         return f"postgresql://{user}127.0.0.1:{port}{self._parts.path}?sslmode=disable&gssencmode=disable"
 
     @property
     def connections(self) -> int:
-        """How many connections go over this wire now."""
+        """The number of connections through this proxy."""
         with self._lock:
             return len(self._links)
 
     def cut(self, *, contains: bytes = b"", nth: int = 1, answered: bool = False) -> Fault:
-        """Cut the connection at the *nth* message from now that has *contains* in it.
+        """Cut the connection at the *nth* message from now that contains *contains*.
 
-        The server does not get it; if *answered*, it does, and the client never hears of that.
+        The server does not receive it; if *answered*, it does, and the client does not receive the reply.
         """
         return self._arm(Fault(contains, nth, answered, None))
 
     def at(self, deed: Deed, *, contains: bytes = b"", nth: int = 1) -> Fault:
-        """Do *deed* before the *nth* message from now that has *contains* in it goes on to the server."""
+        """Call *deed* before the *nth* message from now that contains *contains* is forwarded to the server."""
         return self._arm(Fault(contains, nth, answered=False, deed=deed))
 
     def calm(self) -> None:
-        """Forget a fault that has not struck, and let new connections through again."""
+        """Cancel a fault that has not occurred, and accept new connections again."""
         self._fault = None
         self._refuses = False
 
@@ -100,8 +100,8 @@ class Wire:
         return len(links)
 
     def close(self) -> None:
-        """Cut everything and take no more."""
-        # A listening socket that is only closed keeps the thread waiting in accept.
+        """Cut all connections and accept no more."""
+        # Closing a listening socket alone leaves the thread waiting in accept.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
@@ -212,7 +212,7 @@ class _Link:
 
 
 def _messages(source: socket.socket) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the messages of a client as type and whole bytes; those of the start have no type."""
+    """Yield the messages of a client as type and whole bytes; those of the startup have no type."""
     held = b""
     started = False
     while chunk := source.recv(_CHUNK):
@@ -224,6 +224,6 @@ def _messages(source: socket.socket) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _size(held: bytes, started: bool) -> int:
-    """Return how long the message at the beginning of *held* is; 0 if that is not known yet."""
+    """Return the length of the message at the beginning of *held*; 0 if it is not known yet."""
     head = 1 if started else 0
     return head + int(struct.unpack_from("!i", held, head)[0]) if len(held) >= head + 8 - 4 * started else 0

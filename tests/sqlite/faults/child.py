@@ -1,7 +1,7 @@
-"""The process under test: `python -m tests.sqlite.faults.child FORM MODULE FUNCTION WORDS`, with the words as JSON.
+"""The process under test: `python -m tests.sqlite.faults.child FORM MODULE FUNCTION ARGUMENTS`, arguments as JSON.
 
-The function gets the interception first, and what it returns is printed as JSON. Many cases are run by forking from
-one such process before any file is opened, which spares them the start of an interpreter and all imports.
+The function gets the interception first, and its result is printed as JSON. Many cases run in forks of one such
+process, made before any file is opened, which avoids starting an interpreter and importing modules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 def run_child(form: Form, built: Path, function: Callable[..., object], **words: object) -> Any:
-    """Run *function* of a module in a process of its own, *built* being for what has to be compiled."""
+    """Run *function* of a module in a separate process; *built* is the folder for compiled files."""
     command = [sys.executable, "-m", __name__, form, function.__module__, function.__name__, json.dumps(words)]
     search = os.pathsep.join(entry or str(_ROOT) for entry in [str(_ROOT), *sys.path])
     surroundings = {**os.environ, "PYTHONPATH": search, **environment(form, built)}
@@ -35,9 +35,9 @@ def run_child(form: Form, built: Path, function: Callable[..., object], **words:
 
 
 def forked(case: Callable[[Callable[[Any], None]], None]) -> tuple[int, list[Any]]:
-    """Run *case* in a fork of this process; return how it ended (as `subprocess` says it) and what it said.
+    """Run *case* in a fork of this process; return its exit code (as in `subprocess`) and its messages.
 
-    The case gets a function to say something with, which is heard even if the process is killed right afterwards.
+    The case gets a function to send messages, which arrive even if the process is killed right afterwards.
     """
     reading, writing = os.pipe()
     process = os.fork()
@@ -68,7 +68,7 @@ def _main() -> None:
     interception: Interception = SystemCalls() if form == "system-calls" else FileLayer()
     answer = getattr(importlib.import_module(module), function)(interception, **json.loads(words))
     print(json.dumps(answer), flush=True)
-    # What is still open must not be closed while the interpreter, and with it our file layer, is being taken down.
+    # Open files must not be closed while the interpreter, and the replaced file layer with it, shuts down.
     os._exit(0)
 
 

@@ -9,7 +9,7 @@ from tests.sqlite.faults.interception import FORMS, Form, compiler
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> Form:
-    """How the process under test is stood between it and its files. The form that needs nothing always runs."""
+    """The form of interception between SQLite and its files. The form without requirements always runs."""
     chosen: Form = request.param
     if chosen == "system-calls" and compiler() is None:
         pytest.skip(
@@ -21,5 +21,5 @@ def form(request: pytest.FixtureRequest) -> Form:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder for what has to be compiled."""
+    """The folder for compiled files."""
     return tmp_path_factory.mktemp("built")

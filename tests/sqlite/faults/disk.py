@@ -1,7 +1,7 @@
-"""What a disk may hold after a power cut, told from the log of what was done to it.
+"""The possible contents of a disk after a power cut, computed from the log of operations on it.
 
-What was synced is there. Of what came after, anything may be: nothing, all, some of it, in another order, or writes
-torn at the borders of sectors. Names follow when their folder is synced, in the order in which they were made.
+Synced data is on the disk. Later writes may be missing, complete, partial, reordered, or torn at sector boundaries.
+Directory entries become durable when their folder is synced, in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_log(log: Path) -> Iterator[Record]:
 
 
 class Change(NamedTuple):
-    """A write at a place, or with no data the new length of the file."""
+    """A write at an offset, or without data the new length of the file."""
 
     offset: int
     data: bytes | None
@@ -50,7 +50,7 @@ class Change(NamedTuple):
 
 @dataclass(eq=False)
 class Content:
-    """What one file holds for certain, and what may or may not have reached the disk."""
+    """The durable content of one file, and the writes that may or may not have reached the disk."""
 
     synced: bytearray = field(default_factory=bytearray)
     unsynced: list[Change] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Content:
         self.unsynced.clear()
 
     def fail_to_sync(self, dice: random.Random) -> None:
-        """Lose some of what was to be synced for good, as Linux does: later syncs do not try it again."""
+        """Lose some unsynced writes permanently, as Linux does after a failed sync: later syncs do not retry them."""
         for change in self.unsynced:
             if dice.random() < 0.5:
                 _apply(self.synced, change)
@@ -76,7 +76,7 @@ class Content:
 
 @dataclass
 class Disk:
-    """A disk with one folder on it. One that is not honest confirms a sync and does nothing."""
+    """A disk with one folder. If it is not *honest*, it confirms a sync without performing it."""
 
     folder: str
     dice: random.Random
@@ -86,7 +86,7 @@ class Disk:
     unsynced_names: list[tuple[str, Content | None]] = field(default_factory=list)
 
     def take(self, record: Record) -> None:
-        """Do what *record* says."""
+        """Apply *record*."""
         match record.kind:
             case "C":
                 self._name(record.path, Content())
@@ -113,7 +113,7 @@ class Disk:
             self.names[path] = content
 
     def image(self, target: Path, loss: Loss) -> None:
-        """Write into *target* the files that may be found after a cut in this moment."""
+        """Write into *target* files that may be found after a power cut at this point."""
         target.mkdir()
         names = dict(self.synced_names)
         for path, content in self.unsynced_names[: _names_kept(len(self.unsynced_names), loss, self.dice)]:
@@ -149,7 +149,7 @@ def _surviving(changes: list[Change], loss: Loss, dice: random.Random) -> list[C
 
 
 def _pieces(change: Change) -> Iterator[Change]:
-    """Cut a write at the borders of sectors."""
+    """Cut a write at sector boundaries."""
     if change.data is None:
         yield change
         return

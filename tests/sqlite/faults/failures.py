@@ -1,4 +1,4 @@
-"""The process whose calls fail, one after the other, and which sends what failed again."""
+"""The process whose calls fail, one after the other, and which repeats failed operations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def failing_at_each_call(
     step: int,
     suffix: str = "",
 ) -> list[dict[str, Any]]:
-    """Let each *step*-th of *calls* fail in a process of its own until one makes fewer; tell what each has seen."""
+    """Let each *step*-th of *calls* fail in a separate process until one makes fewer calls; return their reports."""
     cases: list[dict[str, Any]] = []
     while True:
         folder = copy_of(prepared, len(cases))
@@ -72,7 +72,7 @@ def _case(
 
 
 def _outcome(queue: holdfast.Queue, operation: str) -> str | None:
-    """Perform the operation; return the name of what it raised."""
+    """Run the operation; return the name of the error it raised."""
     try:
         OPERATIONS[operation].perform(queue)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""The form of interception that needs nothing: functions of our own in SQLite's file layer, put there with ctypes.
+"""The form of interception without requirements: functions in SQLite's file layer, installed with ctypes.
 
-Only what the database and its log are written with is replaced, in the library that the `sqlite3` module of this
-process uses. Everything is passed on to the original functions.
+Only the functions that write the database and its log are replaced, in the library that the `sqlite3` module of this
+process uses. All calls are passed on to the original functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from tests.sqlite.faults.interception import HEADER, Action, Call
 
 _OK, _FULL, _CANNOT_OPEN = 0, 13, 14
-# How SQLite's own layer names a failure of each call.
+# SQLite's own error code for a failure of each call.
 _CODES = {
     Call.READ: 10 | 1 << 8,
     Call.WRITE: 10 | 3 << 8,
@@ -29,7 +29,7 @@ _CODES = {
     Call.OPEN: _CANNOT_OPEN,
 }
 
-# Names are passed as addresses: SQLite keeps the one it gave, which must not become that of a copy.
+# Names are passed as addresses: SQLite keeps the pointer, which must not become that of a copy.
 _Open = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
 )
@@ -55,7 +55,7 @@ class _Layer(ctypes.Structure):
 
 
 class _Methods(ctypes.Structure):
-    """`sqlite3_io_methods`, of which only a few are looked at."""
+    """`sqlite3_io_methods`, of which only a few are used."""
 
     _fields_: ClassVar = [
         ("version", ctypes.c_int),
@@ -69,14 +69,14 @@ class _Methods(ctypes.Structure):
 
 
 def _library() -> ctypes.CDLL:
-    """Return the SQLite that the `sqlite3` module uses: one of its own file, or built into the module."""
+    """Return the SQLite library that the `sqlite3` module uses: a shared library, or part of the module."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     found = [line.split(maxsplit=5)[5] for line in maps if "libsqlite3" in line]
     return ctypes.CDLL(found[0] if found else _sqlite3.__file__)
 
 
 class FileLayer:
-    """Sees what SQLite asks of its files in this process."""
+    """Intercepts the file operations of SQLite in this process."""
 
     def __init__(self) -> None:
         self._folder = "\0"
@@ -89,7 +89,7 @@ class FileLayer:
         self._methods: dict[int, _Methods] = {}
         self._install()
 
-    # --- orders ----------------------------------------------------------------------------------------------------
+    # --- commands --------------------------------------------------------------------------------------------------
 
     def watch(self, folder: str) -> None:
         self._folder = folder
@@ -117,7 +117,7 @@ class FileLayer:
         self._armed = None
         return self._seen
 
-    # --- what is put in place --------------------------------------------------------------------------------------
+    # --- installation ----------------------------------------------------------------------------------------------
 
     def _install(self) -> None:
         find = _library().sqlite3_vfs_find
@@ -155,7 +155,7 @@ class FileLayer:
 
     def _methods_around(self, original: _Methods) -> _Methods:
         ours = _Methods.from_buffer_copy(original)
-        # Bound to the originals' addresses, not to the structure, which is about to change.
+        # Bound to the addresses of the originals, not to the structure, which is about to change.
         read, write, truncate, sync = (
             kind(ctypes.cast(getattr(original, name), ctypes.c_void_p).value or 0)
             for kind, name in ((_Write, "read"), (_Write, "write"), (_Truncate, "truncate"), (_Sync, "sync"))
@@ -202,7 +202,7 @@ class FileLayer:
     def _note_sync(self, path: str) -> None:
         self._append(b"S", path)
         if path in self._unsynced_names and not path.endswith(".db"):
-            # The first sync of a journal or log that SQLite has made is one of the folder too.
+            # The first sync of a journal or log that SQLite created also syncs the folder.
             self._append(b"S", str(Path(path).parent))
             self._unsynced_names.clear()
 

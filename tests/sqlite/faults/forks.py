@@ -1,4 +1,4 @@
-"""A process that forks while its queue is in the middle of things. Each function is one story, run in a process."""
+"""A process that forks while its queue is in use. Each function is one scenario, run in a process."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _found(path: str) -> list[str]:
         return sorted(job.id for job in queue.jobs(limit=1000))
 
 
-# --- stories -------------------------------------------------------------------------------------------------------
+# --- scenarios -----------------------------------------------------------------------------------------------------
 
 
 def busy_parent(_interception: Interception, path: str) -> dict[str, Any]:
-    """Fork with readers open, a thread that waits and one that writes, right after a transaction."""
+    """Fork with readers open, one thread waiting and one writing, right after a transaction."""
     queue = holdfast.connect(path)
     queue.enqueue("mail", job_id="awaited", lane="awaited")
     queue.counts()
@@ -111,7 +111,7 @@ def _try_all(queue: holdfast.Queue, writing: int) -> None:
 def child_leaves_the_parents_transaction(
     _interception: Interception, path: str, raising: bool, writing: bool
 ) -> dict[str, Any]:
-    """Let a child run out of the block in which the parent holds a transaction, itself going on."""
+    """Let a child leave the block in which the parent holds a transaction, while the parent continues."""
     queue = holdfast.connect(path)
     queue.migrate()
     process = 0
@@ -140,14 +140,14 @@ def child_leaves_the_parents_transaction(
     else:
         inside()
     if process == 0:
-        # Only what the parent says counts.
+        # Only the parent's report counts.
         os._exit(0)
     queue.enqueue("mail", job_id="afterwards")
     return {"found": _found(path)}
 
 
 def parent_dies_inside_the_gate(_interception: Interception, path: str) -> dict[str, Any]:
-    """Kill a process that holds the gate while a child of it lives on, and let another one write."""
+    """Kill a process that holds the lock while its child lives on, and let another process write."""
     told_reading, told_writing = os.pipe()
     process = os.fork()
     if process == 0:
@@ -172,7 +172,7 @@ def parent_dies_inside_the_gate(_interception: Interception, path: str) -> dict[
 
 
 def children_end_in_their_own_way(_interception: Interception, path: str) -> dict[str, Any]:
-    """Let children that never used the queue, or did, end as programs do, with all that is cleaned up then."""
+    """Let children that did or did not use the queue exit as programs do, with all cleanup."""
     queue = holdfast.connect(path)
     _enqueue(queue, "before")
     queue.counts()
@@ -194,7 +194,7 @@ def children_end_in_their_own_way(_interception: Interception, path: str) -> dic
 
 
 def parent_goes_child_stays(_interception: Interception, path: str) -> dict[str, Any]:
-    """Become a daemon the old way: the process that opened the queue ends, its child goes on, others come and go."""
+    """Become a daemon by double fork: the process that opened the queue ends, its child and others continue."""
     told_reading, told_writing = os.pipe()
     turn_reading, turn_writing = os.pipe()
     parent = os.fork()
@@ -208,7 +208,7 @@ def parent_goes_child_stays(_interception: Interception, path: str) -> dict[str,
     os.close(told_writing)
     _exit_code(parent)
     os.read(told_reading, 1)
-    # Other processes, one after the other, each the only one of its time as far as locks can tell.
+    # Other processes, one after the other, each the only one as far as locks can show.
     visitors = [_exit_code(_child(partial(_visit, path, name))) for name in ("visitor-1", "visitor-2")]
     os.write(turn_writing, b"!")
     with os.fdopen(told_reading) as told:
@@ -230,7 +230,7 @@ def _visit(path: str, name: str) -> None:
 
 
 def forks_under_load(_interception: Interception, path: str, forks: int) -> dict[str, Any]:
-    """Fork again and again while threads write and read without a pause; each child writes and reads too."""
+    """Fork repeatedly while threads write and read without a pause; each child writes and reads too."""
     queue = holdfast.connect(path)
     queue.migrate()
     over = threading.Event()
@@ -271,7 +271,7 @@ def _has(queue: holdfast.Queue, job_id: str) -> bool:
 
 
 def _exit_code_within(process: int, seconds: float) -> int:
-    """Wait for a child that ought to come to its end; one that does not is killed, which its code tells."""
+    """Wait for a child that should exit; if it does not, kill it, which its exit code shows."""
     killer = threading.Timer(seconds, os.kill, (process, signal.SIGKILL))
     killer.start()
     try:
@@ -281,7 +281,7 @@ def _exit_code_within(process: int, seconds: float) -> int:
 
 
 def tasks_on_both_sides(_interception: Interception, path: str) -> dict[str, Any]:
-    """Fork after an event loop has used the queue, and let both go on with loops of their own."""
+    """Fork after an event loop has used the queue, and let both processes continue with their own loops."""
     queue = holdfast.connect_async(path)
 
     async def enqueue(name: str) -> None:

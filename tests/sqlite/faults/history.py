@@ -1,7 +1,7 @@
-"""What was acknowledged and what an image of the store has to say about it.
+"""Acknowledged calls, and the checks of a store image against them.
 
-A process under test notes, in the log of its own writes, what it is about to ask for and what it was told. From the
-notes before a cut follows what must be in every image of that cut.
+A process under test notes, in the log of its own writes, each request and each result. The notes before a power cut
+determine the required content of every image of that cut.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import holdfast
 from holdfast.domain.events import TERMINAL
 from holdfast.domain.job import FINISHED
 
-# Within one epoch a job runs, then waits again, then perhaps ends; before its first it waits.
+# Within one epoch a job runs, then waits again, then perhaps finishes; before its first epoch it waits.
 _PHASES = {"running": 0, "blocked": 1, "scheduled": 1, "ready": 2}
 _FINISHED_PHASE = 3
 
 
 @dataclass
 class History:
-    """The notes up to some moment."""
+    """The notes up to some point."""
 
     acknowledged: dict[str, tuple[str, int]] = field(default_factory=dict)
     """For each job the newest state and epoch that a caller was told."""
@@ -35,7 +35,7 @@ class History:
     """What has to be there once this job is done, and only then."""
 
     def take(self, note: str) -> None:
-        """Learn from one note."""
+        """Process one note."""
         for kind, said in json.loads(note).items():
             match kind:
                 case "told":
@@ -49,13 +49,13 @@ class History:
                     raise AssertionError(kind)
 
     def _told(self, job_id: str, state: str, epoch: int) -> None:
-        # Threads note what they were told in an order of their own.
+        # Threads write their notes in any order.
         if _place(state, epoch) >= _place(*self.acknowledged.get(job_id, ("ready", -1))):
             self.acknowledged[job_id] = (state, epoch)
 
 
 def told(jobs: Iterable[holdfast.Job]) -> str:
-    """Return the note that a caller was told of *jobs* as they are."""
+    """Return the note that a caller received *jobs*."""
     return json.dumps({"told": [(job.id, job.state, job.epoch) for job in jobs]})
 
 
@@ -63,11 +63,11 @@ def _place(state: str, epoch: int) -> tuple[int, int]:
     return epoch, _PHASES.get(state, _FINISHED_PHASE)
 
 
-# --- looking at a store --------------------------------------------------------------------------------------------
+# --- checking a store ----------------------------------------------------------------------------------------------
 
 
 def complaints(path: str, history: History) -> list[str]:
-    """Return what is wrong with the store at *path*: unsound, lost, or half done. Opening it is the recovery."""
+    """Return the problems of the store at *path*: corruption, loss, or partial writes. Opening it is the recovery."""
     queue = holdfast.connect(path)
     try:
         queue.migrate()
@@ -151,7 +151,7 @@ def _all_events(queue: holdfast.Queue) -> list[holdfast.Event]:
 
 
 def _stuck(queue: holdfast.Queue, jobs: dict[str, holdfast.Job]) -> list[str]:
-    """Tell if the store does not go on working."""
+    """Return a problem if the store does not continue to work."""
     made = queue.enqueue("after", lane="after", job_id="after-the-fault")
     claim = queue.claim(lanes=["after"])
     if not made.created or claim is None or queue.settle(claim, holdfast.Done()).state != "done":
@@ -160,7 +160,7 @@ def _stuck(queue: holdfast.Queue, jobs: dict[str, holdfast.Job]) -> list[str]:
 
 
 def numbers(queue: holdfast.Queue) -> dict[str, Any]:
-    """Return all that a call could have changed, in a form that can be compared and sent."""
+    """Return all values that a call could have changed, in a form that can be compared and sent."""
     return {
         "jobs": sorted([job.id, job.state, job.epoch, job.attempt] for job in _all_jobs(queue).values()),
         "events": sorted([event.job_id, event.name] for event in _all_events(queue)),

@@ -1,8 +1,8 @@
-"""Standing between SQLite and its files, inside the process under test: to record, to kill, to let a call fail.
+"""Interception between SQLite and its files, in the process under test: to record, to kill, to let calls fail.
 
-There are two forms. `system-calls` is a small library in C, preloaded into the process, and sees what really reaches
-the kernel, the side file included. `file-layer` takes the place of two functions of SQLite's own file layer and needs
-neither compiler nor tool. Both write the same log and take the same orders.
+There are two forms. `system-calls` is a small preloaded C library that sees the calls that reach the kernel,
+including those on the lock file. `file-layer` replaces functions of SQLite's own file layer and needs neither
+compiler nor tool. Both write the same log and take the same commands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADER = struct.Struct("<cIQI")
 
 
 class Call(IntFlag):
-    """What a process does to its files."""
+    """The intercepted file operations."""
 
     WRITE = 1
     SYNC = 2
@@ -39,7 +39,7 @@ class Call(IntFlag):
 
 
 class Action(IntEnum):
-    """What becomes of the call that was counted out."""
+    """The action on the selected call."""
 
     KILL_BEFORE = 1
     KILL_AFTER = 2
@@ -47,16 +47,16 @@ class Action(IntEnum):
 
 
 class Interception(Protocol):
-    """What both forms offer."""
+    """The interface of both forms."""
 
     def watch(self, folder: str) -> None:
-        """Concern yourself with the files of *folder* from now on."""
+        """Intercept the files of *folder* from now on."""
 
     def record(self, log: str) -> None:
         """Append each call that succeeded to the file *log*."""
 
     def note(self, text: str) -> None:
-        """Append a remark of the process itself to the log."""
+        """Append a note of the process itself to the log."""
 
     def arm(
         self,
@@ -68,14 +68,14 @@ class Interception(Protocol):
         times: int = 1,
         suffix: str = "",
     ) -> None:
-        """Do *action* to the *at*-th of *calls* from here on and to those after it, *times* in all (-1: for ever)."""
+        """Do *action* to the *at*-th of *calls* from now and to those after it, *times* in all (-1: no limit)."""
 
     def disarm(self) -> int:
         """Let every call pass again; return how many were counted."""
 
 
 class SystemCalls:
-    """Speaks to the library that was preloaded into this process."""
+    """Controls the library preloaded into this process."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None)
@@ -126,5 +126,5 @@ def _preloaded(folder: str) -> str:
 
 
 def environment(form: Form, folder: Path) -> dict[str, str]:
-    """Return what has to be in the environment of a process for *form*; what is compiled goes into *folder*."""
+    """Return the environment variables of a process for *form*; compiled files go into *folder*."""
     return {"LD_PRELOAD": _preloaded(str(folder))} if form == "system-calls" else {}

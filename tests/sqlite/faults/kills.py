@@ -1,4 +1,4 @@
-"""The process that is killed, again and again, at one system call after the other."""
+"""The process that is killed repeatedly, at one system call after the other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.sqlite.faults.operations import OPERATIONS, copy_of
 def killed_at_each_call(
     interception: Interception, *, prepared: str, operation: str, after: bool, cold: bool, step: int
 ) -> list[dict[str, Any]]:
-    """Kill a process at every *step*-th call until one comes through; tell of each its folder and what it said.
+    """Kill a process at every *step*-th call until one completes; yield the folder and the messages of each.
 
-    A kill after one call leaves the files as a kill before the next call does. Kills before each call are therefore
+    A kill after one call leaves the same files as a kill before the next call. Kills before each call are therefore
     followed by one more, after the last call.
     """
     cases: list[dict[str, Any]] = []
@@ -33,7 +33,7 @@ def killed_at_each_call(
         at += step
     if step == 1 and not after:
         run(Action.KILL_AFTER, at - 1)
-        # The one that came through stays the last.
+        # The completed process stays the last.
         cases[-2:] = reversed(cases[-2:])
     return cases
 

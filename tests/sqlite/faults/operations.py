@@ -1,4 +1,4 @@
-"""The calls that faults are put into: each can be sent again, and leaves a store that can be compared."""
+"""The calls into which faults are injected: each can be repeated, and leaves a store that can be compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORKER: Any = {"worker": "w", "incarnation": "i", "lease": 3600}
 
 
 class Operation(NamedTuple):
-    """A call, and what has to be done before it in the same process."""
+    """A call, and its preparation in the same process."""
 
     perform: Callable[[holdfast.Queue], object]
     approach: Callable[[holdfast.Queue, str], object] = lambda queue, _path: queue.migrate()
@@ -33,7 +33,7 @@ def _claim(queue: holdfast.Queue) -> None:
 
 
 def _settle(queue: holdfast.Queue) -> None:
-    # The claim as `prepare` got it, whatever has become of the job since.
+    # The claim as returned by `prepare`, regardless of later changes to the job.
     claim = holdfast.Claim(queue.get("old-0")._replace(epoch=1, lease_token="first"), 3_600_000)
     follow_ups = [{"kind": "mail", "job_id": f"then-{place}"} for place in range(2)]
     queue.settle(claim, holdfast.Done("ok", follow_ups=follow_ups, artifacts=[holdfast.Artifact("a", b"b" * 5_000)]))
@@ -49,7 +49,7 @@ def _close(queue: holdfast.Queue) -> None:
 
 
 def _lengthen_log(queue: holdfast.Queue, path: str) -> None:
-    """Bring the log close to the length at which the next commit copies it into the database."""
+    """Extend the log close to the length at which the next commit checkpoints it."""
     queue.enqueue_many([{"kind": "bulk", "lane": "bulk", "payload": "x" * 800_000} for _ in range(4)])
     log = Path(f"{path}-wal")
     while log.stat().st_size < (CHECKPOINT_PAGES - 8) * _FRAME_BYTES:
@@ -67,7 +67,7 @@ OPERATIONS = {
 
 
 def prepare(folder: Path) -> None:
-    """Make a store with a few jobs, the first of them claimed."""
+    """Create a store with a few jobs, the first of them claimed."""
     folder.mkdir()
     queue = holdfast.connect(str(folder / "jobs.db"))
     for place in range(5):
@@ -84,7 +84,7 @@ class References(NamedTuple):
 
 
 def references(prepared: Path, name: str) -> References:
-    """Return what a store looks like before and after an operation that nothing disturbs."""
+    """Return the store before and after an operation without faults."""
     folder = prepared.with_name(f"undisturbed-{name}")
     shutil.copytree(prepared, folder)
     queue = holdfast.connect(str(folder / "jobs.db"))
@@ -97,7 +97,7 @@ def references(prepared: Path, name: str) -> References:
 
 
 def without_bulk(seen: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the jobs that only lengthened the log: their ids are drawn."""
+    """Leave out the jobs that only lengthened the log: their ids are random."""
     known = ("old-", "new-", "then-")
     return {
         "jobs": [row for row in seen["jobs"] if row[0].startswith(known)],
@@ -107,7 +107,7 @@ def without_bulk(seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def copy_of(prepared: str, number: int) -> str:
-    """Return a fresh copy of the prepared folder, which may be an empty one."""
+    """Return a new copy of the prepared folder, which may be empty."""
     folder = f"{prepared}-{os.getpid()}-{number}"
     shutil.copytree(prepared, folder)
     return folder

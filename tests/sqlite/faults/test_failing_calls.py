@@ -1,6 +1,6 @@
-"""A disk that fails or is full: a typed error, nothing half done, nothing acknowledged lost, and on it goes.
+"""A failing or full disk: a typed error, no partial writes, nothing acknowledged lost, and work continues.
 
-Each call that changes a file fails in turn, in a process of its own, which then sends the same again.
+Each call that changes a file fails in turn, in a separate process, which then repeats its operation.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def prepared(tmp_path: Path) -> Path:
 def _sweep(
     form: Form, built: Path, prepared: Path, operation: str, *, calls: Call, error: int, **words: Any
 ) -> list[dict[str, Any]]:
-    """Let call after call fail and check what every process has seen; return the cases."""
-    # Only a list in the form in which the processes answer can be compared with theirs.
+    """Let call after call fail and check the report of every process; return the cases."""
+    # JSON has only lists, so the expected values are converted to them for the comparison.
     known = json.loads(json.dumps(references(prepared, operation)))
     cases: list[dict[str, Any]] = run_child(
         form,
@@ -68,8 +68,8 @@ class TestInputOutputErrors:
         cases = _sweep(form, built, prepared, operation, calls=calls, error=errno.EIO, suffix="-wal")
         assert {case["error"] for case in cases} == {"OutcomeUnknown"}
         if operation != "settle":
-            # What a connection believes after that is not to be trusted, so that it is not used any more. (A settle
-            # reads as well here, and SQLite passes descriptors on among connections without opening a file.)
+            # The state of the connection cannot be trusted after that, so it is not used any more. (A settle also
+            # reads here, and SQLite reuses descriptors among connections without opening a file.)
             assert [case["at"] for case in cases if not case["reopened"]] == []
 
     @pytest.mark.slow("each call of a process fails or kills it in turn")
@@ -113,7 +113,7 @@ class TestInputOutputErrors:
         self, form: Form, built: Path, prepared: Path, operation: str, cold: bool
     ) -> None:
         cases = _sweep(form, built, prepared, operation, calls=Call.READ, error=errno.EIO, cold=cold)
-        # SQLite takes a disk that does not give back what it holds for a damaged one.
+        # SQLite reports a disk that does not return its data as a damaged database.
         assert _errors(cases) <= BROKEN | {"StoreDamaged"}
         assert _errors(cases)
 

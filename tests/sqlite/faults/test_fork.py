@@ -1,4 +1,4 @@
-"""A queue that came over a fork is used by parent and child: no job lost or doubled, nobody waits for ever."""
+"""A queue inherited across a fork is used by parent and child: no job is lost or duplicated, no call hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small disk that really runs full. Without the right to mount one, `test_failing_calls` has the same made up."""
+"""A small disk that really becomes full. Without the right to mount one, `test_failing_calls` simulates the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REASON = "no disk ran really full; system calls and the file layer said so inst
 def test_a_full_disk_refuses_by_name_loses_nothing_and_is_used_again(
     tmp_path: Path, built: Path, mebibytes: int, payload_bytes: int
 ) -> None:
-    # Half of the disk is taken by something else at first, and given back in the end.
+    # Another file takes half of the disk at first, and is deleted in the end.
     reserve_bytes = mebibytes << 19
     with small_disk(tmp_path / "disk", f"{mebibytes}m", _REASON) as disk:
         words = {"folder": str(disk), "payload_bytes": payload_bytes, "reserve_bytes": reserve_bytes}

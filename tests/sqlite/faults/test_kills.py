@@ -1,7 +1,7 @@
-"""A process killed at any call that changes a file leaves the store as before its call or as after it.
+"""A process killed at any call that changes a file leaves the store as before its operation or as after it.
 
-The kill comes right before each such call in turn, and right after the last. The long tests kill right after each
-call as well, which leaves the same files as a kill before the next one.
+The kill occurs right before each such call in turn, and right after the last. The long tests also kill right after
+each call, which leaves the same files as a kill before the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BEFORE_AND_AFTER = [False, pytest.param(True, marks=pytest.mark.long)]
 
 
 def _check(case: dict[str, object], known: References, operation: str) -> bool:
-    """Check one store that a killed process left behind; tell whether the call had taken effect."""
+    """Check one store that a killed process left; return whether the operation had taken effect."""
     path = f"{case['folder']}/jobs.db"
     with holdfast.connect(path) as queue:
         found = without_bulk(numbers(queue))
@@ -42,7 +42,7 @@ def _sweep(form: Form, built: Path, prepared: Path, operation: str, **words: obj
     assert [case for case in killed if case["status"] != -signal.SIGKILL or case["said"]] == []
     assert last["said"] == ["acknowledged"]
     effects = [_check(case, known, operation) for case in cases]
-    # It was killed early enough to see nothing of the call, and late enough to see all of it.
+    # Some kills were early enough to leave no trace of the operation, and some late enough to leave all of it.
     assert not effects[0]
     assert effects[-1]
 

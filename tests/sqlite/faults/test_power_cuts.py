@@ -1,7 +1,7 @@
-"""After a power cut the file is sound and whatever was acknowledged is there, whatever the disk had not yet written.
+"""After a power cut the file is valid and everything acknowledged is in it, whatever writes the disk has lost.
 
-A real queue is used in a process of its own while every write and sync is recorded. The record is then replayed up to
-each sync and to points between, and for each the files are made that a disk may hold.
+A real queue is used in a separate process while every write and sync is recorded. The record is then replayed up to
+each sync and to points in between, and for each point the possible files of a disk are made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Recording(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A moment at which the power went, and what the disk lost."""
+    """The point at which the power was cut, and the writes that the disk lost."""
 
     position: int
     moment: str
@@ -55,9 +55,9 @@ def _record(
 def _images(
     recording: Recording, dice: random.Random, *, at_syncs: float = 0.0, between: float = 0.0, honest: bool = True
 ) -> Iterator[tuple[Cut, Path, History]]:
-    """Yield images of cuts right before and after syncs and other writes, with what was told by then.
+    """Yield images of power cuts around syncs and other writes, with the results acknowledged by then.
 
-    *at_syncs* and *between* are the chances of each kind of loss. Use an image before asking for the next.
+    *at_syncs* and *between* are the probabilities of each kind of loss. Use an image before taking the next.
     """
     disk, history = Disk(recording.folder, dice, honest=honest), History()
     image = recording.log.parent / "image"
@@ -79,7 +79,7 @@ def _losses(dice: random.Random, chance: float) -> list[Loss]:
 
 
 def _spoil_side_file(image: Path, dice: random.Random) -> None:
-    """Leave the file of counters as a disk may: gone, empty, or with anything in it. Nothing in it matters."""
+    """Leave the lock file as a disk may: missing, empty, or with any content. Its content does not matter."""
     side_file = image / "jobs.db-holdfast"
     match dice.randrange(3):
         case 0:
@@ -91,7 +91,7 @@ def _spoil_side_file(image: Path, dice: random.Random) -> None:
 
 
 def _findings(images: Iterator[tuple[Cut, Path, History]]) -> tuple[int, dict[Cut, list[str]]]:
-    """Return how many images there were and what was wrong with which."""
+    """Return the number of images, and the problems by image."""
     count, wrong = 0, {}
     for cut, path, history in images:
         count += 1
@@ -164,7 +164,7 @@ class TestTheMethodFindsLosses:
         _, wrong = _findings(_images(recording, random.Random(3), between=0.001))
         found = [complaint for complaints_of_cut in wrong.values() for complaint in complaints_of_cut]
         assert [complaint for complaint in found if complaint.startswith("lost")]
-        # Nothing worse than that: relaxed means that the last moments may be gone, not that the file is broken.
+        # Nothing worse: relaxed durability may lose the latest commits, but not corrupt the file.
         assert [complaint for complaint in found if not complaint.startswith("lost")] == []
 
     @pytest.mark.slow("dozens of disks after a power cut are opened and checked")

@@ -1,4 +1,4 @@
-"""A store that cannot be written is read, and each write says so; one on a network is refused."""
+"""A store without write permission can be read, and each write raises; a network file system is refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestAStoreThatCannotBeWritten:
 
 
 def _mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str) -> None:
-    """Let the system say that *place* is mounted from a file system of *kind*."""
+    """Make the system report that *place* is mounted from a file system of type *kind*."""
     table = tmp_path / "mounts"
     escaped = place.replace(" ", "\\040")
     table.write_text(

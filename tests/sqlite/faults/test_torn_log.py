@@ -1,4 +1,4 @@
-"""A log whose tail is cut off or damaged opens at the last good commit before the damage, and at no other."""
+"""A log whose tail is truncated or damaged opens at the last valid commit before the damage, and at no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOBS = 12
 
 
 def enqueue_and_stop(_interception: Interception, path: str) -> None:
-    """Make a store, close it, and enqueue, one commit for each job; then stop without closing."""
+    """Create a store, close it, and enqueue, one commit per job; then stop without closing."""
     with holdfast.connect(path) as queue:
         queue.enqueue("mail", job_id="first")
     queue = holdfast.connect(path)
@@ -32,14 +32,14 @@ def enqueue_and_stop(_interception: Interception, path: str) -> None:
 
 
 class Log(NamedTuple):
-    """A database, its log, and where in the log each commit ends."""
+    """A database, its log, and the offset at which each commit ends."""
 
     database: bytes
     log: bytes
     commits: list[int]
 
     def jobs_before(self, offset: int) -> set[str]:
-        """Return the jobs whose commit lies wholly before *offset*."""
+        """Return the jobs whose commit ends before *offset*."""
         survived = sum(end <= offset for end in self.commits)
         return {"first", *(f"job-{number}" for number in range(survived))}
 
@@ -57,14 +57,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
 
 def _commits(log: bytes) -> Iterator[int]:
     for start in range(_HEADER_BYTES, len(log), _FRAME_BYTES):
-        # The second number of a frame is the database's length in pages if the frame ends a commit.
+        # The second number of a frame is the length of the database in pages if the frame ends a commit.
         _page, length = struct.unpack_from(">II", log, start)
         if length:
             yield start + _FRAME_BYTES
 
 
 def _frame_start(offset: int) -> int:
-    """Return where the frame begins that *offset* lies in; damage to the log's header is damage from its start."""
+    """Return the start of the frame that contains *offset*; damage to the log's header counts from its start."""
     if offset < _HEADER_BYTES:
         return 0
     return _HEADER_BYTES + (offset - _HEADER_BYTES) // _FRAME_BYTES * _FRAME_BYTES
@@ -82,7 +82,7 @@ def _check(log: Log, folder: Path, damaged: bytes, expected: set[str]) -> None:
 
 
 def _offsets(log: Log, count: int) -> list[int]:
-    """Return the borders of commits and frames, and some places within frames."""
+    """Return the boundaries of commits and frames, and some offsets within frames."""
     dice = random.Random(count)
     borders = [end + step for end in log.commits[::4] for step in (-1, 0, 1)]
     inside = [0, 1, 31, 32, *(dice.randrange(len(log.log)) for _ in range(count))]

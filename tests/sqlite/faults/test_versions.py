@@ -1,4 +1,4 @@
-"""Two versions of the code on one file: side by side while the schema lets them, refused when it does not."""
+"""Two versions of the code on one file: side by side if the schema permits it, refused if it does not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.sqlite.faults.history import History, complaints
 
 _PACKAGE = Path(holdfast.__file__).resolve().parent
 
-# Enqueues, claims and settles in turn, and says what it has done and how it ended.
+# Enqueues, claims and settles in turn, and prints its operations and how it ended.
 _WORK = """
 import json, sys
 import holdfast
@@ -49,7 +49,7 @@ update holdfast_meta set value = '9.1.0' where name = 'code_version_min';
 
 
 def _version(folder: Path, number: str, *migrations: str) -> Path:
-    """Make another version of the package: the same code with another number and further migrations."""
+    """Make another version of the package: the same code with another number and additional migrations."""
     package = folder / "holdfast"
     shutil.copytree(_PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "version.py").write_text(f'"""Another version."""\n\n__version__ = "{number}"\n')

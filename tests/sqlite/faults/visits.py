@@ -1,4 +1,4 @@
-"""The process that meets a store it may not write to, or for which there is no space."""
+"""The process that uses a store without write permission, or on a disk without space."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NOBODY = 65_534
 
 
 def visit(_interception: Interception, path: str, humble: bool) -> dict[str, Any]:
-    """Read and try to write; *humble* means without the rights of root."""
+    """Read and try to write; with *humble*, without the privileges of root."""
     with tempfile.TemporaryDirectory() as folder, holdfast.connect(f"{folder}/jobs.db") as queue:
-        # What is loaded at first use is loaded before the files of Python may be out of reach.
+        # Load lazily imported modules before Python's files may become inaccessible.
         _writes(queue)
         numbers(queue)
     if humble and os.geteuid() == 0:
@@ -41,7 +41,7 @@ def _writes(queue: holdfast.Queue) -> list[Any]:
 
 
 def _told(call: Callable[[], Any]) -> Any:
-    """Return what a call says, or the name of what it raises."""
+    """Return the result of a call, or the name of the error it raises."""
     try:
         return call()
     except Exception as error:
@@ -52,7 +52,7 @@ def _told(call: Callable[[], Any]) -> Any:
 
 
 def fill_up(_interception: Interception, folder: str, payload_bytes: int, reserve_bytes: int) -> dict[str, Any]:
-    """Use a queue until its disk is full, then make space and go on; tell what was seen."""
+    """Use a queue until its disk is full, then free space and continue; return the observations."""
     path, ballast, reserve = f"{folder}/jobs.db", Path(folder) / "ballast", Path(folder) / "reserve"
     reserve.write_bytes(b"r" * reserve_bytes)
     queue = holdfast.connect(path)

@@ -1,4 +1,4 @@
-"""A queue in ordinary use, every call of which is noted: what is asked for before, what was told after."""
+"""A queue in ordinary use, with a note before each call of the request, and after it of the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ordinary_use(
     durability: Literal["full", "relaxed"],
     huge: bool,
 ) -> None:
-    """Use a queue for so many rounds, closing and opening it in between; *huge* makes the log long once."""
+    """Use a queue for *rounds* rounds, closing and opening it in between; *huge* makes the log long once."""
     interception.watch(folder)
     interception.record(log)
     path = f"{folder}/jobs.db"
@@ -42,7 +42,7 @@ def ordinary_use(
 
 
 def use_with_failing_syncs(interception: Interception, folder: str, log: str, suffix: str, payload_bytes: int) -> int:
-    """Enqueue while now and then a sync fails, sending again what was not confirmed; return how many failed."""
+    """Enqueue while some syncs fail, repeating unconfirmed calls; return how many failed."""
     interception.watch(folder)
     interception.record(log)
     queue = holdfast.connect(f"{folder}/jobs.db")
@@ -115,7 +115,7 @@ class _Round:
         self.note(told([self.queue.settle(claim, done)]))
 
     def threads(self) -> None:
-        """Let several threads enqueue at once, so that they commit together."""
+        """Let several threads enqueue at the same time, so that they share a commit."""
         threads = [threading.Thread(target=self._enqueue, args=(f"thread-{place}",)) for place in range(4)]
         for thread in threads:
             thread.start()
