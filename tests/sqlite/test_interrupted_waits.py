@@ -88,3 +88,27 @@ def test_tasks_of_one_event_loop_are_interrupted_and_threads_are_not(
     ] * 3
     assert thread.result(60).created
     assert queue.counts() == {"ready": 1}
+
+
+@pytest.mark.parametrize("lock_file", ["has a lock file", "has no lock file"])
+def test_a_call_that_waits_to_open_a_locked_file_is_interrupted(path: Path, lock_file: str) -> None:
+    with holdfast.connect(str(path)) as queue:
+        queue.migrate()
+    if lock_file == "has no lock file":
+        Path(f"{path}-holdfast").unlink()
+    owner = sqlite3.connect(path, isolation_level=None)
+    owner.execute("pragma locking_mode = exclusive")
+    owner.execute("begin exclusive")
+    with holdfast.connect(str(path)) as queue:
+        answer = in_background(queue.enqueue, "mail.send")
+
+        def interrupted() -> bool:
+            queue.store.interrupt()
+            return answer.done()
+
+        wait_until(interrupted)
+        with pytest.raises(StoreBusy, match="interrupted"):
+            answer.result(0)
+        owner.close()
+        assert queue.counts() == {}
+        assert queue.enqueue("mail.send").created

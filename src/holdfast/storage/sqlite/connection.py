@@ -22,7 +22,7 @@ from holdfast.storage.sqlite import migrate as migrations
 from holdfast.storage.sqlite.clock import set_clock, stored_clock
 from holdfast.storage.sqlite.file_systems import network_file_system
 from holdfast.storage.sqlite.fork_safety import refuse_unusable
-from holdfast.storage.sqlite.lock_file import LockFile
+from holdfast.storage.sqlite.lock_file import CHECK_SECONDS, LockFile
 from holdfast.storage.sqlite.paths import MEMORY, Identity, check_path, identity_of
 
 BUSY_SECONDS = 10.0
@@ -55,11 +55,14 @@ class SqliteConnector:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def writing_connection(self) -> sqlite3.Connection:
-        """Return a read-write connection to a database whose schema is current."""
+        """Return a read-write connection to a database whose schema is current.
+
+        It waits only `CHECK_SECONDS` for a lock of another program; the caller repeats the call.
+        """
         self._check_location()
         if not self._writable():
             raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
-        connection = self._connect(self.path)
+        connection = self._connect(self.path, busy_seconds=CHECK_SECONDS)
         try:
             self._refuse_foreign(connection)
             _use_wal(connection)
@@ -108,7 +111,10 @@ class SqliteConnector:
         return self.clock
 
     def open_lock_file(self) -> LockFile:
-        """Open the lock file; it is created only if this store can use the database."""
+        """Open the lock file; it is created only if this store can use the database.
+
+        It waits only `CHECK_SECONDS` for a lock of another program; the caller repeats the call.
+        """
         self._check_location()
         if not self._writable():
             raise ReadOnlyStore("the file can be read but not written; check its permissions and those of its folder")
@@ -128,7 +134,7 @@ class SqliteConnector:
 
     def _make_database(self) -> None:
         """Create an empty database if there is no file; raise if there is one that cannot be used."""
-        connection = self._connect(self.path)
+        connection = self._connect(self.path, busy_seconds=CHECK_SECONDS)
         try:
             self._refuse_foreign(connection)
         finally:
@@ -149,10 +155,10 @@ class SqliteConnector:
         """Let the next connection open any file at the path."""
         self._identity = None
 
-    def _connect(self, path: str, *, uri: bool = False) -> sqlite3.Connection:
+    def _connect(self, path: str, *, uri: bool = False, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path,
-            timeout=BUSY_SECONDS,
+            timeout=busy_seconds,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_STATEMENTS_KEPT,
@@ -227,7 +233,7 @@ def _read_only(path: str) -> str:
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Switch to the write-ahead log. SQLite does not wait for a lock here by itself, so this function does."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + CHECK_SECONDS
     while True:
         try:
             connection.execute("pragma journal_mode = wal")

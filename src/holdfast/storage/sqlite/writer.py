@@ -29,7 +29,7 @@ from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector, tr
 from holdfast.storage.sqlite.errors import translate, translated
 from holdfast.storage.sqlite.event_loops import abandon_when_closed
 from holdfast.storage.sqlite.external_transaction import SqliteSyncExternalTransaction
-from holdfast.storage.sqlite.lock_file import CHECK_SECONDS, INTERRUPTED, LockFile
+from holdfast.storage.sqlite.lock_file import INTERRUPTED, LockFile
 from holdfast.storage.sqlite.transaction import (
     Observer,
     SqliteState,
@@ -354,7 +354,7 @@ class Writer:
     def _lock_and_open(self) -> sqlite3.Cursor:
         """Take the write lock shared by all processes, and return the cursor of the open connection."""
         if self._lock_file is None and not self._connector.in_memory:
-            self._lock_file = self._connector.open_lock_file()
+            self._lock_file = self._wait_while_busy(self._connector.open_lock_file)
             self._notifier.refresh()
         if self._lock_file is not None:
             self._lock_file.lock(BUSY_SECONDS, self._interrupted)
@@ -362,23 +362,27 @@ class Writer:
         # Only needed if the last leader was interrupted too often to clean up.
         self._roll_back()
         if self._cursor is None:
-            self._cursor = plain_cursor(self._connector.writing_connection())
-            self._cursor.execute(f"pragma busy_timeout = {int(CHECK_SECONDS * 1000)}")
+            self._cursor = plain_cursor(self._wait_while_busy(self._connector.writing_connection))
         return self._cursor
 
     def _begin(self, cursor: sqlite3.Cursor) -> None:
         self._observe("begin")
+        self._wait_while_busy(partial(cursor.execute, "begin immediate"))
+
+    def _wait_while_busy(self, call: Callable[[], T]) -> T:
+        """Return the result of *call*, which raises soon if another program has locked the file, and is repeated.
+
+        SQLite's own wait for a lock cannot be interrupted, so it is short, and this method checks in between.
+        """
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
-                cursor.execute("begin immediate")
+                return call()
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                     raise
                 if self._interrupted():
                     raise StoreBusy(INTERRUPTED) from error
-            else:
-                return
 
     def _interrupted(self) -> bool:
         """Return whether the leader no longer waits for other writers."""
