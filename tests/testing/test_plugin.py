@@ -168,5 +168,5 @@ def test_a_programs_own_queue_is_redirected_and_the_awaited_one_is_the_same(pyte
 
 
 def test_only_schemas_of_tests_are_dropped() -> None:
-    with pytest.raises(holdfast.InvalidInput, match="not the schema of a test"):
+    with pytest.raises(holdfast.InvalidInput, match="not a test schema"):
         discard_schema(database_url(), "holdfast")
