@@ -142,7 +142,7 @@ async def _take(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -
 async def _lease(
     tx: Transaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs, offset: int
 ) -> list[Job]:
-    """Lease the selected jobs, the first as number *offset* of the claim; fail those whose deadline has passed."""
+    """Lease the selected jobs and fail those whose deadline has passed; *offset* is the claim index of the first."""
     chosen = selection.jobs
     if selection.leased_at is not None:
         recorded = {job.seq: _CLAIMED for job in chosen if records(routing, job, _CLAIMED)}

@@ -72,16 +72,20 @@ def candidate_of(routing: RoutingTable, row: LineRow, accepted: Collection[int] 
 
 
 async def choose_from_line(
-    tx: Transaction, routing: RoutingTable, session: int, wanted: SelectionCriteria, accepted: Collection[int] | None
+    tx: Transaction,
+    routing: RoutingTable,
+    session: int,
+    criteria: SelectionCriteria,
+    accepted: Collection[int] | None,
 ) -> Choice:
     """Return the entries that a claim takes; read the session's line until the choice is complete."""
-    page = wanted.limit + limits.SESSION_SCAN_SURPLUS
+    page = criteria.limit + limits.SESSION_SCAN_SURPLUS
     candidates: list[SessionCandidate] = []
     after = 0
     while True:
         rows = await tx.session_line(session, after, page)
         candidates += [candidate_of(routing, row, accepted) for row in rows]
-        choice = choose_run(candidates, wanted)
+        choice = choose_run(candidates, criteria)
         if choice.complete or len(rows) < page:
             return choice
         # Skipped entries are not read again.
