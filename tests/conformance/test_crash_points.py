@@ -252,7 +252,7 @@ def test_a_call_whose_answer_was_lost_is_sent_again_without_harm(durable_harness
     queue = harness.open()
     needed = case.arrange(harness, queue)
     before = snapshot(queue)
-    harness.faults.lose_answer()
+    harness.faults.lose_reply()
     with pytest.raises(AnswerLost):
         case.call(queue, needed)
     queue = harness.reopen()

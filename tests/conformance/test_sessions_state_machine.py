@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast import Deferred, Done, Failed, LeaseLost, Outcome, Queue, Released, SessionClaim
 from tests.support.faults import AnswerLost, Crashed
-from tests.support.filesystems import QUICK_PLACE
+from tests.support.filesystems import MEMORY_FOLDER
 from tests.support.session_model import LEASE_MS, MAX_ATTEMPTS, ModelBatch, SessionModel
 from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
 
@@ -52,7 +52,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory(dir=QUICK_PLACE)
+        self._folder = tempfile.TemporaryDirectory(dir=MEMORY_FOLDER)
         self.harness = Harness(self.engine, Path(self._folder.name))
         self.queue = self.harness.open()
         self.model = SessionModel(self.harness.clock.now().wall_ms)
@@ -68,7 +68,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         if crash:
             self.harness.faults.crash_before(crash)
         elif lose:
-            self.harness.faults.lose_answer()
+            self.harness.faults.lose_reply()
         try:
             return call(self.queue)
         except (Crashed, AnswerLost):

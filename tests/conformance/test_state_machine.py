@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from holdfast import Claim, Queue
 from tests.support.faults import AnswerLost, Crashed
-from tests.support.filesystems import QUICK_PLACE
+from tests.support.filesystems import MEMORY_FOLDER
 from tests.support.model import Model, RefusalError, Request
 from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
 from tests.support.strategies import (
@@ -35,22 +35,22 @@ from tests.support.strategies import (
     LANES,
     LEASE_MS,
     OUTCOMES,
-    Asked,
     Fault,
     Held,
-    answer_in,
-    answer_of,
+    RepeatableClaim,
     asks,
+    event_name_of,
     expected,
     faults,
+    options_of,
     places,
     policies,
     requests,
+    result_in,
+    result_of,
     same,
     shown,
     tenants,
-    told_as,
-    words_of,
 )
 
 
@@ -61,12 +61,12 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory(dir=QUICK_PLACE)
+        self._folder = tempfile.TemporaryDirectory(dir=MEMORY_FOLDER)
         self.harness = Harness(self.engine, Path(self._folder.name))
         self.queue = self.harness.open()
         self.model = Model()
         self.requests: list[Request] = []
-        self.asked: list[Asked] = []
+        self.asked: list[RepeatableClaim] = []
         self.held: list[Held] = []
         self.settled: list[tuple[Held, tuple[Any, ...]]] = []
         self.seen: dict[str, list[tuple[int, str]]] = {}
@@ -77,7 +77,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def start_with_some_jobs(self, made: list[Request]) -> None:
         self.cursor = self.queue.events().cursor
         self.enqueue(made, Fault())
-        self.claim(Asked(LANES, None, limit=2, token="first"), Fault())
+        self.claim(RepeatableClaim(LANES, None, limit=2, token="first"), Fault())
 
     def teardown(self) -> None:
         self.harness.close()
@@ -90,17 +90,17 @@ class StoreAgainstModel(RuleBasedStateMachine):
         answer, was_lost = self._send(call, fault)
         if was_lost:
             # The lost call took place, so the model makes it too; what comes back now is the second call's answer.
-            answer_of(predict)
+            result_of(predict)
             self._check_agreement()
-            answer = answer_of(lambda: call(self.queue))
-        assert same(answer, answer_of(predict)), f"store: {answer!r}"
+            answer = result_of(lambda: call(self.queue))
+        assert same(answer, result_of(predict)), f"store: {answer!r}"
 
     def _act_and_adopt(self, call: Callable[[Queue], Any], adopt: Callable[[Any], None], fault: Fault) -> None:
         """Make one call in whose answer the store has a choice; sending it again must not make another."""
         answer, was_lost = self._send(call, fault)
         if was_lost:
             before = self._everything()
-            answer = answer_of(lambda: call(self.queue))
+            answer = result_of(lambda: call(self.queue))
             assert self._everything() == before, "sending the call again changed something"
         adopt(answer)
 
@@ -109,13 +109,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if fault.crash_before:
             self.harness.faults.crash_before(fault.crash_before)
         if fault.lost:
-            self.harness.faults.lose_answer()
+            self.harness.faults.lose_reply()
         try:
-            return answer_of(lambda: call(self.queue)), False
+            return result_of(lambda: call(self.queue)), False
         except Crashed:
             self.queue = self.harness.reopen()
             self._check_agreement()
-            return answer_of(lambda: call(self.queue)), False
+            return result_of(lambda: call(self.queue)), False
         except AnswerLost:
             self.queue = self.harness.reopen()
             return None, True
@@ -143,7 +143,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.enqueue([{**request, "id": f"again-{len(self.requests)}"}], fault)
 
     def _enqueue(self, request: Request, fault: Fault) -> None:
-        words = words_of(request)
+        words = options_of(request)
 
         def call(queue: Queue) -> tuple[str, bool]:
             made = queue.enqueue(request["kind"], request["payload"], **words)
@@ -152,7 +152,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self._act(call, lambda: self.model.enqueue(request), fault)
 
     @rule(ask=asks, fault=faults)
-    def claim(self, ask: Asked, fault: Fault) -> None:
+    def claim(self, ask: RepeatableClaim, fault: Fault) -> None:
         self.asked.append(ask)
         self._claim(ask, fault)
 
@@ -161,10 +161,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def claim_again(self, place: int, fault: Fault) -> None:
         self._claim(self.asked[-1 - place % len(self.asked)], fault)
 
-    def _claim(self, ask: Asked, fault: Fault) -> None:
+    def _claim(self, ask: RepeatableClaim, fault: Fault) -> None:
         self._act_and_adopt(ask.send, lambda claims: self._adopt(ask, claims), fault)
 
-    def _adopt(self, ask: Asked, claims: list[Claim]) -> None:
+    def _adopt(self, ask: RepeatableClaim, claims: list[Claim]) -> None:
         """Check that each claim was a right choice at its turn, and let the model make it too."""
         if held := self.model.held_under(ask.token):
             assert [claim.job.id for claim in claims] == held
@@ -228,26 +228,26 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.settled += [(held, outcome) for held in both]
 
         def call(queue: Queue) -> list[object]:
-            return list(map(answer_in, queue.settle_many([(held.claim, OUTCOMES[outcome]) for held in both])))
+            return list(map(result_in, queue.settle_many([(held.claim, OUTCOMES[outcome]) for held in both])))
 
         def predict() -> list[object]:
-            return [answer_of(partial(self.model.settle, *held.proof, outcome)) for held in both]
+            return [result_of(partial(self.model.settle, *held.proof, outcome)) for held in both]
 
         self._act(call, predict, fault)
 
     @precondition(lambda self: self.held)
     @rule(place=places, outcome=st.sampled_from(list(OUTCOMES)), ask=asks, fault=faults)
-    def settle_and_claim(self, place: int, outcome: tuple[Any, ...], ask: Asked, fault: Fault) -> None:
+    def settle_and_claim(self, place: int, outcome: tuple[Any, ...], ask: RepeatableClaim, fault: Fault) -> None:
         held = self._pick(place)
         self.settled.append((held, outcome))
         self.asked.append(ask)
 
         def call(queue: Queue) -> tuple[object, list[Claim]]:
-            both = queue.settle_and_claim([(held.claim, OUTCOMES[outcome])], **ask.words)
-            return answer_in(both.settlements[0]), both.claims
+            both = queue.settle_and_claim([(held.claim, OUTCOMES[outcome])], **ask.options)
+            return result_in(both.settlements[0]), both.claims
 
         def adopt(answer: tuple[object, list[Claim]]) -> None:
-            predicted = answer_of(lambda: self.model.settle(*held.proof, outcome))
+            predicted = result_of(lambda: self.model.settle(*held.proof, outcome))
             if isinstance(predicted, RefusalError) or not fault.lost:
                 assert same(answer[0], predicted)
             self._adopt(ask, answer[1])
@@ -313,7 +313,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def _set_events(self, lane: str, scope: Any) -> None:
         self.queue.set_lane(lane, events=scope)
-        (self.model.loud_lanes.add if scope == "all" else self.model.loud_lanes.discard)(lane)
+        (self.model.recorded_lanes.add if scope == "all" else self.model.recorded_lanes.discard)(lane)
 
     def _prune(self) -> None:
         # The half seconds keep the ages away from moments, which are whole ones.
@@ -346,7 +346,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             history = self.queue.attempts(job_id) if job["epoch"] else []
             assert [attempt.epoch for attempt in history] == list(range(1, job["epoch"] + 1))
             settled = {attempt.epoch: attempt.outcome for attempt in history if attempt.epoch in job["settled"]}
-            assert settled == {epoch: told_as(outcome) for epoch, (_, outcome) in job["settled"].items()}
+            assert settled == {epoch: event_name_of(outcome) for epoch, (_, outcome) in job["settled"].items()}
 
     def _check_agreement(self) -> None:
         jobs = list(self.queue.jobs(limit=1_000))

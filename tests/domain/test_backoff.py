@@ -89,7 +89,7 @@ class TestStorage:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("words", "field"),
+        ("options", "field"),
         [
             ({"base": -1}, "backoff.base"),
             ({"base": float("nan")}, "backoff.base"),
@@ -107,7 +107,7 @@ class TestRefusals:
             ({"jitter": True}, "backoff.jitter"),
         ],
     )
-    def test_a_word_out_of_range_is_refused_by_name(self, words: dict[str, Any], field: str) -> None:
+    def test_an_option_out_of_range_is_refused_by_name(self, options: dict[str, Any], field: str) -> None:
         with pytest.raises(InvalidInput) as caught:
-            Backoff(**words)
+            Backoff(**options)
         assert caught.value.field == field

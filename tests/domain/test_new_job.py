@@ -15,18 +15,18 @@ from holdfast.domain.job import STATES, State
 from holdfast.domain.new_job import CheckedJob, OnDuplicate
 
 NOW = Now(1_700_000_000_000, 5_000)
-MOMENT = datetime(2024, 2, 3, 4, 5, 6, tzinfo=UTC)
+TIME = datetime(2024, 2, 3, 4, 5, 6, tzinfo=UTC)
 
 
-def admit(payload: Any = None, **words: Any) -> CheckedJob:
-    return new_job.check_job(NewJob("work", payload, **words), fresh_id="fresh")
+def check(payload: Any = None, **options: Any) -> CheckedJob:
+    return new_job.check_job(NewJob("work", payload, **options), fresh_id="fresh")
 
 
-def stored(**words: Any) -> Job:
-    return new_job.new_job(admit(**words), 1, "default", NOW)
+def stored(**options: Any) -> Job:
+    return new_job.new_job(check(**options), 1, "default", NOW)
 
 
-class TestWords:
+class TestOptions:
     def test_a_bare_kind_gets_the_documented_defaults(self) -> None:
         job = stored()
         assert (job.id, job.kind, job.lane, job.tenant, job.priority) == ("fresh", "work", "default", "default", 0)
@@ -35,9 +35,9 @@ class TestWords:
         assert job.backoff == Backoff(60, 2, 3600, 0.2)
 
     def test_a_dict_and_a_new_job_mean_the_same(self) -> None:
-        words: dict[str, Any] = {"priority": 3, "tags": {"a": "b"}, "delay": 5}
-        written = new_job.check_job({"kind": "work", "payload": [1], **words}, fresh_id="fresh")
-        assert written == admit([1], **words)
+        options: dict[str, Any] = {"priority": 3, "tags": {"a": "b"}, "delay": 5}
+        written = new_job.check_job({"kind": "work", "payload": [1], **options}, fresh_id="fresh")
+        assert written == check([1], **options)
 
     def test_a_tenant_given_for_the_call_serves_where_none_is_named(self) -> None:
         inherited = new_job.check_job(NewJob("work"), fresh_id="fresh", tenant="acme")
@@ -45,9 +45,9 @@ class TestWords:
         assert (inherited.settings.tenant, named.settings.tenant) == ("acme", "own")
 
     def test_requirements_are_a_set(self) -> None:
-        assert admit(requires=["gpu", "avx", "gpu"]) == admit(requires=["avx", "gpu"])
+        assert check(requires=["gpu", "avx", "gpu"]) == check(requires=["avx", "gpu"])
 
-    def test_an_error_names_the_place_in_the_larger_call(self) -> None:
+    def test_an_error_names_the_path_in_the_larger_call(self) -> None:
         with pytest.raises(InvalidInput) as caught:
             new_job.check_job({"kind": "work", "payload": {"a": [b""]}}, fresh_id="x", field="follow_ups[2]")
         assert caught.value.field == "follow_ups[2].payload.a[0]"
@@ -58,7 +58,7 @@ class TestTimes:
         job = stored(delay=1.5)
         assert (job.state, job.due_at_ms) == ("scheduled", NOW.wall_ms + 1_500)
 
-    def test_a_moment_in_the_past_means_now(self) -> None:
+    def test_a_time_in_the_past_means_now(self) -> None:
         job = stored(run_at=validation.datetime_of(NOW.wall_ms - 10_000))
         assert (job.state, job.due_at_ms) == ("ready", NOW.wall_ms)
 
@@ -67,9 +67,9 @@ class TestTimes:
         job = stored(delay=timedelta(milliseconds=delay_ms))
         assert (job.state == "scheduled") is (job.due_at_ms > NOW.wall_ms)
 
-    def test_a_deadline_in_seconds_counts_from_the_stores_clock_and_a_moment_stands(self) -> None:
+    def test_a_deadline_in_seconds_counts_from_the_stores_clock_and_a_datetime_is_kept(self) -> None:
         assert stored(deadline=2).deadline_at_ms == NOW.wall_ms + 2_000
-        assert stored(deadline=MOMENT).deadline_at == MOMENT
+        assert stored(deadline=TIME).deadline_at == TIME
 
 
 BASE: dict[str, Any] = {"job_id": "a", "payload": {"x": 1, "y": [2, 3]}, "tags": {"t": "1", "u": "2"}}
@@ -85,9 +85,9 @@ OTHERS: list[dict[str, Any]] = [
     {"tenant": "other"},
     {"priority": 1},
     {"delay": 1},
-    {"run_at": MOMENT},
+    {"run_at": TIME},
     {"deadline": 5},
-    {"deadline": MOMENT},
+    {"deadline": TIME},
     {"requires": ["gpu"]},
     {"affinity": "gpu"},
     {"max_attempts": 4},
@@ -99,12 +99,12 @@ OTHERS: list[dict[str, Any]] = [
 
 class TestDigest:
     def test_only_a_chosen_id_has_one(self) -> None:
-        assert admit(BASE["payload"]).digest is None
-        assert admit(**BASE).digest is not None
+        assert check(BASE["payload"]).digest is None
+        assert check(**BASE).digest is not None
 
     def test_the_order_of_keys_does_not_matter(self) -> None:
         turned = {"job_id": "a", "payload": {"y": [2, 3], "x": 1}, "tags": {"u": "2", "t": "1"}}
-        assert admit(**turned).digest == admit(**BASE).digest
+        assert check(**turned).digest == check(**BASE).digest
 
     def test_saying_a_default_is_saying_nothing(self) -> None:
         spelled = {
@@ -115,17 +115,17 @@ class TestDigest:
             "headers": {},
             "max_attempts": 5,
         }
-        assert admit(**BASE, **spelled).digest == admit(**BASE).digest
+        assert check(**BASE, **spelled).digest == check(**BASE).digest
 
     @pytest.mark.parametrize("other", OTHERS, ids="-".join)
-    def test_any_other_word_makes_another_request(self, other: dict[str, Any]) -> None:
-        assert admit(**{**BASE, **other}).digest != admit(**BASE).digest
+    def test_any_other_option_makes_another_request(self, other: dict[str, Any]) -> None:
+        assert check(**{**BASE, **other}).digest != check(**BASE).digest
 
     def test_the_same_request_returns_the_original_and_another_is_a_conflict(self) -> None:
         original = stored(**BASE)
-        assert new_job.same_request(original, admit(**BASE)) is original
+        assert new_job.same_request(original, check(**BASE)) is original
         with pytest.raises(Conflict) as caught:
-            new_job.same_request(original, admit(**{**BASE, "priority": 1}))
+            new_job.same_request(original, check(**{**BASE, "priority": 1}))
         assert caught.value.job_id == "a"
 
 
@@ -135,7 +135,7 @@ UNFINISHED: list[State] = [state for state in STATES if not stored()._replace(st
 class TestDuplicates:
     @staticmethod
     def meet(on_duplicate: OnDuplicate, holder: Job, successor: Job | None = None) -> str:
-        again = admit(dedupe_key="k", on_duplicate=on_duplicate)
+        again = check(dedupe_key="k", on_duplicate=on_duplicate)
         return new_job.resolve_duplicate(again, holder, successor)
 
     @pytest.mark.parametrize("state", UNFINISHED)
@@ -164,8 +164,8 @@ class TestDuplicates:
 
     def test_replacing_changes_what_the_job_carries_and_nothing_else(self) -> None:
         before = stored(payload=1, tags={"a": "1"}, headers={"h": "1"}, dedupe_key="k")
-        given_anew = admit(2, tags={"b": "2"}, headers={"i": "2"}, dedupe_key="k", priority=9, delay=60)
-        after = new_job.replace_content(before, given_anew)
+        replacement = check(2, tags={"b": "2"}, headers={"i": "2"}, dedupe_key="k", priority=9, delay=60)
+        after = new_job.replace_content(before, replacement)
         assert (after.payload, after.tags, after.headers) == (2, {"b": "2"}, {"i": "2"})
         kept = before._asdict().keys() - {"payload_json", "tags_json", "headers_json"}
         assert {name: getattr(after, name) for name in kept} == {name: getattr(before, name) for name in kept}

@@ -14,7 +14,7 @@ from holdfast import Artifact, Backoff, Deferred, Done, Failed, InvalidInput, Ne
 from holdfast.domain import limits, strict_json
 from holdfast.domain.outcomes import CheckedOutcome, check_artifacts, check_outcome
 
-MOMENT = datetime(2024, 2, 3, tzinfo=UTC)
+TIME = datetime(2024, 2, 3, tzinfo=UTC)
 numbers = itertools.count()
 
 
@@ -49,7 +49,7 @@ DIFFERENT: list[Outcome] = [
     Failed("no", traceback="line 1"),
     Deferred(after=0),
     Deferred(after=30),
-    Deferred(until=MOMENT),
+    Deferred(until=TIME),
     Released(),
 ]
 
@@ -60,12 +60,12 @@ class TestDigest:
         assert check(outcome).digest == check(outcome).digest
 
     def test_no_two_different_outcomes_share_a_digest_and_a_result(self) -> None:
-        told = {(checked.digest, checked.result_json) for checked in map(check, DIFFERENT)}
-        assert len(told) == len(DIFFERENT)
+        stored = {(checked.digest, checked.result_json) for checked in map(check, DIFFERENT)}
+        assert len(stored) == len(DIFFERENT)
 
     def test_a_success_without_extras_needs_no_digest(self) -> None:
-        assert check(Done("told")).digest is None
-        assert check(Done("told", follow_ups=[])).digest is None
+        assert check(Done("stored")).digest is None
+        assert check(Done("stored", follow_ups=[])).digest is None
 
     def test_seconds_and_timedelta_say_the_same(self) -> None:
         assert check(Deferred(after=30)).digest == check(Deferred(after=timedelta(seconds=30))).digest
@@ -105,7 +105,7 @@ class TestDone:
         ],
         ids=range(11),
     )
-    def test_a_bad_part_is_refused_with_its_place(self, outcome: Done, field: str) -> None:
+    def test_an_invalid_part_is_refused_with_its_path(self, outcome: Done, field: str) -> None:
         with pytest.raises(InvalidInput) as caught:
             check(outcome)
         assert caught.value.field == field
@@ -188,7 +188,7 @@ class TestFailed:
             (Failed("no", traceback=5), "traceback"),  # type: ignore[arg-type]
         ],
     )
-    def test_a_bad_word_is_refused_by_name(self, outcome: Failed, field: str) -> None:
+    def test_an_invalid_option_is_refused_by_name(self, outcome: Failed, field: str) -> None:
         with pytest.raises(InvalidInput) as caught:
             check(outcome)
         assert caught.value.field == field
@@ -199,7 +199,7 @@ class TestDeferred:
         ("outcome", "field"),
         [
             (Deferred(), "after"),
-            (Deferred(after=1, until=MOMENT), "after"),
+            (Deferred(after=1, until=TIME), "after"),
             (Deferred(after=-1), "after"),
             (Deferred(after=True), "after"),
             (Deferred(after=367 * 86_400), "after"),

@@ -12,7 +12,7 @@ from holdfast.domain.serving import ReadyCount, unserved, unserved_findings, uns
 
 
 def worker(**changes: Any) -> WorkerInfo:
-    said: dict[str, Any] = {
+    report: dict[str, Any] = {
         "worker": "w1",
         "incarnation": "i1",
         "host": "h",
@@ -26,7 +26,7 @@ def worker(**changes: Any) -> WorkerInfo:
         "capabilities": ("gpu",),
         "loaded": (),
     }
-    return WorkerInfo(**{**said, **changes})
+    return WorkerInfo(**{**report, **changes})
 
 
 def ready(lane: str = "default", kind: str = "doc.chunk", requires: str = "", jobs: int = 3) -> ReadyCount:
@@ -88,7 +88,7 @@ def test_routes_of_the_same_lane_and_kind_are_one_finding() -> None:
         ),
     ],
 )
-def test_it_is_said_in_one_sentence(found: Unserved, text: str) -> None:
+def test_a_finding_is_one_sentence(found: Unserved, text: str) -> None:
     assert found.text() == text
 
 

@@ -111,9 +111,9 @@ def test_what_a_batch_is_to_a_claim(state: Any, epoch: int, claimable: bool, ski
     assert eligibility_of(state, epoch, claimable=claimable, skips=skips) == eligibility
 
 
-def entry(**words: Any) -> SessionEntry:
+def entry(**options: Any) -> SessionEntry:
     plain = SessionEntry("s", "turn", EARLY, "join", "default", None, None)
-    return plain._replace(**words)
+    return plain._replace(**options)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ SESSION = Session(1, "acme", "chat-42", 0, 4, *[None] * 13)  # type: ignore[arg-
 HOLDER = Holder("runtime-1", "start-1", "nonce-1")
 
 
-def checked(payload: Any = None, **words: Any) -> Any:
-    return check_job(NewJob("chat.message", payload, **words), fresh_id="fresh")
+def checked(payload: Any = None, **options: Any) -> Any:
+    return check_job(NewJob("chat.message", payload, **options), fresh_id="fresh")
 
 
-def test_without_a_word_of_sessions_a_job_is_no_batch() -> None:
+def test_without_an_option_of_sessions_a_job_is_no_entry() -> None:
     admission = checked()
 
     assert admission.entry is None
@@ -36,7 +36,7 @@ def test_the_defaults_are_an_exclusive_turn_at_the_earliest_boundary() -> None:
     assert admission.settings.route.session
 
 
-def test_words_that_are_none_say_nothing() -> None:
+def test_options_that_are_none_are_ignored() -> None:
     assert checked(session=None, source_key=None).entry is None
 
 
@@ -48,7 +48,7 @@ def test_items_are_the_payload_and_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "field"),
+    ("options", "field"),
     [
         ({"work_class": "turn"}, "work_class"),
         ({"source_key": "k"}, "source_key"),
@@ -72,9 +72,9 @@ def test_items_are_the_payload_and_are_counted() -> None:
         ({"session": "s", "items": [float("nan")]}, "payload"),
     ],
 )
-def test_a_wrong_word_is_refused_by_name(words: dict[str, Any], field: str) -> None:
+def test_an_invalid_option_is_refused_by_name(options: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        checked(**words)
+        checked(**options)
 
     assert refused.value.field.split("[")[0] == field
 
@@ -106,7 +106,7 @@ names = st.text(min_size=1, max_size=5)
 
 
 @given(st.tuples(names, names, names, st.integers(0)), st.tuples(names, names, names, st.integers(0)))
-def test_other_words_make_another_id(one: tuple[str, str, str, int], other: tuple[str, str, str, int]) -> None:
+def test_other_arguments_make_another_id(one: tuple[str, str, str, int], other: tuple[str, str, str, int]) -> None:
     assert (entry_id(*one, "n") == entry_id(*other, "n")) == (one == other)
 
 
@@ -137,7 +137,7 @@ def test_any_other_input_gives_another_lease_token(session: Session, head: str, 
     )
 
 
-def test_the_claim_id_is_that_of_head_and_token_whoever_claims() -> None:
+def test_the_claim_id_depends_on_head_and_token_for_any_worker() -> None:
     fence = derive_fence(SESSION, "head", HOLDER, 1_000)
 
     assert derive_fence(SESSION, "head", Holder("w2", "i2", "n2"), 2_000).claim_id == fence.claim_id

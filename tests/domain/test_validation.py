@@ -75,7 +75,7 @@ class TestNames:
         ("values", "field"),
         [("gpu", "requires"), (["a", ""], "requires[1]"), (["a", "b", "c"], "requires"), (b"gpu", "requires[0]")],
     )
-    def test_a_bad_list_of_names_is_refused_with_the_place(self, values: Any, field: str) -> None:
+    def test_an_invalid_list_of_names_is_refused_with_the_path(self, values: Any, field: str) -> None:
         with pytest.raises(InvalidInput) as caught:
             validation.names(values, "requires", 2)
         assert caught.value.field == field
@@ -120,7 +120,7 @@ class TestMaps:
             ({"a\0": "x"}, "tags (a key)"),
         ],
     )
-    def test_any_other_map_is_refused_with_the_place(self, value: Any, field: str) -> None:
+    def test_any_other_map_is_refused_with_the_path(self, value: Any, field: str) -> None:
         with pytest.raises(InvalidInput) as caught:
             validation.string_map(value, "tags", 2, 9)
         assert caught.value.field == field
@@ -156,7 +156,7 @@ class TestNumbers:
             validation.flag(value, "force")
 
     @pytest.mark.parametrize("value", ["Keep", None, [], {}])
-    def test_a_choice_outside_the_list_is_refused_and_told_the_list(self, value: Any) -> None:
+    def test_a_choice_outside_the_list_is_refused_with_the_list(self, value: Any) -> None:
         with pytest.raises(InvalidInput, match="'keep', 'replace'"):
             validation.one_of(value, "on_duplicate", ("keep", "replace"))
 
@@ -209,7 +209,7 @@ OFFSETS = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(
 
 class TestMoments:
     @given(st.datetimes(datetime(1970, 1, 2), datetime(9999, 12, 30), timezones=OFFSETS))
-    def test_a_moment_is_never_made_earlier(self, value: datetime) -> None:
+    def test_a_time_is_never_made_earlier(self, value: datetime) -> None:
         stored = validation.datetime_of(validation.timestamp_ms(value, "run_at"))
         assert timedelta(0) <= stored - value < timedelta(milliseconds=1)
 
@@ -230,7 +230,7 @@ class TestMoments:
             None,
         ],
     )
-    def test_any_other_moment_is_refused(self, value: Any) -> None:
+    def test_any_other_time_is_refused(self, value: Any) -> None:
         with pytest.raises(InvalidInput) as caught:
             validation.timestamp_ms(value, "run_at")
         assert caught.value.field == "run_at"

@@ -41,7 +41,7 @@ def contents(url: str, schema: str) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
-def test_a_schema_given_back_looks_like_a_new_one(url: str) -> None:
+def test_a_returned_schema_looks_like_a_new_one(url: str) -> None:
     used, other = postgres_schemas.take(), postgres_schemas.take()
     fresh = contents(url, other)
     use(url, used)
@@ -54,12 +54,12 @@ def test_a_schema_given_back_looks_like_a_new_one(url: str) -> None:
 
 
 def test_the_identity_of_the_store_is_a_new_one(url: str) -> None:
-    asked = "select value from {}.meta where name = 'identity'"
+    query = "select value from {}.meta where name = 'identity'"
     with postgres_schemas.migrated_schema() as schema, psycopg.connect(url) as connection:
-        [before] = connection.execute(asked.format(schema).encode()).fetchall()
+        [before] = connection.execute(query.format(schema).encode()).fetchall()
     with postgres_schemas.migrated_schema() as again, psycopg.connect(url) as connection:
         assert again == schema
-        assert connection.execute(asked.format(schema).encode()).fetchall() != [before]
+        assert connection.execute(query.format(schema).encode()).fetchall() != [before]
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 
 
-class TestWords:
+class TestOptions:
     @pytest.mark.parametrize(
-        ("url", "words", "field"),
+        ("url", "options", "field"),
         [
             ("postgresql://host/db", {"durability": "relaxed"}, "durability"),
             ("postgresql://host/db", {"network_files": True}, "network_files"),
@@ -37,10 +37,10 @@ class TestWords:
             ("jobs.db", {"listen_url": "postgresql://host/db"}, "listen_url"),
         ],
     )
-    def test_a_word_that_makes_no_sense_is_refused_by_name(self, url: str, words: Any, field: str) -> None:
+    def test_an_invalid_option_is_refused_by_name(self, url: str, options: Any, field: str) -> None:
         for connect in (holdfast.connect, holdfast.connect_async):
             with pytest.raises(InvalidInput) as caught:
-                connect(url, **words)
+                connect(url, **options)
             assert caught.value.field == field
 
     def test_both_spellings_of_the_scheme_are_known(self, url: str, schema: str) -> None:
@@ -60,8 +60,10 @@ try:
 except holdfast.Misconfigured as error:
     print(error)
 """
-        told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-        assert "holdfast[postgres]" in told.stdout
+        result = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert "holdfast[postgres]" in result.stdout
 
 
 CHANGES = [
@@ -73,7 +75,7 @@ CHANGES = [
     "create temporary table kept (x int)",
     "select pg_advisory_lock(4711)",
 ]
-STANDING = """
+SESSION_STATE = """
     select pg_backend_pid(), current_setting('synchronous_commit'), current_setting('client_encoding'),
            current_setting('search_path'), session_user, current_user, to_regclass('pg_temp.kept'),
            (select count(*) from pg_locks where locktype = 'advisory' and objid = 4711)"""
@@ -85,17 +87,17 @@ class TestSessionState:
     @pytest.mark.parametrize("change", CHANGES)
     def test_a_change_of_the_session_ends_with_its_transaction(self, queue: holdfast.Queue, change: str) -> None:
         with queue.transaction() as tx:
-            before = tx.execute(STANDING)
+            before = tx.execute(SESSION_STATE)
         with queue.transaction() as tx:
             tx.enqueue("mail")
             tx.execute(change)
         with queue.transaction() as tx:
-            assert tx.execute(STANDING) == before, "the same connection, as it was"
+            assert tx.execute(SESSION_STATE) == before, "the same connection, as it was"
         assert queue.enqueue("mail").created
 
     def test_so_does_one_in_a_transaction_that_fails(self, queue: holdfast.Queue) -> None:
         with queue.transaction() as tx:
-            before = tx.execute(STANDING)
+            before = tx.execute(SESSION_STATE)
 
         def fail() -> None:
             with queue.transaction() as tx:
@@ -105,11 +107,11 @@ class TestSessionState:
         with pytest.raises(LookupError):
             fail()
         with queue.transaction() as tx:
-            assert tx.execute(STANDING) == before
+            assert tx.execute(SESSION_STATE) == before
 
     def test_a_session_that_the_caller_has_left_in_an_unknown_state_is_closed(self, queue: holdfast.Queue) -> None:
         with queue.transaction() as tx:
-            [[first, *before]] = tx.execute(STANDING)
+            [[first, *before]] = tx.execute(SESSION_STATE)
 
         def commit_by_hand() -> None:
             with queue.transaction() as tx:
@@ -119,7 +121,7 @@ class TestSessionState:
         with pytest.raises(Misconfigured, match="ended"):
             commit_by_hand()
         with queue.transaction() as tx:
-            [[second, *after]] = tx.execute(STANDING)
+            [[second, *after]] = tx.execute(SESSION_STATE)
         assert first != second
         assert after == before
 
@@ -127,11 +129,11 @@ class TestSessionState:
         async def scenario() -> None:
             async with holdfast.connect_async(url, schema=schema) as queue:
                 async with queue.transaction() as tx:
-                    before = await tx.execute(STANDING)
+                    before = await tx.execute(SESSION_STATE)
                 async with queue.transaction() as tx:
                     await tx.execute("set synchronous_commit = off")
                 async with queue.transaction() as tx:
-                    assert await tx.execute(STANDING) == before
+                    assert await tx.execute(SESSION_STATE) == before
 
         asyncio.run(scenario())
 
@@ -266,17 +268,17 @@ class TestSharing:
 
         asyncio.run(scenario())
 
-    def test_a_queue_left_to_the_collector_leaves_no_connection(self, url: str, schema: str) -> None:
+    def test_a_garbage_collected_queue_leaves_no_connection(self, url: str, schema: str) -> None:
         store = PostgresStore(f"{url}?application_name=forgotten", schema=schema)
         queue = queue_on(store)
         queue.enqueue("mail")
-        asked = b"select count(*) from pg_stat_activity where application_name = 'forgotten'"
+        query = b"select count(*) from pg_stat_activity where application_name = 'forgotten'"
         with psycopg.connect(url, autocommit=True) as other:
-            assert other.execute(asked).fetchone() == (1,)
+            assert other.execute(query).fetchone() == (1,)
             del store, queue
             gc.collect()
             for _ in range(200):
-                if other.execute(asked).fetchone() == (0,):
+                if other.execute(query).fetchone() == (0,):
                     return
                 threading.Event().wait(0.02)
         pytest.fail("the connection is still there")
@@ -298,10 +300,10 @@ if child == 0:
     sys.exit(0 if queue.claim() is not None else 1)
 assert os.waitpid(child, 0)[1] == 0
 with psycopg.connect(sys.argv[1]) as other:
-    asked = "select count(*) from pg_stat_activity where application_name = 'family'"
-    print("still open:", *other.execute(asked).fetchone())
+    query = "select count(*) from pg_stat_activity where application_name = 'family'"
+    print("still open:", *other.execute(query).fetchone())
 print(queue.settle(claim, holdfast.Done()).state, queue.counts())
 """
-        words = [sys.executable, "-c", program, url, schema]
-        told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-        assert told.stdout.splitlines() == ["still open: 1", "done {'done': 1, 'ready': 2, 'running': 1}"]
+        options = [sys.executable, "-c", program, url, schema]
+        result = subprocess.run(options, capture_output=True, text=True, check=True, timeout=60)
+        assert result.stdout.splitlines() == ["still open: 1", "done {'done': 1, 'ready': 2, 'running': 1}"]

@@ -66,16 +66,18 @@ def contenders(url: str, schema: str) -> Iterator[Contenders]:
         queue.close()
     # A server process reports its deadlocks when it ends, at the latest.
     wait_until(
-        lambda: asked(url, f"select count(*) from pg_stat_activity where application_name = '{APPLICATION}'") == 0
+        lambda: (
+            query_number(url, f"select count(*) from pg_stat_activity where application_name = '{APPLICATION}'") == 0
+        )
     )
     assert deadlocks(url) == before
 
 
 def deadlocks(url: str) -> int:
-    return asked(url, "select deadlocks from pg_stat_database where datname = current_database()")
+    return query_number(url, "select deadlocks from pg_stat_database where datname = current_database()")
 
 
-def asked(url: str, sql: str) -> int:
+def query_number(url: str, sql: str) -> int:
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute(sql.encode()).fetchone()
     assert row is not None

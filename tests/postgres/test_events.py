@@ -112,7 +112,7 @@ def test_a_reader_by_number_below_the_oldest_open_transaction_loses_one_too_and_
     assert careful.seen == ["first", "higher number, older transaction", "lower number, younger transaction"]
 
 
-def test_a_job_told_of_by_overlapping_transactions_is_put_in_order_by_its_numbers(
+def test_events_of_overlapping_transactions_are_ordered_by_their_numbers(
     queue: holdfast.Queue, pair: tuple[Connection, Connection]
 ) -> None:
     """The older transaction sees rows of the younger one, and still precedes it in the log."""

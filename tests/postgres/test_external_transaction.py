@@ -151,7 +151,7 @@ def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: 
         assert run_sync(listener.wait(0.3)) >= 0.3
         queue.within(own).enqueue("mail")
         own.commit()
-        assert run_sync(listener.wait(30)) < 30, "nobody was woken"
+        assert run_sync(listener.wait(30)) < 30, "the listener was not woken"
     store.notifier.remove(lane_topic("default"), listener)
     queue.close()
 

@@ -88,7 +88,7 @@ def test_a_plain_enqueue_whose_connection_dies_is_found_out_about_and_stored_onc
     assert queue.get(made.id).payload == {"nth": 1}
 
 
-def test_a_plain_enqueue_that_nobody_can_find_out_about_says_so(queue: holdfast.Queue, wire: Wire) -> None:
+def test_a_plain_enqueue_of_unknown_outcome_says_so(queue: holdfast.Queue, wire: Wire) -> None:
     queue.enqueue("plain", {"nth": 0})
     wire.at(lambda: wire.drop_all(refuse=True), contains=b"job_store")
     with pytest.raises(OutcomeUnknown):
@@ -231,15 +231,15 @@ def test_a_transaction_keeps_the_callers_rows_and_the_jobs_together(
     assert sure <= orders
 
 
-def test_the_awaited_face_survives_the_same(server: Server, wire: Wire, strike: Strike) -> None:
+def test_the_async_api_survives_the_same(server: Server, wire: Wire, strike: Strike) -> None:
     drop_schema(server.url, SCHEMA)
     insist = Insisting()
 
     async def live(queue: holdfast.AsyncQueue, nth: int) -> None:
         await insist.awaited(lambda: queue.enqueue("mail", job_id=f"job-{nth}"))
         # The server may not have noticed yet that the previous connection is gone, and claims skip locked jobs.
-        words: ClaimOptions = {"kinds": ["mail"], "lease": 600, "lease_token": f"token-{nth}", "wait": 30}
-        [claim] = await insist.awaited(lambda: queue.claim_many(**words))
+        options: ClaimOptions = {"kinds": ["mail"], "lease": 600, "lease_token": f"token-{nth}", "wait": 30}
+        [claim] = await insist.awaited(lambda: queue.claim_many(**options))
         assert claim.job.id == f"job-{nth}"
         await insist.awaited(lambda: queue.settle(claim, Done()))
 

@@ -98,7 +98,7 @@ def test_a_listener_that_was_killed_listens_again_and_its_waiters_are_woken(
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_what_ended_while_nobody_listened_is_seen_once_somebody_does(
+def test_a_job_that_finished_without_listeners_is_seen_by_the_next_one(
     other: holdfast.Queue, server: Server, wire: Wire
 ) -> None:
     queue = holdfast.connect(server.url, schema=SCHEMA, listen_url=wire.url)
@@ -107,7 +107,7 @@ def test_what_ended_while_nobody_listened_is_seen_once_somebody_does(
     wait_until(lambda: _listeners(server) > 0)
     claim = claimed(other)
     assert wire.drop_all(refuse=True) == 1
-    other.settle(claim, Done())  # its notification reaches nobody
+    other.settle(claim, Done())  # its notification reaches no listener
     wire.calm()
     assert waiting.result(PATIENCE_SECONDS / 2).state == "done"
     queue.close()

@@ -95,7 +95,7 @@ def test_a_transaction_and_a_connection_of_the_callers_own_are_joined(queue: hol
     assert {job.id for job in queue.jobs()} == {"one", "two"}
 
 
-def test_waiting_goes_on_where_nobody_can_listen(queue: holdfast.Queue, pooled_url: str) -> None:
+def test_waiting_works_without_listen(queue: holdfast.Queue, pooled_url: str) -> None:
     other = holdfast.connect(pooled_url, schema=SCHEMAS[0])
     made = queue.enqueue("mail")
     waiting = in_background(lambda: queue.wait(made.id, timeout=PATIENCE_SECONDS))
@@ -124,7 +124,7 @@ def test_two_schemas_through_the_same_connections_stay_apart(pooled_url: str) ->
     two.close()
 
 
-def test_the_awaited_face_goes_through_it_too(pooled_url: str) -> None:
+def test_the_async_api_works_through_it_too(pooled_url: str) -> None:
     async def main() -> None:
         queue = holdfast.connect_async(pooled_url, schema=SCHEMAS[0])
         await asyncio.gather(*(queue.enqueue("mail", job_id=f"job-{n}") for n in range(30)))

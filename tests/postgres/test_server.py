@@ -28,7 +28,7 @@ def _gone(path: Path) -> bool:
 
 @pytest.mark.slow("a server or processes of its own are started")
 @pytest.mark.parametrize("installation", installations(), ids=lambda one: one.name)
-def test_every_server_that_is_found_starts_whoever_we_are(installation: Installation) -> None:
+def test_every_server_that_is_found_starts_as_any_user(installation: Installation) -> None:
     server = Server(installation)
     server.start()
     with server.superuser() as connection:

@@ -80,7 +80,7 @@ class TestWhileASessionIsLocked:
 
         assert while_held(harness.open(), serve) == [2]
 
-    def test_a_plain_claim_that_tidies_passes_its_batches_by(self, harness: Harness, queue: Queue) -> None:
+    def test_the_maintenance_of_a_plain_claim_skips_its_entries(self, harness: Harness, queue: Queue) -> None:
         say(queue, 1, session="held")
         take(queue, "held", lease=5)
         plain = queue.enqueue("email.send")

@@ -72,10 +72,10 @@ class Slow:
     def go_on(self) -> None:
         self._go_on.set()
 
-    def during(self, call: Callable[[holdfast.Queue], object], meanwhile: Callable[[], T]) -> T:
-        """Make *call*; before it commits start *meanwhile*, which must wait for it, and return the result of that."""
+    def during(self, call: Callable[[holdfast.Queue], object], concurrent: Callable[[], T]) -> T:
+        """Make *call*; before it commits start *concurrent*, which must wait for it, and return its result."""
         first = self.begin(call)
-        second = in_background(meanwhile)
+        second = in_background(concurrent)
         with pytest.raises(TimeoutError):
             second.result(0.3)
         self.go_on()
@@ -144,15 +144,15 @@ class TestClaiming:
             assert claim_ids(queue) == ["c"]
         assert claim_ids(queue) == ["a", "b"]
 
-    @pytest.mark.parametrize("words", [{}, {"tenant": "t1"}, {"affinity": "m"}], ids=str)
+    @pytest.mark.parametrize("options", [{}, {"tenant": "t1"}, {"affinity": "m"}], ids=str)
     def test_a_whole_level_in_hand_does_not_hide_the_next(
-        self, queue: holdfast.Queue, url: str, schema: str, words: Any
+        self, queue: holdfast.Queue, url: str, schema: str, options: Any
     ) -> None:
         urgent = [f"urgent{number}" for number in range(40)]
         queue.enqueue_many([NewJob("mail", job_id=name, priority=5, tenant="t1", affinity="m") for name in urgent])
         queue.enqueue("mail", job_id="ordinary", tenant="t1")
         with in_hand(url, schema, *urgent):
-            assert claim_ids(queue, **words) == ["ordinary"]
+            assert claim_ids(queue, **options) == ["ordinary"]
 
     def test_what_is_due_or_expired_in_other_hands_is_left_to_them(
         self, queue: holdfast.Queue, url: str, schema: str

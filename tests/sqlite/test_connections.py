@@ -426,7 +426,7 @@ class TestWithoutMigrating:
             holdfast.connect(str(path), migrate=False).counts()
         assert not path.exists()
 
-    def test_somebody_elses_file_stays_as_it_is(self, tmp_path: Path) -> None:
+    def test_a_foreign_file_stays_unchanged(self, tmp_path: Path) -> None:
         path = tmp_path / "app.db"
         own = sqlite3.connect(path)
         own.execute("create table orders (id integer)")

@@ -391,7 +391,7 @@ def interrupt_once(interrupt: Callable[[], None], come: Callable[[], bool]) -> N
 
 
 class TestInterrupts:
-    def test_an_interrupt_while_queued_leaves_nobody_waiting(self, queue: holdfast.Queue, watch: Watch) -> None:
+    def test_an_interrupt_while_queued_leaves_no_caller_waiting(self, queue: holdfast.Queue, watch: Watch) -> None:
         watch.gather(2)
         leading = in_background(enqueue(queue, "leading"))
         wait_until(lambda: watch.store._writer._queue.leader is not None)
@@ -403,7 +403,7 @@ class TestInterrupts:
         assert [one.result(PATIENCE_SECONDS) for one in (leading, *others)] == [True] * 3
         assert ids(queue) == {"leading", "other-0", "other-1"}
 
-    def test_an_interrupt_in_the_moment_the_lead_is_handed_over_leaves_nobody_waiting(
+    def test_an_interrupt_while_the_lead_is_handed_over_leaves_no_caller_waiting(
         self, queue: holdfast.Queue, watch: Watch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         interrupted = threading.Event()

@@ -33,7 +33,7 @@ def test_a_healthy_file_has_no_problem(path: str) -> None:
     ("version", "status"),
     [("3.40.1", "warning"), ("3.44.6", "ok"), ("3.50.6", "warning"), ("3.50.7", "ok"), ("3.51.3", "ok")],
 )
-def test_releases_with_the_log_reset_bug_are_told_from_those_without(version: str, status: str) -> None:
+def test_releases_with_the_log_reset_bug_are_distinguished_from_those_without(version: str, status: str) -> None:
     assert health._version(version).status == status
 
 
@@ -91,10 +91,10 @@ def test_a_damaged_file_is_called_so_with_the_remedy(path: str) -> None:
     first, last = (len(raw) * part // 4 // 4096 * 4096 for part in (1, 3))
     raw[first:last] = bytes(last - first)
     Path(path).write_bytes(raw)
-    assert "backup" in _said_of(path)
+    assert "backup" in _file_finding(path)
 
 
-def _said_of(path: str) -> str:
+def _file_finding(path: str) -> str:
     """Return the finding about the file, whether or not its other checks still work."""
     try:
         findings = holdfast.connect(path).report().findings

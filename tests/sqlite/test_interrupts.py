@@ -212,7 +212,7 @@ def test_a_leader_interrupted_at_any_place_neither_loses_nor_repeats_what_others
     assert place > 100
 
 
-def test_a_caller_interrupted_while_it_is_queued_leaves_nobody_waiting(crowd: Crowd, path: str) -> None:
+def test_a_caller_interrupted_while_it_is_queued_leaves_no_caller_waiting(crowd: Crowd, path: str) -> None:
     for place in itertools.count():
         crowd.expected, crowd.struck = 1, threading.Event()
         leading = in_background(crowd.queue.enqueue, f"leader-{place}")

@@ -58,7 +58,7 @@ def test_a_reboot_ends_every_lease(path: str, monkeypatch: pytest.MonkeyPatch) -
     assert again.epoch == 2
 
 
-def test_where_no_boot_can_be_told_leases_go_by_the_wall_clock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_boot_identifier_leases_use_the_wall_clock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "_boot", lambda: None)
     queue = holdfast.connect(path)
     queue.enqueue("mail")

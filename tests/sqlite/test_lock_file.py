@@ -64,7 +64,7 @@ def hold_transaction(pipe: Connection, path: str) -> None:
         say(pipe, "held")
 
 
-def add_behind_gate(pipe: Connection, path: str, tally: str, rounds: int) -> None:
+def add_under_lock(pipe: Connection, path: str, tally: str, rounds: int) -> None:
     """Add to a number in a file in a way that loses additions if two processes do it concurrently."""
     lock_file, number = LockFile(path), Path(tally)
     say(pipe)
@@ -75,7 +75,7 @@ def add_behind_gate(pipe: Connection, path: str, tally: str, rounds: int) -> Non
     pipe.send("done")
 
 
-def pass_until_told(pipe: Connection, path: str) -> None:
+def lock_until_signalled(pipe: Connection, path: str) -> None:
     """Lock and unlock repeatedly until signalled, then report how often."""
     lock_file, passed = LockFile(path), 0
     say(pipe)
@@ -108,10 +108,10 @@ def comes_free(path: str) -> bool:
 
 
 class TestExclusive:
-    def test_one_process_at_a_time_is_behind_the_gate(self, path: str, tmp_path: Path) -> None:
+    def test_one_process_at_a_time_holds_the_lock(self, path: str, tmp_path: Path) -> None:
         tally = tmp_path / "tally"
         tally.write_text("0")
-        children = [Child(add_behind_gate, path, str(tally), 300) for _ in range(4)]
+        children = [Child(add_under_lock, path, str(tally), 300) for _ in range(4)]
         for child in children:
             child.hear()
         for child in children:
@@ -135,8 +135,8 @@ class TestExclusive:
             waiting.result(PATIENCE_SECONDS)
             assert not gate_is_free(path)
 
-    def test_nobody_who_keeps_asking_is_left_out(self, path: str) -> None:
-        children = [Child(pass_until_told, path) for _ in range(4)]
+    def test_every_process_that_keeps_locking_gets_the_lock(self, path: str) -> None:
+        children = [Child(lock_until_signalled, path) for _ in range(4)]
         for child in children:
             child.hear()
         for child in children:
@@ -154,9 +154,7 @@ class TestExclusive:
 
 
 class TestPatience:
-    def test_a_gate_held_for_too_long_is_told_and_can_be_asked_for_again(
-        self, path: str, lock_file: LockFile
-    ) -> None:
+    def test_a_lock_held_for_too_long_raises_and_can_be_requested_again(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             for _ in range(3):
                 with pytest.raises(StoreBusy, match="try again"):
@@ -168,7 +166,7 @@ class TestPatience:
             lock_file.unlock()
             assert gate_is_free(path)
 
-    def test_a_request_that_was_given_up_does_not_keep_the_gate(self, path: str, lock_file: LockFile) -> None:
+    def test_a_withdrawn_request_does_not_keep_the_lock(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(StoreBusy):
                 lock_file.lock(SOON)
@@ -176,7 +174,7 @@ class TestPatience:
             assert holder.hear() == "free"
             assert comes_free(path)
 
-    def test_a_request_that_was_given_up_serves_the_next_one(self, path: str, lock_file: LockFile) -> None:
+    def test_a_withdrawn_request_serves_the_next_one(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(StoreBusy):
                 lock_file.lock(SOON)
@@ -185,9 +183,7 @@ class TestPatience:
             assert holder.hear() == "free"
             waiting.result(PATIENCE_SECONDS)
 
-    def test_locking_and_giving_up_again_and_again_never_leaves_it_locked(
-        self, path: str, lock_file: LockFile
-    ) -> None:
+    def test_locking_and_withdrawing_repeatedly_never_leaves_it_locked(self, path: str, lock_file: LockFile) -> None:
         other = LockFile(path)
         for round_ in range(200):
             other.lock(PATIENCE_SECONDS)
@@ -203,7 +199,7 @@ class TestPatience:
         other.lock(PATIENCE_SECONDS)
         other.close()
 
-    def test_an_interrupted_wait_does_not_keep_the_gate(self, path: str, lock_file: LockFile) -> None:
+    def test_an_interrupted_wait_does_not_keep_the_lock(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             with pytest.raises(KeyboardInterrupt), interrupted_once_waiting():
                 lock_file.lock(PATIENCE_SECONDS)
@@ -218,27 +214,27 @@ class TestPatience:
         flock = fcntl.flock
 
         def unlock_late(descriptor: int, operation: int) -> None:
-            if operation == fcntl.LOCK_UN and threading.current_thread() is keeper:
+            if operation == fcntl.LOCK_UN and threading.current_thread() is lock_thread:
                 reached.set()
-                late_holds.wait(1)  # in vain if what is about to be unlocked is the keeper's own
+                late_holds.wait(1)  # times out if the lock thread holds the lock
             flock(descriptor, operation)
 
         with held_elsewhere(path) as holder:
             early = LockFile(path)
             with pytest.raises(StoreBusy):
                 early.lock(SOON)
-            [keeper] = [thread for thread in threading.enumerate() if thread.name == "holdfast-gate"]
+            [lock_thread] = [thread for thread in threading.enumerate() if thread.name == "holdfast-gate"]
             monkeypatch.setattr(fcntl, "flock", unlock_late)
             early.close()
             late = LockFile(path)  # under the number that has just become free
             holder.tell("let go")
             assert holder.hear() == "free"
             late.lock(PATIENCE_SECONDS)
-            while keeper.is_alive() and not reached.is_set():
+            while lock_thread.is_alive() and not reached.is_set():
                 late.unlock()
                 late.lock(PATIENCE_SECONDS)
             late_holds.set()
-            keeper.join(PATIENCE_SECONDS)
+            lock_thread.join(PATIENCE_SECONDS)
             assert not gate_is_free(path)
             late.close()
 
@@ -264,13 +260,13 @@ def interrupted_once_waiting() -> Iterator[None]:
 
 
 class TestHoldersThatFallSilent:
-    def test_a_killed_holder_frees_the_gate(self, path: str, lock_file: LockFile) -> None:
+    def test_a_killed_holder_releases_the_lock(self, path: str, lock_file: LockFile) -> None:
         with held_elsewhere(path) as holder:
             assert not gate_is_free(path)
             holder.kill()
             lock_file.lock(PATIENCE_SECONDS)
 
-    def test_a_killed_holder_frees_the_gate_though_its_forked_child_lives(
+    def test_a_killed_holder_releases_the_lock_though_its_forked_child_lives(
         self, path: str, lock_file: LockFile
     ) -> None:
         with Child(hold_gate_and_fork, path) as holder:
@@ -281,14 +277,14 @@ class TestHoldersThatFallSilent:
             finally:
                 os.kill(orphan, signal.SIGKILL)
 
-    def test_a_killed_transaction_leaves_nothing_and_holds_nobody_up(self, path: str) -> None:
+    def test_a_killed_transaction_leaves_nothing_and_blocks_no_caller(self, path: str) -> None:
         with holdfast.connect(path) as queue, Child(hold_transaction, path) as holder:
             assert holder.hear() == "held"
             holder.kill()
             assert queue.enqueue("mail", job_id="ours").created
             assert [job.id for job in queue.jobs()] == ["ours"]
 
-    def test_a_stopped_holder_is_told_to_others_until_it_goes_on(
+    def test_a_stopped_holder_makes_others_raise_until_it_continues(
         self, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(writer, "BUSY_SECONDS", SOON)
@@ -391,7 +387,7 @@ def _visit_as(user: int, group: int, path: str) -> int:
 # --- counters ------------------------------------------------------------------------------------------------------
 
 
-def ring_when_told(pipe: Connection, path: str, topic: str) -> None:
+def notify_when_signalled(pipe: Connection, path: str, topic: str) -> None:
     lock_file = LockFile(path)
     say(pipe)
     lock_file.notify([topic])
@@ -399,16 +395,18 @@ def ring_when_told(pipe: Connection, path: str, topic: str) -> None:
 
 
 class TestCounters:
-    def test_a_ring_in_another_process_raises_the_counter_here(self, path: str, lock_file: LockFile) -> None:
-        with Child(ring_when_told, path, "job:a") as ringer:
-            ringer.hear()
+    def test_a_notification_in_another_process_increments_the_counter_here(
+        self, path: str, lock_file: LockFile
+    ) -> None:
+        with Child(notify_when_signalled, path, "job:a") as notifying:
+            notifying.hear()
             before = lock_file.count("job:a")
-            ringer.tell()
-            ringer.hear()
+            notifying.tell()
+            notifying.hear()
             assert lock_file.count("job:a") == before + 1
             assert lock_file.count("job:b") == 0
 
-    def test_a_counter_at_its_end_starts_anew(self, lock_file: LockFile) -> None:
+    def test_a_counter_at_its_maximum_wraps_around(self, lock_file: LockFile) -> None:
         lock_file._slots[:] = memoryview(b"\xff" * 4096 * 8).cast("Q")
         lock_file.notify(["job:a"])
         assert lock_file.count("job:a") == 0

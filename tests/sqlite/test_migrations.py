@@ -142,6 +142,6 @@ def test_a_file_in_utf_16_is_refused_and_left_alone(path: Path, encoding: str) -
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_folder_that_is_missing_is_told_as_such(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(holdfast.StoreUnreachable, match="missing' does not exist"):
         holdfast.connect(str(tmp_path / "missing" / "jobs.db")).enqueue("work")

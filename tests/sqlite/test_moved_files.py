@@ -97,7 +97,7 @@ class TestAVanishedFile:
         with pytest.raises(StoreUnreachable, match=MOVED):
             opened.__exit__(None, None, None)
 
-    def test_all_members_of_a_group_commit_are_told(self, path: Path) -> None:
+    def test_all_members_of_a_group_commit_get_the_error(self, path: Path) -> None:
         inside, go_on = threading.Event(), threading.Event()
 
         def hold_first(name: str) -> None:
@@ -108,13 +108,13 @@ class TestAVanishedFile:
         queue = queue_on(SqliteStore(str(path)))
         queue.migrate()
         queue.store._observe = queue.store._writer._observe = hold_first  # type: ignore[attr-defined]
-        told: list[object] = []
+        results: list[object] = []
 
         def enqueue() -> None:
             try:
-                told.append(queue.enqueue("mail"))
+                results.append(queue.enqueue("mail"))
             except StoreUnreachable as error:
-                told.append(str(error))
+                results.append(str(error))
 
         first = threading.Thread(target=enqueue)
         first.start()
@@ -129,9 +129,9 @@ class TestAVanishedFile:
         for thread in (first, *others):
             thread.join()
         # The first call had passed its last check before the file was deleted.
-        assert sorted(isinstance(said, str) and MOVED in said for said in told) == [False] + [True] * 8
+        assert sorted(isinstance(error, str) and MOVED in error for error in results) == [False] + [True] * 8
 
-    def test_a_caller_with_its_own_connection_is_told(self, path: Path) -> None:
+    def test_a_caller_with_its_own_connection_gets_the_error(self, path: Path) -> None:
         queue = holdfast.connect(path)
         queue.migrate()
         own = sqlite3.connect(path, isolation_level=None)
@@ -141,7 +141,7 @@ class TestAVanishedFile:
             queue.within(own)
         own.close()
 
-    def test_tasks_are_told_too(self, path: Path) -> None:
+    def test_tasks_get_the_error_too(self, path: Path) -> None:
         async def scenario() -> None:
             queue = holdfast.connect_async(path)
             await queue.enqueue("mail")

@@ -82,7 +82,7 @@ def wait_for(queue: holdfast.Queue, job_id: str) -> holdfast.Job:
 # --- functions for other processes ---------------------------------------------------------------------------------
 
 
-def settle_when_told(pipe: Connection, path: str) -> None:
+def settle_when_signalled(pipe: Connection, path: str) -> None:
     """Claim everything, and settle the named jobs as done, until signalled."""
     queue = holdfast.connect(path)
     claims = {claim.job.id: claim for claim in queue.claim_many(lease=600, limit=1000)}
@@ -97,7 +97,7 @@ class TestAcrossProcesses:
     def test_a_settle_elsewhere_wakes_a_waiter_that_never_polls(self, path: str) -> None:
         queue, looks = open_counted(path)
         jobs = [queue.enqueue("mail").id for _ in range(20)]
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             for job_id in jobs:
                 looks.count = 0
@@ -114,7 +114,7 @@ class TestAcrossProcesses:
     def test_every_one_of_many_waiters_is_woken(self, path: str) -> None:
         queue, looks = open_counted(path)
         jobs = [queue.enqueue("mail").id for _ in range(10)]
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             waiting = [in_background(wait_for, queue, job_id) for job_id in jobs for _ in range(5)]
             wait_until(lambda: looks.count >= 50)
@@ -136,7 +136,7 @@ class TestAcrossProcesses:
             worker.tell(job_id)
             return await waiting
 
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             assert asyncio.run(wait(worker)).state == "done"
         store.close()
@@ -145,7 +145,7 @@ class TestAcrossProcesses:
     def test_what_concerns_others_does_not_make_a_waiter_look(self, path: str) -> None:
         queue, looks = open_counted(path)
         jobs = [queue.enqueue("mail", job_id=f"job-{number}").id for number in range(20)]
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             waiting = in_background(wait_for, queue, jobs[0])
             wait_until(lambda: looks.count >= 1)
@@ -161,7 +161,7 @@ class TestAcrossProcesses:
     def test_more_than_a_thousand_open_files_are_no_hindrance(self, path: str) -> None:
         queue, looks = open_counted(path)
         job_id = queue.enqueue("mail").id
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
             try:
@@ -200,7 +200,7 @@ class TestTheWatcher:
         opened = [str(number.readlink()) for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
         assert [name for name in opened if name.startswith(path)] == []
 
-    def test_it_stays_while_anybody_listens(self, notifier: FileNotifier, path: str) -> None:
+    def test_it_stays_while_there_are_listeners(self, notifier: FileNotifier, path: str) -> None:
         listener = SyncListener()
         notifier.add("a", listener)
         [watcher] = watchers()
@@ -245,7 +245,7 @@ class TestTheWatcher:
         lock_file.close()
 
 
-def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(path: str) -> None:
+def test_a_listener_added_before_the_lock_file_is_woken_once_it_exists(path: str) -> None:
     notifier, listener = notifier_for(path), SyncListener()
     notifier.add("a", listener)
     assert watchers() == []
@@ -265,10 +265,10 @@ def test_a_listener_that_came_before_the_side_file_is_woken_once_there_is_one(pa
 
 
 class TestWithoutABell:
-    def test_waiters_poll_where_no_side_file_can_be_opened(self, path: str) -> None:
+    def test_waiters_poll_if_no_lock_file_can_be_opened(self, path: str) -> None:
         queue, looks = open_counted(path)
         job_id = queue.enqueue("mail").id
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             # The worker has its own file open; from here on no process, not even root's, can open one.
             Path(f"{path}-holdfast").unlink()
@@ -279,13 +279,13 @@ class TestWithoutABell:
             worker.tell(job_id)
             assert waiting.result(PATIENCE_SECONDS).state == "done"
 
-    def test_waiters_look_at_the_counters_where_there_is_no_inotify(
+    def test_waiters_poll_the_counters_without_inotify(
         self, path: str, monkeypatch: pytest.MonkeyPatch, no_poll: None
     ) -> None:
         monkeypatch.setattr(notify, "_watch_file", lambda _path: None)
         queue, looks = open_counted(path)
         job_id = queue.enqueue("mail").id
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             waiting = in_background(wait_for, queue, job_id)
             wait_until(lambda: looks.count >= 1)
@@ -294,10 +294,10 @@ class TestWithoutABell:
             assert looks.count <= 3
         queue.close()
 
-    def test_a_side_file_deleted_in_use_breaks_nothing(self, path: str) -> None:
+    def test_a_lock_file_deleted_in_use_breaks_nothing(self, path: str) -> None:
         queue, looks = open_counted(path)
         jobs = [queue.enqueue("mail").id for _ in range(4)]
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             for job_id in jobs:
                 seen = looks.count
@@ -323,7 +323,7 @@ class TestFork:
     def test_a_forked_child_is_woken_as_well_and_so_is_its_parent(self, path: str) -> None:
         queue, looks = open_counted(path)
         jobs = [queue.enqueue("mail").id for _ in range(2)]
-        with Child(settle_when_told, path) as worker:
+        with Child(settle_when_signalled, path) as worker:
             worker.hear()
             waiting = in_background(wait_for, queue, jobs[0])
             wait_until(lambda: looks.count >= 1 and bool(watchers()))

@@ -91,8 +91,8 @@ def plan_of(database: sqlite3.Connection, name: str) -> list[str]:
     if text.count("?"):
         values: object = [None] * text.count("?")
     else:
-        words = set(re.findall(r"(?<!:):(\w+)", text))
-        values = {word: "[]" if word in LISTS else "{}" if word in PAIRS else 1 for word in words}
+        names = set(re.findall(r"(?<!:):(\w+)", text))
+        values = {name: "[]" if name in LISTS else "{}" if name in PAIRS else 1 for name in names}
     return [row[3] for row in database.execute(f"explain query plan {text}", values)]  # type: ignore[arg-type]
 
 

@@ -190,7 +190,7 @@ class TestReaders:
 # --- long runs -----------------------------------------------------------------------------------------------------
 
 
-def enqueue_until_told(pipe: Connection, path: str) -> None:
+def enqueue_until_signalled(pipe: Connection, path: str) -> None:
     queue, count = holdfast.connect(path), 0
     say(pipe)
     while not pipe.poll():
@@ -201,7 +201,7 @@ def enqueue_until_told(pipe: Connection, path: str) -> None:
 
 @pytest.mark.long
 def test_it_is_bounded_under_the_load_of_many_processes_for_half_a_minute(queue: holdfast.Queue, path: str) -> None:
-    writers = [Child(enqueue_until_told, path) for _ in range(4)]
+    writers = [Child(enqueue_until_signalled, path) for _ in range(4)]
     for child in writers:
         child.hear()
     longest, until = 0, time.monotonic() + 30

@@ -8,35 +8,35 @@ import holdfast
 from holdfast import Attempt, Claim, ClaimOptions, Event, Job, Queue
 
 
-def claim_one(queue: Queue, **words: Unpack[ClaimOptions]) -> Claim:
+def claim_one(queue: Queue, **options: Unpack[ClaimOptions]) -> Claim:
     """Claim the next job; fail if there is none."""
-    claim = queue.claim(**words)
+    claim = queue.claim(**options)
     assert claim is not None, "nothing was claimed"
     return claim
 
 
-def claim_ids(queue: Queue, limit: int = 100, **words: Unpack[ClaimOptions]) -> list[str]:
+def claim_ids(queue: Queue, limit: int = 100, **options: Unpack[ClaimOptions]) -> list[str]:
     """Claim several jobs at once and return their ids, in claim order."""
-    return [claim.job.id for claim in queue.claim_many(limit=limit, **words)]
+    return [claim.job.id for claim in queue.claim_many(limit=limit, **options)]
 
 
-def claim_singly(queue: Queue, **words: Unpack[ClaimOptions]) -> list[Job]:
+def claim_singly(queue: Queue, **options: Unpack[ClaimOptions]) -> list[Job]:
     """Claim one by one until no job is left."""
     jobs = []
-    while claim := queue.claim(**words):
+    while claim := queue.claim(**options):
         jobs.append(claim.job)
     return jobs
 
 
-def claim_all(queue: Queue, **words: Unpack[ClaimOptions]) -> list[Claim]:
+def claim_all(queue: Queue, **options: Unpack[ClaimOptions]) -> list[Claim]:
     """Claim several at once until no job is left."""
     claims: list[Claim] = []
-    while entry := queue.claim_many(limit=1000, **words):
+    while entry := queue.claim_many(limit=1000, **options):
         claims += entry
     return claims
 
 
-class Known(NamedTuple):
+class StoredJob(NamedTuple):
     """All stored values of one job, and the number of jobs in the store."""
 
     job: Job
@@ -46,9 +46,9 @@ class Known(NamedTuple):
     counts: dict[str, int]
 
 
-def known(queue: Queue, job_id: str) -> Known:
+def known(queue: Queue, job_id: str) -> StoredJob:
     """Read everything, so that a test can assert that nothing changed."""
-    return Known(
+    return StoredJob(
         queue.get(job_id),
         queue.attempts(job_id),
         queue.artifacts(job_id),

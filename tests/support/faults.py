@@ -25,7 +25,7 @@ class Faults:
         """Crash before the *statement*-th statement from now, from 1; begin and commit count too."""
         self._statements_left = statement
 
-    def lose_answer(self) -> None:
+    def lose_reply(self) -> None:
         """Let the next commit succeed and its reply be lost."""
         self._lose = True
 

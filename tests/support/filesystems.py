@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 # A folder on a file system in memory; None for the default.
-QUICK_PLACE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @contextmanager
@@ -21,8 +21,12 @@ def small_disk(place: Path, size: str, reason: str) -> Iterator[Path]:
     """Yield a separate file system of *size*, or skip with *reason* if none can be mounted."""
     place.mkdir()
     mount = shutil.which("mount")
-    words = [str(mount), "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(place)]
-    if mount is None or os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:
+    arguments = [str(mount), "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(place)]
+    if (
+        mount is None
+        or os.geteuid() != 0
+        or subprocess.run(arguments, check=False, capture_output=True).returncode != 0
+    ):
         pytest.skip(f"NO FILE SYSTEM CAN BE MOUNTED HERE (root is needed): {reason}")
     try:
         yield place
@@ -41,7 +45,7 @@ def quick_folder() -> Iterator[Path]:
 
     Syncing a file is free there. Tests of faults use real disks.
     """
-    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=QUICK_PLACE, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=MEMORY_FOLDER, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 

@@ -18,9 +18,9 @@ FAILS = Failed("it broke", permanent=True)
 RETRIES = Failed("it may work later", retry_after=60)
 
 
-def claimed(queue: Queue, **words: Unpack[ClaimOptions]) -> Claim:
+def claimed(queue: Queue, **options: Unpack[ClaimOptions]) -> Claim:
     """Claim the next job; fail if there is none."""
-    claim = queue.claim(**words)
+    claim = queue.claim(**options)
     assert claim is not None
     return claim
 

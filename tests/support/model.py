@@ -38,7 +38,7 @@ class Model:
         self.lease_ms = 0
         self.jobs: dict[str, ModelJob] = {}
         self.lanes: dict[str, str] = {}
-        self.loud_lanes: set[str] = set()
+        self.recorded_lanes: set[str] = set()
         self.retired: set[str] = set()
         self.told: dict[str, list[tuple[int, str]]] = {}
         self._made = 0
@@ -407,6 +407,6 @@ class Model:
         return held and self._alive(job)
 
     def _tell(self, job: ModelJob, event: str) -> None:
-        if event in ENDED or job["loud"] or job["lane"] in self.loud_lanes:
+        if event in ENDED or job["loud"] or job["lane"] in self.recorded_lanes:
             job["numbers"] += 1
             self.told.setdefault(job["id"], []).append((job["numbers"], event))

@@ -12,7 +12,7 @@ from holdfast import ClaimOptions, Job
 from holdfast.domain.claim_order import Level, Preference, ReadyCandidate, claim_key, level_of
 
 Subscription: TypeAlias = tuple[tuple[str, ...], tuple[str, ...] | None, frozenset[str]]
-Round: TypeAlias = tuple[Subscription, int, int, Preference]
+Scope: TypeAlias = tuple[Subscription, int, int, Preference]
 
 
 class Oracle:
@@ -21,7 +21,7 @@ class Oracle:
     def __init__(self, *, strict_lanes: frozenset[str] = frozenset()) -> None:
         self._strict_lanes = strict_lanes
         self._ready: list[Job] = []
-        self._last_turns: dict[Round, str] = {}
+        self._last_fair_keys: dict[Scope, str] = {}
 
     def add(self, job: Job) -> None:
         """Make *job* ready."""
@@ -32,67 +32,67 @@ class Oracle:
         """Whether no job is ready."""
         return not self._ready
 
-    def claim(self, limit: int, words: ClaimOptions) -> list[str]:
+    def claim(self, limit: int, options: ClaimOptions) -> list[str]:
         """Take up to *limit* jobs, as a claim with these options must, and return their ids."""
-        preference = _preference(words)
+        preference = _preference(options)
         chosen: list[str] = []
-        while len(chosen) < limit and (best := self._best(words, preference)):
+        while len(chosen) < limit and (best := self._best(options, preference)):
             self._ready.remove(best)
             chosen.append(best.id)
-            level = level_of(self._candidate(best, words), preference)
-            if not words.get("tenant"):
-                self._last_turns[_round(words, preference, level)] = self._turn(best)
+            level = level_of(self._candidate(best, options), preference)
+            if not options.get("tenant"):
+                self._last_fair_keys[_scope(options, preference, level)] = self._fair_key(best)
             preference = preference.after(best.affinity)
         return chosen
 
-    def _best(self, words: ClaimOptions, preference: Preference) -> Job | None:
-        fitting = {self._candidate(job, words): job for job in self._ready if _fits(job, words)}
+    def _best(self, options: ClaimOptions, preference: Preference) -> Job | None:
+        fitting = {self._candidate(job, options): job for job in self._ready if _fits(job, options)}
         if not fitting:
             return None
         turns: dict[Level, str] = {}
         for level in {level_of(candidate, preference) for candidate in fitting}:
-            last_fair_key = self._last_turns.get(_round(words, preference, level))
-            if last_fair_key is not None and not words.get("tenant"):
+            last_fair_key = self._last_fair_keys.get(_scope(options, preference, level))
+            if last_fair_key is not None and not options.get("tenant"):
                 turns[level] = last_fair_key
         return fitting[min(fitting, key=lambda candidate: claim_key(candidate, preference, turns))]
 
-    def _turn(self, job: Job) -> str:
+    def _fair_key(self, job: Job) -> str:
         return "" if job.lane in self._strict_lanes else job.tenant
 
-    def _candidate(self, job: Job, words: ClaimOptions) -> ReadyCandidate:
-        kinds = words.get("kinds")
-        listed = list(kinds).index(job.kind) if kinds and words.get("drain") == "listed" else 0
+    def _candidate(self, job: Job, options: ClaimOptions) -> ReadyCandidate:
+        kinds = options.get("kinds")
+        listed = list(kinds).index(job.kind) if kinds and options.get("drain") == "listed" else 0
         # If a claim names the tenant, tenants do not alternate.
-        turn = "" if words.get("tenant") else self._turn(job)
-        return ReadyCandidate(listed, job.priority, job.affinity, turn, job.due_at_ms, job.seq)
+        fair_key = "" if options.get("tenant") else self._fair_key(job)
+        return ReadyCandidate(listed, job.priority, job.affinity, fair_key, job.due_at_ms, job.seq)
 
 
-def _round(words: ClaimOptions, preference: Preference, level: Level) -> Round:
+def _scope(options: ClaimOptions, preference: Preference, level: Level) -> Scope:
     """Return the scope of a level: jobs that a preference puts first have their own."""
     listed, priority, rank = level
-    return (_subscription(words), listed, priority, Preference() if rank else preference)
+    return (_subscription(options), listed, priority, Preference() if rank else preference)
 
 
-def _subscription(words: ClaimOptions) -> Subscription:
-    kinds = words.get("kinds")
+def _subscription(options: ClaimOptions) -> Subscription:
+    kinds = options.get("kinds")
     return (
-        tuple(words.get("lanes", ("default",))),
+        tuple(options.get("lanes", ("default",))),
         None if kinds is None else tuple(kinds),
-        frozenset(words.get("capabilities", ())),
+        frozenset(options.get("capabilities", ())),
     )
 
 
-def _preference(words: ClaimOptions) -> Preference:
-    affinity = words.get("affinity")
+def _preference(options: ClaimOptions) -> Preference:
+    affinity = options.get("affinity")
     resident = (affinity,) if isinstance(affinity, str) else tuple(affinity or ())
-    return Preference(frozenset(resident), expired=bool(resident) and words.get("residence_left") == 0)
+    return Preference(frozenset(resident), expired=bool(resident) and options.get("residence_left") == 0)
 
 
-def _fits(job: Job, words: ClaimOptions) -> bool:
-    kinds, tenant = words.get("kinds"), words.get("tenant")
+def _fits(job: Job, options: ClaimOptions) -> bool:
+    kinds, tenant = options.get("kinds"), options.get("tenant")
     return (
-        job.lane in words.get("lanes", ("default",))
+        job.lane in options.get("lanes", ("default",))
         and (kinds is None or job.kind in kinds)
         and (tenant is None or job.tenant == tenant)
-        and set(job.requires) <= set(words.get("capabilities", ()))
+        and set(job.requires) <= set(options.get("capabilities", ()))
     )

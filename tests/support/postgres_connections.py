@@ -15,19 +15,19 @@ import psycopg
 from holdfast.storage.postgres.pool import is_idle
 from holdfast.storage.postgres.store import PostgresStore
 
-_kept: dict[tuple[int, str], list[psycopg.Connection[Any]]] = defaultdict(list)
+_idle: dict[tuple[int, str], list[psycopg.Connection[Any]]] = defaultdict(list)
 
 
 def keep(schema: str, store: PostgresStore) -> None:
     """Keep the idle connections of *store*, which is about to be closed."""
     idle = store._threads._idle
-    _kept[os.getpid(), schema] += idle
+    _idle[os.getpid(), schema] += idle
     idle.clear()
 
 
 def reuse(schema: str, store: PostgresStore) -> None:
     """Give the usable stored connections to *store*, and let it check the schema through one of them."""
-    idle = [connection for connection in _kept.pop((os.getpid(), schema), ()) if _usable(connection)]
+    idle = [connection for connection in _idle.pop((os.getpid(), schema), ()) if _usable(connection)]
     if idle:
         store._connector._examine(idle[0])
         store._connector._ready = True
@@ -36,7 +36,7 @@ def reuse(schema: str, store: PostgresStore) -> None:
 
 def forget(schema: str) -> None:
     """Close the stored connections to a schema that is dropped."""
-    for connection in _kept.pop((os.getpid(), schema), ()):
+    for connection in _idle.pop((os.getpid(), schema), ()):
         connection.close()
 
 

@@ -41,7 +41,7 @@ _SHAPE = """select md5(string_agg(part, ' ' order by part)) from (
     ) as parts (part)"""
 
 
-class _Kept:
+class _State:
     """The state of this process between tests: free schemas, and a connection."""
 
     def __init__(self) -> None:
@@ -66,26 +66,26 @@ class _Kept:
         return cursor.fetchall() if cursor.description is not None else []
 
 
-_all_kept = [_Kept()]
+_states = [_State()]
 
 
-def _kept() -> _Kept:
+def _state() -> _State:
     # Inherited by a forked child, but owned by its parent.
-    if _all_kept[-1].process != os.getpid():
-        _all_kept.append(_Kept())
-    return _all_kept[-1]
+    if _states[-1].process != os.getpid():
+        _states.append(_State())
+    return _states[-1]
 
 
 def take() -> str:
     """Return the name of an unused migrated schema without rows, in the database of this process."""
-    free = _kept().free
+    free = _state().free
     return free.pop() if free else _make()
 
 
 def give_back(name: str, *, trusted: bool = True) -> None:
     """Empty a schema for the next test. Drop it if it is not *trusted*, as after a failed test."""
     if trusted and _quiet() and _emptied(name):
-        _kept().free.append(name)
+        _state().free.append(name)
     else:
         discard(name)
 
@@ -106,21 +106,21 @@ def discard(name: str) -> None:
     """Drop a schema, even if connections still use it."""
     postgres_connections.forget(name)
     terminate_backends(database_url())
-    _kept().execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))
-    _kept().execute(sql.SQL("drop function if exists {}").format(sql.Identifier(_TOOLS, name)))
+    _state().execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))
+    _state().execute(sql.SQL("drop function if exists {}").format(sql.Identifier(_TOOLS, name)))
 
 
 def _quiet() -> bool:
     """Return whether no transaction of the test is open any more, after waiting for them."""
     until = time.monotonic() + QUIET_SECONDS
-    while (busy := _kept().execute(sql.SQL(_BUSY))[0][0]) and time.monotonic() < until:
+    while (busy := _state().execute(sql.SQL(_BUSY))[0][0]) and time.monotonic() < until:
         time.sleep(0.005)
     return not busy
 
 
 def _emptied(name: str) -> bool:
     try:
-        return bool(_kept().execute(sql.SQL("select {}()").format(sql.Identifier(_TOOLS, name)))[0][0])
+        return bool(_state().execute(sql.SQL("select {}()").format(sql.Identifier(_TOOLS, name)))[0][0])
     except psycopg.errors.LockNotAvailable:
         return False
 

@@ -105,9 +105,9 @@ class Server:
     def start(self) -> None:
         """Start it and return once it accepts connections."""
         settings = {**self._settings, "port": str(self.port)}
-        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        arguments = [argument for name, value in settings.items() for argument in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
-            self._process = self._popen("postgres", "-D", str(self.folder / "data"), *words, output=log)
+            self._process = self._popen("postgres", "-D", str(self.folder / "data"), *arguments, output=log)
         until = time.monotonic() + PATIENCE_SECONDS
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > until:
@@ -155,10 +155,10 @@ class Server:
             return False
         return True
 
-    def _popen(self, program: str, *words: str, output: Any) -> subprocess.Popen[bytes]:
+    def _popen(self, program: str, *arguments: str, output: Any) -> subprocess.Popen[bytes]:
         # A separate process session: the interrupt that ends a run at the terminal must not reach the server.
         return subprocess.Popen(
-            [str(self._programs / program), *words],
+            [str(self._programs / program), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -204,7 +204,7 @@ def _make_template(installation: Installation, meeting: Path) -> _Template:
     postgres_watchdog.hold(folder)
     postgres_watchdog.start(folder, meeting)
     programs = _reachable_programs(installation, folder, user)
-    words = [
+    arguments = [
         "-D",
         str(folder / "data"),
         "-U",
@@ -217,7 +217,7 @@ def _make_template(installation: Installation, meeting: Path) -> _Template:
     # Use a linguistic collation if the build supports one: like most servers, and unlike Python.
     for locale in (["--locale-provider=icu", "--icu-locale=en-US"], []):
         made = subprocess.run(
-            [str(programs / "initdb"), *words, "--encoding=UTF8", "--locale=C", *locale],
+            [str(programs / "initdb"), *arguments, "--encoding=UTF8", "--locale=C", *locale],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

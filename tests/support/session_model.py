@@ -15,7 +15,7 @@ class ModelBatch:
 
     serial: int
     """The order over all sessions in which entries came."""
-    words: dict[str, Any]
+    options: dict[str, Any]
     due: int
     state: str = "ready"
     epoch: int = 0
@@ -24,8 +24,10 @@ class ModelBatch:
 
     def joins(self, head: ModelBatch) -> bool:
         """Return whether it may be in one run with *head*."""
-        same = all(self.words[word] == head.words[word] for word in ("delivery", "merge_key"))
-        return same and self.words["slot"] == head.words["slot"] == "join" and self.words["work_class"] == "turn"
+        same = all(self.options[name] == head.options[name] for name in ("delivery", "merge_key"))
+        return (
+            same and self.options["slot"] == head.options["slot"] == "join" and self.options["work_class"] == "turn"
+        )
 
 
 @dataclass
@@ -48,21 +50,21 @@ class SessionModel:
     def session(self, name: str) -> ModelSession:
         return self.sessions.setdefault(name, ModelSession())
 
-    def say(self, name: str, words: dict[str, Any]) -> tuple[int, bool]:
+    def say(self, name: str, options: dict[str, Any]) -> tuple[int, bool]:
         """Enqueue an entry; return its serial number and whether it is new."""
         session = self.session(name)
-        key = words["source_key"]
+        key = options["source_key"]
         if key is not None and key in session.keys:
             return session.keys[key].serial, False
         self._serial += 1
-        due = self.now + words["delay_ms"]
-        entry = ModelBatch(self._serial, words, due, "scheduled" if words["delay_ms"] else "ready")
+        due = self.now + options["delay_ms"]
+        entry = ModelBatch(self._serial, options, due, "scheduled" if options["delay_ms"] else "ready")
         session.entries.append(entry)
         if key is not None:
             session.keys[key] = entry
         return entry.serial, True
 
-    def tidy(self, name: str) -> None:
+    def run_maintenance(self, name: str) -> None:
         """Expire leases and promote due entries."""
         for entry in self.session(name).entries:
             if entry.state == "running" and entry.lease_until <= self.now:
@@ -85,17 +87,17 @@ class SessionModel:
             if not fits:
                 break
             run.append(entry)
-            if entry.words["slot"] == "exclusive" or len(run) == limit:
+            if entry.options["slot"] == "exclusive" or len(run) == limit:
                 break
         return run
 
     def _leads(self, entry: ModelBatch, work: str, *, checkpoint: bool) -> bool:
-        early = entry.words["delivery"] == "earliest_safe_boundary"
-        return work in {"next", entry.words["work_class"]} and (early or not checkpoint)
+        early = entry.options["delivery"] == "earliest_safe_boundary"
+        return work in {"next", entry.options["work_class"]} and (early or not checkpoint)
 
     def claim(self, name: str, work: str, limit: int) -> list[ModelBatch]:
         """Claim as an idle claim of one session does."""
-        self.tidy(name)
+        self.run_maintenance(name)
         if self.running(name):
             return []
         run = self.run_of(name, work, limit)
@@ -107,7 +109,7 @@ class SessionModel:
         """Claim as a claim of any session does."""
         heads = []
         for name in self.sessions:
-            self.tidy(name)
+            self.run_maintenance(name)
             if not self.running(name) and (head := self.run_of(name, "next", 1)):
                 heads.append((head[0].serial, name))
         if not heads:

@@ -9,22 +9,26 @@ from holdfast import AnySessionOptions, Job, Queue, SessionClaim, SessionClaimOp
 SESSION = "chat-42"
 
 
-def say(queue: Queue, *texts: Any, **words: Any) -> list[str]:
+def say(queue: Queue, *texts: Any, **options: Any) -> list[str]:
     """Enqueue one joining turn for each text, unless the options differ, and return their ids."""
-    told = {"session": SESSION, "slot": "exclusive" if words.get("work_class") == "command" else "join", **words}
-    return [queue.enqueue("chat.message", text, **told).id for text in texts]
+    settings = {
+        "session": SESSION,
+        "slot": "exclusive" if options.get("work_class") == "command" else "join",
+        **options,
+    }
+    return [queue.enqueue("chat.message", text, **settings).id for text in texts]
 
 
-def take(queue: Queue, session: str = SESSION, **words: Unpack[SessionClaimOptions]) -> SessionClaim:
+def take(queue: Queue, session: str = SESSION, **options: Unpack[SessionClaimOptions]) -> SessionClaim:
     """Claim the session's next run; fail if there is none."""
-    claim = queue.claim_session(session, **words)
+    claim = queue.claim_session(session, **options)
     assert claim is not None, "nothing was claimed"
     return claim
 
 
-def take_any(queue: Queue, **words: Unpack[AnySessionOptions]) -> SessionClaim:
+def take_any(queue: Queue, **options: Unpack[AnySessionOptions]) -> SessionClaim:
     """Claim the next run of any session; fail if there is none."""
-    claim = queue.claim_any_session(**words)
+    claim = queue.claim_any_session(**options)
     assert claim is not None, "nothing was claimed"
     return claim
 

@@ -43,7 +43,7 @@ class Shell:
             start_new_session=True,
         )
         os.close(inner)
-        self._said_from = 0
+        self._output_start = 0
 
     def __enter__(self) -> Shell:
         self.prompted()
@@ -58,9 +58,9 @@ class Shell:
         os.close(self._outer)
 
     @property
-    def said(self) -> list[str]:
+    def output(self) -> list[str]:
         """The lines below the last command."""
-        return self.screen.lines[self._said_from :]
+        return self.screen.lines[self._output_start :]
 
     def type(self, text: str) -> None:
         """Type *text* unchanged, such as a control character."""
@@ -68,18 +68,18 @@ class Shell:
 
     def run(self, command: str) -> None:
         """Type a command and Enter."""
-        self._said_from = self.screen.row + 1
+        self._output_start = self.screen.row + 1
         self.type(f"{command}\n")
 
     def sees(self, pattern: str) -> re.Match[str]:
         """Read until a line below the last command matches *pattern*, and return the match."""
         patient_until = time.monotonic() + PATIENCE_SECONDS
         while True:
-            for line in self.said:
+            for line in self.output:
                 if found := re.search(pattern, line):
                     return found
             left = patient_until - time.monotonic()
-            assert left > 0, f"{pattern!r} was not shown: {self.said}"
+            assert left > 0, f"{pattern!r} was not shown: {self.output}"
             ready, _, _ = select.select([self._outer], [], [], left)
             if ready:
                 self.screen.write(os.read(self._outer, 65_536).decode(errors="replace"))
@@ -88,4 +88,4 @@ class Shell:
         """Wait until the last command has ended; return its output on the screen."""
         self.sees(rf"^{re.escape(PROMPT.rstrip())}$")
         # A live screen may have left empty lines below it.
-        return self.said[: self.said.index(PROMPT.rstrip())]
+        return self.output[: self.output.index(PROMPT.rstrip())]

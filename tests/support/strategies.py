@@ -60,7 +60,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RepeatableClaim:
     """A request for jobs, so that it can be repeated."""
 
     lanes: tuple[str, ...]
@@ -71,10 +71,10 @@ class Asked:
     """How many of the jobs are acknowledged by the claim itself; none given means all."""
 
     def send(self, queue: Queue) -> list[Claim]:
-        return queue.claim_many(**self.words)
+        return queue.claim_many(**self.options)
 
     @property
-    def words(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         return {
             "lanes": self.lanes,
             "tenant": self.tenant,
@@ -119,7 +119,7 @@ requests = st.fixed_dictionaries(
     }
 ).map(_sensible)
 asks = st.builds(
-    Asked,
+    RepeatableClaim,
     lanes=st.sampled_from([LANES, LANES, ("default",), ("other",)]),
     tenant=tenants,
     limit=st.sampled_from([1, 1, 2, 10]),
@@ -128,7 +128,7 @@ asks = st.builds(
 )
 
 
-def answer_of(call: Callable[[], object]) -> object:
+def result_of(call: Callable[[], object]) -> object:
     """Return the result of the call, or the refusal it raises."""
     try:
         return call()
@@ -136,7 +136,7 @@ def answer_of(call: Callable[[], object]) -> object:
         return refusal
 
 
-def answer_in(settlement: Settlement) -> object:
+def result_in(settlement: Settlement) -> object:
     return settlement.error or (settlement.job.state if settlement.job else None)
 
 
@@ -148,16 +148,16 @@ def same(answer: object, predicted: object) -> bool:
     return answer == predicted
 
 
-def words_of(request: Request) -> dict[str, Any]:
-    words: dict[str, Any] = {word: request[word] for word in ("lane", "tenant", "priority", "max_attempts")}
-    words |= {"job_id": request["id"], "delay": request["delay_ms"] / 1000}
+def options_of(request: Request) -> dict[str, Any]:
+    options: dict[str, Any] = {name: request[name] for name in ("lane", "tenant", "priority", "max_attempts")}
+    options |= {"job_id": request["id"], "delay": request["delay_ms"] / 1000}
     if request["deadline_ms"] is not None:
-        words["deadline"] = request["deadline_ms"] / 1000
+        options["deadline"] = request["deadline_ms"] / 1000
     if request["key"] is not None:
-        words |= {"dedupe_key": request["key"], "on_duplicate": request["policy"]}
+        options |= {"dedupe_key": request["key"], "on_duplicate": request["policy"]}
     if request["loud"]:
-        words["events"] = "all"
-    return words
+        options["events"] = "all"
+    return options
 
 
 def shown(job: Job) -> dict[str, Any]:
@@ -179,9 +179,9 @@ def shown(job: Job) -> dict[str, Any]:
 
 
 def expected(job: ModelJob) -> dict[str, Any]:
-    words = ("state", "attempt", "epoch", "due", "deadline", "ended", "priority", "payload")
-    return {word: job[word] for word in (*words, "asked", "lease_until", "failure", "numbers", "unacknowledged")}
+    options = ("state", "attempt", "epoch", "due", "deadline", "ended", "priority", "payload")
+    return {name: job[name] for name in (*options, "asked", "lease_until", "failure", "numbers", "unacknowledged")}
 
 
-def told_as(outcome: tuple[Any, ...]) -> str:
+def event_name_of(outcome: tuple[Any, ...]) -> str:
     return "failed" if outcome[0] in {"permanent", "transient"} else str(outcome[0])

@@ -17,7 +17,7 @@ Deed: TypeAlias = Callable[[], object]
 _START_UP = 196608  # protocol 3.0; what comes before it asks for encryption, and has no type either
 _CHUNK = 1 << 16
 # The messages that request a reply from the server: a simple query, and the end of an extended one.
-_ASKING = (b"Q", b"S")
+_REQUESTS = (b"Q", b"S")
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Fault:
     countdown: int
     answered: bool
     """Whether the server gets the message and answers it before the connection is cut."""
-    deed: Deed | None
+    action: Deed | None
     """Done before the message goes on, instead of a cut."""
     struck: threading.Event = field(default_factory=threading.Event)
 
@@ -37,7 +37,7 @@ class Fault:
         if self.contains:
             wanted = re.search(rb"\b" + re.escape(self.contains) + rb"\b", body, re.IGNORECASE) is not None
         else:
-            wanted = kind in _ASKING
+            wanted = kind in _REQUESTS
         if not wanted or self.struck.is_set():
             return False
         self.countdown -= 1
@@ -79,9 +79,9 @@ class Wire:
         """
         return self._arm(Fault(contains, nth, answered, None))
 
-    def at(self, deed: Deed, *, contains: bytes = b"", nth: int = 1) -> Fault:
-        """Call *deed* before the *nth* message from now that contains *contains* is forwarded to the server."""
-        return self._arm(Fault(contains, nth, answered=False, deed=deed))
+    def at(self, action: Deed, *, contains: bytes = b"", nth: int = 1) -> Fault:
+        """Call *action* before the *nth* message from now that contains *contains* is forwarded to the server."""
+        return self._arm(Fault(contains, nth, answered=False, action=action))
 
     def calm(self) -> None:
         """Cancel a fault that has not occurred, and accept new connections again."""
@@ -173,7 +173,7 @@ class _Link:
 
     def join(self) -> None:
         for thread in self._threads:
-            if thread is not threading.current_thread():  # a deed may cut the very wire it is done on
+            if thread is not threading.current_thread():  # an action may cut its own connection
                 thread.join(10)
 
     def cut(self) -> None:
@@ -196,8 +196,8 @@ class _Link:
     def _pass_requests(self) -> None:
         for kind, whole in _messages(self._client):
             fault = self._meet(kind, whole[5:])  # without its type and length, which may look like letters
-            if fault is not None and fault.deed is not None:
-                fault.deed()
+            if fault is not None and fault.action is not None:
+                fault.action()
             elif fault is not None and fault.answered:
                 self._mute = True
             elif fault is not None:
@@ -207,7 +207,7 @@ class _Link:
     def _pass_answers(self) -> None:
         while chunk := self._server.recv(_CHUNK):
             if self._mute:
-                return  # answered, and nobody heard it
+                return  # answered, but the reply is dropped
             self._client.sendall(chunk)
 
 

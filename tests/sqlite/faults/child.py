@@ -22,9 +22,9 @@ from tests.sqlite.faults.interception import Form, Interception, SystemCalls, en
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-def run_child(form: Form, built: Path, function: Callable[..., object], **words: object) -> Any:
+def run_child(form: Form, built: Path, function: Callable[..., object], **arguments: object) -> Any:
     """Run *function* of a module in a separate process; *built* is the folder for compiled files."""
-    command = [sys.executable, "-m", __name__, form, function.__module__, function.__name__, json.dumps(words)]
+    command = [sys.executable, "-m", __name__, form, function.__module__, function.__name__, json.dumps(arguments)]
     search = os.pathsep.join(entry or str(_ROOT) for entry in [str(_ROOT), *sys.path])
     surroundings = {**os.environ, "PYTHONPATH": search, **environment(form, built)}
     finished = subprocess.run(
@@ -63,10 +63,10 @@ def _run_case(case: Callable[[Callable[[Any], None]], None], writing: int) -> No
 
 
 def _main() -> None:
-    form, module, function, words = sys.argv[1:]
+    form, module, function, arguments = sys.argv[1:]
     importlib.import_module("tests.support.warm")
     interception: Interception = SystemCalls() if form == "system-calls" else FileLayer()
-    answer = getattr(importlib.import_module(module), function)(interception, **json.loads(words))
+    answer = getattr(importlib.import_module(module), function)(interception, **json.loads(arguments))
     print(json.dumps(answer), flush=True)
     # Open files must not be closed while the interpreter, and the replaced file layer with it, shuts down.
     os._exit(0)

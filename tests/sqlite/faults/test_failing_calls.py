@@ -29,7 +29,7 @@ def prepared(tmp_path: Path) -> Path:
 
 
 def _sweep(
-    form: Form, built: Path, prepared: Path, operation: str, *, calls: Call, error: int, **words: Any
+    form: Form, built: Path, prepared: Path, operation: str, *, calls: Call, error: int, **arguments: Any
 ) -> list[dict[str, Any]]:
     """Let call after call fail and check the report of every process; return the cases."""
     # JSON has only lists, so the expected values are converted to them for the comparison.
@@ -42,7 +42,7 @@ def _sweep(
         operation=operation,
         calls=int(calls),
         error=error,
-        **{"times": 1, "cold": False, "step": 1, **words},
+        **{"times": 1, "cold": False, "step": 1, **arguments},
     )
     assert cases
     for case in cases:
@@ -93,16 +93,12 @@ class TestInputOutputErrors:
         assert _errors(cases)
 
     @pytest.mark.slow("each call of a process fails or kills it in turn")
-    def test_a_log_that_cannot_be_copied_into_the_database_costs_nobody_an_answer(
-        self, form: Form, built: Path, prepared: Path
-    ) -> None:
+    def test_a_failed_checkpoint_fails_no_call(self, form: Form, built: Path, prepared: Path) -> None:
         cases = _sweep(form, built, prepared, "checkpoint", calls=Call.CHANGE, error=errno.EIO, step=89, suffix=".db")
         assert _errors(cases) == set()
 
     @pytest.mark.parametrize("form", ["system-calls"], indirect=True)
-    def test_a_side_file_that_cannot_be_written_costs_nobody_an_answer(
-        self, form: Form, built: Path, prepared: Path
-    ) -> None:
+    def test_a_lock_file_that_cannot_be_written_fails_no_call(self, form: Form, built: Path, prepared: Path) -> None:
         cases = _sweep(form, built, prepared, "enqueue", calls=Call.WRITE, error=errno.EIO, suffix="-holdfast")
         assert _errors(cases) == set()
 
@@ -154,9 +150,7 @@ class TestFullDisk:
         assert "StoreFull" in _errors(cases)
 
     @pytest.mark.slow("each call of a process fails or kills it in turn")
-    def test_a_log_that_finds_no_space_in_the_database_costs_nobody_an_answer(
-        self, form: Form, built: Path, prepared: Path
-    ) -> None:
+    def test_a_checkpoint_without_space_fails_no_call(self, form: Form, built: Path, prepared: Path) -> None:
         cases = _sweep(
             form, built, prepared, "checkpoint", calls=Call.WRITE, error=errno.ENOSPC, times=-1, step=89, suffix=".db"
         )

@@ -13,9 +13,9 @@ from tests.sqlite.faults.child import run_child
 from tests.sqlite.faults.history import History, complaints
 
 
-def _run(tmp_path: Path, story: Callable[..., object], **words: object) -> Any:
+def _run(tmp_path: Path, story: Callable[..., object], **arguments: object) -> Any:
     path = str(tmp_path / "jobs.db")
-    seen = run_child("file-layer", tmp_path, story, path=path, **words)
+    seen = run_child("file-layer", tmp_path, story, path=path, **arguments)
     assert complaints(path, History()) == []
     return seen
 
@@ -31,7 +31,7 @@ def test_parent_children_and_threads_go_on_after_a_fork_in_the_middle_of_everyth
     assert seen["found"] == sorted(["awaited", "in-transaction", *_each("thread", "parent", "one", "two")])
 
 
-def test_a_child_forked_inside_a_transaction_is_refused_the_file_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_child_forked_inside_a_transaction_is_refused_the_file_and_blocks_no_caller(tmp_path: Path) -> None:
     seen = _run(tmp_path, forks.fork_inside_a_transaction)
     assert seen["codes"] == [0, 0]
     assert seen["told"] == ["misconfigured"] * 3

@@ -25,8 +25,8 @@ def test_a_full_disk_refuses_by_name_loses_nothing_and_is_used_again(
     # Another file takes half of the disk at first, and is deleted in the end.
     reserve_bytes = mebibytes << 19
     with small_disk(tmp_path / "disk", f"{mebibytes}m", _REASON) as disk:
-        words = {"folder": str(disk), "payload_bytes": payload_bytes, "reserve_bytes": reserve_bytes}
-        seen = run_child("file-layer", built, fill_up, **words)
+        arguments = {"folder": str(disk), "payload_bytes": payload_bytes, "reserve_bytes": reserve_bytes}
+        seen = run_child("file-layer", built, fill_up, **arguments)
         assert seen["refusals"] == ["StoreFull"] * 3
         assert len(seen["acknowledged"]) > 3
         refused = {"enqueue": "StoreFull", "settle": "StoreFull", "another": "StoreFull", "elsewhere": "StoreFull"}

@@ -35,9 +35,9 @@ def _check(case: dict[str, object], known: References, operation: str) -> bool:
     return found == known.after
 
 
-def _sweep(form: Form, built: Path, prepared: Path, operation: str, **words: object) -> None:
+def _sweep(form: Form, built: Path, prepared: Path, operation: str, **arguments: object) -> None:
     known = references(prepared, operation)
-    cases = run_child(form, built, killed_at_each_call, prepared=str(prepared), operation=operation, **words)
+    cases = run_child(form, built, killed_at_each_call, prepared=str(prepared), operation=operation, **arguments)
     *killed, last = cases
     assert [case for case in killed if case["status"] != -signal.SIGKILL or case["said"]] == []
     assert last["said"] == ["acknowledged"]
@@ -72,7 +72,7 @@ def test_a_kill_while_the_file_is_opened_or_closed_harms_nothing(
 
 
 @pytest.mark.slow("each call of a process fails or kills it in turn")
-def test_a_kill_while_the_file_is_made_leaves_one_to_begin_anew_with(form: Form, built: Path, tmp_path: Path) -> None:
+def test_a_kill_while_the_file_is_created_leaves_a_usable_one(form: Form, built: Path, tmp_path: Path) -> None:
     empty = tmp_path / "store"
     empty.mkdir()
     _sweep(form, built, empty, "enqueue", after=False, cold=True, step=3)

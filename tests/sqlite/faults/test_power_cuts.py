@@ -47,8 +47,8 @@ def _record(
 ) -> Recording:
     folder, log = tmp_path / "used", tmp_path / "writes.log"
     folder.mkdir()
-    words = {"folder": str(folder), "log": str(log), "rounds": rounds, "durability": durability, "huge": huge}
-    run_child(form, built, ordinary_use, **words)
+    arguments = {"folder": str(folder), "log": str(log), "rounds": rounds, "durability": durability, "huge": huge}
+    run_child(form, built, ordinary_use, **arguments)
     return Recording(log, str(folder))
 
 
@@ -120,9 +120,7 @@ def test_what_was_acknowledged_outlives_each_kind_of_power_cut_at_each_sync(
 
 
 @pytest.mark.long
-def test_a_log_that_grew_long_and_was_started_anew_outlives_a_power_cut(
-    form: Form, built: Path, tmp_path: Path
-) -> None:
+def test_a_long_log_that_was_truncated_survives_a_power_cut(form: Form, built: Path, tmp_path: Path) -> None:
     recording = _record(form, built, tmp_path, rounds=1, huge=True)
     count, wrong = _findings(_images(recording, random.Random(6), at_syncs=0.5, between=0.0005))
     assert wrong == {}
@@ -130,9 +128,7 @@ def test_a_log_that_grew_long_and_was_started_anew_outlives_a_power_cut(
 
 
 @pytest.mark.slow("dozens of disks after a power cut are opened and checked")
-def test_a_first_opening_that_loses_its_power_leaves_a_file_to_begin_anew_with(
-    form: Form, built: Path, tmp_path: Path
-) -> None:
+def test_a_power_cut_during_the_first_opening_leaves_a_usable_file(form: Form, built: Path, tmp_path: Path) -> None:
     recording = _record(form, built, tmp_path, rounds=0)
     count, wrong = _findings(_images(recording, random.Random(2), at_syncs=0.5, between=0.02))
     assert wrong == {}
@@ -146,8 +142,8 @@ def test_what_was_acknowledged_after_a_failed_sync_outlives_a_power_cut(
 ) -> None:
     folder, log = tmp_path / "used", tmp_path / "writes.log"
     folder.mkdir()
-    words = {"folder": str(folder), "log": str(log), "suffix": suffix, "payload_bytes": payload_bytes}
-    failures = run_child(form, built, use_with_failing_syncs, **words)
+    arguments = {"folder": str(folder), "log": str(log), "suffix": suffix, "payload_bytes": payload_bytes}
+    failures = run_child(form, built, use_with_failing_syncs, **arguments)
     assert failures >= 1
     recording = Recording(log, str(folder))
     count, wrong = _findings(_images(recording, random.Random(5), at_syncs=0.05))

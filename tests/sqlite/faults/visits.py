@@ -13,7 +13,7 @@ import holdfast
 from tests.sqlite.faults.history import numbers
 from tests.sqlite.faults.interception import Interception
 
-_NOBODY = 65_534
+_UNPRIVILEGED_USER = 65_534
 
 
 def visit(_interception: Interception, path: str, humble: bool) -> dict[str, Any]:
@@ -24,8 +24,8 @@ def visit(_interception: Interception, path: str, humble: bool) -> dict[str, Any
         numbers(queue)
     if humble and os.geteuid() == 0:
         os.setgroups([])
-        os.setgid(_NOBODY)
-        os.setuid(_NOBODY)
+        os.setgid(_UNPRIVILEGED_USER)
+        os.setuid(_UNPRIVILEGED_USER)
     queue = holdfast.connect(path)
     return {"read": _told(lambda: sorted(job.id for job in queue.jobs())), "written": _writes(queue)}
 

@@ -79,8 +79,8 @@ class _Round:
         self.batch(6, _LARGE)
         self.note(told([self.queue.cancel(f"{self.name}-unwanted")]))
 
-    def _enqueue(self, suffix: str, **words: object) -> None:
-        made = self.queue.enqueue("mail", {"for": suffix}, job_id=f"{self.name}-{suffix}", **words)  # type: ignore[arg-type]
+    def _enqueue(self, suffix: str, **options: object) -> None:
+        made = self.queue.enqueue("mail", {"for": suffix}, job_id=f"{self.name}-{suffix}", **options)  # type: ignore[arg-type]
         self.note(told([made.job]))
 
     def batch(self, count: int, payload_bytes: int) -> None:
