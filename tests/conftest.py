@@ -4,6 +4,7 @@ import signal
 from collections.abc import Generator, Iterator, Sequence
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import holdfast
 from tests.support import order, postgres_server
@@ -12,6 +13,10 @@ from tests.support.filesystems import quick_folder
 from tests.support.stores import CHEAPEST_ENGINE, DURABLE_ENGINES, ENGINES, Harness
 
 FAILED = pytest.StashKey[bool]()
+
+# A loaded machine must not fail a test by the time that its examples take.
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("holdfast")
 
 
 def pytest_configure(config: pytest.Config) -> None:
