@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, NewJob, Queue, Worker
+from holdfast.worker.watched_attempts import WorkerMetrics
 from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
@@ -253,6 +254,36 @@ def test_a_worker_whose_store_is_away_ends_all_the_same(harness: Harness) -> Non
             working.end()
     # It could not be settled and is left to expire.
     assert queue.get(made.id).state == "running"
+
+
+class HangingMetrics(WorkerMetrics):
+    """Metrics whose `stop` does not return before `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.stopping, self.go_on = threading.Event(), threading.Event()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        arrived(self.go_on)
+
+
+def test_a_worker_ends_though_its_metrics_do_not_stop(local_queue: Queue) -> None:
+    metrics = HangingMetrics()
+    timer = MovableTimer()
+    local_queue.task("noop")(lambda: None)
+    try:
+        with at_work(local_queue, metrics=metrics, timer=timer) as working:
+            working.worker.stop()
+            arrived(metrics.stopping)
+
+            def ends() -> bool:
+                timer.advance(5)
+                return working.ended.done()
+
+            wait_until(ends)
+            working.end()
+    finally:
+        metrics.go_on.set()
 
 
 class TestACancelledServe:

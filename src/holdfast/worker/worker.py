@@ -47,7 +47,7 @@ _NAMES_SHOWN = 8
 _STARTED_SECONDS = 0.05
 # A worker ends within five seconds after the grace period, whatever the store and the handlers do. Each step may take
 # what is left of them, but for what the steps after it need at least; the rest is for the interpreter to exit.
-_ENDING_SECONDS = 3.7
+_ENDING_SECONDS = 3.5
 # Of these, how long handlers that were told to stop are waited for.
 _STOPPING_SECONDS = 1.0
 
@@ -217,10 +217,11 @@ class Worker:
                 keeper_store.interrupt()
                 keeper.stop(self._left(0))
             if self._metrics is not None:
-                self._metrics.stop()
+                # Its server takes up to half a second to stop.
+                await self._end_within(self._left(0), _in_daemon_thread(self._metrics.stop))
             if keeper_store is not self._store:
                 # Other writers may keep a file from being closed.
-                await self._end_within(self._left(0), asyncio.ensure_future(in_daemon_thread(keeper_store.close)))
+                await self._end_within(self._left(0), _in_daemon_thread(keeper_store.close))
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     self._loop.remove_signal_handler(number)
@@ -360,6 +361,10 @@ class Worker:
         kinds = self._words.get("kinds")
         tasks = [task for task in self._tasks if kinds is None or task.kind in kinds]
         refuse_unfit(self._isolation, tasks)
+
+
+def _in_daemon_thread(function: Callable[[], None]) -> asyncio.Future[None]:
+    return asyncio.ensure_future(in_daemon_thread(function))
 
 
 def _run_into(ended: Future[None], run: Callable[[], None]) -> None:
