@@ -1,6 +1,6 @@
-"""Claims whose caller was cancelled or interrupted: no lease is left behind and no attempt is spent.
+"""Claims whose caller was cancelled or interrupted: no lease remains and no attempt is used.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 60
 
 
 class Strike:
-    """Stands in for a store's observer and acts once, at a statement of the test's choice."""
+    """An observer of the store that acts once, at a given statement."""
 
     def __init__(self, harness: Harness) -> None:
         self.at: str | None = None
@@ -71,13 +71,13 @@ JOBS = [*(NewJob("work", max_attempts=1) for _ in range(3)), NewJob("say", sessi
 
 
 def assert_untouched(jobs: Iterable[Job]) -> None:
-    """Check that nothing runs, and that nothing has spent an attempt or is suspect."""
+    """Check that no job is running, has used an attempt or is suspect."""
     for job in jobs:
         assert (job.state, job.attempt, job.suspect, job.releases, job.failure) == ("ready", 0, 0, 0, None)
 
 
 class TestInterrupted:
-    """The thread is interrupted before its commit, or between the commit and the answer."""
+    """The thread is interrupted before its commit, or between the commit and the return."""
 
     @pytest.mark.parametrize("call", CALLS)
     @pytest.mark.parametrize("at", ["begin", "commit", "committed"])
@@ -92,7 +92,7 @@ class TestInterrupted:
         assert len(queue.claim_many()) == 3
         assert queue.open_session("s", worker="other").worker == "other"
 
-    def test_a_released_job_tells_of_the_claim_in_its_history(self, harness: Harness) -> None:
+    def test_a_released_job_records_the_claim_in_its_history(self, harness: Harness) -> None:
         strike = Strike(harness)
         queue = harness.open()
         made = queue.enqueue("work", events="all")
@@ -103,7 +103,7 @@ class TestInterrupted:
         assert [event.name for event in queue.events()] == ["enqueued", "claimed", "released"]
         assert queue.get(made.id).epoch == 1
 
-    def test_a_job_keeps_its_place_in_the_order(self, harness: Harness) -> None:
+    def test_a_job_keeps_its_position_in_the_order(self, harness: Harness) -> None:
         strike = Strike(harness)
         queue = harness.open()
         first = queue.enqueue("work")
@@ -114,7 +114,7 @@ class TestInterrupted:
             queue.claim()
         assert queue.get(first.id).due_at == first.job.due_at
 
-    def test_what_an_earlier_call_was_given_stays_with_that_caller(self, harness: Harness) -> None:
+    def test_claims_of_an_earlier_call_stay_with_that_caller(self, harness: Harness) -> None:
         strike = Strike(harness)
         queue = harness.open()
         queue.enqueue("work")
@@ -132,7 +132,7 @@ class TestInterrupted:
 
 
 class TestCancelled:
-    """The task is cancelled while its transaction runs, waits for its turn, or has just been answered."""
+    """The task is cancelled while its transaction runs, waits for the writer, or has just returned."""
 
     @pytest.mark.parametrize("call", CALLS)
     @pytest.mark.parametrize("at", ["begin", "commit", "committed"])
@@ -148,14 +148,14 @@ class TestCancelled:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait_for(task, PATIENCE_SECONDS)
                 if not task.cancelled():
-                    return  # the answer was there before the cancellation was delivered
+                    return  # the call returned before the cancellation was delivered
                 assert_untouched((await queue.jobs()).jobs)
                 assert len(await queue.claim_many()) == 3
                 assert (await queue.open_session("s", worker="other")).worker == "other"
 
         asyncio.run(main())
 
-    def test_a_call_that_waits_for_its_turn_is_withdrawn(self, harness: Harness) -> None:
+    def test_a_call_that_waits_for_the_writer_is_withdrawn(self, harness: Harness) -> None:
         async def main() -> None:
             async with harness.open_async() as queue:
                 await queue.enqueue_many(JOBS)
@@ -171,7 +171,7 @@ class TestCancelled:
 
         asyncio.run(main())
 
-    def test_no_moment_of_a_cancellation_leaves_a_lease(self, harness: Harness) -> None:
+    def test_a_cancellation_at_any_time_leaves_no_lease(self, harness: Harness) -> None:
         chance = random.Random(14)
 
         async def main() -> None:
@@ -181,7 +181,7 @@ class TestCancelled:
                 received: set[str] = set()
 
                 async def live(token: str) -> None:
-                    # A token of its own: who sends another's token is given, and gives back, the other's claims.
+                    # A separate token: a call with another's token receives, and releases, the other's claims.
                     calls: list[Callable[[Any], Any]] = [
                         claim,
                         partial(claim_many, lease_token=token),
@@ -196,7 +196,7 @@ class TestCancelled:
                     await asyncio.sleep(chance.random() * 0.004)
                     tasks[0].cancel()
                     await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
-                # A caller that was cancelled waits for its undo for a second at most; then it goes on by itself.
+                # A cancelled caller waits for its undo for at most a second.
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     while running_ids(jobs := (await queue.jobs(limit=1000)).jobs) != received:  # noqa: ASYNC110  # of the store
                         await asyncio.sleep(0.01)
@@ -210,7 +210,7 @@ def running_ids(jobs: Iterable[Job]) -> set[str]:
 
 
 def claims_of(answer: Any) -> list[Any]:
-    """Return the claims in the answer of any of the calls for plain jobs."""
+    """Return the claims in the result of any call for plain jobs."""
     if answer is None:
         return []
     return answer if isinstance(answer, list) else answer.claims if hasattr(answer, "claims") else [answer]

@@ -1,6 +1,6 @@
-"""Acknowledged claims: a lease that ends before its handler has started spends no attempt, until the third in a row.
+"""Acknowledged claims: a lease that expires before its handler started uses no attempt, except the third in a row.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ LEASE = 30.0
 
 
 def take_ahead(queue: Queue, worker: str = "w") -> Claim:
-    """Claim the next job without saying that it starts."""
+    """Claim the next job without acknowledging it."""
     return claim_one(queue, worker=worker, incarnation=f"{worker}-1", lease=LEASE, acknowledged=0)
 
 
 def end_lease(queue: Queue, clock: ManualClock, job_id: str) -> Job:
-    """Let the lease of a job end, have that noticed, and return the job."""
+    """Let the lease of a job expire, run maintenance, and return the job."""
     clock.advance(LEASE)
     queue.claim_many(kinds=[], worker="other")
     return queue.get(job_id)
 
 
-class TestALeaseThatEndsUnacknowledged:
-    def test_spends_no_attempt_and_leaves_no_suspicion(self, queue: Queue, clock: ManualClock) -> None:
+class TestAnUnacknowledgedLeaseThatExpires:
+    def test_uses_no_attempt_and_makes_no_job_suspect(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", max_attempts=1, events="all")
         claim = take_ahead(queue)
         job = end_lease(queue, clock, made.id)
         assert (job.state, job.attempt, job.epoch, job.failure) == ("ready", 0, claim.epoch, None)
         assert (is_suspect(job), job.releases, job.due_at) == (False, 0, made.job.due_at)
 
-    def test_is_told_as_released(self, queue: Queue, clock: ManualClock) -> None:
+    def test_is_recorded_as_released(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", events="all")
         take_ahead(queue)
         end_lease(queue, clock, made.id)
@@ -63,7 +63,7 @@ class TestALeaseThatEndsUnacknowledged:
         assert (job.state, job.attempt, job.failure_reason, job.epoch) == ("failed", 1, "lease_expired", 3)
         assert "3 times in a row" in (job.failure_message or "")
 
-    def test_after_the_third_the_count_begins_again(self, queue: Queue, clock: ManualClock) -> None:
+    def test_after_the_third_the_count_restarts(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", max_attempts=2)
         states = []
         while not queue.get(made.id).finished:
@@ -71,13 +71,13 @@ class TestALeaseThatEndsUnacknowledged:
             states.append(end_lease(queue, clock, made.id).attempt)
         assert states == [0, 0, 1, 1, 1, 2]
 
-    def test_is_cancelled_if_that_was_asked_for(self, queue: Queue, clock: ManualClock) -> None:
+    def test_is_cancelled_if_requested(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work")
         take_ahead(queue)
         queue.cancel(made.id)
         assert end_lease(queue, clock, made.id).state == "cancelled"
 
-    def test_is_taken_back_from_an_earlier_start_without_suspicion(self, queue: Queue) -> None:
+    def test_is_taken_back_from_an_earlier_start_and_not_suspect(self, queue: Queue) -> None:
         made = queue.enqueue("work")
         queue.claim(worker="gpu", incarnation="first", exclusive=True, acknowledged=0)
         assert queue.claim_many(kinds=[], worker="gpu", incarnation="second", exclusive=True) == []
@@ -86,13 +86,13 @@ class TestALeaseThatEndsUnacknowledged:
 
 
 class TestAcknowledging:
-    def test_a_claim_is_acknowledged_by_itself_unless_told(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_claim_is_acknowledged_by_default(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", max_attempts=1)
         claim_one(queue, lease=LEASE)
         job = end_lease(queue, clock, made.id)
         assert (job.state, job.attempt, job.suspect) == ("failed", 1, 1)
 
-    def test_an_acknowledged_lease_that_ends_spends_the_attempt(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_acknowledged_lease_that_expires_uses_an_attempt(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", max_attempts=1)
         claim = take_ahead(queue)
         clock.advance(LEASE / 2)
@@ -110,7 +110,7 @@ class TestAcknowledging:
         clock.advance(LEASE / 2)
         assert end_lease(queue, clock, made.id).attempt == 0
 
-    def test_an_acknowledged_claim_breaks_the_row(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_acknowledged_claim_resets_the_count(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", max_attempts=2)
         for _ in range(2):
             take_ahead(queue)
@@ -127,13 +127,13 @@ class TestAcknowledging:
         queue.settle(take_ahead(queue), outcome)
         assert queue.get(made.id).unacknowledged == 0
 
-    def test_of_a_batch_the_first_so_many_are_acknowledged(self, queue: Queue) -> None:
+    def test_the_given_number_of_claims_of_a_batch_is_acknowledged(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("work", tenant=tenant) for tenant in "abcab"])
         claims = queue.claim_many(limit=5, acknowledged=2)
         assert [claim.job.unacknowledged for claim in claims] == [0, 0, 1, 1, 1]
         assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
 
-    def test_an_exchange_acknowledges_what_is_still_held(self, queue: Queue, clock: ManualClock) -> None:
+    def test_settle_and_claim_acknowledges_claims_that_are_still_held(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue_many([NewJob("work", max_attempts=1) for _ in range(3)])
         started, waiting, gone = (take_ahead(queue) for _ in range(3))
         queue.settle(gone, Released())
@@ -143,8 +143,8 @@ class TestAcknowledging:
         assert [queue.get(one.id).state for one in made] == ["failed", "ready", "ready"]
 
 
-class TestAWorkerThatWasCutOff:
-    """It lived while it could not reach the store, and says so when it comes back."""
+class TestAWorkerThatReconnects:
+    """A worker that could not reach the store reports its jobs when it reconnects."""
 
     def come_back(self, queue: Queue, worker: str = "w", incarnation: str = "w-1") -> None:
         assert queue.claim_many(kinds=[], worker=worker, incarnation=incarnation, cut_off=True) == []
@@ -154,7 +154,7 @@ class TestAWorkerThatWasCutOff:
         queue.claim_many(limit=jobs, worker="w", incarnation="w-1", lease=LEASE)
         return [one.id for one in made]
 
-    def test_what_became_suspect_is_cleared(self, queue: Queue, clock: ManualClock) -> None:
+    def test_suspect_jobs_are_cleared(self, queue: Queue, clock: ManualClock) -> None:
         held = self.hold(queue)
         assert is_suspect(end_lease(queue, clock, held[0]))
         self.come_back(queue)
@@ -163,14 +163,14 @@ class TestAWorkerThatWasCutOff:
             assert not is_suspect(job)
         assert queue.backlog().suspect == 0
 
-    def test_what_nobody_took_back_yet_never_becomes_suspect(self, queue: Queue, clock: ManualClock) -> None:
+    def test_leases_that_were_not_taken_back_never_become_suspect(self, queue: Queue, clock: ManualClock) -> None:
         held = self.hold(queue)
         clock.advance(LEASE)
         self.come_back(queue)
         assert [is_suspect(queue.get(job_id)) for job_id in held] == [False] * 3
         assert [attempt.outcome for attempt in queue.attempts(held[0])] == ["expired"]
 
-    def test_a_lease_that_has_not_ended_stays(self, queue: Queue) -> None:
+    def test_a_lease_that_has_not_expired_stays(self, queue: Queue) -> None:
         held = self.hold(queue)
         before = [known(queue, job_id) for job_id in held]
         self.come_back(queue)
@@ -185,14 +185,14 @@ class TestAWorkerThatWasCutOff:
         self.come_back(queue, worker, incarnation)
         assert all(is_suspect(queue.get(job_id)) for job_id in held)
 
-    def test_what_another_worker_holds_by_then_is_left_alone(self, queue: Queue, clock: ManualClock) -> None:
+    def test_jobs_that_another_worker_holds_are_not_changed(self, queue: Queue, clock: ManualClock) -> None:
         [job_id] = self.hold(queue, 1)
         clock.advance(LEASE)
         claim = claim_one(queue, worker="other")
         self.come_back(queue)
         assert queue.get(job_id) == claim.job
 
-    def test_batches_of_sessions_are_cleared_too(self, queue: Queue, clock: ManualClock) -> None:
+    def test_session_entries_are_cleared_too(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("say", session="s")
         queue.claim_session("s", worker="w", incarnation="w-1", lease=LEASE)
         clock.advance(LEASE)

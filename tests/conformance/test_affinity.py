@@ -1,4 +1,4 @@
-"""Affinity: a preference for jobs beside what a worker has loaded, with a bound, never a requirement."""
+"""Affinity: a bounded preference for jobs with an affinity that the worker has loaded, never a requirement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def letters(claims: list[Claim]) -> str:
 
 
 class TestThePreference:
-    def test_jobs_beside_what_is_loaded_go_first(self, queue: Queue) -> None:
+    def test_jobs_with_a_loaded_affinity_go_first(self, queue: Queue) -> None:
         enqueue_beside(queue, "AB-AB-")
         assert letters(queue.claim_many(affinity="B")) == "BBA-A-"
 
@@ -31,19 +31,19 @@ class TestThePreference:
         enqueue_beside(queue, "AB-BA-")
         assert letters(queue.claim_many()) == "AB-BA-"
 
-    def test_an_affinity_nobody_waits_for_changes_nothing(self, queue: Queue) -> None:
+    def test_an_affinity_without_jobs_changes_nothing(self, queue: Queue) -> None:
         enqueue_beside(queue, "AB-BA-")
         assert letters(queue.claim_many(affinity="X")) == "AB-BA-"
 
-    def test_several_loaded_affinities_are_favoured_alike(self, queue: Queue) -> None:
+    def test_several_loaded_affinities_are_preferred_equally(self, queue: Queue) -> None:
         enqueue_beside(queue, "C-ABCBA")
         assert letters(queue.claim_many(affinity=["A", "B"])) == "ABBAC-C"
 
-    def test_it_is_a_preference_and_no_requirement(self, queue: Queue) -> None:
+    def test_it_is_a_preference_and_not_a_requirement(self, queue: Queue) -> None:
         enqueue_beside(queue, "B-")
         assert letters(queue.claim_many(affinity="A")) == "B-"
 
-    def test_a_higher_priority_goes_before_it(self, queue: Queue) -> None:
+    def test_a_higher_priority_takes_precedence(self, queue: Queue) -> None:
         enqueue_beside(queue, "AA")
         queue.enqueue("run", affinity="B", priority=1)
         assert letters(queue.claim_many(affinity="A")) == "BAA"
@@ -54,12 +54,12 @@ class TestThePreference:
         queue.enqueue("other", lane="default", affinity="B")
         assert letters(queue.claim_many(lanes=["default", "side"], affinity="B")) == "BBA"
 
-    def test_many_jobs_with_other_affinities_do_not_hide_the_one_beside(self, queue: Queue) -> None:
+    def test_many_jobs_with_other_affinities_do_not_hide_a_matching_one(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("run", affinity=f"model-{number % 40}") for number in range(2000)])
         beside = queue.enqueue("run", affinity="mine")
         assert claim_one(queue, affinity="mine").job.id == beside.id
 
-    def test_one_is_drained_before_the_next(self, queue: Queue) -> None:
+    def test_one_affinity_is_drained_before_the_next(self, queue: Queue) -> None:
         enqueue_beside(queue, "ABCABCABC")
         loaded: str | None = None
         taken = ""
@@ -71,7 +71,7 @@ class TestThePreference:
 
 class TestItsBound:
     @pytest.mark.parametrize("left", [None, 0.001, 60, timedelta(seconds=1)])
-    def test_within_the_bound_the_loaded_affinity_is_favoured(
+    def test_within_the_bound_the_loaded_affinity_is_preferred(
         self, queue: Queue, left: float | timedelta | None
     ) -> None:
         enqueue_beside(queue, "BABA")
@@ -82,7 +82,7 @@ class TestItsBound:
         enqueue_beside(queue, "ACABA")
         assert letters(queue.claim_many(limit=1, affinity="A", residence_left=left)) == "C"
 
-    def test_past_the_bound_the_oldest_head_is_switched_to_and_drained(
+    def test_past_the_bound_the_affinity_of_the_oldest_job_is_taken_and_drained(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         enqueue_beside(queue, "AAA")
@@ -104,14 +104,12 @@ class TestItsBound:
         queue.enqueue("run", affinity="A", priority=1)
         assert letters(queue.claim_many(affinity="A", residence_left=0)) == "AB"
 
-    def test_past_the_bound_turns_hold_among_the_others_behind_it(self, queue: Queue) -> None:
+    def test_past_the_bound_fairness_holds_among_the_other_jobs(self, queue: Queue) -> None:
         for tenant, affinity in (("ada", "A"), ("ada", "B"), ("zoe", "B")):
             queue.enqueue("run", tenant=tenant, affinity=affinity)
         assert claim_one(queue, affinity="A", residence_left=0).job.tenant == "ada"
 
-    def test_past_the_bound_due_moments_hold_among_the_others_behind_it(
-        self, queue: Queue, clock: ManualClock
-    ) -> None:
+    def test_past_the_bound_due_times_order_the_other_jobs(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("one", affinity="A")
         clock.advance(1)
         behind = queue.enqueue("one", affinity="B")
@@ -132,13 +130,13 @@ class TestItsBound:
         assert letters(taken) == "AM"
         assert claim_one(queue, affinity=["M", "A"], residence_left=0).job.affinity == "Z"
 
-    def test_a_bound_without_an_affinity_means_nothing(self, queue: Queue) -> None:
+    def test_a_bound_without_an_affinity_has_no_effect(self, queue: Queue) -> None:
         enqueue_beside(queue, "AB-")
         assert letters(queue.claim_many(residence_left=0)) == "AB-"
 
 
 class Resident:
-    """A worker that favours what it has loaded for up to *bound* seconds; each job takes it one second."""
+    """A worker that prefers its loaded affinity for up to *bound* seconds; each job takes one second."""
 
     def __init__(self, queue: Queue, clock: ManualClock, bound: int) -> None:
         self._queue, self._clock, self._bound = queue, clock, bound
@@ -156,8 +154,8 @@ class Resident:
         return claim.job.affinity or "-"
 
 
-class TestNobodyStarves:
-    def test_a_stream_of_the_loaded_affinity_holds_others_up_for_one_bound_at_most(
+class TestNoStarvation:
+    def test_a_stream_of_the_loaded_affinity_delays_others_for_at_most_one_bound(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         bound = 5
@@ -182,7 +180,7 @@ class TestNobodyStarves:
             taken += worker.work()
         assert taken.count("-") == 3
 
-    def test_three_models_in_demand_all_are_served(self, queue: Queue, clock: ManualClock) -> None:
+    def test_three_affinities_in_demand_are_all_served(self, queue: Queue, clock: ManualClock) -> None:
         worker = Resident(queue, clock, bound=3)
         taken = ""
         for _ in range(30):
@@ -194,20 +192,20 @@ class TestNobodyStarves:
 
 
 class TestHowManyAtOnce:
-    """A worker that can have few at hand takes no job that would need one more."""
+    """A worker takes no job that would exceed its number of loaded affinities."""
 
     def test_a_claim_ends_before_one_affinity_too_many(self, queue: Queue) -> None:
         enqueue_beside(queue, "A-ABA-C")
         assert letters(queue.claim_many(affinities_max=1)) == "A-A"
         assert letters(queue.claim_many(affinities_max=2)) == "BA-"
 
-    def test_what_is_in_hand_counts(self, queue: Queue) -> None:
+    def test_affinities_of_held_jobs_count(self, queue: Queue) -> None:
         enqueue_beside(queue, "BA")
         assert letters(queue.claim_many(affinities_max=1, affinities_held=["X"])) == ""
         assert letters(queue.claim_many(affinities_max=1, affinities_held=["A"], affinity="A")) == "A"
         assert letters(queue.claim_many(affinities_max=2, affinities_held=["X"])) == "B"
 
-    def test_what_is_loaded_comes_first_and_counts_when_taken(self, queue: Queue) -> None:
+    def test_loaded_affinities_come_first_and_count_when_taken(self, queue: Queue) -> None:
         enqueue_beside(queue, "CBACBA")
         assert letters(queue.claim_many(affinity=["A"], affinities_max=2)) == "AAC"
 
@@ -222,20 +220,20 @@ class TestHowManyAtOnce:
         assert letters(queue.claim_many(affinity="A", **held)) == ""  # type: ignore[arg-type]  # named above
         assert letters(queue.claim_many(affinity="A", affinities_max=1)) == "B"
 
-    def test_past_the_bound_it_holds_for_what_is_switched_to(self, queue: Queue) -> None:
+    def test_past_the_bound_the_limit_applies_to_new_affinities(self, queue: Queue) -> None:
         enqueue_beside(queue, "ABCBC")
-        words = {"affinity": "A", "residence_left": 0, "affinities_max": 1}
-        assert letters(queue.claim_many(**words, affinities_held=["A"])) == ""  # type: ignore[arg-type]  # as above
-        assert letters(queue.claim_many(**words)) == "BB"  # type: ignore[arg-type]  # as above
+        options = {"affinity": "A", "residence_left": 0, "affinities_max": 1}
+        assert letters(queue.claim_many(**options, affinities_held=["A"])) == ""  # type: ignore[arg-type]  # as above
+        assert letters(queue.claim_many(**options)) == "BB"  # type: ignore[arg-type]  # as above
 
-    def test_it_holds_beyond_one_page_of_jobs(self, queue: Queue) -> None:
+    def test_the_limit_applies_beyond_one_page_of_jobs(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("run", affinity="A" if number % 7 else "B") for number in range(1, 400)])
         claims = queue.claim_many(affinity="A", affinities_max=1, limit=1000)
         assert len(claims) == 342
         assert set(letters(claims)) == {"A"}
 
     @pytest.mark.parametrize(
-        ("words", "field"),
+        ("options", "field"),
         [
             ({"affinities_max": 0}, "affinities_max"),
             ({"affinities_max": 65}, "affinities_max"),
@@ -243,6 +241,6 @@ class TestHowManyAtOnce:
             ({"affinities_held": ["x" * 201]}, "affinities_held[0]"),
         ],
     )
-    def test_wrong_words_are_refused(self, queue: Queue, words: dict[str, object], field: str) -> None:
+    def test_wrong_options_are_refused(self, queue: Queue, options: dict[str, object], field: str) -> None:
         with refused(queue, field):
-            queue.claim_many(**words)  # type: ignore[arg-type]  # wrong on purpose
+            queue.claim_many(**options)  # type: ignore[arg-type]  # wrong on purpose

@@ -1,4 +1,4 @@
-"""Artifacts: named, typed bytes that belong to a job and come back as they went in."""
+"""Artifacts: named, typed bytes that belong to a job and are returned unchanged."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class TestRoundTrip:
         assert (artifact.name, artifact.data, artifact.media_type) == ("out", data, "image/png")
 
     @pytest.mark.parametrize("data", BODIES.values(), ids=BODIES.keys())
-    def test_those_of_a_running_job_are_there_at_once(self, queue: Queue, data: bytes) -> None:
+    def test_artifacts_of_a_running_job_are_readable_at_once(self, queue: Queue, data: bytes) -> None:
         claim = start(queue, queue.enqueue("a").job)
 
         queue.attach(claim, [Artifact("out", data)])
 
         assert queue.artifact(claim.job.id, "out").data == data
 
-    def test_names_of_all_tongues_are_kept_apart(self, queue: Queue) -> None:
+    def test_names_in_all_scripts_are_distinct(self, queue: Queue) -> None:
         names = ["log", "Log", "протокол", "日誌", "🗒 notes", "..hidden", "'; drop table x; --"]
         job = run(queue, queue.enqueue("a").job, Done(artifacts=[Artifact(name, name.encode()) for name in names]))
 
@@ -45,7 +45,7 @@ class TestRoundTrip:
 
 
 class TestList:
-    def test_it_tells_all_but_the_bytes_by_name(self, queue: Queue, clock: ManualClock) -> None:
+    def test_it_returns_all_properties_except_the_bytes_by_name(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("a").job)
         queue.attach(claim, [Artifact("b", b"12345", "text/plain"), Artifact("a", b"")])
 
@@ -60,26 +60,26 @@ class TestList:
     def test_a_job_without_any_lists_none(self, queue: Queue) -> None:
         assert queue.artifacts(queue.enqueue("a").id) == []
 
-    def test_two_jobs_do_not_share_theirs(self, queue: Queue) -> None:
+    def test_two_jobs_do_not_share_artifacts(self, queue: Queue) -> None:
         one = run(queue, queue.enqueue("a").job, Done(artifacts=[Artifact("log", b"one")]))
         two = run(queue, queue.enqueue("a").job, Done(artifacts=[Artifact("log", b"two")]))
 
         assert [queue.artifact(job.id, "log").data for job in (one, two)] == [b"one", b"two"]
 
-    def test_what_is_not_there_is_not_found(self, queue: Queue) -> None:
+    def test_a_missing_artifact_is_not_found(self, queue: Queue) -> None:
         job = queue.enqueue("a").job
 
         with pytest.raises(ArtifactNotFound) as refusal:
             queue.artifact(job.id, "log")
         assert (refusal.value.job_id, refusal.value.name) == (job.id, "log")
         with pytest.raises(JobNotFound):
-            queue.artifact("nobody", "log")
+            queue.artifact("missing", "log")
         with pytest.raises(JobNotFound):
-            queue.artifacts("nobody")
+            queue.artifacts("missing")
 
 
 class TestReplacing:
-    def test_one_of_the_same_name_is_replaced_whole(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_artifact_of_the_same_name_is_replaced_completely(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("a").job)
         queue.attach(claim, [Artifact("out", b"long first", "text/plain"), Artifact("kept", b"k")])
         clock.advance(1)
@@ -96,7 +96,7 @@ class TestReplacing:
         assert (kept.name, kept.size) == ("kept", 1)
         assert queue.artifact(claim.job.id, "out").data == b"2nd"
 
-    def test_the_settlement_replaces_what_the_running_job_attached(self, queue: Queue) -> None:
+    def test_the_settlement_replaces_artifacts_of_the_running_job(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
         queue.attach(claim, [Artifact("out", b"draft")])
 
@@ -104,7 +104,7 @@ class TestReplacing:
 
         assert queue.artifact(claim.job.id, "out").data == b"final"
 
-    def test_a_later_attempt_replaces_an_earlier_ones_and_says_so(self, queue: Queue) -> None:
+    def test_a_later_attempt_replaces_earlier_artifacts_and_records_its_epoch(self, queue: Queue) -> None:
         job = queue.enqueue("a").job
         first = start(queue, job)
         queue.attach(first, [Artifact("out", b"one"), Artifact("only first", b"1")])
@@ -133,7 +133,7 @@ class TestFence:
 
         assert queue.artifact(job.id, "out").data == b"good"
 
-    def test_those_of_a_rolled_back_settlement_are_not_stored(self, queue: Queue) -> None:
+    def test_artifacts_of_a_rolled_back_settlement_are_not_stored(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
 
         with rolled_back(queue) as transaction:
@@ -142,7 +142,7 @@ class TestFence:
 
         assert queue.artifacts(claim.job.id) == []
 
-    def test_a_settlement_sent_again_leaves_them_as_they_are(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_repeated_settlement_does_not_change_them(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("a").job)
         outcome = Done(artifacts=[Artifact("out", b"1")])
         queue.settle(claim, outcome)
@@ -175,7 +175,7 @@ class TestRefusals:
         ],
         ids=["text", "too large", "no type", "no artifact"],
     )
-    def test_what_cannot_be_stored_is_refused_and_the_job_runs_on(
+    def test_an_artifact_that_cannot_be_stored_is_refused_and_the_job_keeps_running(
         self, queue: Queue, field: str, artifact: Any
     ) -> None:
         claim = start(queue, queue.enqueue("a").job)

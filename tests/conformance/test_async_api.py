@@ -1,6 +1,6 @@
-"""The awaited face: the same operations, the same answers, without blocking the event loop.
+"""The async API: the same operations and results, without blocking the event loop.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def run(harness: Harness, scenario: Callable[[AsyncQueue], Awaitable[T]]) -> T:
-    """Run *scenario* with an awaited client in an event loop of its own."""
+    """Run *scenario* with an async client in a new event loop."""
 
     async def main() -> T:
         async with harness.open_async() as queue:
@@ -48,29 +48,29 @@ def run(harness: Harness, scenario: Callable[[AsyncQueue], Awaitable[T]]) -> T:
     return asyncio.run(main())
 
 
-async def must_claim(queue: AsyncQueue, **words: Any) -> Claim:
-    claim = await queue.claim(**words)
+async def must_claim(queue: AsyncQueue, **options: Any) -> Claim:
+    claim = await queue.claim(**options)
     assert claim is not None
     return claim
 
 
 async def turns() -> None:
-    """Let every other task go as far as it can without waiting."""
+    """Run all other tasks until they wait."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
-class ChangedMindError(Exception):
-    """What the caller's own code raises."""
+class RollbackError(Exception):
+    """Raised by the caller."""
 
 
 @asynccontextmanager
 async def rolled_back(queue: AsyncQueue) -> AsyncIterator[AsyncTransaction]:
     """Open a transaction whose block ends by raising."""
-    with contextlib.suppress(ChangedMindError):
+    with contextlib.suppress(RollbackError):
         async with queue.transaction() as tx:
             yield tx
-            raise ChangedMindError
+            raise RollbackError
 
 
 class TestJobs:
@@ -102,7 +102,7 @@ class TestJobs:
 
         run(harness, scenario)
 
-    def test_ids_and_keys_are_minded(self, harness: Harness) -> None:
+    def test_ids_and_keys_are_respected(self, harness: Harness) -> None:
         async def scenario(queue: AsyncQueue) -> None:
             first = await queue.enqueue("work", 1, job_id="a", dedupe_key="k")
             assert await queue.enqueue("work", 1, job_id="a", dedupe_key="k") == (first.job, False)
@@ -120,7 +120,7 @@ class TestJobs:
     def test_refusals_are_the_same_errors(self, harness: Harness, clock: ManualClock) -> None:
         async def scenario(queue: AsyncQueue) -> None:
             with pytest.raises(JobNotFound):
-                await queue.get("nobody")
+                await queue.get("missing")
             await queue.set_lane("mail", state="draining")
             with pytest.raises(LaneDraining):
                 await queue.enqueue("work", lane="mail")
@@ -145,7 +145,7 @@ class TestJobs:
 
 
 class TestTransactions:
-    def test_a_commit_brings_all_and_a_rollback_nothing(self, harness: Harness) -> None:
+    def test_a_commit_stores_everything_and_a_rollback_nothing(self, harness: Harness) -> None:
         async def scenario(queue: AsyncQueue) -> None:
             async with queue.transaction() as tx:
                 await tx.execute("create table orders (id integer primary key, note text)")
@@ -162,7 +162,7 @@ class TestTransactions:
 
         run(harness, scenario)
 
-    def test_a_refusal_inside_leaves_nothing_and_the_transaction_goes_on(self, harness: Harness) -> None:
+    def test_a_refusal_inside_stores_nothing_and_the_transaction_continues(self, harness: Harness) -> None:
         async def scenario(queue: AsyncQueue) -> None:
             await queue.enqueue("ship", 1, job_id="taken")
             async with queue.transaction() as tx:
@@ -207,9 +207,9 @@ class TestCancellation:
 
         run(harness, scenario)
 
-    def test_a_call_cancelled_before_a_thread_took_it_up_holds_up_nobody(self, harness: Harness) -> None:
+    def test_a_call_cancelled_before_a_thread_started_it_blocks_no_other(self, harness: Harness) -> None:
         async def scenario() -> bool:
-            # One thread, kept busy: whatever a store hands to threads stays in line.
+            # One busy thread: work that the store passes to threads stays queued.
             loop, free = asyncio.get_running_loop(), threading.Event()
             loop.set_default_executor(ThreadPoolExecutor(1))
             queue = harness.open_async()
@@ -222,7 +222,7 @@ class TestCancellation:
             free.set()
             await asyncio.gather(busy, task, return_exceptions=True)
             made = await asyncio.wait_for(queue.enqueue("work"), 10)
-            # Only where it got through: closing waits for whoever still holds the store.
+            # Only if the call succeeded: closing waits for calls in progress.
             await queue.close()
             return made.created
 

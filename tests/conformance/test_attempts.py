@@ -1,4 +1,4 @@
-"""Attempts: every claim of a job is one, and the history tells how each ended."""
+"""Attempts: every claim of a job is an attempt, and the history records how each ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestAttempts:
         assert attempt.started_at_ms == job.enqueued_at_ms + 2_000
         assert (attempt.ended_at, attempt.outcome, attempt.failure) == (None, None, None)
 
-    def test_a_whole_life_is_told_oldest_first(self, queue: Queue, clock: ManualClock) -> None:
+    def test_all_attempts_are_listed_oldest_first(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a", max_attempts=3).job
         outcomes: list[Outcome | None] = [
             Released(),
@@ -51,7 +51,7 @@ class TestAttempts:
         assert [attempt.worker for attempt in history] == ["w0", "w1", "w2", "w3", "last"]
         assert [attempt.number for attempt in history][2:] == [1, 2, 3]
 
-    def test_only_attempts_that_failed_carry_a_failure(self, queue: Queue, clock: ManualClock) -> None:
+    def test_only_failed_attempts_have_a_failure(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a").job
         run(queue, job, Failed("broke", reason="smtp", retry_after=0, traceback="where"))
         run(queue, job, Deferred(after=0))
@@ -67,7 +67,7 @@ class TestAttempts:
         assert (expired.failure.failure_class, expired.failure.reason) == ("transient", "lease_expired")
         assert done.failure is None
 
-    def test_start_and_end_are_told_by_the_stores_clock(self, queue: Queue, clock: ManualClock) -> None:
+    def test_start_and_end_use_the_stores_clock(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a").job
         first = start(queue, job)
         began = clock.now().wall_ms
@@ -95,7 +95,7 @@ class TestAttempts:
             (2, 1, "done"),
         ]
 
-    def test_a_settle_sent_again_adds_none(self, queue: Queue) -> None:
+    def test_a_repeated_settle_adds_no_attempt(self, queue: Queue) -> None:
         job = queue.enqueue("a").job
         claim = start(queue, job)
         for _ in range(2):
@@ -116,4 +116,4 @@ class TestAttempts:
 
     def test_an_unknown_job_is_not_found(self, queue: Queue) -> None:
         with pytest.raises(JobNotFound):
-            queue.attempts("nobody")
+            queue.attempts("missing")

@@ -1,4 +1,4 @@
-"""The backlog tells what waits and runs, and since when, and stops counting where it says."""
+"""The backlog counts waiting and running jobs with their age, up to a limit."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_ready_jobs_are_counted_by_lane_and_kind_with_the_age_of_the_oldest(
 def test_the_age_of_a_job_counts_from_when_it_fell_due(queue: holdfast.Queue, clock: ManualClock) -> None:
     queue.enqueue("mail", delay=100)
     clock.advance(130)
-    queue.claim(kinds=["nothing"])  # promotes what is due
+    queue.claim(kinds=["nothing"])  # promotes due jobs
 
     assert queue.backlog().ready == (("default", "mail", 1, 30.0),)
 
 
-def test_a_strict_lane_is_looked_through_as_well(queue: holdfast.Queue, clock: ManualClock) -> None:
+def test_a_strict_lane_is_counted_too(queue: holdfast.Queue, clock: ManualClock) -> None:
     queue.set_lane("default", order="strict")
     queue.enqueue("mail", tenant="a", priority=1)
     clock.advance(5)
@@ -58,7 +58,7 @@ def test_other_unfinished_jobs_are_counted_as_a_whole(queue: holdfast.Queue, clo
     assert taken is not None
     assert taken.job.suspect
     clock.advance(11)
-    queue.claim(kinds=["other"])  # takes back what has expired
+    queue.claim(kinds=["other"])  # takes back expired leases
     assert queue.backlog()[1:] == (1, 1, 0, 0, 1)
 
 
@@ -91,9 +91,7 @@ def test_a_released_job_waits_from_its_release_on(queue: holdfast.Queue, clock: 
     assert queue.backlog().ready == (("default", "mail", 1, 3.0),)
 
 
-def test_a_wall_clock_that_was_set_back_makes_no_job_younger_than_new(
-    queue: holdfast.Queue, clock: ManualClock
-) -> None:
+def test_a_wall_clock_that_was_set_back_makes_no_age_negative(queue: holdfast.Queue, clock: ManualClock) -> None:
     queue.enqueue("mail")
     clock.set_wall_clock(-60)
 

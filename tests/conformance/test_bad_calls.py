@@ -1,6 +1,6 @@
-"""Bad arguments of every other call: each is refused by name before a statement is sent.
+"""Bad arguments of every other call: each is refused by name before a statement is executed.
 
-What a store is never asked needs one engine to prove it; what lies just within the limits is stored by each.
+Refusals before the first statement are tested on one engine; values at the limits are stored by each engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.claims import claim_one
 from tests.support.stores import statements_of
 
 MEBIBYTE = 1 << 20
-NAIVE = datetime(2030, 1, 1)  # without a time zone, which is the point
+NAIVE = datetime(2030, 1, 1)  # intentionally without a time zone
 AWARE = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -95,7 +95,7 @@ class TestAttempts:
 
     @pytest.mark.validation
     @pytest.mark.parametrize(("outcome", "field"), BAD_OUTCOMES, ids=range(len(BAD_OUTCOMES)))
-    def test_in_a_batch_it_refuses_the_call_and_is_named(self, queue: Queue, outcome: Any, field: str) -> None:
+    def test_in_a_batch_the_call_is_refused_and_the_item_named(self, queue: Queue, outcome: Any, field: str) -> None:
         claim = held(queue)
         queue.enqueue("other")
         other = claim_one(queue)
@@ -120,7 +120,7 @@ class TestAttempts:
 
     @pytest.mark.validation
     @pytest.mark.parametrize("claim", [None, "held", 5, {"job": "held"}])
-    def test_what_is_no_claim_is_refused(self, queue: Queue, claim: Any) -> None:
+    def test_an_argument_that_is_no_claim_is_refused(self, queue: Queue, claim: Any) -> None:
         held(queue)
         for write in (
             lambda: queue.settle(claim, Done()),
@@ -133,7 +133,7 @@ class TestAttempts:
 
     @pytest.mark.validation
     @pytest.mark.parametrize("pair", [None, 5, (), "ab"])
-    def test_a_batch_of_what_are_no_pairs_is_refused(self, queue: Queue, pair: Any) -> None:
+    def test_a_batch_without_pairs_is_refused(self, queue: Queue, pair: Any) -> None:
         before = list(statements_of(queue))
         with pytest.raises(InvalidInput):
             queue.settle_many([pair])
@@ -141,7 +141,7 @@ class TestAttempts:
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("words", "field"),
+        ("options", "field"),
         [
             ({"percent": -1}, "percent"),
             ({"percent": 100.5}, "percent"),
@@ -152,10 +152,10 @@ class TestAttempts:
             ({"phase": "x" * 201}, "phase"),
         ],
     )
-    def test_bad_progress_is_refused(self, queue: Queue, words: dict[str, Any], field: str) -> None:
+    def test_bad_progress_is_refused(self, queue: Queue, options: dict[str, Any], field: str) -> None:
         claim = held(queue)
         with refused(queue, field):
-            queue.progress(claim, **words)
+            queue.progress(claim, **options)
 
     @pytest.mark.validation
     @pytest.mark.parametrize("lease", [0, -1, 0.009, 86_401, float("nan"), True, "30"])
@@ -199,13 +199,13 @@ BAD_CLAIMS: list[tuple[dict[str, Any], str]] = [
 
 class TestClaims:
     @pytest.mark.validation
-    @pytest.mark.parametrize(("words", "field"), BAD_CLAIMS, ids=label)
-    def test_a_bad_word_is_refused_and_nothing_is_leased(
-        self, queue: Queue, words: dict[str, Any], field: str
+    @pytest.mark.parametrize(("options", "field"), BAD_CLAIMS, ids=label)
+    def test_a_bad_option_is_refused_and_nothing_is_leased(
+        self, queue: Queue, options: dict[str, Any], field: str
     ) -> None:
         queue.enqueue("work")
         with refused(queue, field):
-            queue.claim_many(**words)
+            queue.claim_many(**options)
 
 
 Call: TypeAlias = Callable[[Queue], object]
@@ -224,7 +224,7 @@ BAD_CALLS: dict[str, tuple[Call, str]] = {
     "jobs-cursor-type": (lambda queue: queue.jobs(after=5), "after"),  # type: ignore[arg-type]
     "events-limit": (lambda queue: queue.events(limit=True), "limit"),
     "events-cursor-nul": (lambda queue: queue.events(after="\0"), "after"),
-    "counts-by": (lambda queue: queue.counts(by="colour"), "by"),  # type: ignore[arg-type]
+    "counts-by": (lambda queue: queue.counts(by="color"), "by"),  # type: ignore[arg-type]
     "cancel-force": (lambda queue: queue.cancel("a", force=1), "force"),  # type: ignore[arg-type]
     "requeue-many": (lambda queue: queue.requeue_many("a"), "job_ids"),
     "requeue-many-item": (lambda queue: queue.requeue_many(["a", ""]), "job_ids[1]"),

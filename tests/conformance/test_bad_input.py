@@ -1,6 +1,6 @@
-"""Bad jobs: each is refused with a typed error that names its field, before a statement is sent.
+"""Bad jobs: each is refused with a typed error that names its field, before a statement is executed.
 
-What a store is never asked needs one engine to prove it; what lies just within the limits is stored by each.
+Refusals before the first statement are tested on one engine; values at the limits are stored by each engine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast import NewJob, Queue
 from tests.support.assertions import label, refused
 
 MEBIBYTE = 1 << 20
-NAIVE = datetime(2030, 1, 1)  # without a time zone, which is the point
+NAIVE = datetime(2030, 1, 1)  # intentionally without a time zone
 AWARE = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -34,7 +34,7 @@ def circle() -> Any:
 
 
 class Thing:
-    """Something JSON knows nothing of."""
+    """A type that JSON does not support."""
 
 
 BAD_PAYLOADS: dict[str, tuple[Any, str]] = {
@@ -89,16 +89,16 @@ GOOD_PAYLOADS: dict[str, Any] = {
 class TestPayload:
     @pytest.mark.validation
     @pytest.mark.parametrize("name", BAD_PAYLOADS)
-    def test_what_is_not_strict_json_is_refused(self, queue: Queue, name: str) -> None:
+    def test_a_payload_that_is_not_strict_json_is_refused(self, queue: Queue, name: str) -> None:
         payload, field = BAD_PAYLOADS[name]
         if name in RECURSIVE:
-            # Else what earlier tests left might be finalized at the bottom of the recursion, without room to do so.
+            # Collect garbage of earlier tests first: a finalizer would have no stack left deep in the recursion.
             gc.collect()
         with refused(queue, field):
             queue.enqueue("work", payload, events="all")
 
     @pytest.mark.parametrize("name", GOOD_PAYLOADS)
-    def test_what_lies_just_within_the_limits_comes_back_exactly(self, queue: Queue, name: str) -> None:
+    def test_a_payload_at_the_limits_is_returned_exactly(self, queue: Queue, name: str) -> None:
         made = queue.enqueue("work", GOOD_PAYLOADS[name])
         assert queue.get(made.id).payload == GOOD_PAYLOADS[name]
 
@@ -129,7 +129,7 @@ NAMED: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def words(field: str, value: Any) -> dict[str, Any]:
+def options(field: str, value: Any) -> dict[str, Any]:
     return {"kind": "work", field: value}
 
 
@@ -137,27 +137,27 @@ class TestNames:
     @pytest.mark.validation
     @pytest.mark.parametrize("name", BAD_NAMES)
     @pytest.mark.parametrize("field", NAMED)
-    def test_an_unsound_name_is_refused_wherever_it_stands(self, queue: Queue, field: str, name: str) -> None:
-        asked = {"kind": "work", "events": "all", **NAMED[field](BAD_NAMES[name])}
+    def test_an_invalid_name_is_refused_in_every_field(self, queue: Queue, field: str, name: str) -> None:
+        fields = {"kind": "work", "events": "all", **NAMED[field](BAD_NAMES[name])}
         with refused(queue, field):
-            queue.enqueue(**asked)
+            queue.enqueue(**fields)
 
     @pytest.mark.parametrize(
         ("field", "chars"), [("kind", 200), ("lane", 200), ("tenant", 200), ("job_id", 200), ("dedupe_key", 500)]
     )
-    def test_a_name_is_taken_up_to_its_limit_and_no_further(self, queue: Queue, field: str, chars: int) -> None:
+    def test_a_name_is_accepted_up_to_its_limit(self, queue: Queue, field: str, chars: int) -> None:
         with refused(queue, field):
-            queue.enqueue(**words(field, "x" * (chars + 1)))
-        assert queue.enqueue(**words(field, "x" * chars)).created
+            queue.enqueue(**options(field, "x" * (chars + 1)))
+        assert queue.enqueue(**options(field, "x" * chars)).created
 
     @pytest.mark.validation
     @pytest.mark.parametrize("field", ["kind", "lane", "tenant"])
-    def test_none_is_no_name(self, queue: Queue, field: str) -> None:
+    def test_none_is_not_a_name(self, queue: Queue, field: str) -> None:
         with refused(queue, field):
-            queue.enqueue(**words(field, None))
+            queue.enqueue(**options(field, None))
 
 
-BAD_WORDS: list[tuple[dict[str, Any], str]] = [
+BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"priority": 1_001}, "priority"),
     ({"priority": -1_001}, "priority"),
     ({"priority": True}, "priority"),
@@ -226,11 +226,11 @@ BAD_WORDS: list[tuple[dict[str, Any], str]] = [
     ({"dedupe_scope": "lane", "dedupe_key": "k"}, "dedupe_scope"),
     ({"events": "some"}, "events"),
     ({"events": True}, "events"),
-    ({"colour": "red"}, "colour"),
+    ({"color": "red"}, "color"),
     ({"job-id": "a"}, "job-id"),
     ({"timeout": 5}, "timeout"),
 ]
-MOST_WORDS: list[dict[str, Any]] = [
+LARGEST_OPTIONS: list[dict[str, Any]] = [
     {"requires": [str(number) for number in range(16)]},
     {"requires": ["same"] * 17},
     {"headers": {str(number): "x" * 2_000 for number in range(32)}},
@@ -240,22 +240,22 @@ MOST_WORDS: list[dict[str, Any]] = [
 ]
 
 
-class TestWords:
+class TestOptions:
     @pytest.mark.validation
-    @pytest.mark.parametrize(("words", "field"), BAD_WORDS, ids=label)
-    def test_a_bad_word_is_refused_by_name(self, queue: Queue, words: dict[str, Any], field: str) -> None:
+    @pytest.mark.parametrize(("options", "field"), BAD_OPTIONS, ids=label)
+    def test_a_bad_option_is_refused_by_name(self, queue: Queue, options: dict[str, Any], field: str) -> None:
         with refused(queue, field):
-            queue.enqueue("work", **words)
+            queue.enqueue("work", **options)
 
     @pytest.mark.validation
-    @pytest.mark.parametrize(("words", "field"), BAD_WORDS, ids=label)
-    def test_in_a_call_of_many_the_item_is_named_too(self, queue: Queue, words: dict[str, Any], field: str) -> None:
+    @pytest.mark.parametrize(("options", "field"), BAD_OPTIONS, ids=label)
+    def test_in_a_call_of_many_the_item_is_named(self, queue: Queue, options: dict[str, Any], field: str) -> None:
         with refused(queue, f"jobs[1].{field}"):
-            queue.enqueue_many([NewJob("work", events="all"), {"kind": "work", **words}])
+            queue.enqueue_many([NewJob("work", events="all"), {"kind": "work", **options}])
 
-    @pytest.mark.parametrize("words", MOST_WORDS, ids=label)
-    def test_what_lies_just_within_the_limits_is_taken(self, queue: Queue, words: dict[str, Any]) -> None:
-        made = queue.enqueue("work", **words)
+    @pytest.mark.parametrize("options", LARGEST_OPTIONS, ids=label)
+    def test_values_at_the_limits_are_accepted(self, queue: Queue, options: dict[str, Any]) -> None:
+        made = queue.enqueue("work", **options)
         assert queue.get(made.id) == made.job
 
 
@@ -281,7 +281,7 @@ class TestMany:
         ],
         ids=range(14),
     )
-    def test_what_is_no_list_of_jobs_is_refused(self, queue: Queue, jobs: Any, field: str) -> None:
+    def test_an_argument_that_is_no_list_of_jobs_is_refused(self, queue: Queue, jobs: Any, field: str) -> None:
         with refused(queue, field):
             queue.enqueue_many(jobs)
 

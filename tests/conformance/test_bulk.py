@@ -1,4 +1,4 @@
-"""Many jobs at once: listed, counted, cancelled and pruned by the same filters."""
+"""Many jobs at once: list, count, cancel and prune by the same filters."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_kinds_are_listed_with_whether_they_are_retired(queue: Queue) -> None:
     assert queue.kinds() == [("a", False), ("b", True), ("never-used", True)]
 
 
-def test_cancelling_many_cancels_waiting_jobs_asks_running_ones_and_reports_the_rest(queue: Queue) -> None:
+def test_cancelling_many_cancels_waiting_jobs_requests_running_ones_and_reports_the_rest(queue: Queue) -> None:
     running = queue.enqueue("a").id
     assert queue.claim() is not None
     waiting, other = queue.enqueue("a").id, queue.enqueue("a", tenant="t").id
@@ -123,7 +123,7 @@ def test_a_job_is_found_by_its_number(queue: Queue) -> None:
         queue.get(0)
 
 
-def test_a_dry_run_of_prune_counts_what_it_would_delete_and_deletes_nothing(queue: Queue, clock: ManualClock) -> None:
+def test_a_dry_run_of_prune_counts_and_deletes_nothing(queue: Queue, clock: ManualClock) -> None:
     end(queue, "a", Done(artifacts=[Artifact("log", b"x")]))
     end(queue, "b", Failed("no", permanent=True))
     clock.advance(60)

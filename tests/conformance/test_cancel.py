@@ -1,4 +1,4 @@
-"""Cancelling: at once while a job waits, by asking while it runs, by force, and against its completion."""
+"""Cancelling: at once for a waiting job, by request or by force for a running one, and racing its completion."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestWaitingJobs:
         assert queue.get(job.id) == cancelled
 
     @pytest.mark.parametrize("state", ["scheduled", "ready"])
-    def test_a_cancelled_job_is_never_handed_out(self, queue: Queue, clock: ManualClock, state: State) -> None:
+    def test_a_cancelled_job_is_never_claimed(self, queue: Queue, clock: ManualClock, state: State) -> None:
         queue.cancel(job_in(queue, state).id)
         clock.advance(7200)
 
@@ -58,7 +58,7 @@ class TestWaitingJobs:
         assert again.created
         assert again.id != first.id
 
-    def test_a_job_waiting_for_its_retry_keeps_the_failure_it_had(self, queue: Queue) -> None:
+    def test_a_job_waiting_for_its_retry_keeps_its_failure(self, queue: Queue) -> None:
         job = queue.enqueue("a").job
         queue.settle(start(queue, job), RETRIES)
 
@@ -69,7 +69,7 @@ class TestWaitingJobs:
         assert cancelled.failure is not None
         assert cancelled.failure.message == "it may work later"
 
-    def test_cancelling_twice_returns_the_same_job_and_tells_once(self, queue: Queue, clock: ManualClock) -> None:
+    def test_cancelling_twice_returns_the_same_job_and_records_once(self, queue: Queue, clock: ManualClock) -> None:
         first = queue.cancel(queue.enqueue("a").id)
         clock.advance(10)
 
@@ -77,7 +77,7 @@ class TestWaitingJobs:
         assert queue.cancel(first.id, force=True) == first
         assert event_names(queue, first.id) == ["cancelled"]
 
-    def test_a_cancel_that_is_rolled_back_did_not_happen(self, queue: Queue) -> None:
+    def test_a_cancel_that_is_rolled_back_has_no_effect(self, queue: Queue) -> None:
         job = queue.enqueue("a").job
 
         with rolled_back(queue) as transaction:
@@ -102,19 +102,19 @@ class TestFinishedJobs:
 
     def test_an_unknown_job_is_not_found(self, queue: Queue) -> None:
         with pytest.raises(JobNotFound):
-            queue.cancel("nobody")
+            queue.cancel("missing")
 
 
-class TestAskedJobs:
-    """A running job is asked: what it does next decides how it ends."""
+class TestRequestedCancels:
+    """The cancellation of a running job is requested; its outcome decides how it ends."""
 
     @pytest.fixture
-    def asked(self, queue: Queue) -> Claim:
+    def requested(self, queue: Queue) -> Claim:
         claim = start(queue, queue.enqueue("a").job)
         queue.cancel(claim.job.id)
         return claim
 
-    def test_it_runs_on_and_its_worker_is_told_by_the_heartbeat(self, queue: Queue) -> None:
+    def test_it_keeps_running_and_the_heartbeat_reports_the_request(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
         before = queue.heartbeat(claim)
 
@@ -125,17 +125,19 @@ class TestAskedJobs:
         assert queue.heartbeat(claim).cancel_requested
 
     @pytest.mark.parametrize("outcome", [RETRIES, Deferred(after=5), Released()], ids=lambda o: type(o).__name__)
-    def test_whatever_would_run_it_again_cancels_it(self, queue: Queue, asked: Claim, outcome: Outcome) -> None:
-        assert queue.settle(asked, outcome).state == "cancelled"
-        assert queue.get(asked.job.id).state == "cancelled"
-        assert event_names(queue, asked.job.id) == ["cancelled"]
+    def test_every_outcome_that_would_retry_it_cancels_it(
+        self, queue: Queue, requested: Claim, outcome: Outcome
+    ) -> None:
+        assert queue.settle(requested, outcome).state == "cancelled"
+        assert queue.get(requested.job.id).state == "cancelled"
+        assert event_names(queue, requested.job.id) == ["cancelled"]
 
-    def test_a_expire_cancels_it(self, queue: Queue, clock: ManualClock, asked: Claim) -> None:
+    def test_an_expired_lease_cancels_it(self, queue: Queue, clock: ManualClock, requested: Claim) -> None:
         clock.advance(31)
 
         assert queue.claim() is None
 
-        job = queue.get(asked.job.id)
+        job = queue.get(requested.job.id)
         assert job.state == "cancelled"
         assert job.failure is not None
         assert job.failure.reason == "lease_expired"
@@ -148,31 +150,31 @@ class TestAskedJobs:
         assert queue.claim(worker="w", incarnation="two", exclusive=True) is None
         assert queue.get(claim.job.id).state == "cancelled"
 
-    def test_one_that_succeeds_all_the_same_is_done(self, queue: Queue, asked: Claim) -> None:
-        job = queue.settle(asked, Done({"late": "but well"}))
+    def test_a_job_that_succeeds_anyway_is_done(self, queue: Queue, requested: Claim) -> None:
+        job = queue.settle(requested, Done({"late": "but well"}))
 
         assert (job.state, job.result) == ("done", {"late": "but well"})
         with pytest.raises(Conflict):
-            queue.cancel(asked.job.id)
+            queue.cancel(requested.job.id)
 
-    def test_one_that_fails_for_good_is_failed(self, queue: Queue, asked: Claim) -> None:
-        assert queue.settle(asked, FAILS).state == "failed"
+    def test_a_job_that_fails_permanently_is_failed(self, queue: Queue, requested: Claim) -> None:
+        assert queue.settle(requested, FAILS).state == "failed"
 
-    def test_asking_twice_changes_nothing_more(self, queue: Queue) -> None:
+    def test_a_second_request_changes_nothing(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a", events="all").job)
         first = queue.cancel(claim.job.id)
 
         assert queue.cancel(claim.job.id) == first
         assert event_names(queue, claim.job.id) == ["enqueued", "claimed", "cancel_requested"]
 
-    def test_one_asked_before_can_still_be_forced(self, queue: Queue, asked: Claim) -> None:
-        assert queue.cancel(asked.job.id, force=True).state == "cancelled"
+    def test_a_requested_cancel_can_still_be_forced(self, queue: Queue, requested: Claim) -> None:
+        assert queue.cancel(requested.job.id, force=True).state == "cancelled"
         with pytest.raises(LeaseLost):
-            queue.heartbeat(asked)
+            queue.heartbeat(requested)
 
 
 class TestForcedCancel:
-    def test_a_running_job_is_cancelled_at_once_and_not_handed_out(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_running_job_is_cancelled_at_once_and_not_claimed_again(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("a").job)
 
         job = queue.cancel(claim.job.id, force=True)
@@ -181,7 +183,7 @@ class TestForcedCancel:
         clock.advance(7200)
         assert queue.claim() is None
 
-    def test_nothing_its_holder_writes_is_accepted(self, queue: Queue) -> None:
+    def test_writes_of_its_holder_are_refused(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
         job = queue.cancel(claim.job.id, force=True)
 
@@ -222,7 +224,7 @@ class TestSuccessors:
         assert queue.get(second.id).state == "ready"
         assert start(queue, second).job.payload == {"run": 2}
 
-    def test_an_asked_first_frees_its_successor_when_it_lets_go(self, queue: Queue) -> None:
+    def test_a_requested_cancel_frees_the_successor_when_the_job_ends(self, queue: Queue) -> None:
         first, second = blocked_pair(queue)
         queue.cancel(first.job.id)
         assert queue.get(second.id).state == "blocked"
@@ -240,7 +242,7 @@ class TestSuccessors:
 
         assert queue.get(second.id).state == "ready"
 
-    def test_cancelling_the_successor_leaves_the_first_alone_and_its_place_free(self, queue: Queue) -> None:
+    def test_cancelling_the_successor_does_not_change_the_first_and_allows_another(self, queue: Queue) -> None:
         first, second = blocked_pair(queue)
         queue.cancel(second.id)
 
@@ -253,7 +255,7 @@ class TestSuccessors:
 
 
 class TestAgainstCompletion:
-    """One winner, and the loser is told."""
+    """One call succeeds and the other raises."""
 
     ROUNDS = 15
 

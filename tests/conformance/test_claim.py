@@ -1,4 +1,4 @@
-"""Claiming: which jobs a claim may take, what it returns, and what sending it again returns."""
+"""Claiming: the jobs that a claim may take, its result, and the result of a repeated claim."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.stores import Harness
 pytestmark = pytest.mark.in_memory
 
 
-class TestWhatAClaimReturns:
+class TestTheResultOfAClaim:
     def test_an_empty_queue_has_nothing_to_claim(self, queue: Queue) -> None:
         assert queue.claim() is None
         assert queue.claim_many() == []
@@ -46,7 +46,7 @@ class TestWhatAClaimReturns:
         assert job.lease_until_ms == clock.now().lease_ms + 45_000
         assert queue.get(made.id) == job
 
-    def test_a_lease_lasts_thirty_seconds_unless_told(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_lease_lasts_thirty_seconds_by_default(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
         assert claim_one(queue).job.lease_until_ms == clock.now().lease_ms + 30_000
 
@@ -55,14 +55,14 @@ class TestWhatAClaimReturns:
         claim = claim_one(queue, lease=timedelta(minutes=2))
         assert claim.job.lease_until_ms == clock.now().lease_ms + 120_000
 
-    def test_every_claim_gets_a_token_of_its_own_unless_told(self, queue: Queue) -> None:
+    def test_every_claim_gets_its_own_token_by_default(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail"), NewJob("mail"), NewJob("mail")])
         first, second = claim_one(queue), claim_one(queue)
         assert first.lease_token
         assert first.lease_token != second.lease_token
         assert claim_one(queue, lease_token="mine").lease_token == "mine"
 
-    def test_a_queue_that_is_not_told_who_claims_names_itself(self, queue: Queue) -> None:
+    def test_a_queue_has_a_default_worker_name(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail"), NewJob("mail")])
         first, second = claim_one(queue).job, claim_one(queue).job
         assert first.worker
@@ -87,7 +87,7 @@ class TestWhatAClaimReturns:
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("field", "words"),
+        ("field", "options"),
         [
             ("lease", {"lease": 0}),
             ("lease", {"lease": 86_401}),
@@ -101,12 +101,12 @@ class TestWhatAClaimReturns:
             ("queue", {"queue": "default"}),
         ],
     )
-    def test_a_word_that_is_wrong_is_named_and_nothing_is_claimed(
-        self, queue: Queue, field: str, words: ClaimOptions
+    def test_a_wrong_option_is_named_and_nothing_is_claimed(
+        self, queue: Queue, field: str, options: ClaimOptions
     ) -> None:
         made = queue.enqueue("mail")
         with refused(queue, field):
-            queue.claim(**words)
+            queue.claim(**options)
         assert queue.get(made.id).state == "ready"
 
     @pytest.mark.validation
@@ -137,12 +137,12 @@ class TestFilters:
         mine = queue.enqueue("mail")
         assert claim_ids(queue, kinds=["mail"]) == [mine.id]
 
-    def test_only_the_default_lane_is_taken_from_unless_told(self, queue: Queue) -> None:
+    def test_only_the_default_lane_is_claimed_by_default(self, queue: Queue) -> None:
         queue.enqueue("mail", lane="side")
         mine = queue.enqueue("mail")
         assert claim_ids(queue) == [mine.id]
 
-    def test_named_lanes_are_taken_from_and_no_others(self, queue: Queue) -> None:
+    def test_only_named_lanes_are_claimed(self, queue: Queue) -> None:
         made = {lane: queue.enqueue("mail", lane=lane).id for lane in ("one", "two", "three")}
         assert claim_ids(queue, lanes=["three", "one", "unused"]) == [made["one"], made["three"]]
         assert claim_ids(queue, lanes=["default"]) == []
@@ -151,7 +151,7 @@ class TestFilters:
         queue.enqueue_many([NewJob("mail", tenant="ada", priority=9) for _ in range(300)])
         mine = queue.enqueue("mail", tenant="zoe")
         assert claim_ids(queue, tenant="zoe") == [mine.id]
-        assert claim_ids(queue, tenant="nobody") == []
+        assert claim_ids(queue, tenant="missing") == []
 
     def test_a_tenants_claim_keeps_the_order_of_its_own_jobs(self, queue: Queue) -> None:
         made = [queue.enqueue("mail", tenant="zoe", priority=priority).id for priority in (0, 5, 0)]
@@ -176,23 +176,23 @@ class TestFilters:
         made = queue.enqueue("mail", requires=requires)
         assert claim_ids(queue, capabilities=capabilities) == ([made.id] if fits else [])
 
-    def test_jobs_beyond_a_workers_means_do_not_stand_in_its_way(self, queue: Queue) -> None:
+    def test_jobs_that_a_worker_cannot_run_do_not_block_others(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail", requires=["gpu"], priority=5) for _ in range(500)])
         mine = queue.enqueue("mail")
         assert claim_ids(queue) == [mine.id]
 
-    def test_filters_hold_together(self, queue: Queue) -> None:
+    def test_filters_combine(self, queue: Queue) -> None:
         fitting = queue.enqueue("mail", lane="side", tenant="zoe", requires=["gpu"])
         queue.enqueue("scan", lane="side", tenant="zoe", requires=["gpu"])
         queue.enqueue("mail", lane="default", tenant="zoe", requires=["gpu"])
         queue.enqueue("mail", lane="side", tenant="ada", requires=["gpu"])
         queue.enqueue("mail", lane="side", tenant="zoe", requires=["net"])
-        words: ClaimOptions = {"kinds": ["mail"], "lanes": ["side"], "tenant": "zoe", "capabilities": ["gpu"]}
-        assert claim_ids(queue, **words) == [fitting.id]
+        options: ClaimOptions = {"kinds": ["mail"], "lanes": ["side"], "tenant": "zoe", "capabilities": ["gpu"]}
+        assert claim_ids(queue, **options) == [fitting.id]
 
 
-class TestWhatIsNotClaimed:
-    def test_a_scheduled_job_is_not_claimed_before_its_moment(self, queue: Queue, clock: ManualClock) -> None:
+class TestJobsThatAreNotClaimed:
+    def test_a_scheduled_job_is_not_claimed_before_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail", delay=10)
         clock.advance(9.999)
         assert queue.claim() is None
@@ -225,20 +225,20 @@ class TestLanes:
         queue.set_lane("default", state="active")
         assert claim_one(queue).job.id == made.id
 
-    def test_a_paused_lane_takes_in_jobs_and_holds_up_no_other_lane(self, queue: Queue) -> None:
+    def test_a_paused_lane_accepts_jobs_and_blocks_no_other_lane(self, queue: Queue) -> None:
         queue.set_lane("default", state="paused")
         queue.enqueue("mail", priority=9)
         other = queue.enqueue("mail", lane="side")
         assert claim_ids(queue, lanes=["default", "side"]) == [other.id]
 
-    def test_what_runs_when_its_lane_is_paused_may_still_settle(self, queue: Queue) -> None:
+    def test_a_running_job_of_a_paused_lane_may_settle(self, queue: Queue) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue)
         queue.set_lane("default", state="paused")
         queue.heartbeat(claim)
         assert queue.settle(claim, Done()).state == "done"
 
-    def test_a_draining_lane_is_worked_off_and_takes_nothing_in(self, queue: Queue) -> None:
+    def test_a_draining_lane_is_claimed_from_and_accepts_no_jobs(self, queue: Queue) -> None:
         made = queue.enqueue("mail")
         queue.set_lane("default", state="draining")
         with pytest.raises(LaneDraining):
@@ -268,7 +268,7 @@ class TestRetiredKinds:
         assert {queue.get(ready.id).state, queue.get(later.id).state} == {"retired"}
 
     @pytest.mark.parametrize("outcome", [Released(), Failed("again", retry_after=0), Deferred(after=0)])
-    def test_a_running_job_of_a_retired_kind_does_not_come_back(
+    def test_a_running_job_of_a_retired_kind_is_not_claimed_again(
         self, queue: Queue, outcome: Released | Failed | Deferred
     ) -> None:
         queue.enqueue("odd")
@@ -278,7 +278,7 @@ class TestRetiredKinds:
         assert queue.claim() is None
         assert queue.get(claim.job.id).state == "retired"
 
-    def test_a_expired_job_of_a_retired_kind_does_not_come_back(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_expired_job_of_a_retired_kind_is_not_claimed_again(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("odd")
         claim = claim_one(queue, lease=1)
         queue.retire("odd")
@@ -293,14 +293,14 @@ class TestRetiredKinds:
         assert queue.settle(claim, Done()).state == "done"
 
 
-def test_one_job_takes_no_limit_and_the_error_says_what_does(queue: Queue) -> None:
-    words: dict[str, Any] = {"limit": 1}
+def test_claim_accepts_no_limit_and_the_error_names_claim_many(queue: Queue) -> None:
+    options: dict[str, Any] = {"limit": 1}
     with pytest.raises(InvalidInput, match="claim_many"):
-        queue.claim(**words)
+        queue.claim(**options)
 
 
-class TestAClaimSentAgain:
-    """The answer to a claim may be lost; its token finds what it took."""
+class TestARepeatedClaim:
+    """The result of a claim may be lost; a call with the same token returns it again."""
 
     def test_the_same_token_returns_the_same_claims_and_takes_no_more(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in "abcab"])
@@ -309,13 +309,13 @@ class TestAClaimSentAgain:
         assert again == first
         assert queue.counts() == {"running": 3, "ready": 2}
 
-    def test_a_single_claim_sent_again_is_the_same_claim(self, queue: Queue) -> None:
+    def test_a_repeated_single_claim_is_the_same_claim(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail"), NewJob("mail")])
         first = claim_one(queue, lease_token="t1")
         assert claim_one(queue, lease_token="t1") == first
         assert claim_one(queue, lease_token="t2").job.id != first.job.id
 
-    def test_the_claims_come_back_in_their_order(self, queue: Queue) -> None:
+    def test_the_claims_are_returned_in_the_same_order(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail", priority=priority, tenant=t) for priority in (0, 9, 3) for t in "ba"])
         first = claim_ids(queue, 6, lease_token="t1")
         assert claim_ids(queue, 6, lease_token="t1") == first
@@ -338,32 +338,32 @@ class TestAClaimSentAgain:
         assert (again.job.id, again.epoch, again.job.attempt) == (first.job.id, first.epoch, 1)
         assert again.lease_until == renewal.lease_until
 
-    def test_after_a_expire_it_is_a_fresh_claim(self, queue: Queue, clock: ManualClock) -> None:
+    def test_after_the_lease_expired_it_is_a_new_claim(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
         first = claim_one(queue, lease_token="t1", lease=10)
         clock.advance(10)
         again = claim_one(queue, lease_token="t1", lease=10)
         assert (again.job.id, again.epoch, again.job.attempt) == (first.job.id, first.epoch + 1, 2)
 
-    def test_of_a_batch_partly_settled_the_rest_comes_back(self, queue: Queue) -> None:
+    def test_the_rest_of_a_partly_settled_batch_is_returned(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail") for _ in range(4)])
         first = queue.claim_many(limit=3, lease_token="t1")
         queue.settle(first[1], Done())
         assert queue.claim_many(limit=3, lease_token="t1") == [first[0], first[2]]
 
-    def test_of_a_batch_partly_released_the_rest_comes_back(self, queue: Queue) -> None:
+    def test_the_rest_of_a_partly_released_batch_is_returned(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail") for _ in range(3)])
         first = queue.claim_many(limit=3, lease_token="t1")
         queue.settle(first[0], Released())
         assert queue.claim_many(limit=3, lease_token="t1") == first[1:]
 
-    def test_a_paused_lane_does_not_hide_claims_already_held(self, queue: Queue) -> None:
+    def test_a_paused_lane_does_not_hide_held_claims(self, queue: Queue) -> None:
         queue.enqueue("mail")
         first = claim_one(queue, lease_token="t1")
         queue.set_lane("default", state="paused")
         assert claim_one(queue, lease_token="t1") == first
 
-    def test_sending_again_moves_no_turn(self, queue: Queue) -> None:
+    def test_a_repeated_claim_does_not_change_fairness(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in "abcabc"])
         claim_one(queue, lease_token="t1")
         for _ in range(3):
@@ -385,17 +385,17 @@ class TestAClaimSentAgain:
         self, queue: Queue, other: dict[str, Any]
     ) -> None:
         made = queue.enqueue_many([NewJob("mail", "secret", tenant="a", requires=["gpu"]) for _ in range(2)])
-        asked: dict[str, Any] = {"worker": "w", "lease_token": "t1", "limit": 2, "capabilities": ["gpu", "cpu"]}
-        first = queue.claim_many(**asked)
+        request: dict[str, Any] = {"worker": "w", "lease_token": "t1", "limit": 2, "capabilities": ["gpu", "cpu"]}
+        first = queue.claim_many(**request)
         before = [known(queue, job.id) for job in made]
         with pytest.raises(Conflict, match="lease_token") as caught:
-            queue.claim_many(**{**asked, **other})
+            queue.claim_many(**{**request, **other})
         assert caught.value.job_id is None
-        assert not any(told in str(caught.value) for told in ("secret", "mail", made[0].id, "'a'"))
+        assert not any(text in str(caught.value) for text in ("secret", "mail", made[0].id, "'a'"))
         assert [known(queue, job.id) for job in made] == before
-        assert queue.claim_many(**{**asked, "tenant": "a", "kinds": ["mail"], "capabilities": ["gpu"]}) == first
+        assert queue.claim_many(**{**request, "tenant": "a", "kinds": ["mail"], "capabilities": ["gpu"]}) == first
 
-    def test_a_plain_claim_does_not_return_what_a_session_claim_holds(self, queue: Queue) -> None:
+    def test_a_plain_claim_does_not_return_entries_of_a_session_claim(self, queue: Queue) -> None:
         queue.enqueue("say", session="s")
         turn = queue.claim_session("s", worker="w")
         assert turn is not None
@@ -416,15 +416,15 @@ class TestManyAtOnce:
         made = {made.id for made in queues[0].enqueue_many([NewJob("mail", tenant=f"t{n % 3}") for n in range(jobs)])}
         start = threading.Barrier(threads)
 
-        def claim_in_small_bites(queue: Queue) -> list[str]:
+        def claim_in_small_batches(queue: Queue) -> list[str]:
             start.wait()
             taken: list[str] = []
-            while bite := claim_ids(queue, 7):
-                taken += bite
+            while batch := claim_ids(queue, 7):
+                taken += batch
             return taken
 
         with ThreadPoolExecutor(threads) as pool:
-            taken = Counter(job_id for ids in pool.map(claim_in_small_bites, queues) for job_id in ids)
+            taken = Counter(job_id for ids in pool.map(claim_in_small_batches, queues) for job_id in ids)
         assert set(taken) == made
         assert set(taken.values()) == {1}
 

@@ -1,4 +1,4 @@
-"""What a claim returns is what the store holds, however the engine came by it: to the last column, for every job."""
+"""A claim returns every column of every job as it is stored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.support.job_states import all_events
 from tests.support.stores import Harness
 
 
-def assert_as_stored(queue: Queue, limit: int = 100, **words: object) -> int:
-    claims = queue.claim_many(limit=limit, **words)  # type: ignore[arg-type]  # each test gives words of a claim
+def assert_as_stored(queue: Queue, limit: int = 100, **options: object) -> int:
+    claims = queue.claim_many(limit=limit, **options)  # type: ignore[arg-type]  # each test gives options of a claim
     assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
     assert [claim.job.claim_index for claim in claims] == list(range(len(claims)))
     return len(claims)
 
 
-def test_jobs_with_every_word_are_returned_whole(queue: Queue) -> None:
+def test_jobs_with_every_option_are_returned_completely(queue: Queue) -> None:
     queue.enqueue(
         "mail",
         {"text": "a 'quoted' \\ line\nand \"more\""},
@@ -46,38 +46,38 @@ def test_a_job_that_failed_before_is_returned_with_its_failure(queue: Queue, clo
 
 
 @pytest.mark.parametrize("kinds", [1, 2])
-def test_a_batch_over_several_priorities_counts_its_places_on(queue: Queue, kinds: int) -> None:
+def test_positions_of_a_batch_continue_over_several_priorities(queue: Queue, kinds: int) -> None:
     queue.enqueue_many([NewJob(f"kind{number % kinds}", priority=number % 3) for number in range(12)])
     assert assert_as_stored(queue) == 12
 
 
-def test_a_batch_over_several_kinds_and_tenants_is_returned_whole(queue: Queue) -> None:
+def test_a_batch_over_several_kinds_and_tenants_is_returned_completely(queue: Queue) -> None:
     queue.enqueue_many([NewJob(f"kind{number % 3}", tenant=f"t{number % 4}") for number in range(24)])
     assert assert_as_stored(queue, limit=20) == 20
 
 
-def test_jobs_that_fall_due_together_come_in_the_order_of_enqueueing(queue: Queue) -> None:
+def test_jobs_that_fall_due_together_are_claimed_in_enqueue_order(queue: Queue) -> None:
     made = queue.enqueue_many([NewJob("mail") for _ in range(30)])
     claims = queue.claim_many(limit=30)
     assert [claim.job.id for claim in claims] == [one.id for one in made]
 
 
 @pytest.mark.parametrize("kinds", [1, 3])
-def test_claims_in_a_lane_that_tells_all_are_recorded_and_counted(queue: Queue, kinds: int) -> None:
+def test_claims_in_a_lane_with_all_events_are_recorded(queue: Queue, kinds: int) -> None:
     queue.set_lane("loud", events="all")
     made = queue.enqueue_many([NewJob(f"kind{number % kinds}", lane="loud") for number in range(6)])
     assert assert_as_stored(queue, lanes=["loud"]) == 6
-    told = {
+    recorded = {
         one.id: [(event.number, event.name) for event in all_events(queue) if event.job_id == one.id] for one in made
     }
-    assert told == {one.id: [(1, "enqueued"), (2, "claimed")] for one in made}
+    assert recorded == {one.id: [(1, "enqueued"), (2, "claimed")] for one in made}
 
 
 @pytest.mark.parametrize("kinds", [1, 3])
-def test_a_job_past_its_deadline_is_not_started_however_many_there_are(
+def test_a_job_past_its_deadline_is_not_started_among_any_number(
     harness: Harness, queue: Queue, clock: ManualClock, kinds: int
 ) -> None:
-    """More than one claim ends on its way, so that some stand at the head when it comes to leasing."""
+    """There are more expired deadlines than one claim processes, so some remain when jobs are leased."""
     count = 12 * limits.CHUNK
     queue.enqueue_many([NewJob(f"kind{number % kinds}", deadline=10) for number in range(count)])
     clock.advance(11)

@@ -1,4 +1,4 @@
-"""The total order of claiming, end to end: random jobs, claimed one by one and in entries, against an oracle."""
+"""The total order of claiming: random jobs, claimed one by one and in batches, compared with an oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAPABILITIES: list[list[str]] = [[], ["gpu"], ["gpu", "net"]]
 
 
 def random_options(chance: random.Random) -> JobOptions:
-    """Return options with few values each, so that most jobs tie in most respects."""
+    """Return options with few values each, so most jobs are equal in most respects."""
     return {
         "lane": chance.choice(LANES),
         "tenant": chance.choice(TENANTS),
@@ -31,12 +31,12 @@ def random_options(chance: random.Random) -> JobOptions:
     }
 
 
-def random_words(chance: random.Random) -> ClaimOptions:
-    """Return the words of a claim with any mixture of filters and preferences."""
-    words: ClaimOptions = {
-        # Long enough for nothing to come back while the test goes on.
+def random_claim_options(chance: random.Random) -> ClaimOptions:
+    """Return random options of a claim: filters and preferences."""
+    options: ClaimOptions = {
+        # Long enough that no lease expires during the test.
         "lease": 86_400,
-        # The sets of lanes stay few, so that the same subscription comes again and its turn goes on.
+        # Few sets of lanes: the same subscription is used again and its fairness continues.
         "lanes": chance.choice([["default"], ["default", "side"], ["strict"], ["strict", "default", "side"]]),
         "capabilities": chance.choice(CAPABILITIES),
         "affinity": chance.choice([None, "llama", "qwen", ["llama", "qwen"]]),
@@ -44,15 +44,15 @@ def random_words(chance: random.Random) -> ClaimOptions:
     }
     kinds = chance.choice([None, None, KINDS, ["write", "think"]])
     if kinds is not None:
-        words["kinds"] = kinds
-        words["drain"] = chance.choice(["oldest", "listed"])
+        options["kinds"] = kinds
+        options["drain"] = chance.choice(["oldest", "listed"])
     if chance.random() < 0.2:
-        words["tenant"] = chance.choice(TENANTS)
-    return words
+        options["tenant"] = chance.choice(TENANTS)
+    return options
 
 
 def fill(queue: Queue, clock: ManualClock, oracle: Oracle, chance: random.Random, count: int) -> None:
-    """Enqueue jobs while time passes, and let the last of them become due."""
+    """Enqueue jobs while time passes, until the last of them is due."""
     for _ in range(count):
         oracle.add(queue.enqueue(chance.choice(KINDS), **random_options(chance)).job)
         if chance.random() < 0.3:
@@ -75,8 +75,8 @@ def test_any_mixture_of_claims_takes_the_jobs_in_the_total_order(
     for _ in range(3):
         fill(queue, clock, oracle, chance, 40)
         for _ in range(30):
-            words = random_words(chance)
-            assert claim_ids(queue, limit, **words) == oracle.claim(limit, words), words
+            options = random_claim_options(chance)
+            assert claim_ids(queue, limit, **options) == oracle.claim(limit, options), options
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -84,7 +84,7 @@ def test_one_subscription_that_changes_its_batch_size_takes_everything_in_the_to
     queue: Queue, clock: ManualClock, oracle: Oracle, seed: int
 ) -> None:
     chance = random.Random(seed)
-    words: ClaimOptions = {
+    options: ClaimOptions = {
         "lanes": LANES,
         "capabilities": ["gpu"],
         "affinity": chance.choice(AFFINITIES),
@@ -93,8 +93,8 @@ def test_one_subscription_that_changes_its_batch_size_takes_everything_in_the_to
     fill(queue, clock, oracle, chance, 120)
     while not oracle.empty:
         limit = chance.choice([1, 1, 2, 3, 10])
-        assert claim_ids(queue, limit, **words) == oracle.claim(limit, words)
-    assert queue.claim(**words) is None
+        assert claim_ids(queue, limit, **options) == oracle.claim(limit, options)
+    assert queue.claim(**options) is None
 
 
 @pytest.mark.slow("hundreds of jobs go through the store")
@@ -106,14 +106,14 @@ def test_a_thousand_jobs_of_few_tenants_come_in_the_total_order(
     jobs = [NewJob(chance.choice(KINDS), tenant=chance.choice(TENANTS)) for _ in range(1000)]
     for made in queue.enqueue_many(jobs):
         oracle.add(made.job)
-    words: ClaimOptions = {"kinds": KINDS, "drain": "listed"}
+    options: ClaimOptions = {"kinds": KINDS, "drain": "listed"}
     for _ in range(60):
-        assert claim_ids(queue, limit, **words) == oracle.claim(limit, words)
+        assert claim_ids(queue, limit, **options) == oracle.claim(limit, options)
 
 
 @pytest.mark.parametrize("affinity", [None, "llama", "other"])
 @pytest.mark.parametrize("limit", [7, 25, 40])
-def test_a_crowd_of_tenants_with_uneven_queues_is_served_in_the_total_order(
+def test_many_tenants_with_uneven_queues_are_served_in_the_total_order(
     queue: Queue, oracle: Oracle, limit: int, affinity: str | None
 ) -> None:
     chance = random.Random(f"{limit} {affinity}")
@@ -125,42 +125,42 @@ def test_a_crowd_of_tenants_with_uneven_queues_is_served_in_the_total_order(
     ]
     for made in queue.enqueue_many(jobs):
         oracle.add(made.job)
-    words: ClaimOptions = {"affinity": affinity}
+    options: ClaimOptions = {"affinity": affinity}
     while not oracle.empty:
-        assert claim_ids(queue, limit, **words) == oracle.claim(limit, words)
+        assert claim_ids(queue, limit, **options) == oracle.claim(limit, options)
 
 
 class TestTheRulesOneByOne:
-    """Each rule against the one below it, so that a failure names the rule."""
+    """Each rule compared with the next one; a failure names the rule."""
 
     def test_a_listed_kind_goes_before_a_higher_priority(self, queue: Queue) -> None:
         last = queue.enqueue("load", priority=9)
         first = queue.enqueue("write", priority=-9)
-        words: ClaimOptions = {"kinds": ["write", "load"], "drain": "listed"}
-        assert claim_ids(queue, **words) == [first.id, last.id]
+        options: ClaimOptions = {"kinds": ["write", "load"], "drain": "listed"}
+        assert claim_ids(queue, **options) == [first.id, last.id]
 
     def test_without_drain_the_list_of_kinds_does_not_order(self, queue: Queue) -> None:
         first = queue.enqueue("load")
         last = queue.enqueue("write")
         assert claim_ids(queue, kinds=["write", "load"]) == [first.id, last.id]
 
-    def test_a_higher_priority_goes_before_the_affinity_at_hand(self, queue: Queue) -> None:
+    def test_a_higher_priority_goes_before_a_loaded_affinity(self, queue: Queue) -> None:
         last = queue.enqueue("load", affinity="llama")
         first = queue.enqueue("load", priority=1, affinity="qwen")
         assert claim_ids(queue, affinity="llama") == [first.id, last.id]
 
-    def test_the_affinity_at_hand_goes_before_the_tenants_turn(self, queue: Queue) -> None:
+    def test_a_loaded_affinity_goes_before_fairness(self, queue: Queue) -> None:
         last = queue.enqueue("load", tenant="ada")
         first = queue.enqueue("load", tenant="zoe", affinity="llama")
         assert claim_ids(queue, affinity="llama") == [first.id, last.id]
 
-    def test_the_tenants_turn_goes_before_an_earlier_due_moment(self, queue: Queue, clock: ManualClock) -> None:
+    def test_fairness_goes_before_an_earlier_due_time(self, queue: Queue, clock: ManualClock) -> None:
         first, second = queue.enqueue("load", tenant="ada"), queue.enqueue("load", tenant="ada")
         clock.advance(60)
         other = queue.enqueue("load", tenant="zoe")
         assert claim_ids(queue) == [first.id, other.id, second.id]
 
-    def test_an_earlier_due_moment_goes_before_enqueue_order(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_earlier_due_time_goes_before_enqueue_order(self, queue: Queue, clock: ManualClock) -> None:
         last = queue.enqueue("load", delay=10)
         first = queue.enqueue("load", delay=5)
         clock.advance(20)
@@ -174,7 +174,7 @@ class TestTheRulesOneByOne:
         made = [made.id for made in queue.enqueue_many([NewJob("load") for _ in range(300)])]
         assert claim_ids(queue, 300) == made
 
-    def test_a_changed_priority_changes_the_place(self, queue: Queue) -> None:
+    def test_a_changed_priority_changes_the_position(self, queue: Queue) -> None:
         last, first = queue.enqueue("load"), queue.enqueue("load")
         queue.reprioritize(first.id, 3)
         assert claim_ids(queue) == [first.id, last.id]

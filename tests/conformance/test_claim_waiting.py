@@ -1,6 +1,6 @@
-"""A claim may wait for work: it returns when there is some, or when its time is up.
+"""A claim may wait for jobs: it returns when there is one, or after the timeout.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.support.stores import Harness
 LONG = 60.0
 
 
-def meanwhile(act: Callable[[], object], queue: Queue, **words: object) -> list[Claim]:
-    """Start a claim that waits, then act, and return what the claim was given."""
+def claim_while(act: Callable[[], object], queue: Queue, **options: object) -> list[Claim]:
+    """Start a claim that waits, call *act*, and return the claimed jobs."""
     got: list[Claim] = []
-    waiting = threading.Thread(target=lambda: got.extend(queue.claim_many(wait=LONG, **words)))  # type: ignore[arg-type]
+    waiting = threading.Thread(target=lambda: got.extend(queue.claim_many(wait=LONG, **options)))  # type: ignore[arg-type]
     waiting.start()
     act()
     waiting.join(LONG / 2)
@@ -31,34 +31,34 @@ def meanwhile(act: Callable[[], object], queue: Queue, **words: object) -> list[
     return got
 
 
-def test_it_does_not_wait_where_there_is_work(queue: Queue) -> None:
+def test_it_does_not_wait_if_there_are_jobs(queue: Queue) -> None:
     made = queue.enqueue("mail")
     assert claim_one(queue, wait=LONG).job.id == made.id
 
 
-def test_without_work_it_returns_nothing_when_its_time_is_up(queue: Queue) -> None:
+def test_without_jobs_it_returns_nothing_after_the_timeout(queue: Queue) -> None:
     assert queue.claim(wait=0.01) is None
 
 
-def test_a_job_enqueued_meanwhile_is_taken(queue: Queue, harness: Harness) -> None:
+def test_a_job_enqueued_during_the_wait_is_taken(queue: Queue, harness: Harness) -> None:
     other = harness.open()
-    got = meanwhile(lambda: other.enqueue("mail", job_id="a"), queue)
+    got = claim_while(lambda: other.enqueue("mail", job_id="a"), queue)
     assert [claim.job.id for claim in got] == ["a"]
 
 
-def test_a_job_that_comes_back_meanwhile_is_taken(queue: Queue, harness: Harness) -> None:
+def test_a_job_released_during_the_wait_is_taken(queue: Queue, harness: Harness) -> None:
     queue.enqueue("mail", job_id="a")
     held = claim_one(queue)
     other = harness.open()
-    got = meanwhile(lambda: other.settle(held, holdfast.Released()), queue)
+    got = claim_while(lambda: other.settle(held, holdfast.Released()), queue)
     assert [claim.epoch for claim in got] == [2]
 
 
-def test_a_lane_that_is_resumed_is_looked_at(queue: Queue, harness: Harness) -> None:
+def test_a_lane_that_is_resumed_is_claimed_from(queue: Queue, harness: Harness) -> None:
     queue.enqueue("mail", job_id="a")
     queue.set_lane("default", state="paused")
     other = harness.open()
-    got = meanwhile(lambda: other.set_lane("default", state="active"), queue)
+    got = claim_while(lambda: other.set_lane("default", state="active"), queue)
     assert [claim.job.id for claim in got] == ["a"]
 
 
@@ -67,20 +67,20 @@ def test_work_in_another_lane_is_not_taken(queue: Queue) -> None:
     assert queue.claim(wait=0.05) is None
 
 
-def test_a_job_that_falls_due_meanwhile_is_taken(queue: Queue, clock: ManualClock) -> None:
+def test_a_job_that_falls_due_during_the_wait_is_taken(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("mail", job_id="a", delay=30)
-    got = meanwhile(lambda: clock.advance(30), queue)
+    got = claim_while(lambda: clock.advance(30), queue)
     assert [claim.job.id for claim in got] == ["a"]
 
 
-def test_a_lease_that_expires_meanwhile_is_taken_over(queue: Queue, clock: ManualClock) -> None:
+def test_a_job_whose_lease_expires_during_the_wait_is_taken(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("mail", job_id="a")
     claim_one(queue, lease=30)
-    got = meanwhile(lambda: clock.advance(30), queue)
+    got = claim_while(lambda: clock.advance(30), queue)
     assert [claim.epoch for claim in got] == [2]
 
 
-def test_a_settle_fused_with_a_claim_may_wait_too(queue: Queue, harness: Harness) -> None:
+def test_settle_and_claim_may_wait_too(queue: Queue, harness: Harness) -> None:
     queue.enqueue("mail")
     held = claim_one(queue)
     other = harness.open()
@@ -95,7 +95,7 @@ def test_a_settle_fused_with_a_claim_may_wait_too(queue: Queue, harness: Harness
     assert [claim.job.id for claim in claims] == ["b"]
 
 
-def test_many_who_wait_for_one_job_do_not_share_it(queue: Queue) -> None:
+def test_several_callers_that_wait_for_one_job_do_not_share_it(queue: Queue) -> None:
     got: list[Claim] = []
     threads = [threading.Thread(target=lambda: got.extend(queue.claim_many(wait=0.5))) for _ in range(8)]
     for thread in threads:
@@ -106,7 +106,7 @@ def test_many_who_wait_for_one_job_do_not_share_it(queue: Queue) -> None:
     assert len(got) == 1
 
 
-def test_awaited_claims_wait_too(harness: Harness) -> None:
+def test_async_claims_wait_too(harness: Harness) -> None:
     async def scenario() -> None:
         queue = harness.open_async()
         waiting = asyncio.create_task(queue.claim(wait=LONG))
@@ -121,6 +121,6 @@ def test_awaited_claims_wait_too(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), "soon", 86_401])
-def test_a_wait_that_makes_no_sense_is_refused(queue: Queue, wait: float) -> None:
+def test_an_invalid_wait_is_refused(queue: Queue, wait: float) -> None:
     with pytest.raises(InvalidInput, match=r"^wait: "):
         queue.claim(wait=wait)

@@ -21,7 +21,7 @@ class TestCounts:
         for state in (*UNFINISHED, *FINISHED):
             job_in(queue, state, kind=f"kind.{state}")
 
-        # The blocked one waits for a first that runs.
+        # The blocked job has a running predecessor.
         assert nonzero(queue.counts()) == dict.fromkeys((*UNFINISHED, *FINISHED), 1) | {"running": 2}
 
     def test_kinds_lanes_and_tenants_are_counted_over_all_states(self, queue: Queue) -> None:
@@ -59,7 +59,7 @@ class TestCounts:
         assert nonzero(queue.counts(by="kind", tenant="t")) == {"a": 1, "b": 1}
         assert nonzero(queue.counts(by="tenant", tenant="t")) == {"t": 2}
         assert nonzero(queue.counts(by="failure_class", tenant="t")) == {}
-        assert nonzero(queue.counts(tenant="nobody")) == {}
+        assert nonzero(queue.counts(tenant="missing")) == {}
 
     def test_deleted_jobs_are_not_counted(self, queue: Queue, clock: ManualClock) -> None:
         job_in(queue, "done")
@@ -69,7 +69,7 @@ class TestCounts:
         assert nonzero(queue.counts()) == {}
 
     @pytest.mark.validation
-    @pytest.mark.parametrize("by", ["colour", "", None, 3])
-    def test_an_unknown_word_is_refused(self, queue: Queue, by: Any) -> None:
+    @pytest.mark.parametrize("by", ["color", "", None, 3])
+    def test_an_unknown_property_is_refused(self, queue: Queue, by: Any) -> None:
         with refused(queue, "by"):
             queue.counts(by=by)

@@ -1,8 +1,8 @@
-"""A process may die before any statement, and an answer may be lost after any commit.
+"""A process may die before any statement, and a result may be lost after any commit.
 
-Every operation is cut short before each of its statements in turn: the store is then as it was before the call. And
-every call that a caller would send again is sent again after its answer was lost: it answers the same and changes
-nothing. Every store passes this file unchanged; one that cannot is not a store.
+Every operation is interrupted before each of its statements: the store must be unchanged. Every call that may be
+repeated is repeated after its result was lost: it must return the same and change nothing. Every store must pass this
+file unchanged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.support.stores import Harness
 
 
 class Case(NamedTuple):
-    """An operation, and what has to be there before it."""
+    """An operation and its preparation."""
 
     arrange: Callable[[Harness, Queue], Any]
-    """Prepares the store and returns what the call needs."""
+    """Prepares the store and returns the argument of the call."""
     call: Callable[[Queue, Any], Any]
 
 
@@ -50,8 +50,8 @@ def one_failed(harness: Harness, queue: Queue) -> None:
     queue.settle(one_running(harness, queue), Failed("no", permanent=True))
 
 
-def things_to_tidy(harness: Harness, queue: Queue) -> None:
-    """Leave one job due, one expired, one overdue and one ready."""
+def due_maintenance(harness: Harness, queue: Queue) -> None:
+    """Create one job that is due, one expired, one past its deadline and one ready."""
     queue.enqueue("work", delay=10, job_id="due")
     queue.enqueue("work", job_id="expired", tenant="b")
     claim_one(queue, lease=5)
@@ -76,7 +76,7 @@ def taken_ahead_and_expired(harness: Harness, queue: Queue) -> Any:
 
 
 def suspect_and_expired(harness: Harness, queue: Queue) -> Any:
-    """Leave one job that is suspect, and one whose lease has expired but was not taken back."""
+    """Create one suspect job, and one whose lease has expired but was not taken back."""
     queue.enqueue("work", job_id="a")
     claim_one(queue, worker="w", incarnation="i", lease=5)
     harness.clock.advance(5)
@@ -106,8 +106,8 @@ def session_open(harness: Harness, queue: Queue) -> SessionLease:
     return lease
 
 
-def session_to_tidy(harness: Harness, queue: Queue) -> None:
-    """Leave a session with an entry due, one expired and one overdue."""
+def session_with_due_maintenance(harness: Harness, queue: Queue) -> None:
+    """Create a session with an entry that is due, one expired and one past its deadline."""
     queue.enqueue("say", "due", session="s", delay=10, source_key="due")
     queue.enqueue("say", "expired", session="s", source_key="expired")
     queue.claim_session("s", lease=5)
@@ -115,7 +115,7 @@ def session_to_tidy(harness: Harness, queue: Queue) -> None:
     harness.clock.advance(20)
 
 
-SAY_AGAIN = {"kind": "say", "session": "s", "slot": "join"}
+REPEATABLE = {"kind": "say", "session": "s", "slot": "join"}
 
 
 def settled(outcome: Outcome) -> Callable[[Queue, Any], Any]:
@@ -138,8 +138,8 @@ CASES = {
         lambda queue, _: queue.enqueue("work", {"n": 2}, job_id="s", dedupe_key="k", on_duplicate="run_again"),
     ),
     "claim": Case(one_waiting, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t")),
-    "claim and tidy": Case(
-        things_to_tidy, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t", limit=10)
+    "claim and maintain": Case(
+        due_maintenance, lambda queue, _: queue.claim_many(worker="w", incarnation="i", lease_token="t", limit=10)
     ),
     "claim as an exclusive worker": Case(
         held_by_an_earlier_start,
@@ -177,7 +177,7 @@ CASES = {
     "reprioritize": Case(one_waiting, lambda queue, _: queue.reprioritize("a", 7)),
     "enqueue into a session": Case(
         session_waiting,
-        lambda queue, _: queue.enqueue_many([{**SAY_AGAIN, "payload": n, "source_key": f"k{n}"} for n in range(3)]),
+        lambda queue, _: queue.enqueue_many([{**REPEATABLE, "payload": n, "source_key": f"k{n}"} for n in range(3)]),
     ),
     "claim a session": Case(
         session_waiting, lambda queue, _: queue.claim_session("s", limit=2, nonce="n", worker="w", incarnation="i")
@@ -185,11 +185,12 @@ CASES = {
     "claim any session": Case(
         session_waiting, lambda queue, _: queue.claim_any_session(limit=2, nonce="n", worker="w", incarnation="i")
     ),
-    "claim a session and tidy": Case(
-        session_to_tidy, lambda queue, _: queue.claim_session("s", nonce="n", worker="w", incarnation="i")
+    "claim a session and maintain": Case(
+        session_with_due_maintenance,
+        lambda queue, _: queue.claim_session("s", nonce="n", worker="w", incarnation="i"),
     ),
-    "claim any session and tidy": Case(
-        session_to_tidy, lambda queue, _: queue.claim_any_session(nonce="n", worker="w", incarnation="i")
+    "claim any session and maintain": Case(
+        session_with_due_maintenance, lambda queue, _: queue.claim_any_session(nonce="n", worker="w", incarnation="i")
     ),
     "take in more at a checkpoint": Case(
         session_running, lambda queue, turn: queue.claim_session("s", boundary="checkpoint", holding=turn)
@@ -209,8 +210,8 @@ CASES = {
     "set a lane": Case(one_waiting, lambda queue, _: queue.set_lane("default", state="draining")),
 }
 
-# A requeue sent again is refused, since the job is not failed any more; all others are sent again as they were.
-SENT_AGAIN = [name for name in CASES if name != "requeue"]
+# A repeated requeue is refused, because the job is no longer failed; all other calls are repeated.
+REPEATED = [name for name in CASES if name != "requeue"]
 
 
 def snapshot(queue: Queue) -> object:
@@ -241,13 +242,13 @@ def test_a_crash_before_any_statement_leaves_the_store_as_it_was(durable_harness
         else:
             break
     harness.faults.calm()
-    # Begin, at least one statement that writes, and commit: less would mean that the fault never struck.
+    # Begin, at least one write, and commit: fewer crashes mean that the fault was not injected.
     assert crashes >= 3
     assert snapshot(queue) != before
 
 
-@pytest.mark.parametrize("name", SENT_AGAIN)
-def test_a_call_whose_answer_was_lost_is_sent_again_without_harm(durable_harness: Harness, name: str) -> None:
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_call_whose_answer_was_lost_can_be_repeated(durable_harness: Harness, name: str) -> None:
     harness, case = durable_harness, CASES[name]
     queue = harness.open()
     needed = case.arrange(harness, queue)

@@ -1,6 +1,6 @@
-"""Dedupe keys: keep, replace and run again, whatever the first job is doing.
+"""Dedupe keys: keep, replace and run again, in every state of the first job.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def ids(queue: Queue) -> list[str]:
     return sorted(job.id for job in queue.jobs())
 
 
-def enqueue_first(queue: Queue, **words: Any) -> Enqueued:
-    return queue.enqueue("sync", "first", job_id="first", dedupe_key="k", **words)
+def enqueue_first(queue: Queue, **options: Any) -> Enqueued:
+    return queue.enqueue("sync", "first", job_id="first", dedupe_key="k", **options)
 
 
-def trigger(queue: Queue, payload: Any = "second", **words: Any) -> Enqueued:
-    return queue.enqueue("sync", payload, dedupe_key="k", **words)
+def trigger(queue: Queue, payload: Any = "second", **options: Any) -> Enqueued:
+    return queue.enqueue("sync", payload, dedupe_key="k", **options)
 
 
-# --- the first job, brought into each state ------------------------------------------------------------------------
+# --- the first job in each state -----------------------------------------------------------------------------------
 
 
 def scheduled(queue: Queue, clock: ManualClock) -> None:
@@ -47,7 +47,7 @@ def running(queue: Queue, clock: ManualClock) -> None:
     claim_one(queue)
 
 
-def asked_to_stop(queue: Queue, clock: ManualClock) -> None:
+def cancel_requested(queue: Queue, clock: ManualClock) -> None:
     running(queue, clock)
     queue.cancel("first")
 
@@ -95,7 +95,7 @@ def retired(queue: Queue, clock: ManualClock) -> None:
 
 NEVER_CLAIMED: list[Arrange] = [scheduled, ready]
 CLAIMED_AND_WAITING: list[Arrange] = [in_backoff, deferred, released, requeued]
-RUNNING: list[Arrange] = [running, asked_to_stop]
+RUNNING: list[Arrange] = [running, cancel_requested]
 UNFINISHED: list[Arrange] = [*NEVER_CLAIMED, *CLAIMED_AND_WAITING, *RUNNING]
 FINISHED: list[Arrange] = [done, failed, cancelled, retired]
 
@@ -111,18 +111,18 @@ class TestKeep:
         assert queue.get("first") == before
         assert ids(queue) == ["first"]
 
-    def test_keep_is_what_happens_where_nothing_is_said(self, queue: Queue) -> None:
+    def test_keep_is_the_default(self, queue: Queue) -> None:
         enqueue_first(queue)
         assert trigger(queue) == trigger(queue, on_duplicate="keep")
 
-    def test_no_event_tells_of_a_duplicate(self, queue: Queue) -> None:
+    def test_a_duplicate_records_no_event(self, queue: Queue) -> None:
         enqueue_first(queue, events="all")
         trigger(queue, events="all")
         assert [event.name for event in queue.events()] == ["enqueued"]
 
     @pytest.mark.parametrize("on_duplicate", ["keep", "replace", "run_again"])
     @pytest.mark.parametrize("arrange", FINISHED)
-    def test_a_finished_first_holds_nothing(
+    def test_a_finished_first_does_not_hold_the_key(
         self, queue: Queue, clock: ManualClock, arrange: Arrange, on_duplicate: str
     ) -> None:
         arrange(queue, clock)
@@ -135,7 +135,7 @@ class TestKeep:
 
 class TestReplace:
     @pytest.mark.parametrize("arrange", NEVER_CLAIMED)
-    def test_a_first_never_claimed_gets_the_new_content_and_keeps_all_else(
+    def test_a_first_that_was_never_claimed_gets_only_the_new_content(
         self, queue: Queue, clock: ManualClock, arrange: Arrange
     ) -> None:
         arrange(queue, clock)
@@ -147,7 +147,7 @@ class TestReplace:
         emptied = [job._replace(payload_json="", tags_json="", headers_json="") for job in (before, after)]
         assert emptied[0] == emptied[1]
 
-    def test_a_replaced_job_runs_with_the_new_payload_in_the_old_place(self, queue: Queue) -> None:
+    def test_a_replaced_job_runs_with_the_new_payload_in_the_old_position(self, queue: Queue) -> None:
         enqueue_first(queue)
         queue.enqueue("other", job_id="later")
         trigger(queue, on_duplicate="replace")
@@ -168,11 +168,11 @@ class TestReplace:
         assert queue.get("first") == before
         assert ids(queue) == ["first"]
 
-    def test_the_event_log_tells_of_it_where_asked(self, queue: Queue) -> None:
+    def test_the_replacement_is_recorded_if_all_events_are(self, queue: Queue) -> None:
         enqueue_first(queue, events="all")
         trigger(queue, on_duplicate="replace", tags={"t": "2"})
-        told = [(event.name, event.number, event.tags) for event in queue.events()]
-        assert told == [("enqueued", 1, {}), ("replaced", 2, {"t": "2"})]
+        recorded = [(event.name, event.number, event.tags) for event in queue.events()]
+        assert recorded == [("enqueued", 1, {}), ("replaced", 2, {"t": "2"})]
 
 
 class TestRunAgain:
@@ -208,7 +208,7 @@ class TestRunAgain:
         assert (job.state, job.payload, job.tags, job.headers) == ("blocked", "third", {"t": "3"}, {"h": "3"})
         assert ids(queue) == sorted(["first", successor.id])
 
-    def test_keep_and_replace_still_meet_the_first(self, queue: Queue, clock: ManualClock) -> None:
+    def test_keep_and_replace_still_find_the_first(self, queue: Queue, clock: ManualClock) -> None:
         running(queue, clock)
         successor = trigger(queue, on_duplicate="run_again")
         assert trigger(queue, "third").id == "first"
@@ -247,13 +247,13 @@ class TestScope:
         queue.enqueue("a", dedupe_key="k", lane="one")
         assert not queue.enqueue("a", dedupe_key="k", lane="two").created
 
-    def test_a_key_of_the_tenant_counts_across_its_kinds_and_no_further(self, queue: Queue) -> None:
+    def test_a_key_of_the_tenant_counts_across_its_kinds_only(self, queue: Queue) -> None:
         first = queue.enqueue("a", dedupe_key="k", dedupe_scope="tenant", tenant="acme")
         again = queue.enqueue("b", dedupe_key="k", dedupe_scope="tenant", tenant="acme")
         assert (again.id, again.created) == (first.id, False)
         assert queue.enqueue("b", dedupe_key="k", dedupe_scope="tenant", tenant="other").created
 
-    def test_the_two_scopes_do_not_meet(self, queue: Queue) -> None:
+    def test_the_two_scopes_are_separate(self, queue: Queue) -> None:
         queue.enqueue("a", dedupe_key="k", dedupe_scope="tenant")
         assert queue.enqueue("a", dedupe_key="k", dedupe_scope="kind").created
 
@@ -267,7 +267,7 @@ class TestScope:
 
 
 class TestManyAtOnce:
-    def test_the_second_of_one_key_in_one_call_meets_the_first(self, queue: Queue) -> None:
+    def test_the_second_of_one_key_in_one_call_finds_the_first(self, queue: Queue) -> None:
         made = queue.enqueue_many([NewJob("a", number, dedupe_key="k") for number in range(3)])
         assert [answer.created for answer in made] == [True, False, False]
         assert len({answer.id for answer in made}) == 1
@@ -321,12 +321,12 @@ class TestManyAtOnce:
 
 
 def random_jobs(chances: random.Random, tenant: str) -> list[dict[str, Any]]:
-    """Return jobs that meet each other and what is there already in every way, by id and by key."""
+    """Return jobs that collide with each other and with existing jobs, by id and by key."""
     jobs = []
     for number in range(chances.randint(2, 12)):
         job: dict[str, Any] = {"kind": "sync", "payload": number, "tenant": tenant, "events": "all"}
         if chances.random() < 0.3:
-            # The same id always asks for the same, else most calls would be conflicts.
+            # The same id always has the same content; otherwise most calls would be conflicts.
             job |= {"job_id": f"{tenant}:{chances.randint(1, 3)}", "payload": "by id"}
         if chances.random() < 0.8:
             job["dedupe_key"] = "k1" if "job_id" in job else f"k{chances.randint(1, 4)}"
@@ -335,8 +335,8 @@ def random_jobs(chances: random.Random, tenant: str) -> list[dict[str, Any]]:
     return jobs
 
 
-def told_apart(queue: Queue, tenant: str, answers: list[Enqueued]) -> object:
-    """Return what was answered, stored and recorded, with ids replaced by their place in the answers."""
+def described(queue: Queue, tenant: str, answers: list[Enqueued]) -> object:
+    """Return results, jobs and events, with ids replaced by their index in the results."""
     places: dict[str, int] = {}
     answered = [(places.setdefault(answer.id, len(places)), answer.created) for answer in answers]
     stored = [(places.get(job.id, -1), job.payload, job.state) for job in queue.jobs(tenant=tenant)]
@@ -346,20 +346,20 @@ def told_apart(queue: Queue, tenant: str, answers: list[Enqueued]) -> object:
 class TestOneOrMany:
     @staticmethod
     def arrange(queue: Queue, tenant: str) -> None:
-        """Leave the first key held by a running job, the second by a ready one, the third by one in backoff."""
+        """Create a running job with the first key, a ready one with the second, one in backoff with the third."""
         queue.enqueue_many([{"kind": "sync", "dedupe_key": key, "tenant": tenant} for key in ("k1", "k3", "k2")])
         _, third = queue.claim_many(tenant=tenant, limit=2)
         queue.settle(third, Failed("not yet", retry_after=60))
 
     @pytest.mark.parametrize("seed", range(40))
-    def test_many_at_once_lead_to_the_same_as_one_after_another(self, queue: Queue, seed: int) -> None:
+    def test_many_at_once_have_the_same_effect_as_one_after_another(self, queue: Queue, seed: int) -> None:
         for tenant in ("singly", "at once"):
             self.arrange(queue, tenant)
         singly, at_once, answers = random_jobs(random.Random(seed), "singly"), [], []
-        for job, twin in zip(singly, random_jobs(random.Random(seed), "at once"), strict=True):
-            # What is refused would refuse a whole call, so it is left out of that.
+        for job, same_job in zip(singly, random_jobs(random.Random(seed), "at once"), strict=True):
+            # A refused job would refuse the whole call, so it is left out.
             with suppress(Conflict):
                 answers.append(queue.enqueue(**job))
-                at_once.append(twin)
+                at_once.append(same_job)
         made = queue.enqueue_many(at_once)
-        assert told_apart(queue, "at once", made) == told_apart(queue, "singly", answers)
+        assert described(queue, "at once", made) == described(queue, "singly", answers)

@@ -1,6 +1,6 @@
-"""Enqueue: every word is kept, one and many, all or none.
+"""Enqueue: every option is stored, for one job and many, all or none.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tests.support.stores import Harness
 pytestmark = pytest.mark.in_memory
 
 
-def moment(clock: ManualClock, seconds: float = 0) -> datetime:
-    """Return the store's wall clock, so many seconds from now."""
+def time_from_now(clock: ManualClock, seconds: float = 0) -> datetime:
+    """Return the time of the store's wall clock *seconds* from now."""
     return datetime.fromtimestamp(clock.now().wall_ms / 1000, UTC) + timedelta(seconds=seconds)
 
 
@@ -38,7 +38,7 @@ def stored(queue: Queue) -> int:
     return sum(queue.counts().values())
 
 
-WORDS: list[tuple[dict[str, Any], str, Any]] = [
+OPTIONS: list[tuple[dict[str, Any], str, Any]] = [
     ({"lane": "mail"}, "lane", "mail"),
     ({"tenant": "acme"}, "tenant", "acme"),
     ({"priority": 1_000}, "priority", 1_000),
@@ -86,25 +86,27 @@ class TestOne:
         assert (job.kind, job.lane, job.tenant, job.state) == ("email.send", "default", "default", "ready")
         assert (job.payload, job.headers, job.tags, job.requires, job.affinity) == (None, {}, {}, (), None)
         assert (job.priority, job.attempt, job.max_attempts, job.epoch) == (0, 0, 5, 0)
-        assert (job.enqueued_at, job.due_at, job.deadline_at) == (moment(clock), moment(clock), None)
+        assert (job.enqueued_at, job.due_at, job.deadline_at) == (time_from_now(clock), time_from_now(clock), None)
         assert (job.started_at, job.finished_at, job.result, job.failure) == (None, None, None, None)
 
-    @pytest.mark.parametrize(("words", "attribute", "expected"), WORDS, ids=lambda value: repr(value)[:40])
-    def test_every_word_comes_back(self, queue: Queue, words: dict[str, Any], attribute: str, expected: Any) -> None:
-        made = queue.enqueue("work", **words)
+    @pytest.mark.parametrize(("options", "attribute", "expected"), OPTIONS, ids=lambda value: repr(value)[:40])
+    def test_every_option_is_returned(
+        self, queue: Queue, options: dict[str, Any], attribute: str, expected: Any
+    ) -> None:
+        made = queue.enqueue("work", **options)
         assert getattr(made.job, attribute) == expected
         assert queue.get(made.id) == made.job
 
     @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda value: repr(value)[:20])
-    def test_every_payload_comes_back_exactly(self, queue: Queue, payload: Any) -> None:
+    def test_every_payload_is_returned_exactly(self, queue: Queue, payload: Any) -> None:
         made = queue.enqueue("work", payload)
         assert repr(queue.get(made.id).payload) == repr(payload)
         assert repr(claim_one(queue).job.payload) == repr(payload)
 
     @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-    def test_any_sound_name_serves_everywhere(self, queue: Queue, name: str) -> None:
-        words: dict[str, Any] = {"tags": {name: name}, "headers": {name: name}, "job_id": name, "dedupe_key": name}
-        made = queue.enqueue(name, lane=name, tenant=name, affinity=name, requires=[name], **words)
+    def test_any_valid_name_is_accepted_in_every_field(self, queue: Queue, name: str) -> None:
+        options: dict[str, Any] = {"tags": {name: name}, "headers": {name: name}, "job_id": name, "dedupe_key": name}
+        made = queue.enqueue(name, lane=name, tenant=name, affinity=name, requires=[name], **options)
         claim = claim_one(queue, lanes=[name], kinds=[name], tenant=name, capabilities=[name], worker=name)
         assert claim.job.id == made.id == name
         assert (claim.job.kind, claim.job.tags, claim.job.headers) == (name, {name: name}, {name: name})
@@ -129,7 +131,7 @@ class TestOne:
         assert queue.get(made.id, tenant="acme") == made.job
 
 
-class TestWhatTheWordsDo:
+class TestTheEffectOfOptions:
     def test_a_higher_priority_goes_first(self, queue: Queue) -> None:
         queue.enqueue_many([{"kind": "work", "job_id": str(level), "priority": level} for level in (0, -5, 7)])
         assert [claim.job.id for claim in queue.claim_many()] == ["7", "0", "-5"]
@@ -150,9 +152,9 @@ class TestWhatTheWordsDo:
         assert claim_one(queue, affinity="llama3").job.id == "beside"
         assert claim_one(queue, affinity="llama3").job.id == "first"
 
-    def test_a_job_that_asks_for_all_events_is_recorded_from_its_enqueue(self, queue: Queue) -> None:
+    def test_a_job_with_all_events_is_recorded_from_its_enqueue(self, queue: Queue) -> None:
         queue.enqueue("quiet")
-        made = queue.enqueue("told", events="all", tags={"order": "42"})
+        made = queue.enqueue("recorded", events="all", tags={"order": "42"})
         assert [(event.name, event.job_id, event.tags) for event in queue.events()] == [
             ("enqueued", made.id, {"order": "42"})
         ]
@@ -160,11 +162,11 @@ class TestWhatTheWordsDo:
 
 class TestTimes:
     @pytest.mark.parametrize("delay", [60, 60.0, timedelta(minutes=1)])
-    def test_a_delayed_job_is_scheduled_until_its_moment(
+    def test_a_delayed_job_is_scheduled_until_it_is_due(
         self, queue: Queue, clock: ManualClock, delay: float | timedelta
     ) -> None:
         made = queue.enqueue("work", delay=delay)
-        assert (made.job.state, made.job.due_at) == ("scheduled", moment(clock, 60))
+        assert (made.job.state, made.job.due_at) == ("scheduled", time_from_now(clock, 60))
         clock.advance(59.999)
         assert queue.claim() is None
         clock.advance(0.001)
@@ -176,28 +178,28 @@ class TestTimes:
         clock.advance(0.001)
         assert claim_one(queue).job.id == made.id
 
-    def test_a_delay_of_nothing_is_ready_at_once(self, queue: Queue) -> None:
+    def test_a_job_with_a_delay_of_0_is_ready_at_once(self, queue: Queue) -> None:
         assert queue.enqueue("work", delay=0).job.state == "ready"
 
-    def test_a_job_for_a_moment_waits_for_it(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", run_at=moment(clock, 5))
-        assert (made.job.state, made.job.due_at) == ("scheduled", moment(clock, 5))
+    def test_a_job_with_run_at_waits_for_that_time(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", run_at=time_from_now(clock, 5))
+        assert (made.job.state, made.job.due_at) == ("scheduled", time_from_now(clock, 5))
         clock.advance(4.999)
         assert queue.claim() is None
         clock.advance(0.001)
         assert claim_one(queue).job.id == made.id
 
-    def test_a_moment_in_the_past_means_now(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", run_at=moment(clock, -3_600))
-        assert (made.job.state, made.job.due_at) == ("ready", moment(clock))
+    def test_a_time_in_the_past_means_now(self, queue: Queue, clock: ManualClock) -> None:
+        made = queue.enqueue("work", run_at=time_from_now(clock, -3_600))
+        assert (made.job.state, made.job.due_at) == ("ready", time_from_now(clock))
 
-    def test_the_latest_moment_is_kept(self, queue: Queue) -> None:
+    def test_the_latest_time_is_stored(self, queue: Queue) -> None:
         latest = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
         assert queue.get(queue.enqueue("work", run_at=latest).id).due_at == latest
 
     def test_a_job_not_started_by_its_deadline_fails(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("work", deadline=10)
-        assert queue.get(made.id).deadline_at == moment(clock, 10)
+        assert queue.get(made.id).deadline_at == time_from_now(clock, 10)
         clock.advance(10)
         assert queue.claim() is None
         job = queue.get(made.id)
@@ -209,7 +211,7 @@ class TestTimes:
         )
 
     def test_a_job_started_by_its_deadline_may_end_after_it(self, queue: Queue, clock: ManualClock) -> None:
-        queue.enqueue("work", deadline=moment(clock, 10))
+        queue.enqueue("work", deadline=time_from_now(clock, 10))
         clock.advance(9.999)
         claim = claim_one(queue)
         clock.advance(10)
@@ -229,7 +231,7 @@ class TestMany:
         assert all(answer.created for answer in made)
         assert [claim.job.payload for claim in queue.claim_many(limit=500)] == list(range(500))
 
-    def test_they_may_be_dicts_or_new_jobs_with_all_the_words(self, queue: Queue) -> None:
+    def test_they_may_be_dicts_or_new_jobs_with_all_options(self, queue: Queue) -> None:
         made = queue.enqueue_many(
             [
                 NewJob("a", [1], priority=2, tags={"t": "1"}),
@@ -241,11 +243,11 @@ class TestMany:
         assert (first.kind, first.payload, first.priority, first.tags) == ("a", [1], 2, {"t": "1"})
         assert (second.id, second.lane, second.tenant, second.state) == ("b-1", "mail", "acme", "scheduled")
 
-    def test_none_at_all_is_fine(self, queue: Queue) -> None:
+    def test_an_empty_list_is_accepted(self, queue: Queue) -> None:
         assert queue.enqueue_many([]) == []
         assert stored(queue) == 0
 
-    def test_a_tuple_will_do(self, queue: Queue) -> None:
+    def test_a_tuple_is_accepted(self, queue: Queue) -> None:
         assert len(queue.enqueue_many((NewJob("a"), NewJob("b")))) == 2
 
     def test_as_many_as_the_limit_are_taken_at_once(self, queue: Queue) -> None:
@@ -282,35 +284,35 @@ class TestMany:
 
 
 class TestDrainingAndRetired:
-    def test_a_draining_lane_takes_nothing_in_and_names_itself(self, queue: Queue) -> None:
+    def test_a_draining_lane_refuses_jobs_and_the_error_names_it(self, queue: Queue) -> None:
         queue.set_lane("mail", state="draining")
         with pytest.raises(LaneDraining) as caught:
             queue.enqueue("work", lane="mail")
         assert caught.value.lane == "mail"
         assert stored(queue) == 0
 
-    def test_other_lanes_go_on(self, queue: Queue) -> None:
+    def test_other_lanes_accept_jobs(self, queue: Queue) -> None:
         queue.set_lane("mail", state="draining")
         assert queue.enqueue("work").created
 
-    def test_what_is_in_a_draining_lane_is_worked_off(self, queue: Queue) -> None:
+    def test_jobs_in_a_draining_lane_are_claimed(self, queue: Queue) -> None:
         made = queue.enqueue("work", lane="mail")
         queue.set_lane("mail", state="draining")
         claim = claim_one(queue, lanes=["mail"])
         assert queue.settle(claim, Done()).state == "done"
         assert claim.job.id == made.id
 
-    def test_a_lane_set_active_again_takes_jobs_again(self, queue: Queue) -> None:
+    def test_a_lane_set_active_again_accepts_jobs_again(self, queue: Queue) -> None:
         queue.set_lane("mail", state="draining")
         queue.set_lane("mail", state="active")
         assert queue.enqueue("work", lane="mail").created
 
-    def test_a_paused_lane_takes_jobs_and_hands_out_none(self, queue: Queue) -> None:
+    def test_a_paused_lane_accepts_jobs_and_none_is_claimed(self, queue: Queue) -> None:
         queue.set_lane("mail", state="paused")
         assert queue.enqueue("work", lane="mail").created
         assert queue.claim(lanes=["mail"]) is None
 
-    def test_another_client_minds_the_lane_at_once(self, harness: Harness) -> None:
+    def test_another_client_respects_the_lane_at_once(self, harness: Harness) -> None:
         operator, producer = harness.open(), harness.open()
         producer.enqueue("work", lane="mail")
         operator.set_lane("mail", state="draining")
@@ -328,7 +330,7 @@ class TestDrainingAndRetired:
 
 
 class TestLife:
-    def test_a_queue_that_was_closed_is_opened_again_by_its_next_use(self, durable_harness: Harness) -> None:
+    def test_a_closed_queue_is_reopened_by_its_next_use(self, durable_harness: Harness) -> None:
         queue = durable_harness.open()
         queue.enqueue("work")
         queue.close()
@@ -341,15 +343,13 @@ class TestLife:
         queue.close()
         assert queue.enqueue("work").created
 
-    def test_a_block_closes_the_queue_at_its_end_and_the_next_call_opens_it_again(
-        self, durable_harness: Harness
-    ) -> None:
+    def test_a_with_block_closes_the_queue_and_the_next_call_reopens_it(self, durable_harness: Harness) -> None:
         with durable_harness.open() as queue:
             assert queue.enqueue("work").created
         assert queue.enqueue("work").created
 
 
-class TestWhichOneWasRefused:
+class TestTheRefusedItem:
     def test_a_refusal_by_the_store_names_the_item_too(self, queue: Queue) -> None:
         queue.set_lane("closed", state="draining")
         queue.enqueue("old")

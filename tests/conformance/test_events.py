@@ -1,4 +1,4 @@
-"""The event log: what is recorded, in which order, and how a reader walks it without missing or repeating any."""
+"""The event log: recorded events, their order, and reading all of them once by cursor."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tests.support.job_states import (
 )
 
 
-class TestWhatIsRecorded:
+class TestRecording:
     @pytest.mark.parametrize("state", FINISHED)
-    def test_by_default_only_the_end_is(self, queue: Queue, state: State) -> None:
+    def test_by_default_only_the_end_is_recorded(self, queue: Queue, state: State) -> None:
         job = job_in(queue, state)
 
         assert event_names(queue, job.id) == [state]
 
     @pytest.mark.parametrize("state", UNFINISHED)
-    def test_an_unfinished_job_tells_nothing_by_default(self, queue: Queue, state: State) -> None:
+    def test_an_unfinished_job_records_nothing_by_default(self, queue: Queue, state: State) -> None:
         job_in(queue, state)
 
         assert all_events(queue) == []
 
-    def test_a_whole_life_is_told_where_the_job_asks(self, queue: Queue, clock: ManualClock) -> None:
+    def test_every_transition_of_a_job_with_all_events_is_recorded(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a", events="all", delay=5, max_attempts=3).job
         queue.reprioritize(job.id, 1)
         clock.advance(5)
@@ -77,7 +77,7 @@ class TestWhatIsRecorded:
             "done",
         ]
 
-    def test_duplicates_and_successors_are_told(self, queue: Queue) -> None:
+    def test_duplicates_and_successors_are_recorded(self, queue: Queue) -> None:
         def again(payload: int, policy: Any) -> str:
             return queue.enqueue("a", payload, dedupe_key="k", on_duplicate=policy, events="all").id
 
@@ -91,14 +91,14 @@ class TestWhatIsRecorded:
         assert event_names(queue, first) == ["enqueued", "replaced", "claimed", "done"]
         assert event_names(queue, second) == ["enqueued", "replaced", "unblocked"]
 
-    def test_an_exclusive_workers_take_back_is_told(self, queue: Queue) -> None:
+    def test_taking_back_by_an_exclusive_worker_is_recorded(self, queue: Queue) -> None:
         job = queue.enqueue("a", events="all").job
         claimed(queue, worker="w", incarnation="one", exclusive=True)
         claimed(queue, worker="w", incarnation="two", exclusive=True)
 
         assert event_names(queue, job.id) == ["enqueued", "claimed", "taken_back", "claimed"]
 
-    def test_a_lane_may_ask_for_all_and_stop_asking(self, queue: Queue) -> None:
+    def test_a_lane_may_record_all_events_and_stop(self, queue: Queue) -> None:
         queue.set_lane("loud", events="all")
         first = run(queue, queue.enqueue("a", lane="loud").job, Done())
         quiet = run(queue, queue.enqueue("a", lane="quiet").job, Done())
@@ -109,14 +109,14 @@ class TestWhatIsRecorded:
         assert event_names(queue, quiet.id) == ["done"]
         assert event_names(queue, last.id) == ["done"]
 
-    def test_a_settle_sent_again_is_told_once(self, queue: Queue) -> None:
+    def test_a_repeated_settle_is_recorded_once(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
         for _ in range(3):
             queue.settle(claim, Done())
 
         assert event_names(queue, claim.job.id) == ["done"]
 
-    def test_heartbeats_and_progress_are_no_transitions(self, queue: Queue) -> None:
+    def test_heartbeats_and_progress_are_not_recorded(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a", events="all").job)
         queue.heartbeat(claim)
         queue.progress(claim, phase="working", percent=50)
@@ -124,7 +124,7 @@ class TestWhatIsRecorded:
         assert event_names(queue, claim.job.id) == ["enqueued", "claimed"]
 
 
-class TestWhatAnEventTells:
+class TestTheContentOfAnEvent:
     def test_it_names_its_job_and_copies_the_tags(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a", lane="l", tenant="t", tags={"order": "42", "ünïcode": "🙂"}).job
         clock.advance(3)
@@ -137,23 +137,23 @@ class TestWhatAnEventTells:
         assert event.tags == {"order": "42", "ünïcode": "🙂"}
         assert event.at_ms == clock.now().wall_ms
 
-    def test_its_details_tell_attempt_epoch_worker_and_failure(self, queue: Queue) -> None:
+    def test_its_details_contain_attempt_epoch_worker_and_failure(self, queue: Queue) -> None:
         queue.enqueue("a")
         queue.settle(claimed(queue, worker="w1"), Failed("no", reason="smtp", permanent=True))
 
         [event] = all_events(queue)
 
-        wanted = {"epoch": 1, "attempt": 1, "worker": "w1", "failure_class": "permanent", "failure_reason": "smtp"}
-        assert event.details.items() >= wanted.items()
+        filters = {"epoch": 1, "attempt": 1, "worker": "w1", "failure_class": "permanent", "failure_reason": "smtp"}
+        assert event.details.items() >= filters.items()
 
-    def test_a_retry_tells_when_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_retry_records_when_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
         enqueue_and_run(queue, "a", Failed("x", retry_after=9), events="all")
 
         retrying = all_events(queue)[-1]
 
         assert retrying.details["due_at_ms"] == clock.now().wall_ms + 9_000
 
-    def test_replaced_tags_are_those_told_from_then_on(self, queue: Queue) -> None:
+    def test_replaced_tags_are_recorded_from_then_on(self, queue: Queue) -> None:
         queue.enqueue("a", dedupe_key="k", tags={"v": "1"}, events="all")
         queue.enqueue("a", dedupe_key="k", tags={"v": "2"}, on_duplicate="replace")
 
@@ -171,7 +171,7 @@ class TestWhatAnEventTells:
 
         assert list(numbers.values()) == [[1, 2, 3, 4, 5, 6, 7]] * 3
 
-    def test_numbers_go_on_after_a_requeue(self, queue: Queue) -> None:
+    def test_numbers_continue_after_a_requeue(self, queue: Queue) -> None:
         job = job_in(queue, "failed")
         queue.requeue(job.id)
         run(queue, job, Done())
@@ -180,7 +180,7 @@ class TestWhatAnEventTells:
 
 
 class TestAtomicity:
-    def test_what_is_rolled_back_was_never_told(self, queue: Queue) -> None:
+    def test_a_rolled_back_change_is_not_recorded(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
 
         with rolled_back(queue) as transaction:
@@ -191,7 +191,7 @@ class TestAtomicity:
         queue.settle(claim, Done())
         assert [event.number for event in all_events(queue)] == [1]
 
-    def test_what_is_committed_together_is_told_together(self, queue: Queue) -> None:
+    def test_changes_committed_together_are_recorded_together(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
 
         with queue.transaction() as transaction:
@@ -203,7 +203,7 @@ class TestAtomicity:
             (claim.job.id, "done"),
         ]
 
-    def test_a_refused_call_tells_nothing(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_refused_call_records_nothing(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("a", events="all").job)
         clock.advance(31)
         before = all_events(queue)
@@ -213,7 +213,7 @@ class TestAtomicity:
         assert not settlement.ok
         assert all_events(queue) == before
 
-    def test_the_end_of_a_first_and_the_freeing_of_its_successor_are_told_in_that_order(self, queue: Queue) -> None:
+    def test_the_end_of_a_first_is_recorded_before_the_freeing_of_its_successor(self, queue: Queue) -> None:
         first, second = blocked_pair(queue, events="all")
         after = queue.events(limit=1000).cursor
 
@@ -227,7 +227,7 @@ class TestAtomicity:
 
 class TestReading:
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 1_000])
-    def test_a_walk_meets_every_event_once_in_order(self, queue: Queue, limit: int) -> None:
+    def test_reading_all_pages_returns_every_event_once_in_order(self, queue: Queue, limit: int) -> None:
         jobs = [job_in(queue, "done", kind=f"k{number}") for number in range(7)]
 
         found = all_events(queue, limit=limit)
@@ -235,7 +235,7 @@ class TestReading:
         assert [event.job_id for event in found] == [job.id for job in jobs]
         assert len({event.cursor for event in found}) == 7
 
-    def test_a_walk_that_waits_at_the_end_meets_what_comes_later(self, queue: Queue) -> None:
+    def test_a_reader_that_waits_at_the_end_gets_later_events(self, queue: Queue) -> None:
         seen: list[str] = []
         made: list[str] = []
         cursor = None
@@ -248,13 +248,13 @@ class TestReading:
 
         assert seen == made
 
-    def test_every_events_own_cursor_reads_on_after_it(self, queue: Queue) -> None:
+    def test_the_cursor_of_every_event_continues_after_it(self, queue: Queue) -> None:
         jobs = [job_in(queue, "done", kind=f"k{number}").id for number in range(4)]
 
         for place, event in enumerate(all_events(queue)):
             assert [later.job_id for later in all_events(queue, after=event.cursor)] == jobs[place + 1 :]
 
-    def test_an_empty_log_gives_a_cursor_to_go_on_from(self, queue: Queue) -> None:
+    def test_an_empty_log_returns_a_cursor_to_continue_from(self, queue: Queue) -> None:
         page = queue.events()
         assert len(page) == 0
 
@@ -262,13 +262,13 @@ class TestReading:
 
         assert [event.job_id for event in queue.events(after=page.cursor)] == [job.id]
 
-    def test_the_end_of_the_log_gives_the_same_cursor_again(self, queue: Queue) -> None:
+    def test_the_end_of_the_log_returns_the_same_cursor_again(self, queue: Queue) -> None:
         job_in(queue, "done")
         end = queue.events().cursor
 
         assert queue.events(after=end).cursor == end
 
-    def test_one_tenants_reader_sees_its_own_and_gets_past_the_others(self, queue: Queue) -> None:
+    def test_a_reader_of_one_tenant_sees_only_its_events_and_passes_the_others(self, queue: Queue) -> None:
         jobs = [job_in(queue, "done", kind=f"k{number}", tenant="ab"[number % 3 == 0]) for number in range(9)]
         seen: list[str] = []
         cursor = None
@@ -280,10 +280,10 @@ class TestReading:
         assert seen == [job.id for job in jobs if job.tenant == "b"]
         assert len(queue.events(after=cursor, tenant="b")) == 0
 
-    def test_a_tenant_nobody_has_moves_on_to_the_end(self, queue: Queue) -> None:
+    def test_a_reader_of_an_unknown_tenant_reaches_the_end(self, queue: Queue) -> None:
         for number in range(3):
             job_in(queue, "done", kind=f"k{number}", tenant="a")
-        page = queue.events(tenant="nobody")
+        page = queue.events(tenant="missing")
 
         assert len(page) == 0
         assert len(queue.events(after=page.cursor)) == 0
@@ -291,7 +291,7 @@ class TestReading:
     @pytest.mark.parametrize(
         "cursor", ["", "nonsense", "1", "-1", "e1-", "e1--1", "9" * 400, "' or 1=1", "é", 7, b"x"]
     )
-    def test_a_cursor_that_no_log_gave_is_refused(self, queue: Queue, cursor: Any) -> None:
+    def test_an_invalid_cursor_is_refused(self, queue: Queue, cursor: Any) -> None:
         with pytest.raises(InvalidInput) as refusal:
             queue.events(after=cursor)
         assert refusal.value.field == "after"
@@ -314,7 +314,7 @@ class TestPruned:
             jobs.append(job_in(queue, "done", kind=f"k{number}").id)
         return jobs[3:]
 
-    def test_a_reader_behind_the_horizon_is_told_and_goes_on_from_it(self, queue: Queue, kept: list[str]) -> None:
+    def test_a_reader_behind_the_horizon_gets_an_error_and_continues(self, queue: Queue, kept: list[str]) -> None:
         behind = queue.events(limit=2).cursor
         queue.prune(older_than=15)
 
@@ -340,7 +340,7 @@ class TestPruned:
 
         assert [event.job_id for event in queue.events()] == kept
 
-    def test_a_log_pruned_whole_still_tells_old_readers_and_goes_on(
+    def test_a_completely_pruned_log_still_reports_the_gap_and_continues(
         self, queue: Queue, clock: ManualClock, kept: list[str]
     ) -> None:
         behind, end = queue.events(limit=1).cursor, queue.events().cursor

@@ -1,4 +1,4 @@
-"""Exclusive workers: one start at a time; a new one takes back what the one before held."""
+"""Exclusive workers: one start at a time; a new start takes back the jobs of the previous one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 
 
-def start(number: int, **words: Unpack[ClaimOptions]) -> ClaimOptions:
-    """Return the words with which the worker's start of this number claims, and further *words*."""
-    return {**words, "worker": "printer", "incarnation": f"start-{number}", "exclusive": True}
+def start(number: int, **options: Unpack[ClaimOptions]) -> ClaimOptions:
+    """Return the claim options of the worker's start with this number, with further *options*."""
+    return {**options, "worker": "printer", "incarnation": f"start-{number}", "exclusive": True}
 
 
 class TestTakingBack:
-    def test_a_new_start_takes_back_at_once_without_spending_the_attempt(self, queue: Queue) -> None:
+    def test_a_new_start_takes_jobs_back_at_once_without_using_an_attempt(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("print") for _ in range(3)])
         before = queue.claim_many(**start(1, lease=3600))
         after = queue.claim_many(**start(2, lease=3600))
@@ -32,7 +32,7 @@ class TestTakingBack:
             assert (claim.epoch, claim.job.attempt) == (number, 1)
         assert queue.settle(claim, Done()).state == "done"
 
-    def test_what_was_taken_back_is_history_with_its_own_start(self, queue: Queue) -> None:
+    def test_a_job_that_was_taken_back_has_an_attempt_with_its_start(self, queue: Queue) -> None:
         made = queue.enqueue("print")
         claim_one(queue, **start(1))
         claim_one(queue, **start(2))
@@ -40,7 +40,7 @@ class TestTakingBack:
         assert (first.incarnation, first.outcome, first.failure) == ("start-1", "released", None)
         assert (second.incarnation, second.outcome) == ("start-2", None)
 
-    def test_it_is_suspect_since_its_holder_may_have_died_of_it(self, queue: Queue) -> None:
+    def test_it_is_suspect_because_it_may_have_killed_its_holder(self, queue: Queue) -> None:
         queue.enqueue("print")
         claim_one(queue, **start(1))
         claim = claim_one(queue, **start(2))
@@ -57,7 +57,7 @@ class TestTakingBack:
         job = queue.get(made.id)
         assert (job.state, job.attempt, job.failure_reason) == ("failed", 2, "released_too_often")
 
-    def test_a_claim_that_finds_no_work_of_its_own_takes_back_too(self, queue: Queue) -> None:
+    def test_a_claim_without_matching_jobs_takes_back_too(self, queue: Queue) -> None:
         made = queue.enqueue("print")
         claim_one(queue, **start(1, lease=3600))
         assert queue.claim(**start(2, kinds=[])) is None
@@ -70,7 +70,7 @@ class TestTakingBack:
         assert queue.claim(**start(2)) is None
         assert queue.get(made.id).state == "ready"
 
-    def test_everything_is_taken_back_however_much_it_was(self, queue: Queue) -> None:
+    def test_any_number_of_jobs_is_taken_back(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("print") for _ in range(1_007)])
         held = claim_all(queue, **start(1, lease=3600))
         assert len(held) == 1_007
@@ -86,7 +86,7 @@ class TestTakingBack:
         assert queue.claim(**start(2)) is None
         assert queue.get(made.id).state == "cancelled"
 
-    def test_all_lanes_that_record_everything_tell_of_it(self, queue: Queue) -> None:
+    def test_it_is_recorded_in_all_lanes_with_all_events(self, queue: Queue) -> None:
         queue.enqueue("print", events="all")
         claim_one(queue, **start(1))
         claim_one(queue, **start(2))
@@ -112,7 +112,7 @@ class TestThePredecessor:
                 other.claim(**start(number))
         assert other.claim(**start(3)) is None
 
-    def test_its_writes_are_refused_before_anybody_claims_the_job_again(self, queue: Queue) -> None:
+    def test_its_writes_are_refused_before_the_job_is_claimed_again(self, queue: Queue) -> None:
         queue.enqueue("print")
         held = claim_one(queue, **start(1, lease=3600))
         assert queue.claim(**start(2, kinds=[])) is None
@@ -122,14 +122,14 @@ class TestThePredecessor:
             queue.settle(held, Done())
         assert queue.get(held.job.id).state == "ready"
 
-    def test_a_claim_sent_again_by_an_earlier_start_is_refused(self, queue: Queue) -> None:
+    def test_a_repeated_claim_of_an_earlier_start_is_refused(self, queue: Queue) -> None:
         queue.enqueue("print")
         claim_one(queue, **start(1, lease_token="t1"))
         claim_one(queue, **start(2))
         with pytest.raises(Conflict):
             queue.claim(**start(1, lease_token="t1"))
 
-    def test_a_settle_fused_with_a_claim_of_an_earlier_start_changes_nothing(self, queue: Queue) -> None:
+    def test_settle_and_claim_by_an_earlier_start_changes_nothing(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("print"), NewJob("print")])
         held = claim_one(queue, **start(1))
         queue.claim_many(limit=2, **start(2))
@@ -138,8 +138,8 @@ class TestThePredecessor:
         assert queue.counts() == {"running": 2}
 
 
-class TestEverybodyElse:
-    def test_the_same_start_keeps_what_it_holds(self, queue: Queue) -> None:
+class TestOtherWorkers:
+    def test_the_same_start_keeps_its_claims(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("print"), NewJob("print")])
         first = claim_one(queue, **start(1))
         second = claim_one(queue, **start(1))

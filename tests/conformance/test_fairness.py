@@ -1,4 +1,4 @@
-"""Turns: in a fair lane tenants are served in rounds; a strict lane knows no tenants."""
+"""Fairness: in a fair lane tenants are served in rounds; a strict lane ignores tenants."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.support.stores import Harness
 
 
 def enqueue_for(queue: Queue, tenants: str, lane: str = "default") -> list[str]:
-    """Enqueue one job for each letter, the letter being its tenant."""
+    """Enqueue one job for each letter; the letter is its tenant."""
     made = queue.enqueue_many([NewJob("mail", tenant=tenant, lane=lane) for tenant in tenants])
     return [one.id for one in made]
 
 
 def served(queue: Queue, limit: int, lane: str = "default") -> str:
-    """Claim an entry and return whose jobs came, letter by letter."""
+    """Claim a batch and return the tenants of its jobs."""
     return "".join(claim.job.tenant for claim in queue.claim_many(limit=limit, lanes=[lane]))
 
 
 class TestRounds:
-    def test_tenants_are_served_in_rounds_whoever_came_first(self, queue: Queue) -> None:
+    def test_tenants_are_served_in_rounds_regardless_of_enqueue_order(self, queue: Queue) -> None:
         enqueue_for(queue, "cccbbbaaa")
         assert "".join(job.tenant for job in claim_singly(queue)) == "abcabcabc"
 
@@ -30,17 +30,17 @@ class TestRounds:
         made = enqueue_for(queue, "aabb")
         assert claim_ids(queue) == [made[0], made[2], made[1], made[3]]
 
-    def test_the_round_goes_on_where_the_last_claim_left_it(self, queue: Queue) -> None:
+    def test_the_round_continues_after_the_last_claim(self, queue: Queue) -> None:
         enqueue_for(queue, "abcd" * 3)
         assert [served(queue, limit) for limit in (3, 2, 4, 1, 2)] == ["abc", "da", "bcda", "b", "cd"]
 
-    def test_the_round_goes_on_though_the_tenant_served_last_has_nothing_left(self, queue: Queue) -> None:
+    def test_the_round_continues_if_the_last_served_tenant_has_no_jobs_left(self, queue: Queue) -> None:
         enqueue_for(queue, "abc")
         assert served(queue, 2) == "ab"
         enqueue_for(queue, "a")
         assert served(queue, 2) == "ca"
 
-    def test_a_tenant_that_joins_is_served_in_its_place(self, queue: Queue) -> None:
+    def test_a_new_tenant_is_served_at_its_position(self, queue: Queue) -> None:
         enqueue_for(queue, "aaacccc")
         assert served(queue, 1) == "a"
         enqueue_for(queue, "b")
@@ -51,7 +51,7 @@ class TestRounds:
         assert served(queue, 4) == "aaaa"
 
     @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
-    def test_batches_take_what_single_claims_take(self, queue: Queue, size: int) -> None:
+    def test_batches_take_the_same_jobs_as_single_claims(self, queue: Queue, size: int) -> None:
         tenants = "aaaaaabbbccccd" * 2
         enqueue_for(queue, tenants, lane="singly")
         enqueue_for(queue, tenants, lane="in entries")
@@ -59,17 +59,17 @@ class TestRounds:
         entries = iter(lambda: served(queue, size, "in entries"), "")
         assert "".join(entries) == singly
 
-    def test_names_go_round_by_code_point(self, queue: Queue) -> None:
+    def test_tenants_are_ordered_by_code_point(self, queue: Queue) -> None:
         tenants = ["Zoe", "ada", "Émile", "émile", "zoe", "10", "9"]
         queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in tenants])
         assert [job.tenant for job in claim_singly(queue)] == sorted(tenants)
 
-    def test_a_higher_priority_goes_before_the_turn(self, queue: Queue) -> None:
+    def test_a_higher_priority_goes_before_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "abc")
         queue.enqueue("mail", tenant="c", priority=1)
         assert served(queue, 4) == "cabc"
 
-    def test_settling_and_returning_moves_no_turn(self, queue: Queue) -> None:
+    def test_settling_and_releasing_do_not_change_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "aabbcc")
         queue.settle(claim_one(queue), Done())
         queue.settle(claim_one(queue), Released())
@@ -83,7 +83,7 @@ class TestAFlood:
         first = [claim.job.tenant for claim in queue.claim_many(limit=3)]
         assert sorted(first) == ["ada", "flood", "zoe"]
 
-    def test_a_late_comer_waits_for_one_job_of_the_flood_at_most(self, queue: Queue) -> None:
+    def test_a_late_tenant_waits_for_at_most_one_job_of_the_flood(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail", tenant="flood") for _ in range(500)])
         for _ in range(5):
             queue.claim_many(limit=20)
@@ -115,8 +115,8 @@ def _entry(queue: Queue, limit: int) -> list[Job]:
     return [claim.job for claim in queue.claim_many(limit=limit)]
 
 
-class TestWhoseTurnIsRemembered:
-    def test_different_subscriptions_do_not_disturb_each_others_turns(self, queue: Queue) -> None:
+class TestFairnessScopes:
+    def test_different_subscriptions_do_not_affect_each_others_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "abc" * 6)
         assert served(queue, 2) == "ab"
         by_kind = [claim_one(queue, kinds=["mail"]).job.tenant for _ in range(2)]
@@ -125,23 +125,23 @@ class TestWhoseTurnIsRemembered:
         assert (by_kind, by_means, by_lanes) == (["a", "b"], ["a", "b"], ["a", "b"])
         assert served(queue, 2) == "ca"
 
-    def test_workers_of_one_subscription_share_its_turn(self, queue: Queue) -> None:
+    def test_workers_of_one_subscription_share_its_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "abc" * 2)
         names = [claim_one(queue, worker=f"w{number}", lease=5 + number).job.tenant for number in range(6)]
         assert names == list("abcabc")
 
-    def test_other_clients_share_the_turn(self, harness: Harness) -> None:
+    def test_other_clients_share_the_fairness(self, harness: Harness) -> None:
         clients = [harness.open() for _ in range(3)]
         enqueue_for(clients[0], "abc" * 2)
         assert [claim_one(clients[number % 3]).job.tenant for number in range(6)] == list("abcabc")
 
-    def test_a_claim_for_one_tenant_moves_no_turn(self, queue: Queue) -> None:
+    def test_a_claim_for_one_tenant_does_not_change_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "abc" * 4)
         assert served(queue, 1) == "a"
         assert len(claim_ids(queue, 2, tenant="c")) == 2
         assert served(queue, 2) == "bc"
 
-    def test_an_empty_claim_moves_no_turn(self, queue: Queue) -> None:
+    def test_an_empty_claim_does_not_change_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "ab")
         assert served(queue, 1) == "a"
         queue.set_lane("default", state="paused")
@@ -150,7 +150,7 @@ class TestWhoseTurnIsRemembered:
         enqueue_for(queue, "ac")
         assert served(queue, 3) == "bca"
 
-    def test_jobs_that_an_affinity_puts_first_go_round_among_themselves(self, queue: Queue) -> None:
+    def test_jobs_with_a_preferred_affinity_have_their_own_round(self, queue: Queue) -> None:
         enqueue_for(queue, "abc")
         queue.enqueue_many([NewJob("mail", tenant=tenant, affinity="llama") for tenant in "ccba"])
         assert served(queue, 1) == "a"
@@ -158,7 +158,7 @@ class TestWhoseTurnIsRemembered:
         assert favoured == ["a", "b", "c"]
         assert served(queue, 2) == "bc"
 
-    def test_each_priority_has_a_round_of_its_own(self, queue: Queue) -> None:
+    def test_each_priority_has_its_own_round(self, queue: Queue) -> None:
         enqueue_for(queue, "abc" * 2)
         tenants = ""
         for _ in range(6):
@@ -166,7 +166,7 @@ class TestWhoseTurnIsRemembered:
             tenants += served(queue, 2)[1]
         assert tenants == "abcabc"
 
-    def test_a_settle_fused_with_the_next_claim_keeps_the_turn(self, queue: Queue) -> None:
+    def test_settle_and_claim_keeps_the_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "abc" * 2)
         claims = queue.claim_many(limit=1)
         tenants = [claims[0].job.tenant]
@@ -191,14 +191,14 @@ class TestStrictLanes:
         urgent = queue.enqueue("mail", tenant="m", priority=1)
         assert claim_ids(queue) == [urgent.id, sooner.id, later.id, last.id]
 
-    def test_a_lane_made_strict_rearranges_what_waits(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_lane_made_strict_reorders_waiting_jobs(self, queue: Queue, clock: ManualClock) -> None:
         made = enqueue_for(queue, "bba" * 200)
         made.append(queue.enqueue("mail", tenant="a", delay=1).id)
         queue.set_lane("default", order="strict")
         clock.advance(1)
         assert claim_ids(queue, 1000) == made
 
-    def test_a_lane_made_fair_rearranges_what_waits(self, queue: Queue) -> None:
+    def test_a_lane_made_fair_reorders_waiting_jobs(self, queue: Queue) -> None:
         queue.set_lane("default", order="strict")
         enqueue_for(queue, "ccbbaa")
         queue.set_lane("default", order="fair")
@@ -222,7 +222,7 @@ class TestStrictLanes:
             tenants += claims[1].job.tenant
         assert tenants == "abc"
 
-    def test_a_tenants_claim_over_strict_and_fair_lanes_goes_by_due_moment(
+    def test_a_tenants_claim_over_strict_and_fair_lanes_is_ordered_by_due_time(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.set_lane("strict", order="strict")

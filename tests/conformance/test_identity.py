@@ -1,6 +1,6 @@
-"""Ids and replays: an enqueue sent again with its own id is harmless, and an id never names two things.
+"""Ids and replays: a repeated enqueue with the same id changes nothing, and an id never names two jobs.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class TestFreshIds:
 
     def test_an_unknown_id_is_not_found(self, queue: Queue) -> None:
         with pytest.raises(JobNotFound) as caught:
-            queue.get("nobody")
-        assert caught.value.job_id == "nobody"
+            queue.get("missing")
+        assert caught.value.job_id == "missing"
 
 
 class TestReplay:
     def test_the_same_request_returns_the_original(self, queue: Queue, clock: ManualClock) -> None:
         first = queue.enqueue("work", job_id="a", **RICH)
-        # Relative times count from the first call: the digest is of what the caller said.
+        # The digest contains the relative times of the caller, which count from the first call.
         clock.advance(5)
         again = queue.enqueue("work", job_id="a", **RICH)
         assert (first.created, again.created) == (True, False)
@@ -114,16 +114,16 @@ class TestReplay:
         spelled = queue.enqueue("work", None, job_id="a", lane="default", tenant="default", priority=0, delay=0)
         assert not spelled.created
 
-    def test_the_same_time_written_in_another_way_is_the_same_request(self, queue: Queue) -> None:
+    def test_the_same_time_in_another_notation_is_the_same_request(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="a", delay=60, backoff=Backoff(60, 2, 3600))
         again = queue.enqueue("work", job_id="a", delay=timedelta(minutes=1), backoff=Backoff(60.0, 2.0, 3600.0))
         assert not again.created
 
-    def test_it_is_taken_from_another_client_too(self, harness: Harness) -> None:
+    def test_another_client_may_replay_it(self, harness: Harness) -> None:
         first = harness.open().enqueue("work", [1], job_id="a")
         assert harness.open().enqueue("work", [1], job_id="a") == (first.job, False)
 
-    def test_it_returns_the_job_as_it_stands_now(self, queue: Queue) -> None:
+    def test_it_returns_the_current_state_of_the_job(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="a")
         claim = claim_one(queue)
         assert queue.enqueue("work", job_id="a").job.state == "running"
@@ -131,7 +131,7 @@ class TestReplay:
         again = queue.enqueue("work", job_id="a")
         assert (again.created, again.job.state, again.job.result) == (False, "done", {"ok": True})
 
-    def test_it_starts_no_failed_job_again(self, queue: Queue) -> None:
+    def test_it_does_not_restart_a_failed_job(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="a")
         queue.settle(claim_one(queue), Failed("no", permanent=True))
         assert queue.enqueue("work", job_id="a").job.state == "failed"
@@ -148,7 +148,7 @@ class TestReplay:
         again = queue.enqueue("work", job_id="a")
         assert (again.created, again.job.state) == (False, "retired")
 
-    def test_an_id_is_one_thing_across_tenants(self, queue: Queue) -> None:
+    def test_an_id_is_unique_across_tenants(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="a", tenant="acme")
         with pytest.raises(Conflict):
             queue.enqueue("work", job_id="a", tenant="other")
@@ -156,7 +156,7 @@ class TestReplay:
 
 
 class TestIdBeforeDedupeKey:
-    def test_a_replay_is_known_by_its_id_though_another_job_holds_its_key_now(self, queue: Queue) -> None:
+    def test_a_replay_is_recognised_by_its_id_even_if_another_job_holds_its_key(self, queue: Queue) -> None:
         queue.enqueue("work", 1, job_id="first", dedupe_key="k")
         queue.settle(claim_one(queue), Done())
         queue.enqueue("work", 2, job_id="second", dedupe_key="k")
@@ -170,7 +170,7 @@ class TestIdBeforeDedupeKey:
         queue.enqueue("work", 1, job_id="first", dedupe_key="k", on_duplicate="replace")
         assert queue.get("second").payload == 2
 
-    def test_other_content_is_a_conflict_though_the_key_would_keep(self, queue: Queue) -> None:
+    def test_other_content_is_a_conflict_even_with_keep(self, queue: Queue) -> None:
         queue.enqueue("work", 1, job_id="first", dedupe_key="k")
         with pytest.raises(Conflict):
             queue.enqueue("work", 2, job_id="first", dedupe_key="k")
@@ -186,9 +186,9 @@ class TestIdBeforeDedupeKey:
     def test_a_replayed_successor_returns_the_successor(self, queue: Queue) -> None:
         queue.enqueue("work", 1, job_id="first", dedupe_key="k")
         claim_one(queue)
-        asked: dict[str, Any] = {"job_id": "second", "dedupe_key": "k", "on_duplicate": "run_again"}
-        made = queue.enqueue("work", 2, **asked)
-        again = queue.enqueue("work", 2, **asked)
+        request: dict[str, Any] = {"job_id": "second", "dedupe_key": "k", "on_duplicate": "run_again"}
+        made = queue.enqueue("work", 2, **request)
+        again = queue.enqueue("work", 2, **request)
         assert (made.created, again.created, again.id, again.job.state) == (True, False, "second", "blocked")
 
 
@@ -201,7 +201,7 @@ class TestManyIds:
         assert not any(answer.created for answer in again)
         assert stored(queue) == 20
 
-    def test_old_and_new_may_stand_side_by_side(self, queue: Queue) -> None:
+    def test_existing_and_new_jobs_may_be_mixed(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="b")
         made = queue.enqueue_many([NewJob("work", job_id=name) for name in "abc"])
         assert [(answer.id, answer.created) for answer in made] == [("a", True), ("b", False), ("c", True)]
@@ -211,7 +211,7 @@ class TestManyIds:
         assert [(answer.id, answer.created) for answer in made] == [("a", True), ("a", False)]
         assert stored(queue) == 1
 
-    def test_one_id_for_two_things_in_one_call_is_a_conflict_and_stores_neither(self, queue: Queue) -> None:
+    def test_one_id_for_two_jobs_in_one_call_is_a_conflict_and_stores_neither(self, queue: Queue) -> None:
         with pytest.raises(Conflict):
             queue.enqueue_many([NewJob("work", 1, job_id="a"), NewJob("work", 2, job_id="a")])
         assert stored(queue) == 0

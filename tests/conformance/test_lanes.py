@@ -14,7 +14,7 @@ from tests.support.stores import Harness
 
 
 class TestPaused:
-    def test_nothing_is_claimed_and_enqueueing_goes_on(self, queue: Queue) -> None:
+    def test_nothing_is_claimed_and_jobs_are_accepted(self, queue: Queue) -> None:
         job = queue.enqueue("a", lane="l").job
         queue.set_lane("l", state="paused")
 
@@ -24,14 +24,14 @@ class TestPaused:
         assert queue.get(job.id) == job
         assert nonzero(queue.counts()) == {"ready": 2}
 
-    def test_other_lanes_of_the_same_claim_go_on(self, queue: Queue) -> None:
+    def test_other_lanes_of_the_same_claim_are_served(self, queue: Queue) -> None:
         queue.enqueue("a", lane="l", priority=9)
         other = queue.enqueue("a", lane="m").job
         queue.set_lane("l", state="paused")
 
         assert [claim.job.id for claim in queue.claim_many(lanes=["l", "m"])] == [other.id]
 
-    def test_running_jobs_are_let_finish(self, queue: Queue) -> None:
+    def test_running_jobs_may_finish(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a", lane="l").job)
         queue.set_lane("l", state="paused")
 
@@ -39,7 +39,7 @@ class TestPaused:
 
         assert queue.settle(claim, Done()).state == "done"
 
-    def test_it_is_worked_off_when_active_again(self, queue: Queue, clock: ManualClock) -> None:
+    def test_its_jobs_are_claimed_when_it_is_active_again(self, queue: Queue, clock: ManualClock) -> None:
         jobs = [queue.enqueue("a", lane="l", delay=delay).id for delay in (0, 5)]
         queue.set_lane("l", state="paused")
         clock.advance(10)
@@ -48,7 +48,7 @@ class TestPaused:
 
         assert [claim.job.id for claim in queue.claim_many(lanes=["l"])] == jobs
 
-    def test_deadlines_pass_in_it_all_the_same(self, queue: Queue, clock: ManualClock) -> None:
+    def test_deadlines_pass_in_it(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a", lane="l", deadline=5).job
         queue.set_lane("l", state="paused")
         clock.advance(6)
@@ -67,7 +67,7 @@ class TestPaused:
 
 
 class TestDraining:
-    def test_nothing_is_enqueued_and_what_waits_is_worked_off(self, queue: Queue) -> None:
+    def test_nothing_is_enqueued_and_waiting_jobs_are_claimed(self, queue: Queue) -> None:
         job = queue.enqueue("a", lane="l").job
         queue.set_lane("l", state="draining")
 
@@ -86,7 +86,7 @@ class TestDraining:
 
         assert len(queue.jobs()) == 0
 
-    def test_a_follow_up_for_it_refuses_its_settle_which_may_be_sent_otherwise(self, queue: Queue) -> None:
+    def test_a_follow_up_for_it_refuses_its_settle_which_may_be_repeated_without_it(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
         queue.set_lane("l", state="draining")
 
@@ -97,7 +97,7 @@ class TestDraining:
         assert len(queue.jobs()) == 1
         assert queue.settle(claim, Done()).state == "done"
 
-    def test_sending_an_enqueue_again_returns_the_original(self, queue: Queue) -> None:
+    def test_a_repeated_enqueue_returns_the_original(self, queue: Queue) -> None:
         queue.enqueue("a", {"n": 1}, lane="l", job_id="mine")
         queue.set_lane("l", state="draining")
 
@@ -113,7 +113,7 @@ class TestDraining:
 
         assert run(queue, job, Done()).state == "done"
 
-    def test_it_takes_jobs_again_when_active(self, queue: Queue) -> None:
+    def test_it_accepts_jobs_again_when_active(self, queue: Queue) -> None:
         queue.set_lane("l", state="draining")
         queue.set_lane("l", state="active")
 
@@ -144,7 +144,7 @@ class TestOrder:
         assert self._tenants(queue) == self.STRICT
 
     @pytest.mark.parametrize("delay", [0, 5])
-    def test_becoming_strict_rearranges_what_waits(self, queue: Queue, clock: ManualClock, delay: int) -> None:
+    def test_becoming_strict_reorders_waiting_jobs(self, queue: Queue, clock: ManualClock, delay: int) -> None:
         self._fill(queue, delay=delay)
         queue.set_lane("l", order="strict")
         clock.advance(delay)
@@ -152,7 +152,7 @@ class TestOrder:
         assert self._tenants(queue) == self.STRICT
 
     @pytest.mark.parametrize("delay", [0, 5])
-    def test_becoming_fair_rearranges_what_waits(self, queue: Queue, clock: ManualClock, delay: int) -> None:
+    def test_becoming_fair_reorders_waiting_jobs(self, queue: Queue, clock: ManualClock, delay: int) -> None:
         queue.set_lane("l", order="strict")
         self._fill(queue, delay=delay)
         queue.set_lane("l", order="fair")
@@ -160,7 +160,7 @@ class TestOrder:
 
         assert self._tenants(queue) == self.FAIR
 
-    def test_hundreds_are_rearranged_and_none_is_lost(self, queue: Queue) -> None:
+    def test_hundreds_are_reordered_and_none_is_lost(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("k", lane="l", tenant="ab"[number < 300]) for number in range(600)])
         queue.set_lane("l", order="strict")
 
@@ -175,7 +175,7 @@ class TestOrder:
 
         assert self._tenants(queue) == self.FAIR
 
-    def test_a_job_running_meanwhile_comes_back_into_the_new_order(self, queue: Queue) -> None:
+    def test_a_job_that_was_running_returns_to_the_new_order(self, queue: Queue) -> None:
         self._fill(queue)
         claims = queue.claim_many(lanes=["l"])
         queue.set_lane("l", order="strict")
@@ -204,7 +204,7 @@ class TestSettings:
             Lane("used", "active", "fair", "terminal"),
         ]
 
-    def test_a_word_not_given_stays_as_it_was(self, queue: Queue) -> None:
+    def test_an_option_that_is_not_given_is_unchanged(self, queue: Queue) -> None:
         queue.set_lane("l", state="paused", order="strict", events="all")
 
         assert queue.set_lane("l", state="active") == Lane("l", "active", "strict", "all")
@@ -222,7 +222,7 @@ class TestSettings:
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("field", "words"),
+        ("field", "options"),
         [
             ("state", {"state": "asleep"}),
             ("order", {"order": "random"}),
@@ -231,7 +231,7 @@ class TestSettings:
             ("lane", {"lane": "x" * 201}),
         ],
     )
-    def test_a_wrong_word_is_refused_and_sets_nothing(self, queue: Queue, field: str, words: dict[str, Any]) -> None:
+    def test_a_wrong_setting_is_refused(self, queue: Queue, field: str, options: dict[str, Any]) -> None:
         with refused(queue, field):
-            queue.set_lane(**{"lane": "l", **words})
+            queue.set_lane(**{"lane": "l", **options})
         assert queue.lanes() == []

@@ -27,7 +27,7 @@ from tests.support.clock import ManualClock
 
 LEASE = 30
 
-# --- the fence: every write against every way to be stale -----------------------------------------------------------
+# --- fencing: every write in every stale state ----------------------------------------------------------------------
 
 
 def raise_error(answer: object) -> None:
@@ -60,11 +60,11 @@ WRITES: dict[str, Callable[[Queue, Claim], object]] = {
 
 
 def with_job(claim: Claim, **changes: object) -> Claim:
-    """Return a forged claim: its job as it was, but for *changes*."""
+    """Return a forged claim whose job has *changes*."""
     return replace(claim, job=claim.job._replace(**changes))  # type: ignore[arg-type]  # fields by name
 
 
-def expired_and_not_yet_taken(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
+def expired_and_not_taken_back(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
     clock.advance(LEASE)
     return claim
 
@@ -121,7 +121,7 @@ def with_a_newer_epoch(queue: Queue, clock: ManualClock, claim: Claim) -> Claim:
 
 
 STALE = [
-    expired_and_not_yet_taken,
+    expired_and_not_taken_back,
     expired_and_claimed_again,
     expired_and_claimed_again_with_the_same_token,
     released,
@@ -153,7 +153,7 @@ def test_a_stale_holder_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_holder_whose_lease_still_lasts_is_not_refused(queue: Queue, clock: ManualClock, write: str) -> None:
+def test_a_holder_with_a_valid_lease_is_not_refused(queue: Queue, clock: ManualClock, write: str) -> None:
     made = queue.enqueue("mail", events="all")
     claim = claim_one(queue, lease=LEASE)
     clock.advance(LEASE - 0.001)
@@ -163,7 +163,7 @@ def test_a_holder_whose_lease_still_lasts_is_not_refused(queue: Queue, clock: Ma
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_claim_on_a_job_that_is_gone_is_refused(queue: Queue, clock: ManualClock, write: str) -> None:
+def test_a_claim_on_a_deleted_job_is_refused(queue: Queue, clock: ManualClock, write: str) -> None:
     queue.enqueue("mail")
     claim = claim_one(queue)
     queue.cancel(claim.job.id, force=True)
@@ -174,7 +174,7 @@ def test_a_claim_on_a_job_that_is_gone_is_refused(queue: Queue, clock: ManualClo
     assert queue.counts() == {}
 
 
-def test_a_claim_of_one_job_does_not_open_another(queue: Queue) -> None:
+def test_a_claim_of_one_job_gives_no_access_to_another(queue: Queue) -> None:
     queue.enqueue_many([NewJob("mail"), NewJob("mail")])
     first, second = queue.claim_many(lease_token="t1")
     queue.settle(first, Done())
@@ -188,7 +188,7 @@ def test_a_claim_of_one_job_does_not_open_another(queue: Queue) -> None:
 
 
 class TestHeartbeat:
-    def test_it_extends_the_lease_by_its_first_length_from_now(self, queue: Queue, clock: ManualClock) -> None:
+    def test_it_extends_the_lease_by_its_original_duration_from_now(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue, lease=LEASE)
         clock.advance(20)
@@ -197,7 +197,7 @@ class TestHeartbeat:
         assert job.lease_until_ms == clock.now().lease_ms + LEASE * 1000
         assert renewal == Renewal(replace(claim, job=job).lease_until, cancel_requested=False)
 
-    def test_it_may_name_another_length(self, queue: Queue, clock: ManualClock) -> None:
+    def test_it_may_set_another_duration(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue, lease=LEASE)
         queue.heartbeat(claim, lease=300)
@@ -210,7 +210,7 @@ class TestHeartbeat:
         assert renewal.lease_until == claim.lease_until
         assert queue.get(claim.job.id) == claim.job
 
-    def test_heartbeats_keep_a_job_for_as_long_as_they_come(self, queue: Queue, clock: ManualClock) -> None:
+    def test_heartbeats_keep_a_lease_indefinitely(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue, lease=LEASE)
         for _ in range(10):
@@ -219,7 +219,7 @@ class TestHeartbeat:
             queue.heartbeat(claim)
         assert queue.settle(claim, Done()).attempt == 1
 
-    def test_it_tells_of_a_requested_cancel(self, queue: Queue) -> None:
+    def test_it_reports_a_requested_cancel(self, queue: Queue) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue)
         assert not queue.heartbeat(claim).cancel_requested
@@ -231,12 +231,12 @@ class TestHeartbeat:
         queue.enqueue("mail")
         zombie = claim_one(queue, lease=LEASE)
         clock.advance(LEASE)
-        heir = claim_one(queue, lease=LEASE)
+        current = claim_one(queue, lease=LEASE)
         with pytest.raises(LeaseLost):
             queue.heartbeat(zombie, lease=3600)
-        assert queue.get(heir.job.id) == heir.job
+        assert queue.get(current.job.id) == current.job
 
-    def test_many_are_answered_each_in_its_place(self, queue: Queue, clock: ManualClock) -> None:
+    def test_the_results_of_many_are_in_order(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("mail") for _ in range(4)])
         claims = queue.claim_many(lease=LEASE)
         queue.settle(claims[1], Done())
@@ -248,10 +248,10 @@ class TestHeartbeat:
         for claim in (claims[0], claims[2], claims[3]):
             assert queue.get(claim.job.id).lease_until_ms == clock.now().lease_ms + LEASE * 1000
 
-    def test_none_are_answered_with_none(self, queue: Queue) -> None:
+    def test_an_empty_list_returns_an_empty_list(self, queue: Queue) -> None:
         assert queue.heartbeat_many([]) == []
 
-    def test_each_of_many_keeps_its_own_length(self, queue: Queue, clock: ManualClock) -> None:
+    def test_each_of_many_keeps_its_own_duration(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("mail"), NewJob("mail")])
         short, long = claim_one(queue, lease=10), claim_one(queue, lease=100)
         clock.advance(5)
@@ -261,7 +261,7 @@ class TestHeartbeat:
 
     @pytest.mark.validation
     @pytest.mark.parametrize("lease", [0, -1, 86_401])
-    def test_a_length_out_of_bounds_is_refused(self, queue: Queue, lease: float) -> None:
+    def test_a_duration_out_of_bounds_is_refused(self, queue: Queue, lease: float) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue)
         with refused(queue, "lease"):
@@ -272,14 +272,14 @@ class TestHeartbeat:
 
 
 class TestProgress:
-    def test_a_running_job_says_what_it_does(self, queue: Queue) -> None:
+    def test_progress_of_a_running_job_is_stored(self, queue: Queue) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue)
         job = queue.progress(claim, phase="loading", percent=40)
         assert (job.phase, job.percent) == ("loading", 40)
         assert queue.get(job.id) == job
 
-    def test_a_word_not_given_stays_as_it_was(self, queue: Queue) -> None:
+    def test_an_option_that_is_not_given_is_unchanged(self, queue: Queue) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue)
         queue.progress(claim, phase="loading", percent=40)
@@ -293,7 +293,7 @@ class TestProgress:
         clock.advance(10)
         assert queue.progress(claim, percent=1).lease_until_ms == claim.job.lease_until_ms
 
-    def test_a_new_attempt_starts_without_it(self, queue: Queue) -> None:
+    def test_a_new_attempt_starts_without_progress(self, queue: Queue) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue)
         queue.progress(claim, phase="loading", percent=40)
@@ -311,7 +311,7 @@ class TestProgress:
 
 
 class TestAttach:
-    def test_artifacts_of_a_running_job_are_kept_under_its_epoch(self, queue: Queue, clock: ManualClock) -> None:
+    def test_artifacts_of_a_running_job_are_stored_with_its_epoch(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail")
         queue.settle(claim_one(queue), Released())
         claim = claim_one(queue)
@@ -321,7 +321,7 @@ class TestAttach:
         assert (plot.name, log.created_at_ms) == ("plot", clock.now().wall_ms)
         assert queue.artifact(made.id, "plot") == Artifact("plot", b"two")
 
-    def test_one_of_the_same_name_is_replaced(self, queue: Queue) -> None:
+    def test_an_artifact_of_the_same_name_is_replaced(self, queue: Queue) -> None:
         made = queue.enqueue("mail")
         claim = claim_one(queue)
         queue.attach(claim, [Artifact("log", b"one")])
@@ -332,7 +332,7 @@ class TestAttach:
 # --- the epoch -----------------------------------------------------------------------------------------------------
 
 
-def test_the_epoch_strictly_rises_across_every_way_to_run_again(queue: Queue, clock: ManualClock) -> None:
+def test_the_epoch_increases_with_every_way_to_run_again(queue: Queue, clock: ManualClock) -> None:
     made = queue.enqueue("mail", max_attempts=3)
     again: list[Outcome] = [Failed("no", retry_after=0), Released(), Deferred(after=0)]
     epochs = []

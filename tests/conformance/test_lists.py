@@ -14,15 +14,15 @@ from tests.support.clock import ManualClock
 from tests.support.job_states import FAILS, FINISHED, UNFINISHED, State, blocked_pair, enqueue_and_run, job_in, run
 
 
-def walk(queue: Queue, limit: int, between: Callable[[], object] = lambda: None, **wanted: Any) -> list[Job]:
-    """Read all pages; *between* happens after each."""
+def walk(queue: Queue, limit: int, between: Callable[[], object] = lambda: None, **filters: Any) -> list[Job]:
+    """Read all pages, and call *between* after each."""
     found: list[Job] = []
     cursor: str | None = None
     while True:
-        page = queue.jobs(after=cursor, limit=limit, **wanted)
+        page = queue.jobs(after=cursor, limit=limit, **filters)
         assert len(page) <= limit
         found += page
-        assert len(found) <= 100, "the walk does not come to its end"
+        assert len(found) <= 100, "reading the pages does not end"
         if page.cursor is None:
             return found
         assert len(page) == limit
@@ -45,7 +45,7 @@ class TestOrder:
 
         assert ids(list(queue.jobs())) == made[::-1]
 
-    def test_finished_jobs_are_listed_by_their_end_the_latest_first(self, queue: Queue, clock: ManualClock) -> None:
+    def test_finished_jobs_are_listed_by_finish_time_the_latest_first(self, queue: Queue, clock: ManualClock) -> None:
         first, second, third = (queue.enqueue(kind).job for kind in "abc")
         for job in (second, third, first):
             clock.advance(1)
@@ -53,7 +53,7 @@ class TestOrder:
 
         assert ids(list(queue.jobs(state="done"))) == [first.id, third.id, second.id]
 
-    def test_a_listed_job_is_the_whole_job(self, queue: Queue) -> None:
+    def test_a_listed_job_is_complete(self, queue: Queue) -> None:
         job = queue.enqueue("a", {"x": [1]}, tags={"t": "1"}, headers={"h": "2"}, requires=["gpu"]).job
 
         assert list(queue.jobs()) == [job]
@@ -61,7 +61,7 @@ class TestOrder:
 
 class TestFilters:
     @pytest.mark.parametrize("state", [*UNFINISHED, *FINISHED])
-    def test_a_state_lists_that_state_alone(self, queue: Queue, state: State) -> None:
+    def test_a_state_lists_only_that_state(self, queue: Queue, state: State) -> None:
         for each in (*UNFINISHED, *FINISHED):
             job_in(queue, each, kind=f"kind.{each}")
 
@@ -71,7 +71,7 @@ class TestFilters:
         assert {job.state for job in found} == {state}
         assert {job.kind for job in found} >= {f"kind.{state}"}
 
-    def test_every_combination_of_filters_lists_what_matches_and_nothing_else(self, queue: Queue) -> None:
+    def test_every_combination_of_filters_lists_only_matching_jobs(self, queue: Queue) -> None:
         everything = _mixture(queue)
         choices: dict[str, list[Any]] = {
             "state": [None, "ready", "failed", "done"],
@@ -82,20 +82,20 @@ class TestFilters:
         }
 
         for values in itertools.product(*choices.values()):
-            wanted = {word: value for word, value in zip(choices, values, strict=True) if value is not None}
-            expected = {job.id for job in everything if _matches(job, wanted)}
-            found = walk(queue, 3, **wanted)
-            assert len(found) == len(expected), wanted
-            assert set(ids(found)) == expected, wanted
+            filters = {option: value for option, value in zip(choices, values, strict=True) if value is not None}
+            expected = {job.id for job in everything if _matches(job, filters)}
+            found = walk(queue, 3, **filters)
+            assert len(found) == len(expected), filters
+            assert set(ids(found)) == expected, filters
 
-    def test_names_nobody_uses_match_nothing(self, queue: Queue) -> None:
+    def test_unused_names_match_nothing(self, queue: Queue) -> None:
         queue.enqueue("a")
 
         assert len(queue.jobs(kind="zzz")) == len(queue.jobs(lane="zzz")) == len(queue.jobs(tenant="zzz")) == 0
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("word", "value"),
+        ("option", "value"),
         [
             ("state", "sleeping"),
             ("failure_class", "odd"),
@@ -107,20 +107,20 @@ class TestFilters:
             ("tenant", "x" * 201),
         ],
     )
-    def test_a_wrong_word_is_refused_by_name(self, queue: Queue, word: str, value: Any) -> None:
-        with refused(queue, word):
-            queue.jobs(**{word: value})
+    def test_a_wrong_filter_is_refused_by_name(self, queue: Queue, option: str, value: Any) -> None:
+        with refused(queue, option):
+            queue.jobs(**{option: value})
 
 
 class TestPaging:
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-    def test_walking_all_pages_meets_every_job_once(self, queue: Queue, limit: int) -> None:
+    def test_reading_all_pages_returns_every_job_once(self, queue: Queue, limit: int) -> None:
         made = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(7)])]
 
         assert ids(walk(queue, limit)) == made[::-1]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-    def test_finished_jobs_that_ended_in_one_moment_are_met_once_each(self, queue: Queue, limit: int) -> None:
+    def test_jobs_that_finished_at_the_same_time_are_returned_once_each(self, queue: Queue, limit: int) -> None:
         queue.enqueue_many([NewJob("a") for _ in range(8)])
         claims = queue.claim_many()
         queue.settle_many([(claim, Done()) for claim in claims])
@@ -137,14 +137,14 @@ class TestPaging:
 
         assert (len(second), second.cursor) == (2, None)
 
-    def test_jobs_added_meanwhile_neither_repeat_nor_hide_the_others(self, queue: Queue) -> None:
+    def test_jobs_added_between_pages_neither_repeat_nor_hide_others(self, queue: Queue) -> None:
         made = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
 
         found = ids(walk(queue, 2, lambda: queue.enqueue("a")))
 
         assert found == made[::-1]
 
-    def test_jobs_that_finish_meanwhile_stay_in_a_walk_over_all_states(
+    def test_jobs_that_finish_between_pages_stay_in_a_list_of_all_states(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         made = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
@@ -173,7 +173,7 @@ class TestPaging:
 
         assert ids(walk(queue, 2, finish_one, state="done")) == before[::-1]
 
-    def test_waiting_jobs_left_are_met_once_while_others_leave_the_state(self, queue: Queue) -> None:
+    def test_remaining_jobs_are_returned_once_while_others_leave_the_state(self, queue: Queue) -> None:
         made = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
 
         found = ids(walk(queue, 2, queue.claim, state="ready"))
@@ -182,7 +182,7 @@ class TestPaging:
         assert len(found) == len(set(found))
         assert set(left) <= set(found) <= set(made)
 
-    def test_a_deleted_job_under_the_cursor_does_not_break_the_walk(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_deleted_job_under_the_cursor_does_not_break_paging(self, queue: Queue, clock: ManualClock) -> None:
         for kind in "abcd":
             clock.advance(1)
             job_in(queue, "done", kind=kind)
@@ -196,7 +196,7 @@ class TestPaging:
 
     @pytest.mark.parametrize("cursor", ["", "nonsense", "-1", "1.2.3", "9" * 400, "' or 1=1 --", "é", 7, b"x"])
     @pytest.mark.parametrize("state", [None, "ready", "done"])
-    def test_a_cursor_that_no_page_gave_is_refused(self, queue: Queue, state: State | None, cursor: Any) -> None:
+    def test_an_invalid_cursor_is_refused(self, queue: Queue, state: State | None, cursor: Any) -> None:
         queue.enqueue("a")
 
         with pytest.raises(InvalidInput) as refusal:
@@ -206,7 +206,7 @@ class TestPaging:
 
 
 def _mixture(queue: Queue) -> list[Job]:
-    """Jobs of two kinds in two lanes of two tenants: ready, done, failed for good and failed for now."""
+    """Create jobs of two kinds, lanes and tenants: ready, done, permanently failed and waiting for a retry."""
     made = []
     for kind, lane, tenant in itertools.product("ab", "xy", "tu"):
         made += [
@@ -217,8 +217,8 @@ def _mixture(queue: Queue) -> list[Job]:
     return made
 
 
-def _matches(job: Job, wanted: dict[str, Any]) -> bool:
-    return all(getattr(job, word) == value for word, value in wanted.items())
+def _matches(job: Job, filters: dict[str, Any]) -> bool:
+    return all(getattr(job, option) == value for option, value in filters.items())
 
 
 class TestBlockedJobs:

@@ -1,4 +1,4 @@
-"""What claims do in passing: promote what is due, take back what expired, end what is past its deadline."""
+"""Maintenance by claims: promote due jobs, take back expired leases, fail jobs past their deadline."""
 
 from __future__ import annotations
 
@@ -10,43 +10,42 @@ from holdfast import Backoff, Deferred, Done, Failed, NewJob, Queue, Released, W
 from tests.support.claims import claim_all, claim_ids, claim_one
 from tests.support.clock import ManualClock
 
-# WorkerMaintenance is done in bounded bites: many means more than several of them, and so many claims get through
-# all.
+# Maintenance runs in bounded chunks. MANY jobs are several chunks, which ENOUGH claims process.
 MANY = 1_007
 ENOUGH = 20
 
 
 class TestPromotion:
-    def test_a_scheduled_job_is_claimed_from_its_moment_on(self, queue: Queue, clock: ManualClock) -> None:
-        moment = queue.enqueue("mail").job.enqueued_at + timedelta(seconds=30)
+    def test_a_scheduled_job_is_claimed_as_soon_as_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
+        time = queue.enqueue("mail").job.enqueued_at + timedelta(seconds=30)
         queue.settle(claim_one(queue), Done())
-        made = queue.enqueue("mail", run_at=moment)
+        made = queue.enqueue("mail", run_at=time)
         assert queue.get(made.id).state == "scheduled"
         clock.advance(29.999)
         assert queue.claim() is None
         clock.advance(0.001)
         assert claim_one(queue).job.id == made.id
 
-    def test_a_moment_in_the_past_means_now(self, queue: Queue) -> None:
+    def test_a_time_in_the_past_means_now(self, queue: Queue) -> None:
         long_ago = queue.enqueue("mail").job.enqueued_at - timedelta(days=1)
         claim_one(queue)
         made = queue.enqueue("mail", run_at=long_ago)
         assert made.job.state == "ready"
         assert made.job.due_at == made.job.enqueued_at
 
-    def test_many_more_than_one_bite_are_all_claimed(self, queue: Queue, clock: ManualClock) -> None:
+    def test_many_more_than_one_chunk_are_all_claimed(self, queue: Queue, clock: ManualClock) -> None:
         made = {made.id for made in queue.enqueue_many([NewJob("mail", delay=5) for _ in range(MANY)])}
         clock.advance(5)
         assert {claim.job.id for claim in claim_all(queue)} == made
 
-    def test_what_is_due_a_moment_later_is_not_promoted_with_the_rest(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_job_that_is_due_slightly_later_is_not_promoted(self, queue: Queue, clock: ManualClock) -> None:
         first, second = queue.enqueue("mail", delay=5), queue.enqueue("mail", delay=5.001)
         clock.advance(5)
         assert claim_ids(queue) == [first.id]
         clock.advance(0.001)
         assert claim_ids(queue) == [second.id]
 
-    def test_a_claim_does_not_come_back_empty_while_its_own_job_is_due_behind_many(
+    def test_a_claim_is_not_empty_if_a_matching_job_is_due_behind_many(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.enqueue_many([NewJob("mail", lane="other", delay=1) for _ in range(MANY)])
@@ -54,7 +53,7 @@ class TestPromotion:
         clock.advance(10)
         assert claim_ids(queue) == [mine.id]
 
-    def test_a_claim_does_not_come_back_empty_while_its_own_job_expired_behind_many(
+    def test_a_claim_is_not_empty_if_a_matching_job_expired_behind_many(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.enqueue_many([NewJob("mail", lane="other") for _ in range(MANY)])
@@ -64,21 +63,21 @@ class TestPromotion:
         clock.advance(10)
         assert claim_ids(queue) == [mine.id]
 
-    def test_one_claim_does_a_bounded_part_of_the_upkeep(self, queue: Queue, clock: ManualClock) -> None:
+    def test_one_claim_does_a_bounded_part_of_the_maintenance(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("mail", lane="other", delay=1) for _ in range(10_000)])
         queue.enqueue("mail", delay=60)
         clock.advance(1)
         assert queue.claim() is None
         assert queue.counts().get("scheduled", 0) > 1
 
-    def test_a_job_promoted_keeps_its_place_by_its_due_moment(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_promoted_job_is_ordered_by_its_due_time(self, queue: Queue, clock: ManualClock) -> None:
         early, late = queue.enqueue("mail", delay=1), queue.enqueue("mail", delay=9)
         clock.advance(5)
         between = queue.enqueue("mail")
         clock.advance(5)
         assert claim_ids(queue) == [early.id, between.id, late.id]
 
-    def test_a_paused_lane_loses_nothing_that_becomes_due(self, queue: Queue, clock: ManualClock) -> None:
+    def test_no_due_job_of_a_paused_lane_is_lost(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail", delay=5)
         queue.set_lane("default", state="paused")
         clock.advance(10)
@@ -88,7 +87,7 @@ class TestPromotion:
 
 
 class TestTakeBack:
-    def test_a_expired_lease_is_taken_back_by_the_next_claim(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_expired_lease_is_taken_back_by_the_next_claim(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
         first = claim_one(queue, worker="gone", lease=10)
         clock.advance(9.999)
@@ -98,16 +97,14 @@ class TestTakeBack:
         assert (second.job.id, second.epoch, second.job.attempt) == (first.job.id, first.epoch + 1, 2)
         assert second.job.worker == "next"
 
-    def test_a_lease_that_lasts_a_moment_longer_is_not_taken_with_the_rest(
-        self, queue: Queue, clock: ManualClock
-    ) -> None:
+    def test_a_lease_that_expires_slightly_later_is_not_taken_back(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("mail"), NewJob("mail")])
         first, second = claim_one(queue, lease=5), claim_one(queue, lease=5.001)
         clock.advance(5)
         assert claim_ids(queue) == [first.job.id]
         assert queue.settle(second, Done()).state == "done"
 
-    def test_a_expire_is_an_attempt_in_history_and_makes_the_job_suspect(
+    def test_an_expired_lease_is_an_attempt_in_the_history_and_makes_the_job_suspect(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.enqueue("mail")
@@ -124,7 +121,7 @@ class TestTakeBack:
         assert (running.epoch, running.number, running.outcome, running.ended_at_ms) == (2, 2, None, None)
 
     @pytest.mark.parametrize("outcome", [Failed("no", retry_after=0), Deferred(after=0), Released()])
-    def test_a_suspect_that_settles_is_cleared(
+    def test_a_suspect_job_that_settles_is_cleared(
         self, queue: Queue, clock: ManualClock, outcome: Failed | Deferred | Released
     ) -> None:
         queue.enqueue("mail")
@@ -133,7 +130,7 @@ class TestTakeBack:
         queue.settle(claim_one(queue), outcome)
         assert claim_one(queue).job.suspect == 0
 
-    def test_a_job_whose_attempts_are_used_up_by_expires_fails(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_job_whose_attempts_all_expire_fails(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail", max_attempts=3)
         for attempt in (1, 2, 3):
             assert claim_one(queue, lease=1).job.attempt == attempt
@@ -146,7 +143,7 @@ class TestTakeBack:
         assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["expired"] * 3
         assert [event.name for event in queue.events()] == ["failed"]
 
-    def test_many_more_than_one_bite_are_all_taken_back(self, queue: Queue, clock: ManualClock) -> None:
+    def test_many_more_than_one_chunk_are_all_taken_back(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("mail") for _ in range(MANY)])
         first = {claim.job.id for claim in claim_all(queue, lease=10)}
         clock.advance(10)
@@ -169,7 +166,7 @@ class TestTakeBack:
         assert queue.claim() is None
         assert queue.get(made.id).state == "ready"
 
-    def test_a_requested_cancel_turns_a_expire_into_cancelled(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_expired_lease_with_a_requested_cancel_is_cancelled(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail")
         claim_one(queue, lease=1)
         queue.cancel(made.id)
@@ -185,7 +182,7 @@ class TestTakeBack:
         job = queue.get(made.id)
         assert (job.state, job.failure_reason) == ("failed", "deadline_passed")
 
-    def test_a_expired_job_takes_its_place_by_the_moment_it_came_back(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_expired_job_is_ordered_by_the_time_it_became_ready(self, queue: Queue, clock: ManualClock) -> None:
         expired = queue.enqueue("mail")
         claim_one(queue, lease=10)
         clock.advance(5)
@@ -193,7 +190,7 @@ class TestTakeBack:
         clock.advance(5)
         assert claim_ids(queue) == [waiting.id, expired.id]
 
-    def test_a_expired_predecessor_that_fails_frees_its_successor(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_expired_predecessor_that_fails_frees_its_successor(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", dedupe_key="k", max_attempts=1)
         claim_one(queue, lease=1)
         successor = queue.enqueue("mail", dedupe_key="k", on_duplicate="run_again")
@@ -212,7 +209,7 @@ class TestReturns:
             (Failed("no", retry_after=0), 0),
         ],
     )
-    def test_a_returned_job_takes_its_place_by_its_new_due_moment(
+    def test_a_returned_job_is_ordered_by_its_new_due_time(
         self, queue: Queue, clock: ManualClock, outcome: Failed | Deferred | Released, passes: float
     ) -> None:
         returned = queue.enqueue("mail")
@@ -239,7 +236,7 @@ class TestDeadlines:
         assert [event.name for event in queue.events()] == ["failed"]
         assert queue.attempts(made.id) == []
 
-    def test_a_deadline_a_moment_later_does_not_pass_with_the_rest(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_slightly_later_deadline_does_not_pass(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", deadline=5)
         second = queue.enqueue("mail", deadline=5.001)
         clock.advance(5)
@@ -254,15 +251,15 @@ class TestDeadlines:
         queue.heartbeat(claim)
         assert queue.settle(claim, Done()).state == "done"
 
-    def test_a_deadline_may_be_a_moment(self, queue: Queue, clock: ManualClock) -> None:
-        moment = queue.enqueue("mail").job.enqueued_at + timedelta(seconds=10)
+    def test_a_deadline_may_be_a_timestamp(self, queue: Queue, clock: ManualClock) -> None:
+        time = queue.enqueue("mail").job.enqueued_at + timedelta(seconds=10)
         claim_one(queue)
-        made = queue.enqueue("mail", deadline=moment)
+        made = queue.enqueue("mail", deadline=time)
         clock.advance(10)
         assert queue.claim() is None
         assert queue.get(made.id).failure_reason == "deadline_passed"
 
-    def test_a_scheduled_job_fails_though_its_moment_never_came(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_scheduled_job_fails_even_if_it_never_was_due(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail", delay=100, deadline=10)
         clock.advance(10)
         assert queue.claim() is None
@@ -278,7 +275,7 @@ class TestDeadlines:
     def test_a_job_of_another_lane_and_kind_is_found_by_any_claim(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("odd", lane="side", requires=["gpu"], deadline=10)
         clock.advance(10)
-        assert queue.claim(kinds=["mail"], tenant="nobody") is None
+        assert queue.claim(kinds=["mail"], tenant="missing") is None
         assert queue.get(made.id).failure_reason == "deadline_passed"
 
     def test_a_blocked_job_fails_too(self, queue: Queue, clock: ManualClock) -> None:
@@ -325,7 +322,7 @@ class TestDeadlines:
         assert queue.claim() is None
         assert queue.get(made.id).failure_reason == "deadline_passed"
 
-    def test_a_wait_finds_a_deadline_by_itself(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_wait_detects_a_passed_deadline(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail", deadline=10)
         with pytest.raises(WaitTimeout):
             queue.wait(made.id, timeout=0)
@@ -334,7 +331,7 @@ class TestDeadlines:
         assert (job.state, job.failure_reason) == ("failed", "deadline_passed")
         assert queue.get(made.id) == job
 
-    def test_a_wait_finds_one_among_a_thousand(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_wait_detects_one_passed_deadline_among_a_thousand(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue_many([NewJob("mail", deadline=10) for _ in range(MANY)])
         clock.advance(10)
         assert queue.wait(made[-1].id, timeout=30).failure_reason == "deadline_passed"
@@ -343,8 +340,8 @@ class TestDeadlines:
         queue.enqueue_many([NewJob("mail", deadline=10, priority=5) for _ in range(3 * MANY)])
         fine = queue.enqueue("mail")
         clock.advance(10)
-        bites = [claim_ids(queue, 1000) for _ in range(ENOUGH)]
-        assert [bite for bite in bites if bite] == [[fine.id]]
+        batches = [claim_ids(queue, 1000) for _ in range(ENOUGH)]
+        assert [batch for batch in batches if batch] == [[fine.id]]
         assert queue.counts() == {"failed": 3 * MANY, "running": 1}
 
     def test_jobs_promoted_past_their_deadline_are_not_started(self, queue: Queue, clock: ManualClock) -> None:
@@ -363,7 +360,7 @@ class TestDeadlines:
 
 
 class TestWallClockJumps:
-    """Leases run by a clock that does not jump, whatever people do to the other one."""
+    """Leases use a monotonic clock and are independent of the wall clock."""
 
     @pytest.mark.parametrize("hours", [5, -5])
     def test_a_jump_of_hours_does_not_expire_a_live_lease(self, queue: Queue, clock: ManualClock, hours: int) -> None:
@@ -377,7 +374,7 @@ class TestWallClockJumps:
         assert queue.settle(claim, Done()).state == "done"
 
     @pytest.mark.parametrize("hours", [5, -5])
-    def test_a_jump_of_hours_does_not_keep_a_dead_lease(self, queue: Queue, clock: ManualClock, hours: int) -> None:
+    def test_a_jump_does_not_extend_an_expired_lease(self, queue: Queue, clock: ManualClock, hours: int) -> None:
         queue.enqueue("mail")
         first = claim_one(queue, lease=30)
         clock.set_wall_clock(hours * 3600)
@@ -416,7 +413,7 @@ class TestWallClockJumps:
         clock.set_wall_clock(-5 * 3600)
         assert claim_ids(queue) == [made.id]
 
-    def test_due_moments_follow_the_wall_clock(self, queue: Queue, clock: ManualClock) -> None:
+    def test_due_times_follow_the_wall_clock(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail", delay=3600, backoff=Backoff(base=1))
         clock.set_wall_clock(3600)
         assert claim_ids(queue) == [made.id]

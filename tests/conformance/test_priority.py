@@ -1,4 +1,4 @@
-"""Changing the priority of a job: it matters while the job is unfinished and no longer."""
+"""Changing the priority of an unfinished job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestReprioritize:
 
         assert [claim.job.id for claim in queue.claim_many()] == [third.id, second.id, first.id]
 
-    def test_a_scheduled_job_brings_it_along_when_due(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_scheduled_job_keeps_it_when_due(self, queue: Queue, clock: ManualClock) -> None:
         later = queue.enqueue("a", delay=10).job
         queue.reprioritize(later.id, 5)
         clock.advance(10)
@@ -53,7 +53,7 @@ class TestReprioritize:
 
         assert [claim.job.id for claim in queue.claim_many(limit=1)] == [later.id]
 
-    def test_a_blocked_job_brings_it_along_when_freed(self, queue: Queue) -> None:
+    def test_a_blocked_job_keeps_it_when_freed(self, queue: Queue) -> None:
         first, second = blocked_pair(queue)
         queue.enqueue("pair")
         queue.reprioritize(second.id, 5)
@@ -61,7 +61,7 @@ class TestReprioritize:
 
         assert [claim.job.id for claim in queue.claim_many(limit=1)] == [second.id]
 
-    def test_a_running_job_takes_it_to_its_next_attempt_and_keeps_its_lease(
+    def test_a_running_job_uses_it_in_the_next_attempt_and_keeps_its_lease(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         claim = start(queue, queue.enqueue("a").job)
@@ -73,7 +73,7 @@ class TestReprioritize:
 
         assert [again.job.id for again in queue.claim_many(limit=1)] == [claim.job.id]
 
-    def test_all_of_the_range_is_taken_and_no_more(self, queue: Queue) -> None:
+    def test_only_the_allowed_range_is_accepted(self, queue: Queue) -> None:
         job = queue.enqueue("a").job
 
         for priority in (-1_000, 1_000):
@@ -86,9 +86,9 @@ class TestReprioritize:
 
     def test_an_unknown_job_is_not_found(self, queue: Queue) -> None:
         with pytest.raises(JobNotFound):
-            queue.reprioritize("nobody", 1)
+            queue.reprioritize("missing", 1)
 
-    def test_the_change_is_recorded_where_all_is(self, queue: Queue) -> None:
+    def test_the_change_is_recorded_if_all_events_are(self, queue: Queue) -> None:
         loud, quiet = queue.enqueue("a", events="all").job, queue.enqueue("a").job
         queue.reprioritize(loud.id, 1)
         queue.reprioritize(quiet.id, 1)
@@ -96,7 +96,7 @@ class TestReprioritize:
         assert event_names(queue, loud.id) == ["enqueued", "reprioritized"]
         assert event_names(queue, quiet.id) == []
 
-    def test_one_that_is_rolled_back_did_not_happen(self, queue: Queue) -> None:
+    def test_a_change_that_is_rolled_back_has_no_effect(self, queue: Queue) -> None:
         job = queue.enqueue("a").job
 
         with rolled_back(queue) as transaction:
@@ -104,7 +104,7 @@ class TestReprioritize:
 
         assert queue.get(job.id) == job
 
-    def test_a_claim_sent_again_keeps_the_order_of_its_first_answer(self, queue: Queue) -> None:
+    def test_a_repeated_claim_keeps_the_order_of_its_first_answer(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("a", priority=priority) for priority in (0, 2, 1)])
 
         first, again = (queue.claim_many(limit=3, worker="w", lease_token="t") for _ in range(2))

@@ -1,4 +1,4 @@
-"""Requeueing: one, many, all that failed; what cannot be requeued is reported and stops nothing."""
+"""Requeueing one job, many, or all failed ones; jobs that cannot be requeued are reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestOne:
         assert again.finished_at_ms is None
         assert queue.get(job.id) == again
 
-    def test_the_epoch_stays_and_rises_with_the_next_claim(self, queue: Queue) -> None:
+    def test_the_epoch_is_kept_and_increases_with_the_next_claim(self, queue: Queue) -> None:
         job = job_in(queue, "failed")
 
         again = queue.requeue(job.id)
@@ -54,7 +54,7 @@ class TestOne:
         assert states == ["ready", "failed"]
         assert queue.get(job.id).epoch == 4
 
-    def test_a_holder_from_before_stays_out(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_earlier_holder_is_still_refused(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("a").job)
         queue.cancel(claim.job.id, force=True)
         again = queue.requeue(claim.job.id)
@@ -64,7 +64,7 @@ class TestOne:
 
         assert queue.get(claim.job.id) == again
 
-    def test_a_settle_sent_again_afterwards_succeeds_and_changes_nothing(self, queue: Queue) -> None:
+    def test_a_repeated_settle_afterwards_succeeds_and_changes_nothing(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
         queue.settle(claim, FAILS)
         again = queue.requeue(claim.job.id)
@@ -82,7 +82,7 @@ class TestOne:
         assert queue.requeue(job.id).deadline_at is None
         assert start(queue, job).job.id == job.id
 
-    def test_a_request_to_cancel_is_forgotten(self, queue: Queue) -> None:
+    def test_a_cancel_request_is_cleared(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
         queue.cancel(claim.job.id)
         queue.settle(claim, RETRIES)
@@ -91,7 +91,7 @@ class TestOne:
 
         assert run(queue, claim.job, RETRIES).state == "scheduled"
 
-    def test_it_takes_its_place_by_its_new_due_moment(self, queue: Queue, clock: ManualClock) -> None:
+    def test_it_is_ordered_by_its_new_due_time(self, queue: Queue, clock: ManualClock) -> None:
         failed = job_in(queue, "failed", kind="a")
         clock.advance(1)
         waiting = queue.enqueue("a").job
@@ -112,7 +112,7 @@ class TestOne:
 
     def test_an_unknown_job_is_not_found(self, queue: Queue) -> None:
         with pytest.raises(JobNotFound):
-            queue.requeue("nobody")
+            queue.requeue("missing")
 
     def test_a_job_whose_kind_was_retired_is_refused_and_stays(self, queue: Queue) -> None:
         job = job_in(queue, "failed")
@@ -123,14 +123,14 @@ class TestOne:
 
         assert queue.get(job.id) == job
 
-    def test_the_event_log_tells_of_both_ends(self, queue: Queue) -> None:
+    def test_the_event_log_contains_both_ends(self, queue: Queue) -> None:
         job = job_in(queue, "failed")
         queue.requeue(job.id)
         run(queue, job, Done())
 
         assert event_names(queue, job.id) == ["failed", "done"]
 
-    def test_a_requeue_that_is_rolled_back_did_not_happen(self, queue: Queue) -> None:
+    def test_a_requeue_that_is_rolled_back_has_no_effect(self, queue: Queue) -> None:
         job = job_in(queue, "failed")
 
         with rolled_back(queue) as transaction:
@@ -158,14 +158,14 @@ class TestDedupeKeys:
         assert queue.get(job.id) == job
         assert queue.get(holder.id) == holder
 
-    def test_a_running_holder_is_in_the_way_too(self, queue: Queue) -> None:
+    def test_a_running_holder_is_a_conflict_too(self, queue: Queue) -> None:
         job = job_in(queue, "failed", kind="a", dedupe_key="k")
         start(queue, queue.enqueue("a", dedupe_key="k").job)
 
         with pytest.raises(Conflict):
             queue.requeue(job.id)
 
-    def test_a_successor_that_took_over_the_key_is_in_the_way_too(self, queue: Queue) -> None:
+    def test_a_successor_that_took_over_the_key_is_a_conflict_too(self, queue: Queue) -> None:
         first, second = blocked_pair(queue)
         queue.settle(first, FAILS)
         assert queue.get(second.id).state == "ready"
@@ -176,7 +176,7 @@ class TestDedupeKeys:
     @pytest.mark.parametrize(
         ("kind", "tenant", "key"), [("b", "default", "k"), ("a", "other", "k"), ("a", "default", "l")]
     )
-    def test_a_key_of_another_kind_tenant_or_name_is_not(
+    def test_a_key_of_another_kind_tenant_or_name_is_no_conflict(
         self, queue: Queue, kind: str, tenant: str, key: str
     ) -> None:
         job = job_in(queue, "failed", kind="a", dedupe_key="k")
@@ -193,18 +193,18 @@ class TestDedupeKeys:
 
 
 class TestMany:
-    def test_those_that_can_be_are_requeued_and_the_others_reported_with_the_reason(self, queue: Queue) -> None:
+    def test_requeueable_jobs_are_requeued_and_the_others_reported_with_the_reason(self, queue: Queue) -> None:
         failed = job_in(queue, "failed", kind="a")
         taken = job_in(queue, "failed", kind="b", dedupe_key="k")
         holder = queue.enqueue("b", dedupe_key="k").job
         done = job_in(queue, "done", kind="c")
         cancelled = job_in(queue, "cancelled", kind="d")
 
-        report = queue.requeue_many([failed.id, taken.id, "nobody", done.id, cancelled.id])
+        report = queue.requeue_many([failed.id, taken.id, "missing", done.id, cancelled.id])
 
         assert report.requeued == [failed.id, cancelled.id]
         reasons = dict(report.skipped)
-        assert list(reasons) == [taken.id, "nobody", done.id]
+        assert list(reasons) == [taken.id, "missing", done.id]
         assert holder.id in reasons[taken.id]
         assert "done" in reasons[done.id]
         assert all(reasons.values())
@@ -242,7 +242,7 @@ class TestMany:
         assert report.requeued == [other.id]
         assert [skipped.job_id for skipped in report.skipped] == [retired.id]
 
-    def test_none_is_fine_and_too_many_are_refused(self, queue: Queue) -> None:
+    def test_an_empty_list_is_accepted_and_too_many_are_refused(self, queue: Queue) -> None:
         assert queue.requeue_many([]) == ([], [])
         with pytest.raises(InvalidInput) as refusal:
             queue.requeue_many(["x"] * 1001)
@@ -271,7 +271,7 @@ class TestAllFailed:
         assert report.requeued == [transient.id]
         assert queue.get(permanent.id) == permanent
 
-    def test_a_passed_deadline_is_permanent_and_a_expired_lease_transient(
+    def test_a_passed_deadline_is_permanent_and_an_expired_lease_transient(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         late = queue.enqueue("late", deadline=5, delay=10).job
@@ -282,13 +282,13 @@ class TestAllFailed:
 
         assert queue.requeue_failed(transient_only=True).requeued == [expired.id]
 
-    def test_kind_lane_and_tenant_narrow_it(self, queue: Queue) -> None:
-        wanted = job_in(queue, "failed", kind="a", lane="l", tenant="t")
+    def test_kind_lane_and_tenant_restrict_it(self, queue: Queue) -> None:
+        filters = job_in(queue, "failed", kind="a", lane="l", tenant="t")
         job_in(queue, "failed", kind="b", lane="l", tenant="t")
         job_in(queue, "failed", kind="a", lane="m", tenant="t")
         job_in(queue, "failed", kind="a", lane="l", tenant="u")
 
-        assert queue.requeue_failed(kind="a", lane="l", tenant="t").requeued == [wanted.id]
+        assert queue.requeue_failed(kind="a", lane="l", tenant="t").requeued == [filters.id]
         assert len(queue.jobs(state="failed")) == 3
 
     @pytest.mark.slow("hundreds of jobs go through the store")

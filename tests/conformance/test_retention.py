@@ -1,4 +1,4 @@
-"""Retention: finished jobs go when they are old enough, with all that belongs to them; nothing else ever does."""
+"""Retention: finished jobs of the given age are deleted with their attempts and artifacts; no others are."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class TestFinishedJobs:
         assert queue.prune(older_than=60).jobs == 1
         assert queue.get(young.id).state == "done"
 
-    def test_one_younger_than_that_stays(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_younger_job_is_kept(self, queue: Queue, clock: ManualClock) -> None:
         job = job_in(queue, "done")
         clock.advance(59)
 
         assert queue.prune(older_than=60) == (0, 0)
         assert queue.get(job.id) == job
 
-    def test_only_the_states_asked_for_are_deleted(self, queue: Queue, clock: ManualClock) -> None:
+    def test_only_the_given_states_are_deleted(self, queue: Queue, clock: ManualClock) -> None:
         jobs = {state: job_in(queue, state, kind=f"kind.{state}") for state in FINISHED}
         clock.advance(61)
 
@@ -49,7 +49,7 @@ class TestFinishedJobs:
         assert nonzero(queue.counts()) == {"failed": 1, "cancelled": 1}
         assert queue.get(jobs["failed"].id) == jobs["failed"]
 
-    def test_attempts_and_artifacts_go_with_the_job(self, queue: Queue, clock: ManualClock) -> None:
+    def test_attempts_and_artifacts_are_deleted_with_the_job(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a", job_id="mine").job
         queue.settle(start(queue, job), Done(artifacts=[Artifact("log", b"x")]))
         clock.advance(61)
@@ -61,7 +61,7 @@ class TestFinishedJobs:
             queue.artifacts("mine")
         with pytest.raises(JobNotFound):
             queue.artifact("mine", "log")
-        # A new job of the same id must not inherit what the old one left.
+        # A new job of the same id must not inherit attempts or artifacts.
         queue.enqueue("a", job_id="mine")
         assert (queue.attempts("mine"), queue.artifacts("mine")) == ([], [])
 
@@ -74,7 +74,7 @@ class TestFinishedJobs:
 
         assert (again.created, again.job.state, again.job.epoch) == (True, "ready", 0)
 
-    def test_an_old_holder_does_not_meet_the_new_job_of_the_same_id(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_old_claim_gives_no_access_to_a_new_job_of_the_same_id(self, queue: Queue, clock: ManualClock) -> None:
         old = start(queue, queue.enqueue("a", job_id="mine").job)
         queue.settle(old, Done())
         clock.advance(61)
@@ -98,7 +98,7 @@ class TestFinishedJobs:
 
 class TestUnfinishedJobs:
     @pytest.mark.parametrize("state", UNFINISHED)
-    def test_one_that_has_not_ended_is_never_touched(self, queue: Queue, clock: ManualClock, state: State) -> None:
+    def test_an_unfinished_job_is_never_deleted(self, queue: Queue, clock: ManualClock, state: State) -> None:
         job = job_in(queue, state)
         clock.advance(YEAR)
 
@@ -113,7 +113,7 @@ class TestUnfinishedJobs:
         assert queue.prune(older_than=60).jobs == 0
         assert queue.get(job.id).state == "ready"
 
-    def test_a_successor_outlives_its_deleted_first(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_successor_is_kept_if_its_first_is_deleted(self, queue: Queue, clock: ManualClock) -> None:
         first, second = blocked_pair(queue)
         queue.settle(first, Done())
         clock.advance(61)
@@ -132,7 +132,7 @@ class TestEvents:
         assert queue.prune(older_than=60) == (1, 1)
         assert [event.job_id for event in all_events(queue)] == [young.id]
 
-    def test_their_age_may_be_chosen_apart(self, queue: Queue, clock: ManualClock) -> None:
+    def test_their_age_may_be_set_separately(self, queue: Queue, clock: ManualClock) -> None:
         for kind in "ab":
             job_in(queue, "done", kind=kind)
             clock.advance(50)
@@ -149,8 +149,8 @@ class TestEvents:
 
         assert [event.job_id for event in all_events(queue)] == [job.id]
 
-    def test_the_log_goes_as_a_prefix_though_a_wall_clock_jumped(self, queue: Queue, clock: ManualClock) -> None:
-        """An event that looks old but stands behind a young one must stay: a gap within the log is not told."""
+    def test_the_log_is_deleted_as_a_prefix_after_a_clock_jump(self, queue: Queue, clock: ManualClock) -> None:
+        """An old event behind a younger one must be kept: readers do not detect a gap within the log."""
         young = job_in(queue, "done", kind="a")
         clock.set_wall_clock(-1000)
         looks_old = job_in(queue, "done", kind="b")
@@ -173,7 +173,7 @@ class TestEvents:
         assert queue.prune(older_than=60) == would == (2, 2)
         assert queue.prune(older_than=60, dry_run=True) == (0, 0)
 
-    def test_a_reader_behind_the_horizon_is_told(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_reader_behind_the_horizon_gets_an_error(self, queue: Queue, clock: ManualClock) -> None:
         start_of_log = queue.events().cursor
         job_in(queue, "done")
         clock.advance(61)
@@ -183,10 +183,10 @@ class TestEvents:
             queue.events(after=start_of_log)
 
 
-class TestWords:
+class TestOptions:
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("field", "words"),
+        ("field", "options"),
         [
             ("older_than", {"older_than": -1}),
             ("older_than", {"older_than": "week"}),
@@ -196,14 +196,14 @@ class TestWords:
             ("states[1]", {"older_than": 1, "states": ["done", "running"]}),
         ],
     )
-    def test_a_wrong_word_is_refused_and_deletes_nothing(
-        self, queue: Queue, clock: ManualClock, field: str, words: dict[str, Any]
+    def test_a_wrong_option_is_refused_and_deletes_nothing(
+        self, queue: Queue, clock: ManualClock, field: str, options: dict[str, Any]
     ) -> None:
         job = job_in(queue, "done")
         clock.advance(YEAR)
 
         with refused(queue, field):
-            queue.prune(**words)
+            queue.prune(**options)
         assert queue.get(job.id) == job
 
     def test_no_states_delete_no_jobs(self, queue: Queue, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""Retiring a kind: its waiting jobs are set aside, new ones refused, a running one is let finish."""
+"""Retiring a kind: waiting jobs are retired, new ones refused, and running ones may finish."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.stores import Harness
 
 class TestWaitingJobs:
     @pytest.mark.parametrize("state", WAITING)
-    def test_a_waiting_job_is_set_aside(self, queue: Queue, clock: ManualClock, state: State) -> None:
+    def test_a_waiting_job_is_retired(self, queue: Queue, clock: ManualClock, state: State) -> None:
         job = job_in(queue, state)
         clock.advance(5)
 
@@ -35,7 +35,7 @@ class TestWaitingJobs:
         assert event_names(queue, job.id) == ["retired"]
 
     @pytest.mark.parametrize("state", ["scheduled", "ready"])
-    def test_it_is_never_handed_out_also_after_the_kind_is_restored(
+    def test_it_is_never_claimed_even_after_the_kind_is_restored(
         self, queue: Queue, clock: ManualClock, state: State
     ) -> None:
         job = job_in(queue, state)
@@ -62,7 +62,7 @@ class TestWaitingJobs:
         assert queue.retire("task") == 0
         assert queue.get(job.id) == job
 
-    def test_thousands_are_set_aside(self, queue: Queue) -> None:
+    def test_thousands_are_retired(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("old", delay=60 * (number % 2)) for number in range(1_100)])
 
         assert queue.retire("old") == 1_100
@@ -111,7 +111,7 @@ class TestNewJobs:
             other.enqueue("old")
         assert other.claim() is None
 
-    def test_a_follow_up_of_a_retired_kind_refuses_its_settle_which_may_be_sent_otherwise(self, queue: Queue) -> None:
+    def test_a_follow_up_of_a_retired_kind_refuses_its_settle_and_not_another(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("new").job)
         queue.retire("old")
 
@@ -122,7 +122,7 @@ class TestNewJobs:
         assert len(queue.jobs()) == 1
         assert queue.settle(claim, Done()).state == "done"
 
-    def test_sending_an_enqueue_again_returns_the_original(self, queue: Queue) -> None:
+    def test_a_repeated_enqueue_returns_the_original(self, queue: Queue) -> None:
         first = queue.enqueue("old", {"n": 1}, job_id="mine")
         queue.retire("old")
 
@@ -130,14 +130,14 @@ class TestNewJobs:
 
         assert (again.id, again.created) == (first.id, False)
 
-    def test_other_kinds_are_taken_in_and_handed_out(self, queue: Queue) -> None:
+    def test_other_kinds_are_enqueued_and_claimed(self, queue: Queue) -> None:
         queue.retire("old")
 
         assert start(queue, queue.enqueue("new").job).job.kind == "new"
 
 
 class TestRunningJobs:
-    def test_one_that_succeeds_is_done(self, queue: Queue) -> None:
+    def test_a_job_that_succeeds_is_done(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
         assert queue.retire("old") == 0
 
@@ -146,14 +146,14 @@ class TestRunningJobs:
 
         assert (job.state, job.result) == ("done", {"fine": True})
 
-    def test_one_that_fails_for_good_is_failed(self, queue: Queue) -> None:
+    def test_a_job_that_fails_permanently_is_failed(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
         queue.retire("old")
 
         assert queue.settle(claim, FAILS).state == "failed"
 
     @pytest.mark.parametrize("outcome", [RETRIES, Deferred(after=5), Released()], ids=lambda o: type(o).__name__)
-    def test_one_that_would_run_again_is_retired(self, queue: Queue, clock: ManualClock, outcome: Outcome) -> None:
+    def test_a_job_that_would_run_again_is_retired(self, queue: Queue, clock: ManualClock, outcome: Outcome) -> None:
         claim = start(queue, queue.enqueue("old").job)
         queue.retire("old")
 
@@ -165,7 +165,7 @@ class TestRunningJobs:
         assert (job.state, job.finished_at is not None) == ("retired", True)
         assert event_names(queue, job.id) == ["retired"]
 
-    def test_one_whose_lease_expires_is_retired(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_job_whose_lease_expires_is_retired(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("old").job)
         queue.retire("old")
         clock.advance(31)
@@ -176,7 +176,7 @@ class TestRunningJobs:
         with pytest.raises(LeaseLost):
             queue.settle(claim, Done())
 
-    def test_its_settle_sent_again_succeeds(self, queue: Queue) -> None:
+    def test_its_repeated_settle_succeeds(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
         queue.retire("old")
         job = queue.settle(claim, RETRIES)
@@ -184,7 +184,7 @@ class TestRunningJobs:
         assert queue.settle(claim, RETRIES).state == "retired"
         assert queue.get(job.id) == job
 
-    def test_its_settle_named_twice_in_one_batch_is_answered_alike(self, queue: Queue) -> None:
+    def test_its_settle_twice_in_one_batch_has_the_same_result(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
         queue.retire("old")
 
@@ -210,7 +210,7 @@ class TestRunningJobs:
         assert queue.settle(first, Done()).state == "done"
         assert queue.get(second.id).state == "retired"
 
-    def test_it_goes_on_as_before_if_the_kind_was_restored_meanwhile(self, queue: Queue) -> None:
+    def test_it_continues_normally_if_the_kind_was_restored_before(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
         queue.retire("old")
         queue.restore("old")
@@ -219,14 +219,14 @@ class TestRunningJobs:
 
 
 class TestRestore:
-    def test_a_restored_kind_is_taken_in_and_handed_out_again(self, queue: Queue) -> None:
+    def test_a_restored_kind_is_enqueued_and_claimed_again(self, queue: Queue) -> None:
         queue.retire("old")
         queue.restore("old")
 
         assert start(queue, queue.enqueue("old").job).job.kind == "old"
 
     @pytest.mark.parametrize("used", [False, True])
-    def test_a_kind_that_is_not_retired_is_unknown_to_it(self, queue: Queue, used: bool) -> None:
+    def test_a_kind_that_is_not_retired_cannot_be_restored(self, queue: Queue, used: bool) -> None:
         if used:
             queue.enqueue("fresh")
 

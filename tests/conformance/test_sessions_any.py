@@ -1,6 +1,6 @@
-"""Serving whichever session is ready: the oldest head first, tenants in turn, within lanes, kinds and capabilities.
+"""Claiming any ready session: the oldest first entry first, fair between tenants, by lanes, kinds and capabilities.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.support.stores import Harness
 LONG = 60.0
 
 
-def drain(queue: Queue, **words: object) -> list[object]:
-    """Claim and settle until nothing is on offer; return what came, in order."""
+def drain(queue: Queue, **options: object) -> list[object]:
+    """Claim and settle until no session is ready; return the payloads in order."""
     got: list[object] = []
-    while claim := queue.claim_any_session(**words):  # type: ignore[arg-type]
+    while claim := queue.claim_any_session(**options):  # type: ignore[arg-type]
         got += texts(claim)
         queue.settle(claim, Done())
     return got
@@ -37,7 +37,7 @@ class TestOrder:
 
         assert drain(queue) == [1, 2, 3, 4]
 
-    def test_a_run_is_taken_whole(self, queue: Queue) -> None:
+    def test_consecutive_entries_are_claimed_together(self, queue: Queue) -> None:
         say(queue, 1, session="a")
         say(queue, 2, session="b")
         say(queue, 3, session="a")
@@ -52,7 +52,7 @@ class TestOrder:
 
         assert drain(queue) == ["a0", "b0", "a1", "b1", "a2", "a3"]
 
-    def test_a_strict_lane_knows_no_turns(self, queue: Queue) -> None:
+    def test_a_strict_lane_ignores_tenants(self, queue: Queue) -> None:
         queue.set_lane("default", order="strict")
         for n in range(2):
             say(queue, f"a{n}", session=f"s{n}", tenant="a")
@@ -71,7 +71,7 @@ class TestOrder:
         assert [texts(take_any(queue)), texts(take_any(queue))] == [["a1"], ["b0"]]
 
     @pytest.mark.parametrize("order", ["fair", "strict"])
-    def test_one_tenant_may_be_asked_for(self, queue: Queue, order: str) -> None:
+    def test_a_claim_may_name_one_tenant(self, queue: Queue, order: str) -> None:
         queue.set_lane("default", order=order)  # type: ignore[arg-type]
         say(queue, "a0", session="s", tenant="a")
         say(queue, "b0", session="s", tenant="b")
@@ -81,7 +81,7 @@ class TestOrder:
         assert queue.claim_any_session(tenant="b") is None
         assert drain(queue) == ["a0"]
 
-    def test_only_sessions_led_by_what_is_asked_for(self, queue: Queue) -> None:
+    def test_only_sessions_whose_first_entry_has_the_given_work_class(self, queue: Queue) -> None:
         say(queue, "command", session="a", work_class="command")
         say(queue, "turn", session="b")
 
@@ -90,14 +90,14 @@ class TestOrder:
         assert texts(take_any(queue, work="command")) == ["command"]
 
 
-class TestWhatAWorkerServes:
+class TestWorkerFilters:
     def test_only_its_lanes(self, queue: Queue) -> None:
         say(queue, 1, session="a", lane="slow")
 
         assert queue.claim_any_session() is None
         assert texts(take_any(queue, lanes=["default", "slow"])) == [1]
 
-    def test_a_run_ends_where_another_lane_begins(self, queue: Queue) -> None:
+    def test_a_turn_ends_before_an_entry_of_another_lane(self, queue: Queue) -> None:
         say(queue, 1, session="a")
         say(queue, 2, session="a", lane="slow")
 
@@ -115,7 +115,7 @@ class TestWhatAWorkerServes:
         assert queue.claim_any_session(kinds=["chat.note"]) is None
         assert queue.claim_any_session(kinds=[]) is None
 
-    def test_only_what_it_is_able_to(self, queue: Queue) -> None:
+    def test_only_entries_whose_requirements_it_meets(self, queue: Queue) -> None:
         say(queue, 1, session="a", requires=["gpu"])
         say(queue, 2, session="a")
 
@@ -140,15 +140,15 @@ class TestWhatAWorkerServes:
         assert texts(take_any(queue)) == [2]
 
 
-class TestComingBack:
-    def test_a_expired_claim_is_on_offer_again(self, queue: Queue, clock: ManualClock) -> None:
+class TestSessionsThatBecomeReadyAgain:
+    def test_a_session_with_an_expired_claim_is_claimed_again(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, session="a")
         take_any(queue, lease=5)
         clock.advance(5)
 
         assert texts(take_any(queue, worker="other")) == [1]
 
-    def test_so_is_one_that_a_plain_claim_has_tidied(self, queue: Queue, clock: ManualClock) -> None:
+    def test_so_is_one_whose_lease_a_plain_claim_has_taken_back(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, session="a")
         take_any(queue, lease=5)
         clock.advance(5)
@@ -156,7 +156,7 @@ class TestComingBack:
         assert queue.claim() is None
         assert texts(take_any(queue, worker="other")) == [1]
 
-    def test_a_batch_that_fell_due_is_on_offer(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_entry_that_fell_due_is_claimed(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, session="a", delay=10)
         say(queue, 2, session="b")
 
@@ -164,7 +164,7 @@ class TestComingBack:
         clock.advance(10)
         assert drain(queue) == [1]
 
-    def test_a_retry_is_on_offer_when_its_pause_is_over(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_retry_is_claimed_after_its_delay(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, 2, session="a", slot="exclusive")
         queue.settle(take_any(queue), Failed("no", retry_after=10))
 
@@ -172,7 +172,7 @@ class TestComingBack:
         clock.advance(10)
         assert drain(queue) == [1, 2]
 
-    def test_a_head_past_its_deadline_does_not_hide_what_is_behind(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_first_entry_past_its_deadline_does_not_hide_later_ones(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, session="a", deadline=5)
         say(queue, 2, session="a")
         say(queue, 3, session="b", deadline=5)
@@ -181,7 +181,7 @@ class TestComingBack:
 
         assert drain(queue) == [2, 4]
 
-    def test_a_released_run_is_on_offer_at_once(self, queue: Queue) -> None:
+    def test_released_entries_are_claimed_at_once(self, queue: Queue) -> None:
         say(queue, 1, 2, session="a")
         queue.settle(take_any(queue), Released())
 
@@ -213,7 +213,7 @@ class TestManyAtOnce:
             thread.start()
         for thread in threads:
             thread.join(120)
-        # A worker may find all in other hands and leave; what it left is served now.
+        # A worker stops if other workers hold all sessions; process the remaining entries now.
         serve(queue, "last")
 
         assert len(served) == len(set(served)) == 72
@@ -223,8 +223,8 @@ class TestManyAtOnce:
                 assert own == sorted(own)
 
 
-def meanwhile(act: Callable[[], object], claim: Callable[[], SessionClaim | None]) -> list[object]:
-    """Start a claim that waits, then act, and return what the claim was given."""
+def claim_while(act: Callable[[], object], claim: Callable[[], SessionClaim | None]) -> list[object]:
+    """Start a claim that waits, call *act*, and return the claimed payloads."""
     got: list[object] = []
     waiting = threading.Thread(target=lambda: got.extend(texts(claim())))
     waiting.start()
@@ -235,29 +235,29 @@ def meanwhile(act: Callable[[], object], claim: Callable[[], SessionClaim | None
 
 
 class TestWaiting:
-    def test_a_claim_of_any_is_woken_by_a_batch(self, harness: Harness) -> None:
+    def test_a_claim_of_any_session_is_woken_by_an_entry(self, harness: Harness) -> None:
         queue, other = harness.open(), harness.open()
 
-        assert meanwhile(lambda: say(other, 1), lambda: queue.claim_any_session(wait=LONG)) == [1]
+        assert claim_while(lambda: say(other, 1), lambda: queue.claim_any_session(wait=LONG)) == [1]
 
-    def test_a_claim_of_one_session_is_woken_by_a_batch(self, harness: Harness) -> None:
+    def test_a_claim_of_one_session_is_woken_by_an_entry(self, harness: Harness) -> None:
         queue, other = harness.open(), harness.open()
 
-        assert meanwhile(lambda: say(other, 1, session="a"), lambda: queue.claim_session("a", wait=LONG)) == [1]
+        assert claim_while(lambda: say(other, 1, session="a"), lambda: queue.claim_session("a", wait=LONG)) == [1]
 
-    def test_it_is_woken_when_the_turn_before_is_settled(self, harness: Harness) -> None:
+    def test_it_is_woken_when_the_previous_turn_is_settled(self, harness: Harness) -> None:
         queue, other = harness.open(), harness.open()
         say(queue, 1, 2, slot="exclusive", session="a")
         turn = take(queue, "a")
 
-        assert meanwhile(lambda: other.settle(turn, Done()), lambda: queue.claim_any_session(wait=LONG)) == [2]
+        assert claim_while(lambda: other.settle(turn, Done()), lambda: queue.claim_any_session(wait=LONG)) == [2]
 
-    def test_without_work_it_returns_nothing_when_its_time_is_up(self, queue: Queue) -> None:
+    def test_without_jobs_it_returns_nothing_after_the_timeout(self, queue: Queue) -> None:
         assert queue.claim_any_session(wait=0.01) is None
         assert queue.claim_session("a", wait=0.01) is None
 
 
-def test_the_awaited_face_does_the_same(harness: Harness) -> None:
+def test_the_async_api_behaves_the_same(harness: Harness) -> None:
     async def converse() -> list[object]:
         queue = harness.open_async()
         for n in range(3):
@@ -278,7 +278,7 @@ def test_the_awaited_face_does_the_same(harness: Harness) -> None:
 
 
 class TestLimits:
-    def test_a_limit_may_be_said_by_the_kind_of_the_head(self, queue: Queue) -> None:
+    def test_a_limit_may_depend_on_the_kind_of_the_first_entry(self, queue: Queue) -> None:
         for kind in ("chat.message", "chat.note", "chat.edit"):
             for text in range(120 if kind == "chat.edit" else 3):
                 queue.enqueue(kind, text, session=kind, slot="join")
@@ -289,7 +289,7 @@ class TestLimits:
             if (turn := queue.claim_any_session(limit={"chat.message": 2, "chat.note": 1})) is not None
         }
 
-        # A kind that is not named has the default.
+        # Other kinds have the default limit.
         assert found == {"chat.message": 2, "chat.note": 1, "chat.edit": 100}
 
     @pytest.mark.parametrize("most", [0, 1_001, "2", True])

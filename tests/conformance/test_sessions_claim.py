@@ -1,6 +1,6 @@
-"""Claiming a session's work: in enqueue order, joined where that is allowed, to one holder at a time.
+"""Claiming entries of a session: in enqueue order, joined if allowed, by one holder at a time.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SURPLUS = limits.SESSION_SCAN_SURPLUS
 
 
 class TestOrderAndJoining:
-    def test_joining_turns_come_as_one_run_in_enqueue_order(self, queue: Queue) -> None:
+    def test_entries_that_join_are_claimed_together_in_enqueue_order(self, queue: Queue) -> None:
         say(queue, 1, 2, 3)
 
         turn = take(queue)
@@ -32,12 +32,12 @@ class TestOrderAndJoining:
         assert [job.enqueue_seq for job in turn.entries] == [1, 2, 3]
         assert {job.state for job in turn.entries} == {"running"}
 
-    def test_the_limit_bounds_the_run(self, queue: Queue) -> None:
+    def test_the_limit_bounds_the_number_of_entries(self, queue: Queue) -> None:
         say(queue, *range(5))
 
         assert texts(take(queue, limit=2)) == [0, 1]
 
-    def test_an_exclusive_turn_goes_alone(self, queue: Queue) -> None:
+    def test_an_exclusive_entry_is_claimed_alone(self, queue: Queue) -> None:
         say(queue, 1, 2, slot="exclusive")
 
         turn = take(queue)
@@ -45,7 +45,7 @@ class TestOrderAndJoining:
         queue.settle(turn, Done())
         assert texts(take(queue)) == [2]
 
-    def test_another_merge_key_or_delivery_ends_the_run(self, queue: Queue) -> None:
+    def test_another_merge_key_or_delivery_ends_the_turn(self, queue: Queue) -> None:
         say(queue, 1)
         say(queue, 2, merge_key="group")
         say(queue, 3, merge_key="group", delivery="after_current_turn_commit")
@@ -55,7 +55,7 @@ class TestOrderAndJoining:
             assert texts(turn) == [text]
             queue.settle(turn, Done())
 
-    def test_a_turn_claim_returns_nothing_while_a_command_leads(self, queue: Queue) -> None:
+    def test_a_claim_of_turn_work_returns_nothing_while_a_command_is_first(self, queue: Queue) -> None:
         say(queue, "stop", work_class="command")
         say(queue, 1)
 
@@ -63,7 +63,7 @@ class TestOrderAndJoining:
         command = take(queue, work="command")
         assert (texts(command), command.work_class) == (["stop"], "command")
 
-    def test_next_takes_whichever_leads_and_says_which(self, queue: Queue) -> None:
+    def test_next_takes_the_first_entry_of_any_work_class(self, queue: Queue) -> None:
         say(queue, 1)
         say(queue, "stop", work_class="command")
 
@@ -76,21 +76,21 @@ class TestOrderAndJoining:
             ("command", ["stop"]),
         ]
 
-    def test_a_batch_may_have_several_items(self, queue: Queue) -> None:
+    def test_an_entry_may_have_several_items(self, queue: Queue) -> None:
         made = queue.enqueue("chat.message", session=SESSION, items=["a", "b"])
 
         assert made.job.items == ["a", "b"]
         assert take(queue).entries[0].items == ["a", "b"]
         assert queue.get(say(queue, "one")[0]).items == ["one"]
 
-    def test_many_batches_of_one_call_take_their_places_in_its_order(self, queue: Queue) -> None:
-        words = {"kind": "chat.message", "session": SESSION, "slot": "join"}
-        queue.enqueue_many([{**words, "payload": n} for n in range(20)])
+    def test_entries_of_one_call_keep_its_order(self, queue: Queue) -> None:
+        options = {"kind": "chat.message", "session": SESSION, "slot": "join"}
+        queue.enqueue_many([{**options, "payload": n} for n in range(20)])
         say(queue, 20)
 
         assert texts(take(queue)) == list(range(21))
 
-    def test_plain_claims_never_take_a_batch(self, queue: Queue) -> None:
+    def test_plain_claims_never_take_an_entry(self, queue: Queue) -> None:
         say(queue, 1)
         plain = queue.enqueue("chat.message", "plain")
 
@@ -109,20 +109,20 @@ class TestOrderAndJoining:
         with pytest.raises(Conflict):
             queue.reprioritize(entry, 5)
 
-    def test_a_session_that_was_never_used_has_nothing(self, queue: Queue) -> None:
+    def test_a_claim_of_an_unused_session_returns_nothing(self, queue: Queue) -> None:
         assert queue.claim_session("never") is None
         assert queue.cancel_session("never") == []
 
 
 class TestOneHolder:
-    def test_while_a_claim_is_held_nobody_else_gets_any(self, queue: Queue) -> None:
+    def test_while_a_claim_is_held_no_other_worker_gets_one(self, queue: Queue) -> None:
         say(queue, 1, 2)
         take(queue, limit=1)
 
         assert queue.claim_session(SESSION, worker="other") is None
         assert queue.claim_any_session(worker="other") is None
 
-    def test_two_runtimes_racing_for_one_session_get_one_claim(self, harness: Harness) -> None:
+    def test_two_workers_racing_for_one_session_get_one_claim(self, harness: Harness) -> None:
         queue = harness.open()
         say(queue, 1, 2, 3)
         queues = [harness.open() for _ in range(4)]
@@ -141,7 +141,7 @@ class TestOneHolder:
 
         assert sorted(got) == [[], [], [], [1, 2, 3]]
 
-    def test_the_fencing_token_rises_with_each_claim_and_so_do_epochs(self, queue: Queue) -> None:
+    def test_fencing_token_and_epochs_increase_with_each_claim(self, queue: Queue) -> None:
         say(queue, 1)
         tokens, epochs = [], []
         for _ in range(3):
@@ -152,7 +152,7 @@ class TestOneHolder:
 
         assert (tokens, epochs) == ([1, 2, 3], [1, 2, 3])
 
-    def test_a_expired_claim_is_taken_back_in_order_by_the_next(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_expired_claim_is_taken_back_in_order_by_the_next(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, 2)
         first = take(queue, lease=LEASE)
         say(queue, 3)
@@ -178,7 +178,7 @@ class TestOneHolder:
         assert texts(again) == [1, 2, 3]
         assert again.fencing_token > lost.fencing_token
 
-    def test_sessions_do_not_hold_each_other_up(self, queue: Queue) -> None:
+    def test_sessions_do_not_block_each_other(self, queue: Queue) -> None:
         for name in ("a", "b"):
             say(queue, name, session=name)
         take(queue, "a")
@@ -186,8 +186,8 @@ class TestOneHolder:
         assert texts(take(queue, "b")) == ["b"]
 
 
-class TestWhatIsPassed:
-    def test_a_delayed_batch_is_passed_and_takes_its_place_when_due(self, queue: Queue, clock: ManualClock) -> None:
+class TestSkippedEntries:
+    def test_a_delayed_entry_is_skipped_until_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, "later", delay=60)
         say(queue, 1, slot="exclusive")
         say(queue, 2)
@@ -198,7 +198,7 @@ class TestWhatIsPassed:
         clock.advance(60)
         assert texts(take(queue)) == ["later", 2]
 
-    def test_a_batch_in_backoff_blocks_those_behind_it(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_entry_in_backoff_blocks_later_ones(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, 2)
         queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
 
@@ -207,7 +207,7 @@ class TestWhatIsPassed:
         clock.advance(60)
         assert texts(take(queue)) == [1, 2]
 
-    def test_a_deferred_batch_blocks_as_well(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_deferred_entry_blocks_later_ones(self, queue: Queue, clock: ManualClock) -> None:
         from holdfast import Deferred
 
         say(queue, 1, 2)
@@ -217,7 +217,7 @@ class TestWhatIsPassed:
         clock.advance(60)
         assert texts(take(queue)) == [1, 2]
 
-    def test_where_the_lane_says_skip_a_batch_in_backoff_is_passed(self, queue: Queue, clock: ManualClock) -> None:
+    def test_with_backoff_skip_an_entry_in_backoff_is_skipped(self, queue: Queue, clock: ManualClock) -> None:
         queue.set_lane("default", backoff="skip")
         say(queue, 1, 2)
         queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
@@ -229,7 +229,7 @@ class TestWhatIsPassed:
         assert texts(take_any(queue)) == [1]
 
     @pytest.mark.parametrize("any_session", [True, False])
-    def test_a_lane_may_change_its_mind_about_backoff(self, queue: Queue, any_session: bool) -> None:
+    def test_the_backoff_setting_of_a_lane_may_change(self, queue: Queue, any_session: bool) -> None:
         say(queue, 1, 2)
         queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
         queue.set_lane("default", backoff="skip")
@@ -240,19 +240,19 @@ class TestWhatIsPassed:
         queue.set_lane("default", backoff="block")
         assert (queue.claim_any_session() if any_session else queue.claim_session(SESSION)) is None
 
-    def test_a_failed_head_is_passed(self, queue: Queue) -> None:
+    def test_a_failed_first_entry_is_skipped(self, queue: Queue) -> None:
         say(queue, 1, 2)
         queue.settle(take(queue, limit=1), Failed("no", permanent=True))
 
         assert texts(take(queue)) == [2]
 
-    def test_a_cancelled_head_is_passed(self, queue: Queue) -> None:
+    def test_a_cancelled_first_entry_is_skipped(self, queue: Queue) -> None:
         [first, _] = say(queue, 1, 2)
         queue.cancel(first)
 
         assert texts(take_any(queue)) == [2]
 
-    def test_a_head_past_its_deadline_fails_and_is_passed(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_first_entry_past_its_deadline_fails_and_is_skipped(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, deadline=10)
         say(queue, 2)
         clock.advance(10)
@@ -260,7 +260,7 @@ class TestWhatIsPassed:
         assert texts(take(queue)) == [2]
         assert states(queue) == {1: "failed", 2: "running"}
 
-    def test_a_requeued_batch_takes_its_old_place(self, queue: Queue) -> None:
+    def test_a_requeued_entry_returns_to_its_position(self, queue: Queue) -> None:
         [first, _, _] = say(queue, 1, 2, 3, slot="exclusive")
         queue.settle(take(queue), Failed("no", permanent=True))
         queue.settle(take(queue), Done())
@@ -271,7 +271,7 @@ class TestWhatIsPassed:
         queue.settle(turn, Done())
         assert texts(take_any(queue)) == [3]
 
-    def test_more_than_the_surplus_may_be_passed(self, queue: Queue) -> None:
+    def test_more_entries_than_one_page_may_be_skipped(self, queue: Queue) -> None:
         queue.set_lane("default", backoff="skip")
         many = SURPLUS * 2 + 5
         say(queue, *range(many))
@@ -281,7 +281,7 @@ class TestWhatIsPassed:
 
         assert texts(take_any(queue, limit=1)) == ["first"]
 
-    def test_a_run_goes_on_past_more_than_the_surplus(self, queue: Queue) -> None:
+    def test_a_turn_continues_after_more_than_one_page_of_skipped_entries(self, queue: Queue) -> None:
         queue.set_lane("default", backoff="skip")
         say(queue, "first")
         many = SURPLUS * 2 + 5
@@ -292,16 +292,16 @@ class TestWhatIsPassed:
 
         assert texts(take(queue, limit=2)) == ["first", "second"]
 
-    def test_a_thousand_batches_for_later_are_passed(self, queue: Queue) -> None:
-        words = {"kind": "chat.message", "session": SESSION, "delay": 600}
-        queue.enqueue_many([words] * 1_000)
+    def test_a_thousand_delayed_entries_are_skipped(self, queue: Queue) -> None:
+        options = {"kind": "chat.message", "session": SESSION, "delay": 600}
+        queue.enqueue_many([options] * 1_000)
         say(queue, "now")
 
         assert texts(take_any(queue)) == ["now"]
 
 
 class TestCheckpoints:
-    def test_the_holder_takes_in_more_under_the_same_fence(self, queue: Queue) -> None:
+    def test_the_holder_claims_more_entries_with_the_same_fencing_token(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue)
         say(queue, 2, 3)
@@ -317,7 +317,7 @@ class TestCheckpoints:
         whole = turn.joined(more)
         assert [job.state for job in queue.settle(whole, Done())] == ["done"] * 3
 
-    def test_only_what_is_for_the_earliest_boundary_is_admitted(self, queue: Queue) -> None:
+    def test_only_entries_for_the_earliest_boundary_are_claimed(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue)
         say(queue, 2, delivery="after_current_turn_commit")
@@ -327,7 +327,7 @@ class TestCheckpoints:
         queue.settle(turn, Done())
         assert texts(take(queue)) == [2]
 
-    def test_a_command_leads_there_too(self, queue: Queue) -> None:
+    def test_a_first_command_ends_a_checkpoint_too(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue)
         say(queue, "stop", work_class="command")
@@ -337,7 +337,7 @@ class TestCheckpoints:
         command = take(queue, boundary="checkpoint", holding=turn, work="command")
         assert texts(command) == ["stop"]
 
-    def test_a_batch_that_fell_due_meanwhile_is_admitted(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_entry_that_fell_due_during_the_turn_is_claimed(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, "later", delay=10)
         say(queue, 1)
         turn = take(queue)
@@ -345,7 +345,7 @@ class TestCheckpoints:
 
         assert texts(queue.claim_session(SESSION, boundary="checkpoint", holding=turn)) == ["later"]
 
-    def test_a_lost_answer_is_given_again(self, queue: Queue) -> None:
+    def test_a_repeated_checkpoint_returns_the_lost_answer(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue)
         say(queue, 2, 3)
@@ -368,19 +368,19 @@ class TestCheckpoints:
             queue.claim_session(SESSION, boundary="checkpoint", holding=turn)
         assert states(queue) == {1: "running", 2: "ready"}
 
-    def test_a_checkpoint_needs_the_claim_that_is_held(self, queue: Queue) -> None:
+    def test_a_checkpoint_requires_the_held_claim(self, queue: Queue) -> None:
         say(queue, 1)
         say(queue, 1, session="other")
         turn = take(queue)
 
-        for words in (
+        for options in (
             {"boundary": "checkpoint"},
             {"holding": turn},
             {"boundary": "checkpoint", "holding": take(queue, "other")},
             {"boundary": "checkpoint", "holding": "turn"},
         ):
             with pytest.raises(InvalidInput, match="holding"):
-                queue.claim_session(SESSION, **words)
+                queue.claim_session(SESSION, **options)
 
     def test_claims_of_two_fences_are_not_joined(self, queue: Queue) -> None:
         say(queue, 1)
@@ -391,14 +391,14 @@ class TestCheckpoints:
 
 
 class TestLostAnswers:
-    def test_the_same_claim_sent_again_returns_the_same_claim(self, queue: Queue) -> None:
+    def test_a_repeated_claim_returns_the_same_claim(self, queue: Queue) -> None:
         say(queue, 1, 2, 3)
         first = take(queue, limit=2, nonce="n1", worker="w")
         say(queue, 4)
 
         assert take(queue, limit=2, nonce="n1", worker="w") == first
 
-    def test_so_does_a_claim_of_any(self, queue: Queue) -> None:
+    def test_a_repeated_claim_of_any_session_returns_the_same_claim(self, queue: Queue) -> None:
         say(queue, 1)
         say(queue, 2, session="other")
         first = take_any(queue, nonce="n1", worker="w")
@@ -425,23 +425,23 @@ class TestLostAnswers:
     )
     def test_the_nonce_of_another_request_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
         queue.enqueue("say", "secret", session=SESSION, tenant="a", requires=["gpu"])
-        asked: dict[str, Any] = {"worker": "w", "nonce": "n1", "capabilities": ["gpu"]}
-        first = queue.claim_any_session(**asked)
+        request: dict[str, Any] = {"worker": "w", "nonce": "n1", "capabilities": ["gpu"]}
+        first = queue.claim_any_session(**request)
         with pytest.raises(Conflict, match="nonce") as caught:
-            queue.claim_any_session(**{**asked, **other})
+            queue.claim_any_session(**{**request, **other})
         assert (caught.value.job_id, "secret" in str(caught.value)) == (None, False)
-        assert queue.claim_any_session(**asked, tenant="a", kinds=["say"]) == first
+        assert queue.claim_any_session(**request, tenant="a", kinds=["say"]) == first
 
     @pytest.mark.parametrize("other", [{"kinds": ["other"]}, {"capabilities": []}, {"work": "command"}])
-    def test_so_is_that_of_another_request_for_the_same_session(self, queue: Queue, other: dict[str, Any]) -> None:
+    def test_the_nonce_of_another_request_for_a_session_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
         queue.enqueue("say", session=SESSION, requires=["gpu"])
-        asked: dict[str, Any] = {"worker": "w", "nonce": "n1", "capabilities": ["gpu"]}
-        first = queue.claim_session(SESSION, **asked)
+        request: dict[str, Any] = {"worker": "w", "nonce": "n1", "capabilities": ["gpu"]}
+        first = queue.claim_session(SESSION, **request)
         with pytest.raises(Conflict, match="nonce"):
-            queue.claim_session(SESSION, **{**asked, **other})
-        assert queue.claim_session(SESSION, **asked) == first
+            queue.claim_session(SESSION, **{**request, **other})
+        assert queue.claim_session(SESSION, **request) == first
 
-    def test_once_settled_it_is_a_new_claim(self, queue: Queue) -> None:
+    def test_after_the_settle_it_is_a_new_claim(self, queue: Queue) -> None:
         say(queue, 1, 2)
         queue.settle(take(queue, limit=1, nonce="n1"), Done())
 
@@ -449,7 +449,7 @@ class TestLostAnswers:
 
 
 class TestKinds:
-    def test_a_batch_of_another_kind_holds_up_those_behind_it(self, queue: Queue) -> None:
+    def test_an_entry_of_another_kind_blocks_later_ones(self, queue: Queue) -> None:
         say(queue, 1)
         queue.enqueue("chat.note", 2, session=SESSION)
         say(queue, 3)
@@ -465,7 +465,7 @@ class TestKinds:
 class TestBadCalls:
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("words", "field"),
+        ("options", "field"),
         [
             ({"work": "all"}, "work"),
             ({"boundary": "never"}, "boundary"),
@@ -480,25 +480,25 @@ class TestBadCalls:
             ({"limit": {"a": 1}}, "limit"),
         ],
     )
-    def test_a_wrong_word_of_a_session_claim_is_named(
-        self, queue: Queue, words: dict[str, object], field: str
+    def test_a_wrong_option_of_a_session_claim_is_named(
+        self, queue: Queue, options: dict[str, object], field: str
     ) -> None:
         with refused(queue, field):
-            queue.claim_session(SESSION, **words)  # type: ignore[arg-type]
+            queue.claim_session(SESSION, **options)  # type: ignore[arg-type]
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("words", "field"), [({"work": 1}, "work"), ({"lanes": "a"}, "lanes"), ({"boundary": "idle"}, "boundary")]
+        ("options", "field"), [({"work": 1}, "work"), ({"lanes": "a"}, "lanes"), ({"boundary": "idle"}, "boundary")]
     )
-    def test_a_wrong_word_of_a_claim_of_any_is_named(
-        self, queue: Queue, words: dict[str, object], field: str
+    def test_a_wrong_option_of_a_claim_of_any_session_is_named(
+        self, queue: Queue, options: dict[str, object], field: str
     ) -> None:
         with refused(queue, field):
-            queue.claim_any_session(**words)  # type: ignore[arg-type]
+            queue.claim_any_session(**options)  # type: ignore[arg-type]
 
 
 class TestCancelling:
-    def test_all_that_nobody_has_in_hand_is_cancelled(self, queue: Queue) -> None:
+    def test_entries_that_are_not_held_are_cancelled(self, queue: Queue) -> None:
         say(queue, 1, 2, 3)
         say(queue, "later", delay=60)
         take(queue, limit=1)
@@ -508,16 +508,16 @@ class TestCancelling:
         assert len(cancelled) == 3
         assert states(queue) == {1: "running", 2: "cancelled", 3: "cancelled", "later": "cancelled"}
 
-    def test_more_than_a_bite_is_cancelled(self, queue: Queue) -> None:
-        words = {"kind": "chat.message", "session": SESSION}
-        queue.enqueue_many([words] * (limits.CHUNK + 10))
+    def test_more_than_one_chunk_is_cancelled(self, queue: Queue) -> None:
+        options = {"kind": "chat.message", "session": SESSION}
+        queue.enqueue_many([options] * (limits.CHUNK + 10))
 
         assert len(queue.cancel_session(SESSION)) == limits.CHUNK + 10
         assert queue.claim_any_session() is None
 
 
 class TestListing:
-    def test_a_sessions_batches_are_listed_newest_first(self, queue: Queue) -> None:
+    def test_entries_of_a_session_are_listed_newest_first(self, queue: Queue) -> None:
         say(queue, 1, 2, 3)
         say(queue, 4, session="other")
         queue.settle(take(queue, limit=1), Done())
@@ -528,7 +528,7 @@ class TestListing:
         page = queue.jobs(session=SESSION, limit=2)
         assert [job.payload for job in queue.jobs(session=SESSION, after=page.cursor)] == [1]
 
-    def test_another_tenants_batch_is_not_found(self, queue: Queue) -> None:
+    def test_an_entry_of_another_tenant_is_not_found(self, queue: Queue) -> None:
         [entry] = say(queue, 1, tenant="a")
 
         with pytest.raises(JobNotFound):

@@ -1,6 +1,6 @@
-"""Session leases: one runtime at a time, renewed, closed, taken over; claims live and die with it.
+"""Session leases: one worker at a time; renew, close and take over; claims end with the lease.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from tests.support.stores import Harness
 LEASE = 30.0
 
 
-def opened(queue: Queue, worker: str = "runtime-1", **words: object) -> SessionLease:
-    return queue.open_session(SESSION, worker=worker, lease=LEASE, **words)  # type: ignore[arg-type]
+def opened(queue: Queue, worker: str = "runtime-1", **options: object) -> SessionLease:
+    return queue.open_session(SESSION, worker=worker, lease=LEASE, **options)  # type: ignore[arg-type]
 
 
 class TestOpening:
-    def test_a_session_may_be_opened_before_anything_is_in_it(self, queue: Queue) -> None:
+    def test_an_empty_session_may_be_opened(self, queue: Queue) -> None:
         lease = opened(queue)
 
         assert (lease.session, lease.tenant, lease.generation, lease.worker) == (SESSION, "default", 1, "runtime-1")
         say(queue, 1)
         assert texts(take(queue, under=lease)) == [1]
 
-    def test_only_one_runtime_at_a_time(self, queue: Queue) -> None:
+    def test_only_one_worker_at_a_time(self, queue: Queue) -> None:
         opened(queue)
 
         with pytest.raises(Conflict, match="runtime-1"):
             opened(queue, "runtime-2")
 
-    def test_the_same_call_sent_again_returns_the_same_lease(self, queue: Queue) -> None:
+    def test_a_repeated_call_returns_the_same_lease(self, queue: Queue) -> None:
         lease = opened(queue, lease_token="t")
 
         assert opened(queue, lease_token="t") == lease
         with pytest.raises(Conflict):
             opened(queue, lease_token="u")
 
-    def test_a_expired_lease_is_free_for_the_next_generation(self, queue: Queue, clock: ManualClock) -> None:
+    def test_an_expired_lease_is_replaced_by_the_next_generation(self, queue: Queue, clock: ManualClock) -> None:
         first = opened(queue)
         clock.advance(LEASE)
 
         assert opened(queue, "runtime-2").generation == first.generation + 1
 
-    def test_a_session_in_which_somebody_holds_a_claim_is_not_opened(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_session_with_a_held_claim_is_not_opened(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1)
         take(queue, worker="w", lease=LEASE)
 
@@ -60,7 +60,7 @@ class TestOpening:
 
         assert opened(queue, tenant="b").generation == 1
 
-    def test_it_outlives_a_crash_and_expires(self, durable_harness: Harness) -> None:
+    def test_it_survives_a_crash_and_expires(self, durable_harness: Harness) -> None:
         opened(durable_harness.open())
         queue = durable_harness.reopen()
 
@@ -71,7 +71,7 @@ class TestOpening:
 
 
 class TestClaimingUnderIt:
-    def test_others_claim_nothing_of_an_open_session(self, queue: Queue) -> None:
+    def test_other_workers_claim_nothing_of_an_open_session(self, queue: Queue) -> None:
         opened(queue)
         say(queue, 1)
 
@@ -90,7 +90,7 @@ class TestClaimingUnderIt:
         assert turn.generation == lease.generation
         assert [job.state for job in queue.settle(turn, Done())] == ["done"]
 
-    def test_its_claims_are_gone_when_it_expires(self, queue: Queue, clock: ManualClock) -> None:
+    def test_its_claims_are_lost_when_it_expires(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
         turn = take(queue, under=lease)
@@ -100,7 +100,7 @@ class TestClaimingUnderIt:
             queue.settle(turn, Done())
         assert texts(take_any(queue, worker="w")) == [1]
 
-    def test_a_heartbeat_looks_but_does_not_outlast_the_lease(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_heartbeat_does_not_extend_beyond_the_lease(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
         turn = take(queue, under=lease)
@@ -111,7 +111,7 @@ class TestClaimingUnderIt:
         with pytest.raises(LeaseLost):
             queue.heartbeat(turn)
 
-    def test_a_claim_late_in_the_lease_ends_with_it(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_late_claim_expires_with_the_lease(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
         clock.advance(LEASE - 1)
@@ -138,7 +138,7 @@ class TestClaimingUnderIt:
         with pytest.raises(LeaseLost, match="generation 1 is lost: it expired"):
             queue.claim_session(SESSION, under=lease)
 
-    def test_a_lease_and_a_time_exclude_each_other(self, queue: Queue) -> None:
+    def test_a_session_lease_and_a_duration_exclude_each_other(self, queue: Queue) -> None:
         with pytest.raises(InvalidInput, match="lease"):
             queue.claim_session(SESSION, under=opened(queue), lease=5)
 
@@ -165,7 +165,7 @@ class TestClaimingUnderIt:
 
 
 class TestTakingOver:
-    def test_a_takeover_raises_the_generation_and_takes_the_turn_at_once(self, queue: Queue) -> None:
+    def test_a_takeover_increases_the_generation_and_takes_the_turn_at_once(self, queue: Queue) -> None:
         first = opened(queue)
         say(queue, 1, 2)
         turn = take(queue, under=first)
@@ -181,7 +181,7 @@ class TestTakingOver:
         assert again.fencing_token > turn.fencing_token
         assert [job.attempt for job in again.entries] == [1, 1]
 
-    def test_the_one_before_can_neither_renew_close_nor_claim(self, queue: Queue) -> None:
+    def test_the_previous_holder_can_neither_renew_close_nor_claim(self, queue: Queue) -> None:
         first = opened(queue)
         say(queue, 1)
         opened(queue, "runtime-2", take_over=True)
@@ -194,7 +194,7 @@ class TestTakingOver:
             with pytest.raises(LeaseLost, match="generation 2"):
                 write()
 
-    def test_a_takeover_that_is_sent_again_takes_nothing_from_itself(self, queue: Queue) -> None:
+    def test_a_repeated_takeover_takes_nothing_from_itself(self, queue: Queue) -> None:
         say(queue, 1)
         lease = opened(queue, take_over=True, lease_token="t")
         take(queue, under=lease)
@@ -202,7 +202,7 @@ class TestTakingOver:
         assert opened(queue, take_over=True, lease_token="t") == lease
         assert states(queue) == {1: "running"}
 
-    def test_what_had_expired_before_spends_its_attempt(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_claim_that_had_expired_before_uses_an_attempt(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1)
         take(queue, worker="w", lease=5)
         clock.advance(5)
@@ -212,14 +212,14 @@ class TestTakingOver:
 
 
 class TestClosing:
-    def test_a_closed_session_is_on_offer_again(self, queue: Queue) -> None:
+    def test_a_closed_session_can_be_claimed_again(self, queue: Queue) -> None:
         lease = opened(queue)
         say(queue, 1)
         queue.close_session(lease)
 
         assert texts(take_any(queue, worker="w")) == [1]
 
-    def test_what_is_held_under_it_is_released_without_spending_attempts(self, queue: Queue) -> None:
+    def test_its_claims_are_released_without_using_attempts(self, queue: Queue) -> None:
         lease = opened(queue)
         say(queue, 1)
         turn = take(queue, under=lease)
@@ -230,7 +230,7 @@ class TestClosing:
         [again] = take_any(queue, worker="w").entries
         assert (again.attempt, again.suspect) == (1, 0)
 
-    def test_closing_again_does_no_harm_until_somebody_else_opens(self, queue: Queue) -> None:
+    def test_closing_twice_has_no_effect_until_another_worker_opens(self, queue: Queue) -> None:
         lease = opened(queue)
         queue.close_session(lease)
         queue.close_session(lease)
@@ -241,7 +241,7 @@ class TestClosing:
         with pytest.raises(LeaseLost, match="generation 2"):
             queue.close_session(lease)
 
-    def test_closing_late_does_no_harm_either(self, queue: Queue, clock: ManualClock) -> None:
+    def test_closing_after_the_lease_expired_has_no_effect(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
         take(queue, under=lease)
@@ -250,7 +250,7 @@ class TestClosing:
 
         assert take_any(queue, worker="w").entries[0].attempt == 2
 
-    def test_the_generation_goes_on(self, queue: Queue) -> None:
+    def test_the_generation_continues(self, queue: Queue) -> None:
         lease = opened(queue)
         queue.close_session(lease)
 
@@ -258,6 +258,6 @@ class TestClosing:
 
 
 @pytest.mark.parametrize("call", ["renew_session", "close_session"])
-def test_what_is_no_session_lease_is_refused(queue: Queue, call: str) -> None:
+def test_an_argument_that_is_no_session_lease_is_refused(queue: Queue, call: str) -> None:
     with pytest.raises(InvalidInput, match="lease: must be a SessionLease"):
         getattr(queue, call)("lease")

@@ -1,6 +1,6 @@
-"""A session claim is renewed, settled and released as a whole: in one commit, or `LeaseLost` and nothing.
+"""A session claim is renewed, settled and released as a whole in one commit, or raises `LeaseLost`.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class TestSettling:
         ]
         assert states(queue) == {1: "done", 2: "done"}
 
-    def test_each_batch_may_have_an_outcome_of_its_own(self, queue: Queue) -> None:
+    def test_each_entry_may_have_its_own_outcome(self, queue: Queue) -> None:
         say(queue, 1, 2, 3, 4)
 
         queue.settle(take(queue), [Done(), Failed("no", permanent=True), Deferred(after=5), Released()])
 
         assert states(queue) == {1: "done", 2: "failed", 3: "scheduled", 4: "ready"}
 
-    def test_a_release_gives_the_attempts_back_and_keeps_the_order(self, queue: Queue) -> None:
+    def test_a_release_uses_no_attempts_and_keeps_the_order(self, queue: Queue) -> None:
         say(queue, 1, 2)
         queue.settle(take(queue), Released())
 
@@ -60,35 +60,35 @@ class TestSettling:
         assert texts(again) == [1, 2]
         assert [job.attempt for job in again.entries] == [1, 1]
 
-    def test_what_failed_together_comes_back_together(self, queue: Queue) -> None:
+    def test_entries_that_failed_together_are_retried_together(self, queue: Queue) -> None:
         ids = say(queue, 1, 2, 3, backoff=Backoff(base=1_000, jitter=1.0))
 
         queue.settle(take(queue), Failed("not now"))
 
-        # The pause is a matter of chance, and the same for all.
+        # The delay is random, and the same for all.
         assert len({queue.get(job_id).due_at for job_id in ids}) == 1
 
-    def test_the_retry_budget_is_the_jobs_own(self, queue: Queue) -> None:
+    def test_each_entry_has_its_own_number_of_attempts(self, queue: Queue) -> None:
         say(queue, 1, max_attempts=2)
         for _ in range(2):
             queue.settle(take(queue), Failed("no", retry_after=0))
 
         assert states(queue) == {1: "failed"}
 
-    def test_what_comes_with_one_outcome_for_all_comes_once(self, queue: Queue) -> None:
+    def test_follow_ups_of_one_outcome_for_all_are_enqueued_once(self, queue: Queue) -> None:
         [first, second] = say(queue, 1, 2)
         queue.settle(take(queue), Done(follow_ups=[NewJob("next")], artifacts=[Artifact("log", b"x")]))
 
         assert queue.counts(by="kind") == {"chat.message": 2, "next": 1}
         assert [len(queue.artifacts(first)), len(queue.artifacts(second))] == [1, 0]
 
-    def test_a_follow_up_may_be_a_batch_of_the_same_session(self, queue: Queue) -> None:
+    def test_a_follow_up_may_be_an_entry_of_the_same_session(self, queue: Queue) -> None:
         say(queue, 1)
         queue.settle(take(queue), Done(follow_ups=[NewJob("chat.message", 2, session=SESSION)]))
 
         assert texts(take(queue)) == [2]
 
-    def test_events_tell_of_every_batch(self, queue: Queue) -> None:
+    def test_every_entry_has_its_events(self, queue: Queue) -> None:
         ids = say(queue, 1, 2)
         queue.settle(take(queue), Done())
 
@@ -112,13 +112,13 @@ class TestSettling:
         with pytest.raises(InvalidInput, match="outcome"):
             queue.settle(take(queue), outcome)
 
-    def test_waiting_for_a_batch_ends_with_it(self, queue: Queue) -> None:
+    def test_waiting_for_an_entry_ends_with_it(self, queue: Queue) -> None:
         [entry] = say(queue, 1)
         queue.settle(take(queue), Done("answer"))
 
         assert queue.wait(entry, timeout=0).result == "answer"
 
-    def test_progress_is_told_of_each_batch_by_itself(self, queue: Queue) -> None:
+    def test_progress_is_stored_for_each_entry(self, queue: Queue) -> None:
         [first, second] = say(queue, 1, 2)
         turn = take(queue)
         queue.progress(turn.claims[1], phase="thinking")
@@ -138,9 +138,9 @@ OUTCOMES: list[Outcome | list[Outcome]] = [
 ]
 
 
-class TestSentAgain:
+class TestRepeatedSettles:
     @pytest.mark.parametrize("outcome", OUTCOMES, ids=str)
-    def test_the_same_settle_sent_again_succeeds_and_changes_nothing(self, queue: Queue, outcome: Any) -> None:
+    def test_a_repeated_settle_succeeds_and_changes_nothing(self, queue: Queue, outcome: Any) -> None:
         ids = say(queue, 1, 2)
         turn = take(queue)
         queue.settle(turn, outcome)
@@ -198,7 +198,7 @@ class TestAStaleHolder:
 
         self.refuse(queue, turn, write)
 
-    def test_is_refused_when_one_batch_is_lost_and_nothing_changes(
+    def test_is_refused_when_one_entry_is_lost_and_nothing_changes(
         self, queue: Queue, write: Callable[[Queue, SessionClaim], object]
     ) -> None:
         [_, second, _] = say(queue, 1, 2, 3)
@@ -227,7 +227,7 @@ class TestRenewal:
 
         assert [job.state for job in queue.settle(turn, Done())] == ["done", "done"]
 
-    def test_it_tells_when_a_cancel_was_asked_of_any(self, queue: Queue) -> None:
+    def test_it_reports_a_cancel_request_of_any_entry(self, queue: Queue) -> None:
         [_, second] = say(queue, 1, 2)
         turn = take(queue)
 
@@ -242,11 +242,11 @@ class TestRenewal:
         assert queue.heartbeat(turn, lease=60).lease_until > turn.lease_until
 
 
-class ChangedMindError(Exception):
-    """What the caller's own code raises."""
+class RollbackError(Exception):
+    """Raised by the caller."""
 
 
-class TestWithTheCallersOwnState:
+class TestWithStateOfTheCaller:
     @pytest.fixture
     def transcript(self, queue: Queue) -> Queue:
         with queue.transaction() as tx:
@@ -271,11 +271,11 @@ class TestWithTheCallersOwnState:
         say(transcript, 1, 2)
         turn = take(transcript)
 
-        with suppress(ChangedMindError), transcript.transaction() as tx:
+        with suppress(RollbackError), transcript.transaction() as tx:
             tx.execute("insert into transcript values ('answer')")
             tx.settle(turn, Done())
             tx.enqueue("chat.message", 3, session=SESSION)
-            raise ChangedMindError
+            raise RollbackError
 
         assert (self.lines(transcript), states(transcript)) == ([], {1: "running", 2: "running"})
         transcript.settle(turn, Done())
@@ -294,7 +294,7 @@ class TestWithTheCallersOwnState:
             settle_late()
         assert self.lines(transcript) == []
 
-    def test_a_batch_enqueued_in_a_transaction_comes_with_its_commit(self, queue: Queue) -> None:
+    def test_an_entry_enqueued_in_a_transaction_is_visible_after_the_commit(self, queue: Queue) -> None:
         with queue.transaction() as tx:
             tx.enqueue("chat.message", 1, session=SESSION)
             tx.enqueue("chat.message", 2, session=SESSION, source_key="k")

@@ -1,6 +1,6 @@
-"""Source keys, ids, retention: a replay returns the original entry, also when that is long gone; tenants stay apart.
+"""Source keys, ids, retention: a replay returns the original entry, even after its deletion; tenants are separate.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DAY = 86_400.0
 
 
 class TestSourceKeys:
-    def test_a_replay_returns_the_original_whatever_it_carries(self, queue: Queue) -> None:
+    def test_a_replay_returns_the_original_regardless_of_its_content(self, queue: Queue) -> None:
         made = queue.enqueue("chat.message", 1, session=SESSION, source_key="m1")
         again = queue.enqueue("chat.note", 2, session=SESSION, source_key="m1", work_class="command", delay=5)
 
@@ -31,7 +31,7 @@ class TestSourceKeys:
         replay = queue.enqueue("chat.message", session=SESSION, source_key="m1")
         assert (replay.id, replay.job.state, replay.created) == (entry, "done", False)
 
-    def test_also_where_nothing_new_is_taken_in(self, queue: Queue) -> None:
+    def test_also_if_new_entries_are_refused(self, queue: Queue) -> None:
         [entry] = say(queue, 1, source_key="m1")
         queue.set_lane("default", state="draining")
         assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").id == entry
@@ -41,16 +41,16 @@ class TestSourceKeys:
         assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").id == entry
 
     def test_also_within_one_call(self, queue: Queue) -> None:
-        words = {"kind": "chat.message", "session": SESSION, "source_key": "m1"}
+        options = {"kind": "chat.message", "session": SESSION, "source_key": "m1"}
         first, second, third = queue.enqueue_many(
-            [{**words, "payload": 1}, {**words, "payload": 2}, {**words, "payload": 3, "source_key": "m2"}]
+            [{**options, "payload": 1}, {**options, "payload": 2}, {**options, "payload": 3, "source_key": "m2"}]
         )
 
         assert (first.id, first.created, second.created) == (second.id, True, False)
         assert third.created
         assert states(queue) == {1: "ready", 3: "ready"}
 
-    def test_another_session_or_tenant_has_keys_of_its_own(self, queue: Queue) -> None:
+    def test_another_session_or_tenant_has_its_own_keys(self, queue: Queue) -> None:
         made = [
             queue.enqueue("chat.message", session=session, tenant=tenant, source_key="m1")
             for session in ("a", "b")
@@ -59,14 +59,14 @@ class TestSourceKeys:
 
         assert all(one.created for one in made)
 
-    def test_places_are_given_without_gaps_where_replays_come_between(self, queue: Queue) -> None:
+    def test_positions_have_no_gaps_if_replays_come_between(self, queue: Queue) -> None:
         say(queue, 1, source_key="m1")
         say(queue, 1, source_key="m1")
         say(queue, 2, source_key="m2")
 
         assert [job.enqueue_seq for job in take(queue).entries] == [1, 2]
 
-    def test_the_key_is_told(self, queue: Queue) -> None:
+    def test_the_key_is_returned(self, queue: Queue) -> None:
         [entry] = say(queue, 1, source_key="m1")
 
         found = queue.get(entry).entry
@@ -75,13 +75,13 @@ class TestSourceKeys:
 
 
 class TestIds:
-    def test_an_id_is_derived_where_none_is_given(self, queue: Queue) -> None:
+    def test_an_id_is_derived_if_none_is_given(self, queue: Queue) -> None:
         ids = say(queue, *range(5)) + say(queue, "keyed", source_key="m1")
 
         assert len(set(ids)) == 6
         assert all(job_id.startswith("entry-") for job_id in ids)
 
-    def test_a_chosen_id_is_kept_and_sent_again_returns_the_first(self, queue: Queue) -> None:
+    def test_a_given_id_is_kept_and_a_replay_returns_the_first(self, queue: Queue) -> None:
         made = queue.enqueue("chat.message", 1, session=SESSION, job_id="mine")
 
         assert made.id == "mine"
@@ -93,7 +93,7 @@ class TestIds:
 
 
 class TestRetention:
-    def test_a_source_key_outlives_its_batch(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_source_key_is_kept_after_its_entry_is_deleted(self, queue: Queue, clock: ManualClock) -> None:
         [entry] = say(queue, 1, source_key="m1")
         queue.settle(take(queue), Done())
         clock.advance(1)
@@ -105,7 +105,7 @@ class TestRetention:
         assert (replay.job.kind, replay.job.session) == ("chat.message", SESSION)
         assert queue.claim_session(SESSION) is None
 
-    def test_for_a_set_time(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_source_key_is_kept_for_a_fixed_time(self, queue: Queue, clock: ManualClock) -> None:
         [entry] = say(queue, 1, source_key="m1")
         queue.settle(take(queue), Done())
         clock.advance(1)
@@ -120,7 +120,7 @@ class TestRetention:
         assert again.created
         assert again.id != entry
 
-    def test_that_can_be_said(self, queue: Queue, clock: ManualClock) -> None:
+    def test_the_retention_of_source_keys_can_be_set(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, source_key="m1")
         queue.settle(take(queue), Done())
         clock.advance(1)
@@ -130,7 +130,7 @@ class TestRetention:
 
         assert queue.enqueue("chat.message", 2, session=SESSION, source_key="m1").created
 
-    def test_the_fence_goes_on_when_all_batches_are_gone(self, queue: Queue, clock: ManualClock) -> None:
+    def test_the_fencing_token_continues_when_all_entries_are_deleted(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1)
         first = take(queue)
         queue.settle(first, Done())
@@ -144,7 +144,7 @@ class TestRetention:
 
 
 class TestTenants:
-    def test_two_tenants_with_one_name_never_meet(self, queue: Queue) -> None:
+    def test_sessions_of_two_tenants_with_one_name_are_separate(self, queue: Queue) -> None:
         say(queue, "a", tenant="a")
         say(queue, "b", tenant="b")
 
@@ -153,7 +153,7 @@ class TestTenants:
         assert texts(take_any(queue, tenant="b")) == ["b"]
         assert queue.claim_any_session(tenant="c") is None
 
-    def test_one_cannot_cancel_the_others(self, queue: Queue) -> None:
+    def test_a_tenant_cannot_cancel_the_session_of_another(self, queue: Queue) -> None:
         say(queue, "a", tenant="a")
 
         assert queue.cancel_session(SESSION, tenant="b") == []

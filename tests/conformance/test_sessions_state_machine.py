@@ -1,6 +1,6 @@
-"""Sessions against a model of them: random calls, clock moves, crashes before any statement, answers that get lost.
+"""Sessions compared with a model: random calls, clock changes, crashes before any statement, lost results.
 
-What a claim takes, the model foretells; after every step the store must hold what the model holds.
+The model predicts the entries of each claim; after every step store and model must agree.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ entries = st.fixed_dictionaries(
         "source_key": st.sampled_from([None, None, "k1", "k2"]),
         "delay_ms": st.sampled_from([0, 0, 0, 0, 4_000]),
     }
-).map(lambda words: {**words, "slot": "exclusive"} if words["work_class"] == "command" else words)
+).map(lambda options: {**options, "slot": "exclusive"} if options["work_class"] == "command" else options)
 
 
 class SessionsAgainstModel(RuleBasedStateMachine):
-    """Every rule does the same to the store and to the model."""
+    """Every rule applies the same call to the store and to the model."""
 
     engine: str
 
@@ -64,7 +64,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         self._folder.cleanup()
 
     def _send(self, call: Callable[[Queue], Any], crash: int, lose: bool) -> Any:
-        """Make a call; where it crashed, or its answer was lost, make it again."""
+        """Make a call, and repeat it if it crashed or its result was lost."""
         if crash:
             self.harness.faults.crash_before(crash)
         elif lose:
@@ -77,21 +77,26 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         finally:
             self.harness.faults.calm()
 
-    def _adopt(self, claim: SessionClaim | None, foretold: list[ModelBatch]) -> None:
-        assert _serials(claim) == [entry.serial for entry in foretold]
+    def _adopt(self, claim: SessionClaim | None, predicted: list[ModelBatch]) -> None:
+        assert _serials(claim) == [entry.serial for entry in predicted]
         if claim is not None:
-            self.held.append((claim, [(entry, entry.epoch) for entry in foretold]))
+            self.held.append((claim, [(entry, entry.epoch) for entry in predicted]))
 
-    @rule(name=names, words=entries, crash=crashes, lose=lost)
-    def say(self, name: str, words: dict[str, Any], crash: int, lose: bool) -> None:
-        serial, created = self.model.say(name, words)
-        told = {word: value for word, value in words.items() if word != "delay_ms"}
-        if not created or words["source_key"] is None:
-            # Without a key a call sent again would add another entry: its answer is not lost.
+    @rule(name=names, options=entries, crash=crashes, lose=lost)
+    def say(self, name: str, options: dict[str, Any], crash: int, lose: bool) -> None:
+        serial, created = self.model.say(name, options)
+        job_options = {option: value for option, value in options.items() if option != "delay_ms"}
+        if not created or options["source_key"] is None:
+            # Without a key a repeated call would add another entry, so its result is not lost.
             crash, lose = (crash, lose) if not created else (0, False)
         made = self._send(
             lambda queue: queue.enqueue(
-                "say", serial, session=name, delay=words["delay_ms"] / 1000, max_attempts=MAX_ATTEMPTS, **told
+                "say",
+                serial,
+                session=name,
+                delay=options["delay_ms"] / 1000,
+                max_attempts=MAX_ATTEMPTS,
+                **job_options,
             ),
             crash,
             lose,
@@ -101,20 +106,20 @@ class SessionsAgainstModel(RuleBasedStateMachine):
 
     @rule(name=names, work=st.sampled_from(["turn", "command", "next"]), limit=limits, crash=crashes, lose=lost)
     def claim(self, name: str, work: Any, limit: int, crash: int, lose: bool) -> None:
-        words = self._words(limit)
-        claim = self._send(lambda queue: queue.claim_session(name, work=work, **words), crash, lose)
+        options = self._options(limit)
+        claim = self._send(lambda queue: queue.claim_session(name, work=work, **options), crash, lose)
         self._adopt(claim, self.model.claim(name, work, limit))
         assert claim is None or claim.fencing_token == self.model.session(name).fence
 
     @rule(limit=limits, crash=crashes, lose=lost)
     def claim_any(self, limit: int, crash: int, lose: bool) -> None:
-        words = self._words(limit)
-        claim = self._send(lambda queue: queue.claim_any_session(**words), crash, lose)
-        name, foretold = self.model.claim_any(limit)
+        options = self._options(limit)
+        claim = self._send(lambda queue: queue.claim_any_session(**options), crash, lose)
+        name, predicted = self.model.claim_any(limit)
         assert name == (None if claim is None else claim.session)
-        self._adopt(claim, foretold)
+        self._adopt(claim, predicted)
 
-    def _words(self, limit: int) -> dict[str, Any]:
+    def _options(self, limit: int) -> dict[str, Any]:
         self._nonces += 1
         return {"limit": limit, "worker": "w", "nonce": f"n{self._nonces}", "lease": LEASE_MS / 1000}
 
@@ -124,8 +129,8 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         turn, named = self.held[-1 - place % len(self.held)]
 
         def call(queue: Queue) -> SessionClaim | None:
-            words: Any = {"worker": "w", "lease": LEASE_MS / 1000, "limit": limit}
-            return queue.claim_session(turn.session, boundary="checkpoint", holding=turn, **words)
+            options: Any = {"worker": "w", "lease": LEASE_MS / 1000, "limit": limit}
+            return queue.claim_session(turn.session, boundary="checkpoint", holding=turn, **options)
 
         if not self.model.holds(named):
             with pytest.raises(LeaseLost):

@@ -1,4 +1,4 @@
-"""Settling: what each outcome makes of a job, one at a time."""
+"""Settling one job: the effect of each outcome."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def claimed(queue: Queue) -> Claim:
 
 
 def spread(seconds: float) -> Any:
-    """Return what equals a pause of about so many seconds, by the default backoff."""
+    """Return a value that equals a delay of about *seconds*, within the jitter of the default backoff."""
     return pytest.approx(seconds, rel=0.2)
 
 
 def pause(job: Job, clock: ManualClock) -> float:
-    """Return how many seconds *job* has to wait from now."""
+    """Return the seconds until *job* is due."""
     return (job.due_at_ms - clock.now().wall_ms) / 1000
 
 
@@ -77,7 +77,7 @@ class TestDone:
         assert by_id["chosen"].tenant == "zoe"
         assert queue.artifact(claim.job.id, "log") == Artifact("log", b"text", "text/plain")
 
-    def test_a_follow_up_with_a_key_in_use_joins_the_job_there_is(self, queue: Queue) -> None:
+    def test_a_follow_up_with_a_key_in_use_returns_the_existing_job(self, queue: Queue) -> None:
         first = queue.enqueue("next", dedupe_key="k", delay=60)
         queue.settle(claimed(queue), Done(follow_ups=[NewJob("next", dedupe_key="k")]))
         assert [job.id for job in queue.jobs(kind="next")] == [first.id]
@@ -90,7 +90,7 @@ class TestDone:
 
 
 class TestRefusedFollowUps:
-    """What a follow-up cannot do refuses the whole settle, and the lease is still held."""
+    """A refused follow-up refuses the whole settle, and the lease is still held."""
 
     @pytest.mark.parametrize(
         ("follow_up", "error"),
@@ -135,7 +135,7 @@ class TestRefusedFollowUps:
 
 
 class TestFailed:
-    def test_a_transient_failure_waits_and_comes_back(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_transient_failure_is_retried_after_a_delay(self, queue: Queue, clock: ManualClock) -> None:
         claim = claimed(queue)
         failed = Failed("smtp refused", reason="smtp", traceback="Traceback …")
         job = queue.settle(claim, failed)
@@ -157,7 +157,7 @@ class TestFailed:
             clock.advance(pauses[-1])
         assert pauses == [spread(seconds) for seconds in (60, 120, 240, 480, 960, 1920, 3600, 3600, 3600)]
 
-    def test_a_job_has_five_attempts_unless_told(self, queue: Queue) -> None:
+    def test_a_job_has_five_attempts_by_default(self, queue: Queue) -> None:
         queue.enqueue("mail")
         for attempt in range(1, 6):
             claim = claim_one(queue)
@@ -168,7 +168,7 @@ class TestFailed:
         assert queue.claim() is None
         assert [event.name for event in queue.events()] == ["failed"]
 
-    def test_a_job_may_have_but_one_attempt(self, queue: Queue) -> None:
+    def test_a_job_may_have_only_one_attempt(self, queue: Queue) -> None:
         queue.enqueue("mail", max_attempts=1)
         assert queue.settle(claim_one(queue), Failed("no", retry_after=5)).state == "failed"
 
@@ -187,17 +187,17 @@ class TestFailed:
             (Failed("no"), spread(60)),
         ],
     )
-    def test_a_settle_may_say_how_long_to_wait(
+    def test_a_settle_may_set_the_delay(
         self, queue: Queue, clock: ManualClock, outcome: Failed, seconds: float
     ) -> None:
         assert pause(queue.settle(claimed(queue), outcome), clock) == seconds
 
-    def test_no_pause_at_all_makes_the_job_ready_at_once(self, queue: Queue) -> None:
+    def test_a_delay_of_0_makes_the_job_ready_at_once(self, queue: Queue) -> None:
         job = queue.settle(claimed(queue), Failed("no", retry_after=0))
         assert job.state == "ready"
         assert claim_one(queue).job.id == job.id
 
-    def test_a_job_may_have_a_backoff_of_its_own(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_job_may_have_its_own_backoff(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", backoff=Backoff(base=2, factor=3, cap=50))
         pauses = []
         for _ in range(4):
@@ -206,52 +206,52 @@ class TestFailed:
             clock.advance(pauses[-1])
         assert pauses == [2, 6, 18, 50]
 
-    def test_a_backoff_given_at_one_settle_does_not_stay(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_backoff_given_at_one_settle_does_not_apply_to_the_next(self, queue: Queue, clock: ManualClock) -> None:
         queue.settle(claimed(queue), Failed("no", backoff=Backoff(base=0)))
         assert pause(queue.settle(claim_one(queue), Failed("no")), clock) == spread(120)
 
-    def test_jitter_spreads_the_pauses_within_its_bounds(self, queue: Queue, clock: ManualClock) -> None:
+    def test_jitter_spreads_the_delays_within_its_bounds(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("mail", backoff=Backoff(base=100, jitter=0.5)) for _ in range(50)])
         settled = queue.settle_many([(claim, Failed("no")) for claim in queue.claim_many()])
         pauses = {pause(one.job, clock) for one in settled if one.job is not None}
         assert 50 <= min(pauses) < max(pauses) <= 150
         assert len(pauses) > 10
 
-    def test_attempts_spent_without_backoff_count_for_the_next_pause(self, queue: Queue, clock: ManualClock) -> None:
+    def test_attempts_without_backoff_count_for_the_next_delay(self, queue: Queue, clock: ManualClock) -> None:
         queue.settle(claimed(queue), Released())
         queue.settle(claim_one(queue), Failed("no", retry_after=0))
         assert pause(queue.settle(claim_one(queue), Failed("no")), clock) == spread(120)
 
 
 class TestDeferred:
-    def test_a_deferral_waits_and_gives_the_attempt_back(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_deferral_waits_and_uses_no_attempt(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.settle(claimed(queue), Deferred(after=30))
         assert (job.state, job.attempt, job.outcome, job.failure) == ("scheduled", 0, "deferred", None)
         assert (pause(job, clock), job.deferrals) == (30, 1)
         clock.advance(30)
         assert claim_one(queue).job.attempt == 1
 
-    def test_it_may_name_a_moment(self, queue: Queue, clock: ManualClock) -> None:
+    def test_it_may_name_a_time(self, queue: Queue, clock: ManualClock) -> None:
         claim = claimed(queue)
         until = claim.job.enqueued_at + timedelta(hours=2)
         assert queue.settle(claim, Deferred(until=until)).due_at == until
 
     @pytest.mark.parametrize("hours", [-2, 0])
-    def test_a_moment_that_has_come_makes_it_ready_at_once(self, queue: Queue, hours: int) -> None:
+    def test_a_time_in_the_past_makes_it_ready_at_once(self, queue: Queue, hours: int) -> None:
         claim = claimed(queue)
         until = claim.job.enqueued_at + timedelta(hours=hours)
         assert queue.settle(claim, Deferred(until=until)).state == "ready"
         assert claim_one(queue).job.id == claim.job.id
 
-    @pytest.mark.parametrize("words", [{}, {"after": 5, "until": "moment"}])
-    def test_it_needs_either_a_pause_or_a_moment(self, queue: Queue, words: dict[str, object]) -> None:
+    @pytest.mark.parametrize("options", [{}, {"after": 5, "until": "time"}])
+    def test_it_requires_either_a_delay_or_a_time(self, queue: Queue, options: dict[str, object]) -> None:
         claim = claimed(queue)
-        given = {word: claim.job.enqueued_at if value == "moment" else value for word, value in words.items()}
+        given = {option: claim.job.enqueued_at if value == "time" else value for option, value in options.items()}
         with pytest.raises(InvalidInput):
             queue.settle(claim, Deferred(**given))  # type: ignore[arg-type]  # what is tested
         assert queue.get(claim.job.id).state == "running"
 
-    def test_any_number_of_deferrals_spends_no_attempt(self, queue: Queue) -> None:
+    def test_any_number_of_deferrals_uses_no_attempt(self, queue: Queue) -> None:
         queue.enqueue("mail", max_attempts=1)
         for _ in range(20):
             queue.settle(claim_one(queue), Deferred(after=0))
@@ -262,14 +262,14 @@ class TestDeferred:
         for _ in range(7):
             assert queue.settle(claim_one(queue), Deferred(after=DAY)).state == "scheduled"
             clock.advance(DAY)
-        # Seven days to the moment are not more than seven days.
+        # Exactly seven days are not more than seven days.
         assert queue.settle(claim_one(queue), Deferred(after=0.001)).state == "scheduled"
         clock.advance(0.001)
         job = queue.settle(claim_one(queue), Deferred(after=DAY))
         assert (job.state, job.failure_reason, job.failure_class) == ("failed", "deferred_too_long", "transient")
 
     @pytest.mark.parametrize("between", [Failed("no", retry_after=0), Released()])
-    def test_another_outcome_in_between_starts_the_seven_days_anew(
+    def test_another_outcome_in_between_restarts_the_seven_days(
         self, queue: Queue, clock: ManualClock, between: Outcome
     ) -> None:
         queue.settle(claimed(queue), Deferred(after=6 * DAY))
@@ -281,7 +281,7 @@ class TestDeferred:
 
 
 class TestReleased:
-    def test_a_released_job_is_ready_at_once_with_its_attempt_back(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_released_job_is_ready_at_once_and_has_used_no_attempt(self, queue: Queue, clock: ManualClock) -> None:
         claim = claimed(queue)
         clock.advance(5)
         job = queue.settle(claim, Released())
@@ -307,7 +307,7 @@ class TestReleased:
             job = queue.settle(claim_one(queue), Released())
         assert (job.state, job.failure_reason) == ("failed", "released_too_often")
 
-    def test_another_outcome_in_between_starts_the_count_anew(self, queue: Queue) -> None:
+    def test_another_outcome_in_between_restarts_the_count(self, queue: Queue) -> None:
         queue.enqueue("mail", max_attempts=1)
         for _ in range(100):
             queue.settle(claim_one(queue), Released())
@@ -321,7 +321,9 @@ class TestARequestedCancel:
         [Failed("no"), Failed("no", retry_after=0), Deferred(after=5), Released()],
         ids=["failed", "failed without a pause", "deferred", "released"],
     )
-    def test_it_turns_every_way_back_into_cancelled(self, queue: Queue, clock: ManualClock, outcome: Outcome) -> None:
+    def test_every_outcome_that_would_retry_the_job_cancels_it(
+        self, queue: Queue, clock: ManualClock, outcome: Outcome
+    ) -> None:
         claim = claimed(queue)
         queue.cancel(claim.job.id)
         job = queue.settle(claim, outcome)
@@ -329,7 +331,7 @@ class TestARequestedCancel:
         assert queue.claim() is None
         assert [event.name for event in queue.events()] == ["cancelled"]
 
-    def test_a_job_that_is_done_all_the_same_is_done(self, queue: Queue) -> None:
+    def test_a_job_that_succeeds_anyway_is_done(self, queue: Queue) -> None:
         claim = claimed(queue)
         queue.cancel(claim.job.id)
         assert queue.settle(claim, Done(1)).state == "done"
@@ -339,7 +341,7 @@ class TestARequestedCancel:
         queue.cancel(claim.job.id)
         assert queue.settle(claim, Failed("no", permanent=True)).state == "failed"
 
-    def test_cancel_against_complete_has_one_winner_and_the_loser_is_told(self, queue: Queue) -> None:
+    def test_a_forced_cancel_wins_and_the_settle_is_refused(self, queue: Queue) -> None:
         first, second = claimed(queue), claimed(queue)
         queue.settle(first, Done())
         with pytest.raises(Conflict):

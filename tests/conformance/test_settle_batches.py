@@ -1,4 +1,4 @@
-"""Settling many at once, and settling fused with the next claim: an answer per claim, in one commit."""
+"""Settling many jobs, and settling together with the next claim: one result per claim, in one commit."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.support.stores import Harness
 
 
 def claimed(queue: Queue, count: int) -> list[Claim]:
-    """Enqueue so many jobs and claim them."""
+    """Enqueue *count* jobs and claim them."""
     queue.enqueue_many([NewJob("mail") for _ in range(count)])
     return queue.claim_many(limit=count, kinds=["mail"])
 
 
 def states(settlements: list[Settlement]) -> list[str]:
-    """Say of each settlement the state it led to, or the name of the error."""
+    """Return the resulting state of each settlement, or the name of the error."""
     return [one.job.state if one.job else type(one.error).__name__ for one in settlements]
 
 
@@ -45,7 +45,7 @@ def forged(claim: Claim) -> Claim:
 
 
 class TestSettleMany:
-    def test_each_claim_gets_its_own_answer_in_order(self, queue: Queue) -> None:
+    def test_each_claim_gets_its_own_result_in_order(self, queue: Queue) -> None:
         claims = claimed(queue, 5)
         outcomes: list[Outcome] = [
             Released(),
@@ -60,16 +60,16 @@ class TestSettleMany:
         assert [answer.ok for answer in answers] == [True] * 5
         assert [answer.job for answer in answers] == [queue.get(claim.job.id) for claim in claims]
 
-    def test_the_order_of_the_answers_is_that_of_the_call(self, queue: Queue) -> None:
+    def test_the_results_have_the_order_of_the_call(self, queue: Queue) -> None:
         claims = claimed(queue, 6)
         shuffled = [claims[place] for place in (4, 0, 5, 2, 1, 3)]
         answers = queue.settle_many([(claim, Done(claim.job.seq)) for claim in shuffled])
         assert [answer.job.result for answer in answers if answer.job] == [claim.job.seq for claim in shuffled]
 
-    def test_none_are_answered_with_none(self, queue: Queue) -> None:
+    def test_an_empty_list_returns_an_empty_list(self, queue: Queue) -> None:
         assert queue.settle_many([]) == []
 
-    def test_one_that_is_refused_neither_hides_nor_undoes_the_others(self, queue: Queue) -> None:
+    def test_a_refused_settle_does_not_affect_the_others(self, queue: Queue) -> None:
         claims = claimed(queue, 4)
         queue.cancel(claims[2].job.id, force=True)
         batch: list[tuple[Claim, Outcome]] = [
@@ -96,7 +96,7 @@ class TestSettleMany:
         assert states(answers) == ["done", "done", "LeaseLost"]
         assert [event.name for event in queue.events()] == ["done"]
 
-    def test_a_batch_sent_again_is_answered_the_same(self, queue: Queue) -> None:
+    def test_a_repeated_batch_has_the_same_results(self, queue: Queue) -> None:
         claims = claimed(queue, 4)
         outcomes: list[Outcome] = [Done(1), Failed("no"), Released(), Done(follow_ups=[NewJob("next")])]
         batch = list(zip(claims, outcomes, strict=True))
@@ -105,7 +105,7 @@ class TestSettleMany:
         assert queue.settle_many(batch) == first
         assert (queue.counts(), queue.events().events) == (counts, events)
 
-    def test_an_invalid_outcome_refuses_the_call_and_says_which(self, queue: Queue) -> None:
+    def test_an_invalid_outcome_refuses_the_call_and_is_named(self, queue: Queue) -> None:
         claims = claimed(queue, 2)
         with pytest.raises(InvalidInput) as refused:
             queue.settle_many([(claims[0], Done()), (claims[1], Done(float("nan")))])
@@ -120,7 +120,7 @@ class TestSettleMany:
         with pytest.raises(InvalidInput):
             queue.settle_many([(claims[0], Done())] * 1001)
 
-    def test_jobs_of_several_tenants_keep_apart(self, queue: Queue) -> None:
+    def test_jobs_of_several_tenants_are_separate(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in ("ada", "zoe")])
         claims = queue.claim_many()
         queue.settle_many([(claim, Done(follow_ups=[NewJob("next")])) for claim in claims])
@@ -195,7 +195,7 @@ class TestSettleAndClaim:
         second = queue.settle_and_claim([(first.claims[0], Done())], limit=5)
         assert (states(second.settlements), second.claims) == (["done"], [])
 
-    def test_a_refused_settle_does_not_hold_up_the_claim(self, queue: Queue) -> None:
+    def test_a_refused_settle_does_not_prevent_the_claim(self, queue: Queue) -> None:
         stale, live = claimed(queue, 2)
         waiting = queue.enqueue("mail")
         both = queue.settle_and_claim([(forged(stale), Done()), (live, Done())], limit=5)
@@ -219,7 +219,7 @@ class TestSettleAndClaim:
         both = queue.settle_and_claim([(claim, Done())], limit=5)
         assert [found.job.id for found in both.claims] == [successor.id]
 
-    def test_sent_again_with_its_token_it_gives_the_same_answer(self, queue: Queue) -> None:
+    def test_repeated_with_its_token_it_returns_the_same_result(self, queue: Queue) -> None:
         claims = claimed(queue, 3)
         queue.enqueue_many([NewJob("mail") for _ in range(5)])
         batch: list[tuple[Claim, Outcome]] = [(claims[0], Done(1)), (claims[1], Failed("no")), (claims[2], Done())]
@@ -234,7 +234,7 @@ class TestSettleAndClaim:
             queue.settle_and_claim([(claim, Done())], limit=0)
         assert queue.get(claim.job.id).state == "running"
 
-    def test_a_chain_of_fused_calls_runs_every_job_once(self, harness: Harness) -> None:
+    def test_repeated_settle_and_claim_calls_run_every_job_once(self, harness: Harness) -> None:
         queues = [harness.open() for _ in range(3)]
         queues[0].enqueue_many([NewJob("mail") for _ in range(150)])
 
@@ -252,7 +252,7 @@ class TestSettleAndClaim:
         assert len(ran) == len(set(ran)) == 150
         assert queues[0].counts() == {"done": 150}
 
-    def test_the_refusal_is_of_the_kind_that_a_single_settle_raises(self, queue: Queue) -> None:
+    def test_a_refusal_has_the_type_that_a_single_settle_raises(self, queue: Queue) -> None:
         [claim] = claimed(queue, 1)
         [settlement] = queue.settle_and_claim([(forged(claim), Done())], limit=1).settlements
         assert isinstance(settlement.error, LeaseLost)

@@ -1,4 +1,4 @@
-"""What settling leaves behind: the history of attempts, an answer to the same settle sent again, one winner."""
+"""The history of attempts, repeated settles, and races between settles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def claimed(queue: Queue) -> Claim:
 
 
 class TestHistory:
-    def test_every_attempt_is_kept_with_its_own_end(self, queue: Queue, clock: ManualClock) -> None:
+    def test_every_attempt_is_stored_with_its_own_end(self, queue: Queue, clock: ManualClock) -> None:
         made = queue.enqueue("mail")
         outcomes: list[Outcome] = [
             Failed("no", reason="smtp", retry_after=0),
@@ -90,7 +90,7 @@ class TestHistory:
         epochs = [attempt.epoch for attempt in queue.attempts(made.id)]
         assert epochs == list(range(6, 106))
 
-    def test_attempts_from_before_a_requeue_stay_in_history(self, queue: Queue) -> None:
+    def test_attempts_before_a_requeue_stay_in_the_history(self, queue: Queue) -> None:
         claim = claimed(queue)
         queue.settle(claim, Failed("no", permanent=True, reason="smtp"))
         queue.requeue(claim.job.id)
@@ -99,14 +99,14 @@ class TestHistory:
         assert [(a.epoch, a.number, a.outcome) for a in attempts] == [(1, 1, "failed"), (2, 1, "done")]
         assert attempts[0].failure is not None
 
-    def test_all_transitions_are_told_where_the_job_asks(self, queue: Queue, clock: ManualClock) -> None:
+    def test_all_transitions_of_a_job_with_all_events_are_recorded(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", events="all")
         for outcome in (Failed("no", retry_after=1), Deferred(after=1), Released(), Done()):
             queue.settle(claim_one(queue), outcome)
             clock.advance(1)
         names = [event.name for event in queue.events()]
-        told = "enqueued claimed retrying promoted claimed deferred promoted claimed released claimed done"
-        assert names == told.split()
+        recorded = "enqueued claimed retrying promoted claimed deferred promoted claimed released claimed done"
+        assert names == recorded.split()
 
 
 OUTCOMES: list[Outcome] = [
@@ -126,7 +126,7 @@ def _run_again(queue: Queue, clock: ManualClock, job: Job) -> Claim:
     return claim_one(queue)
 
 
-class TestASettleSentAgain:
+class TestARepeatedSettle:
     @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
     def test_it_succeeds_and_changes_nothing_more(self, queue: Queue, clock: ManualClock, outcome: Outcome) -> None:
         claim = claimed(queue)
@@ -227,14 +227,14 @@ class TestRaces:
                 answers = [answer for answer in pool.map(finish, range(2)) if answer]
             assert answers == [queues[0].get(claim.job.id).state]
 
-    def test_a_zombie_and_its_heir_settle_once_between_them(self, queue: Queue, clock: ManualClock) -> None:
+    def test_of_a_stale_and_a_current_holder_only_one_settles(self, queue: Queue, clock: ManualClock) -> None:
         zombie = claimed(queue)
         clock.advance(30)
-        heir = claim_one(queue)
-        assert heir.job.id == zombie.job.id
+        current = claim_one(queue)
+        assert current.job.id == zombie.job.id
         with pytest.raises(LeaseLost):
             queue.settle(zombie, Done("zombie"))
-        assert queue.settle(heir, Done("heir")).result == "heir"
+        assert queue.settle(current, Done("current")).result == "current"
         with pytest.raises(LeaseLost):
-            queue.settle(zombie, Done("heir"))
+            queue.settle(zombie, Done("current"))
         assert claim_ids(queue) == []

@@ -1,6 +1,6 @@
-"""A dedupe key whose holder has come to its end unnoticed is free: no trigger is lost to a job that will never run.
+"""A dedupe key is free if its holder's deadline or last lease has passed, even before maintenance notices.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
 
 
-def test_a_holder_past_its_deadline_gives_way_to_a_new_trigger(queue: Queue, clock: ManualClock) -> None:
+def test_a_holder_past_its_deadline_does_not_block_a_new_job(queue: Queue, clock: ManualClock) -> None:
     first = queue.enqueue("sync", dedupe_key="k", deadline=10)
     clock.advance(10)
     second = queue.enqueue("sync", dedupe_key="k")
@@ -20,7 +20,7 @@ def test_a_holder_past_its_deadline_gives_way_to_a_new_trigger(queue: Queue, clo
     assert (queue.get(first.id).state, queue.get(second.id).state) == ("failed", "ready")
 
 
-def test_a_holder_that_expired_in_its_last_attempt_gives_way(queue: Queue, clock: ManualClock) -> None:
+def test_a_holder_that_expired_in_its_last_attempt_does_not_block_a_new_job(queue: Queue, clock: ManualClock) -> None:
     first = queue.enqueue("sync", dedupe_key="k", max_attempts=1)
     claim_one(queue, lease=5)
     clock.advance(5)
@@ -32,7 +32,7 @@ def test_a_holder_that_expired_in_its_last_attempt_gives_way(queue: Queue, clock
 
 
 @pytest.mark.parametrize("policy", ["keep", "run_again"])
-def test_a_holder_that_expired_and_will_be_tried_again_keeps_its_key(
+def test_a_holder_that_expired_and_will_be_retried_keeps_its_key(
     queue: Queue, clock: ManualClock, policy: str
 ) -> None:
     first = queue.enqueue("sync", dedupe_key="k")
@@ -42,7 +42,7 @@ def test_a_holder_that_expired_and_will_be_tried_again_keeps_its_key(
     assert (again.id, again.created, again.job.state) == (first.id, False, "ready")
 
 
-def test_a_successor_freed_by_the_stale_end_is_met_in_its_place(queue: Queue, clock: ManualClock) -> None:
+def test_a_successor_freed_by_the_passed_deadline_holds_the_key(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("sync", dedupe_key="k", max_attempts=1)
     claim_one(queue, lease=5)
     successor = queue.enqueue("sync", dedupe_key="k", on_duplicate="run_again")
@@ -51,7 +51,7 @@ def test_a_successor_freed_by_the_stale_end_is_met_in_its_place(queue: Queue, cl
     assert queue.get(successor.id).state == "ready"
 
 
-def test_a_requeue_is_not_kept_out_by_a_holder_past_its_deadline(queue: Queue, clock: ManualClock) -> None:
+def test_a_requeue_is_not_refused_because_of_a_holder_past_its_deadline(queue: Queue, clock: ManualClock) -> None:
     first = queue.enqueue("sync", dedupe_key="k")
     queue.settle(claim_one(queue), Failed("no", permanent=True))
     queue.enqueue("sync", dedupe_key="k", deadline=10)

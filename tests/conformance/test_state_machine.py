@@ -1,7 +1,7 @@
-"""A store against the model: random calls, clock moves, crashes before any statement and answers lost after commit.
+"""A store compared with a model: random calls, clock changes, crashes before any statement, results that are lost.
 
-After every step the store must hold what the model holds. A call that crashed must have left the state before it; one
-whose answer was lost the state after it, and sending it again must give the answer that was lost.
+After every step store and model must agree. A call that crashed must not have changed the state. A call whose result
+was lost must have changed it, and repeating the call must return the lost result.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tests.support.strategies import (
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
-    """Every rule does the same to the store and to the model."""
+    """Every rule applies the same call to the store and to the model."""
 
     engine: str
 
@@ -66,7 +66,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.queue = self.harness.open()
         self.model = Model()
         self.requests: list[Request] = []
-        self.asked: list[RepeatableClaim] = []
+        self.requests: list[Asked] = []
         self.held: list[Held] = []
         self.settled: list[tuple[Held, tuple[Any, ...]]] = []
         self.seen: dict[str, list[tuple[int, str]]] = {}
@@ -86,26 +86,26 @@ class StoreAgainstModel(RuleBasedStateMachine):
     # --- the same to both ------------------------------------------------------------------------------------------
 
     def _act(self, call: Callable[[Queue], object], predict: Callable[[], object], fault: Fault) -> None:
-        """Make one call whose answer the model can foretell."""
+        """Make one call whose result the model predicts."""
         answer, was_lost = self._send(call, fault)
         if was_lost:
-            # The lost call took place, so the model makes it too; what comes back now is the second call's answer.
-            result_of(predict)
+            # The lost call was committed, so the model makes it too; the result is that of the second call.
+            answer_of(predict)
             self._check_agreement()
             answer = result_of(lambda: call(self.queue))
         assert same(answer, result_of(predict)), f"store: {answer!r}"
 
     def _act_and_adopt(self, call: Callable[[Queue], Any], adopt: Callable[[Any], None], fault: Fault) -> None:
-        """Make one call in whose answer the store has a choice; sending it again must not make another."""
+        """Make one call whose result the store chooses; a repeated call must choose the same."""
         answer, was_lost = self._send(call, fault)
         if was_lost:
             before = self._everything()
-            answer = result_of(lambda: call(self.queue))
-            assert self._everything() == before, "sending the call again changed something"
+            answer = answer_of(lambda: call(self.queue))
+            assert self._everything() == before, "repeating the call changed something"
         adopt(answer)
 
     def _send(self, call: Callable[[Queue], object], fault: Fault) -> tuple[object, bool]:
-        """Return the answer, or that it was lost."""
+        """Return the result, and whether it was lost."""
         if fault.crash_before:
             self.harness.faults.crash_before(fault.crash_before)
         if fault.lost:
@@ -122,7 +122,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         finally:
             self.harness.faults.calm()
 
-    # --- taking in and handing out ---------------------------------------------------------------------------------
+    # --- enqueueing and claiming -----------------------------------------------------------------------------------
 
     @rule(made=st.lists(requests, min_size=1, max_size=3), fault=faults)
     def enqueue(self, made: list[Request], fault: Fault) -> None:
@@ -143,29 +143,29 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.enqueue([{**request, "id": f"again-{len(self.requests)}"}], fault)
 
     def _enqueue(self, request: Request, fault: Fault) -> None:
-        words = options_of(request)
+        options = words_of(request)
 
         def call(queue: Queue) -> tuple[str, bool]:
-            made = queue.enqueue(request["kind"], request["payload"], **words)
+            made = queue.enqueue(request["kind"], request["payload"], **options)
             return made.id, made.created
 
         self._act(call, lambda: self.model.enqueue(request), fault)
 
     @rule(ask=asks, fault=faults)
-    def claim(self, ask: RepeatableClaim, fault: Fault) -> None:
-        self.asked.append(ask)
+    def claim(self, ask: Asked, fault: Fault) -> None:
+        self.requests.append(ask)
         self._claim(ask, fault)
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.requests)
     @rule(place=places, fault=faults)
     def claim_again(self, place: int, fault: Fault) -> None:
-        self._claim(self.asked[-1 - place % len(self.asked)], fault)
+        self._claim(self.requests[-1 - place % len(self.requests)], fault)
 
     def _claim(self, ask: RepeatableClaim, fault: Fault) -> None:
         self._act_and_adopt(ask.send, lambda claims: self._adopt(ask, claims), fault)
 
-    def _adopt(self, ask: RepeatableClaim, claims: list[Claim]) -> None:
-        """Check that each claim was a right choice at its turn, and let the model make it too."""
+    def _adopt(self, ask: Asked, claims: list[Claim]) -> None:
+        """Check that each claim was a correct choice, and apply it to the model."""
         if held := self.model.held_under(ask.token):
             assert [claim.job.id for claim in claims] == held
             return
@@ -240,7 +240,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def settle_and_claim(self, place: int, outcome: tuple[Any, ...], ask: RepeatableClaim, fault: Fault) -> None:
         held = self._pick(place)
         self.settled.append((held, outcome))
-        self.asked.append(ask)
+        self.requests.append(ask)
 
         def call(queue: Queue) -> tuple[object, list[Claim]]:
             both = queue.settle_and_claim([(held.claim, OUTCOMES[outcome])], **ask.options)
@@ -254,7 +254,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
         self._act_and_adopt(call, adopt, fault)
 
-    # --- what operators do -----------------------------------------------------------------------------------------
+    # --- administration --------------------------------------------------------------------------------------------
 
     @rule(place=places, tenant=tenants, force=st.booleans(), fault=faults)
     def cancel(self, place: int, tenant: str | None, force: bool, fault: Fault) -> None:
@@ -290,7 +290,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         fault=faults,
     )
     def configure(self, what: str, kind: str, lane: str, fault: Fault) -> None:
-        """Change how the store works, or change back what was changed, so that most of the time work goes on."""
+        """Change a setting of the store, or restore it; most of the time jobs can be processed."""
         if self.model.retired:
             kind = min(self.model.retired)
             self._act(lambda queue: queue.restore(kind), lambda: self.model.restore(kind), fault)
@@ -301,7 +301,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         elif what in {"all", "terminal"}:
             self._set_events(lane, what)
         elif what == "retire":
-            # It takes several transactions, so a crash may leave it half done: that is not this test's to judge.
+            # It uses several transactions, so a crash may leave it incomplete, which this test does not check.
             self._act(lambda queue: queue.retire(kind), lambda: self.model.retire(kind), Fault())
         else:
             self._prune()
@@ -316,7 +316,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         (self.model.recorded_lanes.add if scope == "all" else self.model.recorded_lanes.discard)(lane)
 
     def _prune(self) -> None:
-        # The half seconds keep the ages away from moments, which are whole ones.
+        # Half seconds avoid ages that equal a timestamp.
         pruned = self.queue.prune(older_than=20.5, events_older_than=50.5)
         assert pruned.jobs == self.model.prune(20_500)
 
@@ -360,7 +360,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert self.seen == self.model.told
 
     def _read_on(self) -> None:
-        """Read the events that are new, as a reader does that keeps its cursor."""
+        """Read new events by cursor."""
         if not self.cursor:
             return
         page = self.queue.events(after=self.cursor, limit=1_000)
@@ -374,13 +374,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
         return jobs, events, [self.queue.attempts(job.id) for job in jobs]
 
     def _job_at(self, place: int, *states: str) -> str:
-        """Return the id of a job, of those in one of *states* if there are any; now and then of one that is not."""
-        wanted = [job["id"] for job in self.model.jobs.values() if job["state"] in states]
-        known = wanted or list(self.model.jobs)
-        return str(known[place % len(known)]) if known and place % 7 != 6 else "nobody"
+        """Return the id of a job, preferably in one of *states*, sometimes of a missing one."""
+        filters = [job["id"] for job in self.model.jobs.values() if job["state"] in states]
+        known = filters or list(self.model.jobs)
+        return str(known[place % len(known)]) if known and place % 7 != 6 else "missing"
 
     def _pick(self, place: int) -> Held:
-        """Return a claim, mostly one that is still good, the newest first; now and then a forged one."""
+        """Return a claim, usually a valid one, the newest first; sometimes a forged one."""
         good = [held for held in self.held if self.model.is_held(*held.proof)]
         known = good if good and place % 3 != 2 else self.held
         held = known[-1 - place % len(known)]

@@ -1,6 +1,6 @@
-"""Successors: a job that was triggered while its first run was going on gets its own turn, once, whatever happens.
+"""Successors: a job enqueued with `run_again` while the first runs is run once after the first has ended.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every store must pass this file unchanged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def ids(queue: Queue) -> list[str]:
     return sorted(job.id for job in queue.jobs())
 
 
-def enqueue_first(queue: Queue, **words: Any) -> Enqueued:
-    return queue.enqueue("sync", "first", job_id="first", dedupe_key="k", **words)
+def enqueue_first(queue: Queue, **options: Any) -> Enqueued:
+    return queue.enqueue("sync", "first", job_id="first", dedupe_key="k", **options)
 
 
-def trigger(queue: Queue, payload: Any = "second", **words: Any) -> Enqueued:
-    return queue.enqueue("sync", payload, dedupe_key="k", **words)
+def trigger(queue: Queue, payload: Any = "second", **options: Any) -> Enqueued:
+    return queue.enqueue("sync", payload, dedupe_key="k", **options)
 
 
 def running(queue: Queue) -> Claim:
@@ -37,7 +37,7 @@ def failed(queue: Queue) -> None:
     queue.settle(running(queue), Failed("never", permanent=True))
 
 
-# --- the ways in which the first may end ---------------------------------------------------------------------------
+# --- ends of the first job -----------------------------------------------------------------------------------------
 
 
 def ends_done(queue: Queue, clock: ManualClock, claim: Claim) -> None:
@@ -71,9 +71,9 @@ def ends_cancelled_while_it_waits(queue: Queue, clock: ManualClock, claim: Claim
     queue.cancel("first")
 
 
-def ends_by_expire(queue: Queue, clock: ManualClock, claim: Claim) -> None:
+def ends_by_expired_lease(queue: Queue, clock: ManualClock, claim: Claim) -> None:
     clock.advance(31)
-    # Any claim notices, even one that can take nothing.
+    # Every claim runs maintenance, even if it takes no job.
     assert queue.claim(lanes=["default"], kinds=[]) is None
 
 
@@ -101,21 +101,21 @@ ENDS: list[tuple[Callable[[Queue, ManualClock, Claim], None], str]] = [
     (ends_cancelled_on_failure, "cancelled"),
     (ends_cancelled_by_force, "cancelled"),
     (ends_cancelled_while_it_waits, "cancelled"),
-    (ends_by_expire, "failed"),
+    (ends_by_expired_lease, "failed"),
     (ends_by_deadline, "failed"),
     (ends_retired_at_its_settle, "retired"),
     (ends_retired_while_it_waits, "retired"),
 ]
 
 
-class TestTheSuccessorsTurn:
+class TestTheSuccessor:
     @staticmethod
-    def pair(queue: Queue, **words: Any) -> tuple[Claim, Job]:
-        """Return the running first and its blocked successor, of another kind so that each can be retired alone."""
-        asked: dict[str, Any] = {"dedupe_key": "k", "dedupe_scope": "tenant"}
-        queue.enqueue("sync", "first", job_id="first", max_attempts=1, deadline=300, **asked)
+    def pair(queue: Queue, **options: Any) -> tuple[Claim, Job]:
+        """Return the running first and its blocked successor, of another kind: each can be retired separately."""
+        request: dict[str, Any] = {"dedupe_key": "k", "dedupe_scope": "tenant"}
+        queue.enqueue("sync", "first", job_id="first", max_attempts=1, deadline=300, **request)
         claim = claim_one(queue, lease=30)
-        made = queue.enqueue("resync", "second", job_id="second", on_duplicate="run_again", **asked, **words)
+        made = queue.enqueue("resync", "second", job_id="second", on_duplicate="run_again", **request, **options)
         assert made.job.state == "blocked"
         return claim, made.job
 
@@ -132,7 +132,7 @@ class TestTheSuccessorsTurn:
         assert queue.settle(successor, Done()).state == "done"
 
     @pytest.mark.parametrize("outcome", [Failed("not yet", retry_after=60), Deferred(after=60), Released()])
-    def test_it_stays_blocked_while_the_first_is_only_between_two_attempts(
+    def test_it_stays_blocked_while_the_first_waits_for_a_retry(
         self, queue: Queue, clock: ManualClock, outcome: Failed | Deferred | Released
     ) -> None:
         enqueue_first(queue)
@@ -160,7 +160,7 @@ class TestTheSuccessorsTurn:
         again = queue.enqueue("sync", dedupe_key="k", dedupe_scope="tenant")
         assert (again.id, again.created) == ("second", False)
 
-    def test_it_can_have_a_successor_of_its_own(self, queue: Queue) -> None:
+    def test_it_can_have_its_own_successor(self, queue: Queue) -> None:
         enqueue_first(queue)
         claim = claim_one(queue)
         second = trigger(queue, on_duplicate="run_again")
@@ -171,14 +171,14 @@ class TestTheSuccessorsTurn:
         queue.settle(second_claim, Done())
         assert claim_one(queue).job.id == third.id
 
-    def test_one_whose_delay_is_over_is_ready_at_once(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_successor_whose_delay_is_over_is_ready_at_once(self, queue: Queue, clock: ManualClock) -> None:
         claim, _ = self.pair(queue, delay=10)
         clock.advance(20)
         queue.settle(claim, Done())
         job = queue.get("second")
         assert (job.state, job.due_at_ms) == ("ready", clock.now().wall_ms)
 
-    def test_one_whose_delay_is_not_over_waits_for_its_moment(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_successor_whose_delay_is_not_over_is_scheduled(self, queue: Queue, clock: ManualClock) -> None:
         claim, before = self.pair(queue, delay=60)
         clock.advance(10)
         queue.settle(claim, Done())
@@ -205,15 +205,15 @@ class TestTheSuccessorsTurn:
         assert queue.settle(claim, Done()).state == "done"
         assert queue.get(successor.id).state == "retired"
 
-    def test_both_ends_and_the_freeing_are_told_in_order(self, queue: Queue) -> None:
+    def test_both_ends_and_the_freeing_are_recorded_in_order(self, queue: Queue) -> None:
         claim, _ = self.pair(queue, events="all")
         queue.settle(claim, Done())
-        told = [(event.job_id, event.name) for event in queue.events()]
-        assert told == [("second", "enqueued"), ("first", "done"), ("second", "unblocked")]
+        recorded = [(event.job_id, event.name) for event in queue.events()]
+        assert recorded == [("second", "enqueued"), ("first", "done"), ("second", "unblocked")]
 
 
 class TestRequeueCollisions:
-    def test_a_first_requeued_while_its_successor_waits_is_a_conflict_and_harms_neither(
+    def test_a_first_requeued_while_its_successor_waits_is_a_conflict_and_changes_neither(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         running(queue)
@@ -224,7 +224,7 @@ class TestRequeueCollisions:
         assert caught.value.job_id == successor.id
         assert (queue.get("first").state, queue.get(successor.id).state) == ("cancelled", "ready")
 
-    def test_requeueing_many_reports_the_collision_and_goes_on(self, queue: Queue, clock: ManualClock) -> None:
+    def test_requeueing_many_reports_the_collision_and_continues(self, queue: Queue, clock: ManualClock) -> None:
         failed(queue)
         second = trigger(queue)
         queue.enqueue("other", job_id="free")
@@ -269,14 +269,14 @@ class TestRequeueCollisions:
 
 
 class TestFollowUps:
-    def test_a_follow_up_may_carry_on_its_parents_key(self, queue: Queue) -> None:
-        # The parent ends with this very settle, so that a job may schedule its own next run.
+    def test_a_follow_up_may_use_the_key_of_its_parent(self, queue: Queue) -> None:
+        # The parent ends with this settle, so a job may schedule its own next run.
         enqueue_first(queue)
         again = NewJob("sync", "next", dedupe_key="k", delay=60)
         queue.settle(claim_one(queue), Done(follow_ups=[again]))
         assert queue.counts() == {"done": 1, "scheduled": 1}
 
-    def test_a_follow_up_meets_the_successor_that_the_same_settle_frees(
+    def test_a_follow_up_finds_the_successor_that_the_same_settle_frees(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         enqueue_first(queue)
@@ -286,7 +286,7 @@ class TestFollowUps:
         assert ids(queue) == sorted(["first", successor.id])
         assert queue.get(successor.id).payload == "second"
 
-    def test_in_a_batch_a_follow_up_finds_free_what_an_earlier_settle_freed(self, queue: Queue) -> None:
+    def test_in_a_batch_a_follow_up_may_use_a_key_freed_by_an_earlier_settle(self, queue: Queue) -> None:
         enqueue_first(queue)
         queue.enqueue("other")
         holder, other = queue.claim_many()

@@ -1,4 +1,4 @@
-"""Tenants: whatever names a job and another tenant finds nothing and changes nothing."""
+"""Tenants: a call that names a job and another tenant finds and changes nothing."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ class TestAddressedById:
         ("name", "state"),
         [*((name, "ready") for name in FINDS_READY), *((name, "failed") for name in FINDS_FAILED)],
     )
-    def test_ones_own_is_found(self, queue: Queue, name: str, state: str) -> None:
+    def test_a_job_of_the_same_tenant_is_found(self, queue: Queue, name: str, state: str) -> None:
         job = _job_with_artifact(queue, state)
 
         ADDRESSED[name](queue, job, "a")
 
-    def test_the_refusal_is_the_same_as_for_a_job_that_is_not_there(self, queue: Queue) -> None:
+    def test_the_refusal_is_the_same_as_for_a_missing_job(self, queue: Queue) -> None:
         queue.enqueue("k", tenant="a", job_id="there")
-        told = []
+        messages = []
         for job_id in ("there", "nowhere"):
             with pytest.raises(JobNotFound) as refusal:
                 queue.get(job_id, tenant="b")
-            told.append(str(refusal.value).replace(job_id, "…"))
+            messages.append(str(refusal.value).replace(job_id, "…"))
 
-        assert told[0] == told[1]
+        assert messages[0] == messages[1]
 
-    def test_requeueing_many_reports_another_tenants_job_like_one_that_is_not_there(self, queue: Queue) -> None:
+    def test_requeueing_many_reports_another_tenants_job_like_a_missing_one(self, queue: Queue) -> None:
         own, other = job_in(queue, "failed", tenant="b"), job_in(queue, "failed", tenant="a")
 
         report = queue.requeue_many([own.id, other.id, "nowhere"], tenant="b")
@@ -80,35 +80,35 @@ class TestMany:
         for tenant in ("a", "b", "b"):
             queue.enqueue("k", tenant=tenant)
 
-    def test_lists_hold_ones_own(self, queue: Queue) -> None:
+    def test_lists_contain_only_jobs_of_the_tenant(self, queue: Queue) -> None:
         assert [job.tenant for job in queue.jobs(tenant="a")] == ["a", "a"]
         assert [job.tenant for job in queue.jobs(state="failed", tenant="b")] == ["b", "b"]
 
-    def test_a_cursor_from_another_tenants_list_shows_ones_own_all_the_same(self, queue: Queue) -> None:
+    def test_a_cursor_from_another_tenants_list_shows_only_jobs_of_the_tenant(self, queue: Queue) -> None:
         foreign = queue.jobs(tenant="b", limit=1).cursor
 
         assert {job.tenant for job in queue.jobs(tenant="a", after=foreign)} == {"a"}
 
-    def test_counts_hold_ones_own(self, queue: Queue) -> None:
+    def test_counts_contain_only_jobs_of_the_tenant(self, queue: Queue) -> None:
         assert nonzero(queue.counts(tenant="a")) == {"ready": 1, "failed": 1}
         assert nonzero(queue.counts(by="tenant", tenant="b")) == {"b": 4}
 
-    def test_events_hold_ones_own(self, queue: Queue) -> None:
+    def test_events_contain_only_those_of_the_tenant(self, queue: Queue) -> None:
         assert [event.tenant for event in queue.events(tenant="a")] == ["a"]
         assert [event.tenant for event in queue.events(tenant="b")] == ["b", "b"]
 
-    def test_claims_take_ones_own(self, queue: Queue) -> None:
+    def test_claims_take_only_jobs_of_the_tenant(self, queue: Queue) -> None:
         assert [claim.job.tenant for claim in queue.claim_many(tenant="a")] == ["a"]
         assert queue.claim(tenant="a") is None
-        assert queue.claim(tenant="nobody") is None
+        assert queue.claim(tenant="missing") is None
 
-    def test_requeueing_all_failed_takes_ones_own(self, queue: Queue) -> None:
+    def test_requeueing_all_failed_takes_only_jobs_of_the_tenant(self, queue: Queue) -> None:
         assert len(queue.requeue_failed(tenant="b").requeued) == 2
         assert [job.tenant for job in queue.jobs(state="failed")] == ["a"]
 
 
 class TestKeysAndOwnership:
-    def test_equal_dedupe_keys_of_two_tenants_do_not_meet(self, queue: Queue) -> None:
+    def test_equal_dedupe_keys_of_two_tenants_are_separate(self, queue: Queue) -> None:
         for scope in ("kind", "tenant"):
             made = [queue.enqueue("k", tenant=tenant, dedupe_key="same", dedupe_scope=scope) for tenant in ("a", "b")]
             assert [each.created for each in made] == [True, True]
@@ -124,7 +124,7 @@ class TestKeysAndOwnership:
         assert queue.counts(by="kind", tenant="a") == {"k": 1, "own": 1}
         assert queue.counts(by="kind", tenant="b") == {"other": 1}
 
-    def test_a_tenant_with_much_work_does_not_starve_one_with_little(self, queue: Queue) -> None:
+    def test_a_tenant_with_many_jobs_does_not_starve_one_with_few(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("k", tenant="much") for _ in range(50)])
         little = queue.enqueue("k", tenant="little").job
 

@@ -1,7 +1,6 @@
-"""Atomic with your data: what is done in a transaction commits with it, or never happened.
+"""Calls in a transaction commit together with the caller's data, or roll back with it.
 
-Every store passes this file unchanged; one that cannot is not a store. The caller's own SQL is kept to what every
-engine understands.
+Every store must pass this file unchanged. The SQL of the tests works on every engine.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from tests.support.stores import Harness
 pytestmark = pytest.mark.in_memory
 
 
-class ChangedMindError(Exception):
-    """What the caller's own code raises."""
+class RollbackError(Exception):
+    """Raised by the caller."""
 
 
 @contextmanager
 def rolled_back(queue: Queue) -> Iterator[Transaction]:
     """Open a transaction whose block ends by raising."""
-    with suppress(ChangedMindError), queue.transaction() as tx:
+    with suppress(RollbackError), queue.transaction() as tx:
         yield tx
-        raise ChangedMindError
+        raise RollbackError
 
 
 def stored(queue: Queue) -> int:
@@ -59,7 +58,7 @@ def names(queue: Queue) -> list[str]:
 
 @pytest.fixture
 def orders(queue: Queue) -> Queue:
-    """The store with a table of the caller's own in it."""
+    """The store with a table of the caller."""
     with queue.transaction() as tx:
         tx.execute("create table orders (id integer primary key, note text)")
     return queue
@@ -71,7 +70,7 @@ def notes(queue: Queue) -> list[str]:
 
 
 class TestEnqueue:
-    def test_a_commit_brings_the_row_the_job_and_the_event(self, orders: Queue) -> None:
+    def test_a_commit_stores_the_row_the_job_and_the_event(self, orders: Queue) -> None:
         with orders.transaction() as tx:
             tx.execute("insert into orders values (1, 'tea')")
             made = tx.enqueue("ship", {"order": 1}, events="all")
@@ -81,7 +80,7 @@ class TestEnqueue:
         assert notes(orders) == ["tea"]
         assert claim_one(orders).job.id == made.id
 
-    def test_a_rollback_brings_none_of_them(self, orders: Queue) -> None:
+    def test_a_rollback_stores_none_of_them(self, orders: Queue) -> None:
         with rolled_back(orders) as tx:
             tx.execute("insert into orders values (1, 'tea')")
             made = tx.enqueue("ship", {"order": 1}, events="all")
@@ -106,7 +105,7 @@ class TestEnqueue:
         made = queue.enqueue("ship", 2, job_id="a", dedupe_key="k")
         assert (made.created, made.job.payload) == (True, 2)
 
-    def test_a_kind_and_lane_first_met_in_a_rolled_back_transaction_work_afterwards(self, queue: Queue) -> None:
+    def test_a_kind_and_lane_first_used_in_a_rolled_back_transaction_work_afterwards(self, queue: Queue) -> None:
         with rolled_back(queue) as tx:
             tx.enqueue("brand.new", lane="fresh", requires=["gpu"])
         queue.enqueue("brand.new", lane="fresh", requires=["gpu"], job_id="a")
@@ -123,7 +122,7 @@ class TestEnqueue:
             made = tx.enqueue("ship")
         assert harness.open().get(made.id) == made.job
 
-    def test_an_empty_transaction_is_fine(self, queue: Queue) -> None:
+    def test_an_empty_transaction_is_accepted(self, queue: Queue) -> None:
         with queue.transaction():
             pass
         assert stored(queue) == 0
@@ -138,7 +137,7 @@ class TestEnqueue:
 
 
 class TestRefusedInside:
-    def test_a_refused_enqueue_leaves_nothing_and_the_transaction_goes_on(self, orders: Queue) -> None:
+    def test_a_refused_enqueue_stores_nothing_and_the_transaction_continues(self, orders: Queue) -> None:
         orders.enqueue("ship", 1, job_id="taken")
         orders.set_lane("mail", state="draining")
         with orders.transaction() as tx:
@@ -170,7 +169,7 @@ class TestRefusedInside:
         assert queue.get(waiting.id) == waiting.job
         assert stored(queue) == 3
 
-    def test_a_refused_settle_leaves_nothing_and_the_transaction_goes_on(
+    def test_a_refused_settle_stores_nothing_and_the_transaction_continues(
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.enqueue("ship", job_id="a")
@@ -209,7 +208,7 @@ OUTCOME_IDS = ["done", "failed", "retrying", "deferred", "released"]
 
 
 class TestSettle:
-    def test_a_commit_brings_settlement_follow_up_artifact_event_and_row(self, orders: Queue) -> None:
+    def test_a_commit_stores_settlement_follow_up_artifact_event_and_row(self, orders: Queue) -> None:
         orders.enqueue("ship", job_id="a")
         claim = claim_one(orders)
         with orders.transaction() as tx:
@@ -234,7 +233,7 @@ class TestSettle:
         assert orders.heartbeat(claim).lease_until >= claim.lease_until
         assert orders.settle(claim, Done("later")).result == "later"
 
-    def test_a_rolled_back_settle_does_not_count_as_sent_before(self, queue: Queue) -> None:
+    def test_a_settle_after_a_rolled_back_one_is_not_a_repetition(self, queue: Queue) -> None:
         queue.enqueue("ship", job_id="a")
         claim = claim_one(queue)
         with rolled_back(queue) as tx:
@@ -271,7 +270,7 @@ class TestSettle:
             assert tx.enqueue("ship", 3, dedupe_key="k").created
         assert claim_one(queue).job.payload == 3
 
-    def test_a_settle_accepted_in_time_stands_however_late_it_commits(self, queue: Queue, clock: ManualClock) -> None:
+    def test_a_settle_before_expiry_is_valid_even_if_it_commits_later(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("ship", job_id="a")
         claim = claim_one(queue, lease=10)
         with queue.transaction() as tx:
@@ -286,7 +285,7 @@ class TestOtherOperations:
         queue.cancel("ended")
         claim = claim_one(queue)
         before = [queue.get(name) for name in ("run", "wait", "ended")]
-        told = names(queue)
+        results = names(queue)
         with rolled_back(queue) as tx:
             tx.heartbeat(claim, lease=600)
             tx.progress(claim, phase="loading", percent=40)
@@ -295,10 +294,10 @@ class TestOtherOperations:
             tx.reprioritize("wait", 9)
             tx.requeue("ended")
         assert [queue.get(name) for name in ("run", "wait", "ended")] == before
-        assert names(queue) == told
+        assert names(queue) == results
         assert queue.artifacts("run") == []
 
-    def test_each_of_them_stands_after_a_commit(self, queue: Queue) -> None:
+    def test_each_of_them_is_stored_by_a_commit(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("work", job_id=name) for name in ("run", "wait", "ended")])
         queue.cancel("ended")
         claim = claim_one(queue)
@@ -317,27 +316,27 @@ class TestOtherOperations:
         assert (queue.get("wait").priority, queue.get("ended").state) == (9, "ready")
 
 
-class TestItsEnd:
-    def test_an_error_of_the_callers_comes_out_unchanged(self, queue: Queue) -> None:
-        mine = ChangedMindError("no tea left")
+class TestTheEndOfATransaction:
+    def test_an_error_of_the_caller_is_raised_unchanged(self, queue: Queue) -> None:
+        mine = RollbackError("no tea left")
 
         def order() -> None:
             with queue.transaction() as tx:
                 tx.enqueue("ship")
                 raise mine
 
-        with pytest.raises(ChangedMindError) as caught:
+        with pytest.raises(RollbackError) as caught:
             order()
         assert caught.value is mine
 
-    def test_a_transaction_that_has_ended_takes_nothing_more(self, queue: Queue) -> None:
+    def test_a_transaction_that_has_ended_accepts_no_calls(self, queue: Queue) -> None:
         with queue.transaction() as tx:
             pass
         with pytest.raises(HoldfastError):
             tx.enqueue("ship")
         assert stored(queue) == 0
 
-    def test_the_queue_goes_on_after_a_rollback(self, queue: Queue) -> None:
+    def test_the_queue_works_after_a_rollback(self, queue: Queue) -> None:
         with rolled_back(queue) as tx:
             tx.enqueue("ship")
         assert queue.enqueue("ship").created
@@ -345,22 +344,22 @@ class TestItsEnd:
 
 
 class TestWaking:
-    def test_who_waits_is_woken_once_the_settle_has_committed(self, queue: Queue) -> None:
+    def test_a_waiting_caller_is_woken_after_the_settle_has_committed(self, queue: Queue) -> None:
         queue.enqueue("ship", job_id="a")
-        claim, told = claim_one(queue), list[str]()
+        claim, results = claim_one(queue), list[str]()
 
         def wait() -> None:
-            told.append(queue.wait("a", timeout=30).state)
+            results.append(queue.wait("a", timeout=30).state)
 
         waiter = threading.Thread(target=wait)
         waiter.start()
         with queue.transaction() as tx:
             tx.settle(claim, Done())
-            told.append("not yet committed")
+            results.append("not yet committed")
         waiter.join(30)
-        assert told == ["not yet committed", "done"]
+        assert results == ["not yet committed", "done"]
 
-    def test_a_rolled_back_settle_wakes_nobody(self, queue: Queue) -> None:
+    def test_a_rolled_back_settle_wakes_no_caller(self, queue: Queue) -> None:
         queue.enqueue("ship", job_id="a")
         claim = claim_one(queue)
         with rolled_back(queue) as tx:

@@ -1,4 +1,4 @@
-"""Ready jobs that no live worker takes are found, whatever the store."""
+"""Every store finds ready jobs that no live worker takes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tests.support.clock import ManualClock
 
 
 def register(queue: Queue, *kinds: str, capabilities: tuple[str, ...] = ()) -> None:
-    # What a worker has does not change while it lives: with other capabilities it is another start.
-    said = WorkerInfo(
+    # A worker's capabilities do not change; with others it is another start.
+    info = WorkerInfo(
         "w1", f"i{len(capabilities)}", "h", 1, "0", "active", 1, 0, ("default",), kinds, capabilities, ()
     )
-    run_sync(queue.operations.worker_beat(said))
+    run_sync(queue.operations.worker_beat(info))
 
 
 def test_jobs_are_unserved_until_a_worker_with_their_kind_and_capabilities_lives(
@@ -36,7 +36,7 @@ def test_jobs_are_unserved_until_a_worker_with_their_kind_and_capabilities_lives
     assert queue.unserved() == [plain, special]
 
 
-def test_jobs_of_a_paused_lane_are_unserved_whoever_takes_their_kind(queue: Queue) -> None:
+def test_jobs_of_a_paused_lane_are_unserved_even_if_a_worker_takes_their_kind(queue: Queue) -> None:
     queue.enqueue("doc.chunk")
     register(queue, "doc.chunk")
     queue.set_lane("default", state="paused")
@@ -46,9 +46,9 @@ def test_jobs_of_a_paused_lane_are_unserved_whoever_takes_their_kind(queue: Queu
 
 def test_the_report_names_unserved_jobs(queue: Queue) -> None:
     queue.enqueue("doc.chunk")
-    said = [finding.detail for finding in queue.report().findings if finding.name == "unserved jobs"]
+    details = [finding.detail for finding in queue.report().findings if finding.name == "unserved jobs"]
     register(queue, "doc.chunk")
     then = [finding.detail for finding in queue.report().findings if finding.name == "unserved jobs"]
 
-    assert said == ["1 job of doc.chunk in lane default: no live worker takes it"]
+    assert details == ["1 job of doc.chunk in lane default: no live worker takes it"]
     assert then == ["none"]

@@ -1,4 +1,4 @@
-"""Waiting for a job: its end, whoever brings it about, or a timeout that leaves it unharmed."""
+"""Waiting for the end of a job, or for a timeout, which does not affect the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.stores import Harness
 
 pytestmark = pytest.mark.in_memory
 
-# Long enough that no healthy run reaches it, short enough that a broken one ends.
+# Only a failing test reaches this timeout.
 PATIENCE = 60
 
 
@@ -29,7 +29,7 @@ class TestWait:
 
     @pytest.mark.parametrize("timeout", [0, 0.03])
     @pytest.mark.parametrize("state", UNFINISHED)
-    def test_one_that_does_not_end_in_time_goes_on_unharmed(self, queue: Queue, state: State, timeout: float) -> None:
+    def test_a_timeout_does_not_affect_the_job(self, queue: Queue, state: State, timeout: float) -> None:
         job = job_in(queue, state)
 
         with pytest.raises(WaitTimeout) as timed_out:
@@ -42,10 +42,10 @@ class TestWait:
 
     def test_an_unknown_job_is_not_found(self, queue: Queue) -> None:
         with pytest.raises(JobNotFound):
-            queue.wait("nobody", timeout=PATIENCE)
+            queue.wait("missing", timeout=PATIENCE)
 
     @pytest.mark.parametrize("timeout", [-1, float("nan"), "soon", None])
-    def test_a_timeout_that_is_none_is_refused(self, queue: Queue, timeout: Any) -> None:
+    def test_an_invalid_timeout_is_refused(self, queue: Queue, timeout: Any) -> None:
         with pytest.raises(InvalidInput) as refusal:
             queue.wait(queue.enqueue("a").id, timeout=timeout)
         assert refusal.value.field == "timeout"
@@ -57,9 +57,9 @@ class TestWait:
         with pytest.raises(WaitTimeout):
             queue.wait(claim.job.id, timeout=0.03)
 
-    def test_a_deadline_that_passed_unnoticed_is_brought_to_its_end(self, queue: Queue, clock: ManualClock) -> None:
-        job = queue.enqueue("a", deadline=10, lane="nobody").job
-        queue.set_lane("nobody", state="paused")
+    def test_waiting_fails_a_job_whose_deadline_passed(self, queue: Queue, clock: ManualClock) -> None:
+        job = queue.enqueue("a", deadline=10, lane="missing").job
+        queue.set_lane("missing", state="paused")
         clock.advance(11)
 
         ended = queue.wait(job.id, timeout=0)
@@ -68,9 +68,7 @@ class TestWait:
         assert ended.failure is not None
         assert (ended.failure.failure_class, ended.failure.reason) == ("permanent", "deadline_passed")
 
-    def test_a_blocked_job_past_its_deadline_is_brought_to_its_end_too(
-        self, queue: Queue, clock: ManualClock
-    ) -> None:
+    def test_waiting_fails_a_blocked_job_whose_deadline_passed(self, queue: Queue, clock: ManualClock) -> None:
         first, second = blocked_pair(queue, deadline=10)
         clock.advance(11)
 
@@ -87,7 +85,7 @@ class TestWait:
 
 
 class TestWhileWaiting:
-    """One thread waits while another brings the end about, through a client of its own."""
+    """One thread waits while another ends the job through a separate client."""
 
     @pytest.mark.parametrize("way", ["settled", "failed", "cancelled", "forced", "retired", "deadline", "successor"])
     def test_the_end_is_noticed(self, harness: Harness, clock: ManualClock, way: str) -> None:
@@ -99,7 +97,7 @@ class TestWhileWaiting:
             end()
             assert waiting.result().state == state
 
-    def test_one_end_wakes_all_who_wait(self, harness: Harness) -> None:
+    def test_the_end_wakes_all_waiting_callers(self, harness: Harness) -> None:
         queue = harness.open()
         claim = start(queue, queue.enqueue("a").job)
 
@@ -118,7 +116,7 @@ class TestWhileWaiting:
                 queue.settle(start(queue, job), outcome)
             assert waiting.result().state == "done"
 
-    def test_a_job_deleted_meanwhile_is_not_found(self, harness: Harness, clock: ManualClock) -> None:
+    def test_a_job_deleted_during_the_wait_is_not_found(self, harness: Harness, clock: ManualClock) -> None:
         queue = harness.open()
         job = queue.enqueue("a").job
 
@@ -128,13 +126,13 @@ class TestWhileWaiting:
                 transaction.cancel(job.id)
             clock.advance(10)
             queue.prune(older_than=1)
-            # It may still have seen the end, but it must not wait for a job that is gone.
+            # It may have seen the end, but it must not wait for a deleted job.
             error = waiting.exception()
             assert isinstance(error, JobNotFound) if error else waiting.result().state == "cancelled"
 
 
 def _prepare(queue: Queue, clock: ManualClock, way: str) -> tuple[str, Callable[[], object], str]:
-    """Return a job that is unfinished, what ends it, and the state it ends in."""
+    """Return an unfinished job, a function that ends it, and the resulting state."""
     job_id = queue.enqueue("a", deadline=3600).id
     if way == "successor":
         first, second = blocked_pair(queue)
@@ -153,10 +151,10 @@ def _prepare(queue: Queue, clock: ManualClock, way: str) -> tuple[str, Callable[
 
 
 class TestAwaiting:
-    def test_a_job_that_ends_while_it_is_awaited_is_returned(self, harness: Harness) -> None:
+    def test_an_async_wait_returns_a_job_that_ends(self, harness: Harness) -> None:
         assert asyncio.run(_settled_while_awaited(harness)) == ("done", {"n": 1})
 
-    def test_a_timeout_is_raised_and_the_loop_goes_on_meanwhile(self, harness: Harness) -> None:
+    def test_an_async_timeout_does_not_block_the_loop(self, harness: Harness) -> None:
         assert asyncio.run(_timed_out_beside_a_counter(harness)) > 1
 
 
@@ -164,7 +162,7 @@ async def _settled_while_awaited(harness: Harness) -> tuple[str, Any]:
     async with harness.open_async() as queue:
         made = await queue.enqueue("a")
         waiting = asyncio.create_task(queue.wait(made.id, timeout=PATIENCE))
-        # One turn of the loop, so that the wait is under way when the job ends.
+        # One iteration of the loop: the wait is in progress when the job ends.
         await asyncio.sleep(0)
         claim = await queue.claim()
         assert claim is not None
