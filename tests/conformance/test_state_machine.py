@@ -66,7 +66,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.queue = self.harness.open()
         self.model = Model()
         self.requests: list[Request] = []
-        self.requests: list[Asked] = []
+        self.claim_requests: list[Asked] = []
         self.held: list[Held] = []
         self.settled: list[tuple[Held, tuple[Any, ...]]] = []
         self.seen: dict[str, list[tuple[int, str]]] = {}
@@ -153,13 +153,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(ask=asks, fault=faults)
     def claim(self, ask: Asked, fault: Fault) -> None:
-        self.requests.append(ask)
+        self.claim_requests.append(ask)
         self._claim(ask, fault)
 
-    @precondition(lambda self: self.requests)
+    @precondition(lambda self: self.claim_requests)
     @rule(place=places, fault=faults)
     def claim_again(self, place: int, fault: Fault) -> None:
-        self._claim(self.requests[-1 - place % len(self.requests)], fault)
+        self._claim(self.claim_requests[-1 - place % len(self.claim_requests)], fault)
 
     def _claim(self, ask: RepeatableClaim, fault: Fault) -> None:
         self._act_and_adopt(ask.send, lambda claims: self._adopt(ask, claims), fault)
@@ -240,7 +240,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def settle_and_claim(self, place: int, outcome: tuple[Any, ...], ask: RepeatableClaim, fault: Fault) -> None:
         held = self._pick(place)
         self.settled.append((held, outcome))
-        self.requests.append(ask)
+        self.claim_requests.append(ask)
 
         def call(queue: Queue) -> tuple[object, list[Claim]]:
             both = queue.settle_and_claim([(held.claim, OUTCOMES[outcome])], **ask.options)
