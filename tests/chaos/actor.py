@@ -1,7 +1,7 @@
-"""One process of the chaos.
+"""One process of the chaos test.
 
-It does one random thing after another and writes each down, until the folder holds a file named `stop`. It expects to
-be stopped and killed at any moment.
+It makes random calls and records each of them, until the folder contains a file named `stop`. It may be stopped and
+killed at any time.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ HELD_MAX = 12
 
 
 class _Answer:
-    """What a call turned out to have done."""
+    """The acts of a call that returned."""
 
     def __init__(self) -> None:
         self.acts: list[Act] = []
 
 
 class Actor:
-    """Does random things and writes them down."""
+    """Makes random calls and records them."""
 
     def __init__(self, engine: Engine, recorder: Recorder, name: str, seed: str) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class Actor:
         self._last_new: NewJob | None = None
 
     def act(self) -> None:
-        """Do one thing, or fall asleep over it for longer than most leases last."""
+        """Make one call, or sleep for longer than most leases last."""
         if self._chance.random() < DOZES:
             time.sleep(LEASES[1])
         doings: list[tuple[Callable[[], None], int]] = [
@@ -84,10 +84,10 @@ class Actor:
         [doing] = self._chance.choices([doing for doing, _ in doings], [weight for _, weight in doings])
         doing()
 
-    # --- writing down ----------------------------------------------------------------------------------------------
+    # --- recording -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _written_down(self, may: Sequence[Act] = ()) -> Iterator[_Answer]:
+    def _recorded(self, may: Sequence[Act] = ()) -> Iterator[_Answer]:
         call, answer = self._recorder.announce(may), _Answer()
         try:
             yield answer
@@ -117,7 +117,7 @@ class Actor:
         )
         if chance.random() < 0.3:
             key = chance.choice(KEYS)
-            # The key counts within the tenant, and the tag says so to whoever reads the events.
+            # The key counts within the tenant; the tag shows it in the events.
             job.options["tags"] = {"key": f"{job.options['tenant']} {key}"}
             job.options["dedupe_key"] = key
             job.options["on_duplicate"] = chance.choice(["keep", "keep", "replace"])
@@ -135,27 +135,27 @@ class Actor:
             self._enqueue(self._last_new)
 
     def _enqueue(self, job: NewJob) -> None:
-        with self._written_down([_may_enqueue(job)]) as answer:
+        with self._recorded([_may_enqueue(job)]) as answer:
             made = self._queue.enqueue(job.kind, job.payload, **job.options)
-            answer.acts.append(Act(deed="enqueue", job=made.id, created=made.created))
+            answer.acts.append(Act(operation="enqueue", job=made.id, created=made.created))
             self._know(made.id)
 
     def enqueue_many(self) -> None:
         jobs = [self._new() for _ in range(self._chance.randrange(2, 5))]
-        with self._written_down([_may_enqueue(job) for job in jobs]) as answer:
+        with self._recorded([_may_enqueue(job) for job in jobs]) as answer:
             for made in self._queue.enqueue_many(jobs):
-                answer.acts.append(Act(deed="enqueue", job=made.id, created=made.created))
+                answer.acts.append(Act(operation="enqueue", job=made.id, created=made.created))
                 self._know(made.id)
 
     # --- claim and lease -------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        with self._written_down() as answer:
+        with self._recorded() as answer:
             claim = self._queue.claim(worker=self._name, lease=self._chance.choice(LEASES))
             answer.acts += self._hold([] if claim is None else [claim])
 
     def claim_many(self) -> None:
-        with self._written_down() as answer:
+        with self._recorded() as answer:
             limit = self._chance.randrange(1, 6)
             claims = self._queue.claim_many(worker=self._name, lease=self._chance.choice(LEASES), limit=limit)
             answer.acts += self._hold(claims)
@@ -170,8 +170,8 @@ class Actor:
         if not self._held:
             return
         claim = self._chance.choice(self._held)
-        # If no answer comes, the lease may have been extended to some moment not known: to the end of time, then.
-        with self._written_down([_of("heartbeat", claim, until_ms=1 << 60)]) as answer:
+        # Without a result the lease may have been extended to an unknown time; assume that it never expires.
+        with self._recorded([_of("heartbeat", claim, until_ms=1 << 60)]) as answer:
             renewal = self._queue.heartbeat(claim, lease=self._chance.choice(LEASES))
             until_ms = round(renewal.lease_until.timestamp() * 1000)
             answer.acts.append(_of("heartbeat", claim, until_ms=until_ms))
@@ -180,7 +180,7 @@ class Actor:
         if not self._held:
             return
         claim = self._chance.choice(self._held)
-        with self._written_down() as answer:
+        with self._recorded() as answer:
             self._queue.progress(claim, percent=self._chance.randrange(100))
             answer.acts.append(_of("progress", claim))
 
@@ -210,22 +210,22 @@ class Actor:
         return claim, outcome
 
     def settle(self) -> None:
-        if wanted := self._drop_one():
-            with self._written_down(_may_settle(*wanted)) as answer:
-                answer.acts += settled(*wanted, self._queue.settle(*wanted))
+        if settlement_args := self._drop_one():
+            with self._recorded(_may_settle(*settlement_args)) as answer:
+                answer.acts += settled(*settlement_args, self._queue.settle(*settlement_args))
 
     def settle_again(self) -> None:
         if self._settled:
-            wanted = self._chance.choice(self._settled)
-            with self._written_down(_may_settle(*wanted)) as answer:
-                answer.acts += settled(*wanted, self._queue.settle(*wanted), again=True)
+            settlement_args = self._chance.choice(self._settled)
+            with self._recorded(_may_settle(*settlement_args)) as answer:
+                answer.acts += settled(*settlement_args, self._queue.settle(*settlement_args), again=True)
 
     def settle_and_claim(self) -> None:
-        wanted = [one for one in [self._drop_one(), self._drop_one()] if one is not None]
-        with self._written_down([act for one in wanted for act in _may_settle(*one)]) as answer:
+        requests = [one for one in [self._drop_one(), self._drop_one()] if one is not None]
+        with self._recorded([act for one in requests for act in _may_settle(*one)]) as answer:
             lease = self._chance.choice(LEASES)
-            both = self._queue.settle_and_claim(wanted, limit=2, worker=self._name, lease=lease)
-            for (claim, outcome), settlement in zip(wanted, both.settlements, strict=True):
+            both = self._queue.settle_and_claim(requests, limit=2, worker=self._name, lease=lease)
+            for (claim, outcome), settlement in zip(requests, both.settlements, strict=True):
                 if settlement.job is not None:
                     answer.acts += settled(claim, outcome, settlement.job)
             answer.acts += self._hold(both.claims)
@@ -233,14 +233,17 @@ class Actor:
     # --- within a transaction --------------------------------------------------------------------------------------
 
     def settle_in_transaction(self) -> None:
-        if wanted := self._drop_one():
-            with self._written_down(_may_settle(*wanted)) as answer, self._queue.transaction() as transaction:
-                answer.acts += self._settle_with_ledger(transaction, transaction, *wanted)
+        if settlement_args := self._drop_one():
+            with self._recorded(_may_settle(*settlement_args)) as answer, self._queue.transaction() as transaction:
+                answer.acts += self._settle_with_ledger(transaction, transaction, *settlement_args)
 
     def settle_on_own_connection(self) -> None:
-        if wanted := self._drop_one():
-            with self._written_down(_may_settle(*wanted)) as answer, self._engine.own_transaction() as (joined, own):
-                answer.acts += self._settle_with_ledger(joined, own, *wanted)
+        if settlement_args := self._drop_one():
+            with (
+                self._recorded(_may_settle(*settlement_args)) as answer,
+                self._engine.own_transaction() as (joined, own),
+            ):
+                answer.acts += self._settle_with_ledger(joined, own, *settlement_args)
 
     def _settle_with_ledger(self, joined: Transaction, own: Own, claim: Claim, outcome: Outcome) -> list[Act]:
         job = joined.settle(claim, outcome)
@@ -253,33 +256,33 @@ class Actor:
     def cancel(self) -> None:
         if self._known:
             job_id, forced = self._chance.choice(self._known), self._chance.random() < 0.3
-            with self._written_down([Act(deed="cancel", job=job_id, forced=forced)]) as answer:
+            with self._recorded([Act(operation="cancel", job=job_id, forced=forced)]) as answer:
                 job = self._queue.cancel(job_id, force=forced)
-                answer.acts.append(Act(deed="cancel", job=job_id, forced=forced, state=job.state))
+                answer.acts.append(Act(operation="cancel", job=job_id, forced=forced, state=job.state))
 
     def requeue(self) -> None:
         if self._known:
-            # Those that may have failed come first: few others can be requeued at all.
+            # Prefer jobs that may have failed: few others can be requeued.
             job_id = self._fallen.pop() if self._fallen else self._chance.choice(self._known)
-            with self._written_down([Act(deed="requeue", job=job_id)]) as answer:
+            with self._recorded([Act(operation="requeue", job=job_id)]) as answer:
                 self._queue.requeue(job_id)
-                answer.acts.append(Act(deed="requeue", job=job_id))
+                answer.acts.append(Act(operation="requeue", job=job_id))
 
 
 # --- acts ----------------------------------------------------------------------------------------------------------
 
 
 def _may_enqueue(job: NewJob) -> Act:
-    return Act(deed="enqueue", job=job.options.get("job_id") or "")
+    return Act(operation="enqueue", job=job.options.get("job_id") or "")
 
 
-def _of(deed: str, claim: Claim, **words: object) -> Act:
+def _of(operation: str, claim: Claim, **fields: object) -> Act:
     known = {"job": claim.job.id, "epoch": claim.epoch, "token": claim.lease_token}
-    return Act(deed=deed, **known, **words)  # type: ignore[arg-type]  # words are checked where acts are read
+    return Act(operation=operation, **known, **fields)  # type: ignore[arg-type]  # fields are checked where acts are read
 
 
 def claimed(claim: Claim) -> Act:
-    """Return the act of having been given *claim*."""
+    """Return the act of a claim."""
     until_ms = claim.job.lease_until_ms
     return _of("claim", claim, until_ms=until_ms, lease_ms=claim.lease_ms, worker=claim.job.worker)
 
@@ -289,13 +292,13 @@ def _may_settle(claim: Claim, outcome: Outcome) -> list[Act]:
 
 
 def settled(claim: Claim, outcome: Outcome, job: Job, *, again: bool = False, ledger: bool = False) -> list[Act]:
-    """Return the acts of having settled *claim*: the settlement, and the follow-ups it brought."""
-    # A settle sent again is answered with the job as it stands, which may have moved on.
+    """Return the acts of a settle: the settlement and its follow-ups."""
+    # A repeated settle returns the current job, whose state may have changed.
     state = "" if again else job.state
     acts = [_of("settle", claim, outcome=type(outcome).__name__.lower(), state=state, again=again, ledger=ledger)]
     if isinstance(outcome, Done) and not again:
         acts += [
-            Act(deed="enqueue", job=one.options["job_id"] or "", created=True)
+            Act(operation="enqueue", job=one.options["job_id"] or "", created=True)
             for one in outcome.follow_ups
             if isinstance(one, NewJob)
         ]
@@ -303,7 +306,7 @@ def settled(claim: Claim, outcome: Outcome, job: Job, *, again: bool = False, le
 
 
 def act_until_stopped(_pipe: Connection, url: str, folder: Path, name: str, seed: str) -> None:
-    """Be an actor. What it writes to standard error goes to a file in *folder*."""
+    """Run an actor. Its standard error goes to a file in *folder*."""
     keep_errors(folder / f"{name}.errors")
     stop = folder / "stop"
     actor = Actor(open_engine(url), Recorder(folder / f"{name}.log", name), name, seed)

@@ -1,6 +1,6 @@
-"""What must be true of every history: each rule yields a sentence for each breach it can prove.
+"""The rules for every history: each rule yields a sentence for each proven breach.
 
-A rule never guesses. Where a call was announced and not answered, both ways it may have gone are allowed.
+If a call was announced and did not return, both outcomes are allowed.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ ENDS_ATTEMPT = TERMINAL | {"retrying", "deferred", "released", "expired", "taken
 
 @dataclass
 class History:
-    """All that is known: what every process did, and what the store holds in the end."""
+    """The acts of every process, and the final contents of the store."""
 
     acts: list[Act]
     jobs: dict[str, Job]
     events: list[Event]
     seen: list[tuple[str, int]] = field(default_factory=list)
-    """What a reader of the event log saw while it grew: each event's job and number, in order."""
+    """The events that a concurrent reader saw: each event's job and number, in order."""
     ledger: list[tuple[str, int]] = field(default_factory=list)
-    """What callers wrote in their own transactions: the job and epoch each of them settled as done."""
+    """Rows that callers wrote in their transactions: the job and epoch of each settlement as done."""
     one_writer: bool = True
-    """Whether one transaction at a time reads the clock and writes. The log's order is then that of the commits; if
-    not, only the numbers of a job's events tell theirs, and a claim may be given long after it read the clock."""
+    """Whether one transaction at a time reads the clock and writes. The log is then in commit order; if
+    not, only events of one job are ordered, by number, and a claim may commit long after it read the clock."""
 
-    def of(self, *deeds: str, certain: bool = True) -> list[Act]:
-        return [act for act in self.acts if act.deed in deeds and (act.certain or not certain)]
+    def of(self, *operations: str, certain: bool = True) -> list[Act]:
+        return [act for act in self.acts if act.operation in operations and (act.certain or not certain)]
 
     def events_by_job(self) -> dict[str, list[Event]]:
         found: dict[str, list[Event]] = defaultdict(list)
@@ -46,7 +46,7 @@ class History:
 
 
 def breaches(history: History) -> list[str]:
-    """Return every breach of every rule; empty if the history is sound."""
+    """Return every breach of every rule; empty if the history is valid."""
     return [f"{rule.__name__}: {breach}" for rule in RULES for breach in rule(history)]
 
 
@@ -63,7 +63,7 @@ def _claims(history: History) -> dict[str, list[Act]]:
 
 def acknowledged_jobs_exist(history: History) -> Iterator[str]:
     for job in sorted({act.job for act in history.of("enqueue", "claim", "settle")} - history.jobs.keys()):
-        yield f"{job} was acknowledged and is not there"
+        yield f"{job} was acknowledged and is missing"
 
 
 def an_id_is_created_once(history: History) -> Iterator[str]:
@@ -86,16 +86,16 @@ def nothing_done_is_undone(history: History) -> Iterator[str]:
             yield f"{act.job} was done at epoch {act.epoch} and is now {job.state} at {job.epoch}"
 
 
-def transactions_are_whole(history: History) -> Iterator[str]:
-    told = Counter(history.ledger)
-    for (job, epoch), count in told.items():
+def transactions_are_atomic(history: History) -> Iterator[str]:
+    rows = Counter(history.ledger)
+    for (job, epoch), count in rows.items():
         if count > 1:
             yield f"the ledger has {job} at epoch {epoch} {count} times"
         if (found := history.jobs.get(job)) is None or (found.state, found.epoch) != ("done", epoch):
-            yield f"the ledger has {job} at epoch {epoch}, which is not how it was done"
+            yield f"the ledger has {job} at epoch {epoch}, at which it was not done"
     for act in history.of("settle"):
-        if act.ledger and not act.again and not told[act.job, act.epoch]:
-            yield f"{act.job} was settled in a transaction of which the ledger knows nothing"
+        if act.ledger and not act.again and not rows[act.job, act.epoch]:
+            yield f"{act.job} was settled in a transaction without a row in the ledger"
 
 
 # --- epochs and leases ---------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def the_last_epoch_is_the_stores(history: History) -> Iterator[str]:
     for job, claims in _claims(history).items():
         found = history.jobs.get(job)
         if found is not None and claims[-1].epoch > found.epoch:
-            yield f"{job}: epoch {claims[-1].epoch} was given, the store knows of {found.epoch}"
+            yield f"{job}: epoch {claims[-1].epoch} was given, the store has {found.epoch}"
 
 
 def live_leases_never_overlap(history: History) -> Iterator[str]:
@@ -141,10 +141,10 @@ def live_leases_never_overlap(history: History) -> Iterator[str]:
 
 
 def _may_have_ended(endings: list[Act], earlier: Act, later: Act) -> bool:
-    """Whether anything may have ended the *earlier* lease before the *later* was given."""
+    """Return whether an act may have ended the *earlier* lease before the *later* one was granted."""
     assert later.ended is not None
     return any(
-        act.started < later.ended and (act.forced or (act.deed == "settle" and act.epoch == earlier.epoch))
+        act.started < later.ended and (act.forced or (act.operation == "settle" and act.epoch == earlier.epoch))
         for act in endings
     )
 
@@ -163,9 +163,9 @@ def the_lease_clock_runs_evenly(history: History) -> Iterator[str]:
 
 
 def clock_offsets(history: History) -> tuple[float, float]:
-    """Return the least and the most by which the store's lease clock can be ahead of the machine's.
+    """Return the minimum and maximum by which the store's lease clock can be ahead of the machine's.
 
-    Each claim bounds it: its lease was given between the call's start and end, in whole milliseconds.
+    Each claim is a bound: its lease was granted between start and end of the call, in whole milliseconds.
     """
     low, high = float("-inf"), float("inf")
     for act in history.of("claim"):
@@ -175,24 +175,24 @@ def clock_offsets(history: History) -> tuple[float, float]:
     return low, high
 
 
-def no_write_is_taken_after_a_expire(history: History) -> Iterator[str]:
+def no_write_is_accepted_after_expiry(history: History) -> Iterator[str]:
     low, _ = clock_offsets(history)
     ends: dict[tuple[str, int], list[Act]] = defaultdict(list)
     for act in history.of("claim", "heartbeat", certain=False):
         ends[act.job, act.epoch].append(act)
     for act in history.of("heartbeat", "progress", "settle"):
-        # What was asked for later proves nothing, and a renewal nothing for itself.
-        told = [end.until_ms for end in ends[act.job, act.epoch] if end.started < act.started]
-        if not act.again and told and act.started + low - 1 >= max(told):
-            yield f"{act.job}: {act.deed} of epoch {act.epoch} by {act.actor} was taken after its lease ended"
+        # Later calls prove nothing, and a renewal does not count for itself.
+        lease_ends = [end.until_ms for end in ends[act.job, act.epoch] if end.started < act.started]
+        if not act.again and lease_ends and act.started + low - 1 >= max(lease_ends):
+            yield f"{act.job}: {act.operation} of epoch {act.epoch} by {act.actor} was accepted after expiry"
 
 
-def no_write_is_taken_once_outranked(history: History) -> Iterator[str]:
+def no_write_of_an_older_epoch_is_accepted(history: History) -> Iterator[str]:
     claims = _claims(history)
     for act in history.of("heartbeat", "progress", "settle"):
         for claim in claims[act.job]:
             if not act.again and claim.epoch > act.epoch and claim.ended is not None and claim.ended < act.started:
-                yield f"{act.job}: {act.deed} of epoch {act.epoch} was taken after epoch {claim.epoch} was given"
+                yield f"{act.job}: {act.operation} of epoch {act.epoch} was accepted after epoch {claim.epoch}"
                 break
 
 
@@ -223,47 +223,47 @@ def event_numbers_have_no_gap(history: History) -> Iterator[str]:
             yield f"{job} has events {numbers}"
 
 
-def each_end_is_told_once(history: History) -> Iterator[str]:
+def each_end_is_recorded_once(history: History) -> Iterator[str]:
     requeued = Counter(act.job for act in history.of("requeue"))
     perhaps = Counter(act.job for act in history.of("requeue", certain=False))
     events = history.events_by_job()
     for job in history.jobs.values():
         ends = [event.name for event in events[job.id] if event.name in TERMINAL]
         if not 1 + requeued[job.id] <= len(ends) <= 1 + perhaps[job.id]:
-            yield f"{job.id} was requeued {requeued[job.id]} times and tells of {len(ends)} ends"
+            yield f"{job.id} was requeued {requeued[job.id]} times and has {len(ends)} end events"
         elif ends[-1] != job.state:
-            yield f"{job.id} is {job.state} and tells of {ends[-1]}"
+            yield f"{job.id} is {job.state} and its last end event is {ends[-1]}"
 
 
-def recorded_lives_are_possible(history: History) -> Iterator[str]:
-    """Walk the events of jobs that record all: one attempt at a time, and nothing follows an end but a requeue."""
+def recorded_transitions_are_valid(history: History) -> Iterator[str]:
+    """Check jobs with all events: one attempt at a time, and only a requeue follows an end."""
     full = history.recorded_in_full()
     for job, events in history.events_by_job().items():
         if job not in full:
             continue
         epoch, running, ended = 0, False, False
         for event in events:
-            told = event.details["epoch"]
+            event_epoch = event.details["epoch"]
             wrong = ended and event.name != "requeued"
             if event.name == "claimed":
-                wrong = wrong or running or told != epoch + 1
+                wrong = wrong or running or event_epoch != epoch + 1
                 epoch, running = epoch + 1, True
             elif event.name in ENDS_ATTEMPT:
                 running = False
-            wrong = wrong or told != epoch
+            wrong = wrong or event_epoch != epoch
             ended = event.name in TERMINAL
             if wrong:
-                yield f"{job}: {event.name} at epoch {told} as event {event.number} cannot follow what came before"
+                yield f"{job}: {event.name} at epoch {event_epoch} as event {event.number} is not a valid transition"
                 break
 
 
 def acknowledged_acts_are_recorded(history: History) -> Iterator[str]:
     full = history.recorded_in_full()
-    told = {(event.job_id, event.name, event.details["epoch"]) for event in history.events}
+    recorded = {(event.job_id, event.name, event.details["epoch"]) for event in history.events}
     for act in history.of("claim", "settle"):
-        name = {"claim": "claimed"}.get(act.deed) or _event_of(act)
-        if act.job in full and not act.again and (act.job, name, act.epoch) not in told:
-            yield f"{act.job}: {act.deed} of epoch {act.epoch} was acknowledged; there is no event {name!r} of it"
+        name = {"claim": "claimed"}.get(act.operation) or _event_of(act)
+        if act.job in full and not act.again and (act.job, name, act.epoch) not in recorded:
+            yield f"{act.job}: {act.operation} of epoch {act.epoch} was acknowledged; event {name!r} is missing"
 
 
 def _event_of(settle: Act) -> str:
@@ -276,11 +276,11 @@ def a_reader_sees_every_event_once_in_order(history: History) -> Iterator[str]:
     written = [(event.job_id, event.number) for event in history.events]
     if history.seen != written:
         first = next((i for i, pair in enumerate(zip(history.seen, written, strict=False)) if pair[0] != pair[1]), -1)
-        yield f"{len(written)} events, {len(history.seen)} read; they part at {first}"
+        yield f"{len(written)} events, {len(history.seen)} read; they differ from index {first}"
 
 
 def a_key_has_one_holder(history: History) -> Iterator[str]:
-    """Walk a log whose order is that of the commits, and count who holds each key; their jobs record all."""
+    """Check the holders of each key in a log in commit order; these jobs have all events."""
     if not history.one_writer:
         return
     holders: dict[str, set[str]] = defaultdict(set)
@@ -301,18 +301,18 @@ RULES: list[Callable[[History], Iterator[str]]] = [
     an_id_is_created_once,
     every_job_ended,
     nothing_done_is_undone,
-    transactions_are_whole,
+    transactions_are_atomic,
     epochs_strictly_increase,
     the_last_epoch_is_the_stores,
     live_leases_never_overlap,
     the_lease_clock_runs_evenly,
-    no_write_is_taken_after_a_expire,
-    no_write_is_taken_once_outranked,
+    no_write_is_accepted_after_expiry,
+    no_write_of_an_older_epoch_is_accepted,
     an_epoch_is_settled_once,
     a_job_is_done_once,
     event_numbers_have_no_gap,
-    each_end_is_told_once,
-    recorded_lives_are_possible,
+    each_end_is_recorded_once,
+    recorded_transitions_are_valid,
     acknowledged_acts_are_recorded,
     a_reader_sees_every_event_once_in_order,
     a_key_has_one_holder,

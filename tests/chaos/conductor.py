@@ -1,4 +1,4 @@
-"""Conducts the chaos: starts processes, kills and stops them, brings the store to rest and gathers its history."""
+"""Runs the chaos test: starts, kills and stops processes, drains the store and collects the history."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.chaos.history import Act, Recorder, acts_in, codes_in
 from tests.chaos.processes import PATIENCE_SECONDS, Child
 from tests.chaos.reader import pages, read_until_drained
 
-# Longer than every lease, so that whoever was stopped comes back as a zombie.
+# Longer than every lease: a stopped process resumes with stale claims.
 STOPPED_SECONDS = (0.6, 1.0)
 UNFINISHED = ("scheduled", "blocked", "ready", "running")
 
 
 class Conductor:
-    """Runs *count* actors and a reader on the store at *url*; all chance comes from *seed*."""
+    """Runs *count* actors and a reader on the store at *url*; *seed* determines all random choices."""
 
     def __init__(self, url: str, folder: Path, seed: int, count: int) -> None:
         self.engine: Engine = open_engine(url)
@@ -45,7 +45,7 @@ class Conductor:
         return Child(body, self._url, self._folder, name, f"{self._seed} {name}")
 
     def conduct(self, seconds: float) -> None:
-        """Kill and stop processes for so many seconds."""
+        """Kill and stop processes for *seconds*."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(self._chance.uniform(0.05, 0.4))
@@ -66,7 +66,7 @@ class Conductor:
         self.kills += 1
 
     def _stop_actor(self) -> None:
-        """Stop one past its lease while the others go on, then let it go on too."""
+        """Stop one actor past its lease while the others run, then resume it."""
         stopped = self._chance.choice(self._actors)
         assert not stopped.has_ended, "a process ended by itself: " + self.errors()
         stopped.stop()
@@ -75,13 +75,13 @@ class Conductor:
         self.stops += 1
 
     def errors(self) -> str:
-        """Return what the processes wrote to their standard error."""
+        """Return the standard error of the processes."""
         return "".join(path.read_text() for path in sorted(self._folder.glob("*.errors")))
 
-    # --- rest ------------------------------------------------------------------------------------------------------
+    # --- draining --------------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """Let all processes come to their end, and every job to its own."""
+        """Wait for all processes to exit, and finish every job."""
         (self._folder / "stop").touch()
         for actor in self._actors:
             self._join(actor)
@@ -97,7 +97,7 @@ class Conductor:
             raise
 
     def _drain(self) -> None:
-        """Do all work that is left. Leases of the dead have to expire first; they are short."""
+        """Process all remaining jobs. Leases of killed processes, which are short, must expire first."""
         queue, recorder = self.engine.queue, Recorder(self._folder / "drain.log", "drain")
         until = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < until:
@@ -113,14 +113,14 @@ class Conductor:
                 time.sleep(0.02)
 
     def kill_all(self) -> None:
-        """Leave no process behind, however the test ended."""
+        """Kill all processes."""
         for process in [self._reader, *self._actors]:
             process.kill()
 
     # --- history ---------------------------------------------------------------------------------------------------
 
     def history(self) -> History:
-        """Return all that the processes wrote down and all that the store holds."""
+        """Return the records of the processes and the contents of the store."""
         return History(
             acts=self.acts(),
             jobs=self._jobs(),
@@ -131,7 +131,7 @@ class Conductor:
         )
 
     def acts(self) -> list[Act]:
-        """Return what the processes have written down so far."""
+        """Return the acts recorded so far."""
         logs = [path for path in sorted(self._folder.glob("*.log")) if path.name != "events.log"]
         return [act for path in logs for act in acts_in(path)]
 

@@ -11,7 +11,7 @@ from tests.support.postgres_server import fresh_database
 
 @pytest.fixture(params=ENGINES)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A store that several processes can open, with nothing in it."""
+    """An empty store that several processes can open."""
     if request.param == "sqlite":
         yield str(tmp_path / "jobs.db")
         return

@@ -1,4 +1,4 @@
-"""What the chaos needs of a store beyond the public face, by URL: the only place here that knows an engine."""
+"""Engine-specific parts of the chaos tests, selected by URL."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ import psycopg
 import holdfast
 from holdfast import Transaction
 
-# What a test calls the engines by, and where it gets a fresh store of each: see the fixture `store_url`.
+# The engines' names; the fixture `store_url` creates a new store of each.
 ENGINES = ["sqlite", "postgres"]
 
 
 class Own(Protocol):
-    """A connection of the caller's own, or a transaction of ours: what runs his statements."""
+    """A connection of the caller, or a transaction of the queue, that executes SQL."""
 
     def execute(self, sql: Any, values: Any = ...) -> Any: ...
 
 
 class Engine(Protocol):
-    """A store with a table of the caller's own beside the queue's."""
+    """A store with an additional table of the caller."""
 
     queue: holdfast.Queue
     one_writer: bool
-    """Whether one transaction at a time reads the clock and writes, so that the event log is in commit order."""
+    """Whether one transaction at a time reads the clock and writes; the event log is then in commit order."""
 
     def prepare(self) -> None:
-        """Make the schema and the caller's own table."""
+        """Create the schema and the caller's table."""
         ...
 
     def own_transaction(self) -> AbstractContextManager[tuple[Transaction, Own]]:
-        """Open a transaction on a connection of the caller's own and join it."""
+        """Open a transaction on a connection of the caller and join it."""
         ...
 
     def write_ledger(self, own: Own, job: str, epoch: int) -> None:
-        """Write to the caller's own table, within whichever transaction is open."""
+        """Write to the caller's table within the open transaction."""
         ...
 
     def ledger(self) -> list[tuple[str, int]]:
-        """Return what the caller's own table holds."""
+        """Return the rows of the caller's table."""
         ...
 
     def damage(self) -> list[str]:
-        """Return what the engine itself finds wrong with what it keeps."""
+        """Return inconsistencies that the engine finds in its data."""
         ...
 
 
@@ -71,7 +71,7 @@ class SqliteFile:
     def own_transaction(self) -> Iterator[tuple[Transaction, Own]]:
         connection = sqlite3.connect(self._url, timeout=30, isolation_level=None)
         try:
-            # Checkpoints belong behind the gate, which this connection does not pass.
+            # Checkpoints require the write lock, which this connection does not take.
             connection.execute("pragma wal_autocheckpoint = 0")
             connection.execute("begin immediate")
             yield self.queue.within(connection), connection
@@ -93,7 +93,7 @@ class SqliteFile:
         return [line for line in found if line != "ok"]
 
 
-# What no constraint can say: rows that belong to no job, and jobs on routes that are not there.
+# Checks beyond constraints: rows without a job, and jobs on missing routes.
 _STRAYS = """
     select 'attempt', seq::text from holdfast.attempt where seq not in (select seq from holdfast.job)
     union all
@@ -107,7 +107,7 @@ _STRAYS = """
 class PostgresDatabase:
     """A PostgreSQL database, the queue in its schema `holdfast`."""
 
-    # Transactions are ordered by when they began to write, and see what others commit after that.
+    # Transactions are ordered by their first write, and see later commits of others.
     one_writer = False
 
     def __init__(self, url: str) -> None:

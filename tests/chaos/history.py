@@ -1,6 +1,6 @@
-"""What processes say they did: acts, written down before and after each call, so that a kill hides nothing for good.
+"""The log of a process: its acts, written before and after each call, so a kill loses no information.
 
-A call is announced with what it may bring about, and acknowledged with what it did. An announced call without an
+A call is announced with its possible acts, and acknowledged with the actual ones. An announced call without an
 acknowledgement may or may not have happened.
 """
 
@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-Deed: TypeAlias = Literal["enqueue", "claim", "heartbeat", "progress", "settle", "cancel", "requeue"]
+Operation: TypeAlias = Literal["enqueue", "claim", "heartbeat", "progress", "settle", "cancel", "requeue"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """One thing done to one job, with what the store answered. Moments are milliseconds since the machine started."""
+    """One operation on one job, with its result. Times are milliseconds since the machine started."""
 
-    deed: Deed
+    operation: Operation
     job: str
     epoch: int = 0
     token: str = ""
@@ -31,17 +31,17 @@ class Act:
     worker: str = ""
     outcome: str = ""
     state: str = ""
-    """The state in which it left the job."""
+    """The resulting state of the job."""
     created: bool = False
     again: bool = False
-    """Sent once more: the store may have taken it already."""
+    """A repeated call: the store may have applied it already."""
     forced: bool = False
     ledger: bool = False
-    """Done in a transaction of the caller's that also wrote to the ledger."""
+    """Made in a transaction of the caller that also wrote to the ledger."""
     actor: str = ""
     started: float = 0
     ended: float | None = None
-    """When the answer came; None if none came, so that it may or may not have happened."""
+    """When the call returned; None if it did not, so it may or may not have happened."""
 
     @property
     def certain(self) -> bool:
@@ -49,20 +49,20 @@ class Act:
 
     @property
     def decided_ms(self) -> int:
-        """When the store gave this lease, by its lease clock."""
+        """When the store granted this lease, by its lease clock."""
         return self.until_ms - self.lease_ms
 
 
 _DEFAULTS = {one.name: one.default for one in fields(Act)}
 
 
-def moment() -> float:
-    """Return the milliseconds since the machine started, which go on through SIGSTOP and cannot be set."""
+def now_ms() -> float:
+    """Return the milliseconds since the machine started, which SIGSTOP does not stop and no caller sets."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
 
 
 class Recorder:
-    """Writes one process's history. Each line is one system call, so that a kill leaves whole lines."""
+    """Writes the history of one process. Each line is one system call, so a kill leaves complete lines."""
 
     def __init__(self, path: Path, actor: str) -> None:
         self.actor = actor
@@ -70,29 +70,29 @@ class Recorder:
         self._number = 0
 
     def announce(self, acts: Sequence[Act]) -> int:
-        """Write down what is about to be asked for, and return the number of the call."""
+        """Record the possible acts of a call before it is made, and return the number of the call."""
         self._number += 1
-        self._line({"call": self._number, "at": moment(), "may": [_short(act) for act in acts]})
+        self._line({"call": self._number, "at": now_ms(), "may": [_short(act) for act in acts]})
         return self._number
 
     def acknowledge(self, call: int, acts: Sequence[Act]) -> None:
-        """Write down what the answer says was done."""
-        self._line({"call": call, "at": moment(), "did": [_short(act) for act in acts]})
+        """Record the acts of a call that returned."""
+        self._line({"call": call, "at": now_ms(), "did": [_short(act) for act in acts]})
 
     def refused(self, call: int, code: str) -> None:
-        """Write down that nothing was done."""
-        self._line({"call": call, "at": moment(), "did": [], "code": code})
+        """Record that a call was refused."""
+        self._line({"call": call, "at": now_ms(), "did": [], "code": code})
 
     def unknown(self, call: int, code: str) -> None:
-        """Write down that it may or may not have been done."""
+        """Record that a call may or may not have happened."""
         self._line({"call": call, "code": code})
 
-    def note(self, **words: Any) -> None:
-        """Write down something that is not a call."""
-        self._line(words)
+    def note(self, **record: Any) -> None:
+        """Record other information."""
+        self._line(record)
 
-    def _line(self, words: dict[str, Any]) -> None:
-        os.write(self._file, json.dumps(words, separators=(",", ":")).encode() + b"\n")
+    def _line(self, record: dict[str, Any]) -> None:
+        os.write(self._file, json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
 
 def _short(act: Act) -> dict[str, Any]:
@@ -100,28 +100,28 @@ def _short(act: Act) -> dict[str, Any]:
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what was written to one log. A line cut short by a kill was never written: its call stays unknown."""
+    """Yield the records of one log. A truncated line is ignored: the result of its call is unknown."""
     for line in path.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):
-            words: dict[str, Any] = json.loads(line)
-            yield words
+            record: dict[str, Any] = json.loads(line)
+            yield record
 
 
 def acts_in(path: Path) -> list[Act]:
-    """Return every act of one log: those acknowledged, and those that may have happened."""
+    """Return the acts of one log: acknowledged ones and those that may have happened."""
     open_calls: dict[int, dict[str, Any]] = {}
     acts: list[Act] = []
-    for words in lines(path):
-        if "may" in words:
-            open_calls[words["call"]] = words
-        elif "did" in words:
-            begun = open_calls.pop(words["call"])
-            acts += [Act(**did, actor=path.stem, started=begun["at"], ended=words["at"]) for did in words["did"]]
-    for begun in open_calls.values():
-        acts += [replace(Act(**may), actor=path.stem, started=begun["at"]) for may in begun["may"]]
+    for record in lines(path):
+        if "may" in record:
+            open_calls[record["call"]] = record
+        elif "did" in record:
+            call = open_calls.pop(record["call"])
+            acts += [Act(**did, actor=path.stem, started=call["at"], ended=record["at"]) for did in record["did"]]
+    for call in open_calls.values():
+        acts += [replace(Act(**may), actor=path.stem, started=call["at"]) for may in call["may"]]
     return acts
 
 
 def codes_in(path: Path) -> list[str]:
     """Return the codes of all refusals and failures of one log."""
-    return [words["code"] for words in lines(path) if "code" in words]
+    return [record["code"] for record in lines(path) if "code" in record]

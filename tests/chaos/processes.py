@@ -1,7 +1,7 @@
-"""Other processes for tests: spoken to through a pipe, stopped and killed for real.
+"""Child processes for tests, which communicate through a pipe and can be stopped and killed.
 
-They are forked from a server process that has imported what they need and opened nothing: a fork takes a few
-milliseconds where the start of an interpreter takes half a second.
+They are forked from a server process that has imported the necessary modules and opened nothing: a fork takes a few
+milliseconds, the start of an interpreter half a second.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PROCESSES.set_forkserver_preload(
     ["tests.support.warm", "holdfast.worker.worker", "holdfast.storage.postgres.store", "pytest"]
 )
 
-# Only a hang reaches this; nothing is measured by it.
+# Only a hanging process reaches this timeout.
 PATIENCE_SECONDS = 120.0
 
 
 class Child:
-    """A process that runs *body* with its end of a pipe and further arguments; killed at the end of the block."""
+    """A process that runs *body* with one end of a pipe and *arguments*; killed at the end of the block."""
 
     def __init__(self, body: Callable[..., None], *arguments: Any) -> None:
         self._pipe, theirs = PROCESSES.Pipe()
@@ -41,24 +41,24 @@ class Child:
         return self.process.pid
 
     def hear(self) -> Any:
-        """Return the next thing the child says."""
+        """Return the next message of the child."""
         if not self._pipe.poll(PATIENCE_SECONDS):
-            raise AssertionError("the other process said nothing")
+            raise AssertionError("the other process sent no message")
         return self._pipe.recv()
 
     def tell(self, word: Any = "go on") -> None:
         self._pipe.send(word)
 
     def stop(self) -> None:
-        """Stop the process and wait until the kernel has."""
+        """Stop the process and wait until it is stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         while _state(self.pid) not in "TZX":
             os.sched_yield()
 
     def stop_between_writes(self, url: str) -> None:
-        """Stop the process where it holds up no other writer of the store at *url*, however long it is stopped.
+        """Stop the process while it holds no write lock of the store at *url*.
 
-        A server needs no care: it ends by itself what is silent for too long.
+        On PostgreSQL any time will do: the server ends transactions that are idle for too long.
         """
         self.stop()
         while not (url.startswith("postgresql:") or gate_is_free(url)):
@@ -78,7 +78,7 @@ class Child:
         return not self.process.is_alive()
 
     def end(self) -> None:
-        """Wait for the process to end by itself, in peace."""
+        """Wait for the process to exit without an error."""
         self.process.join(PATIENCE_SECONDS)
         assert self.process.exitcode == 0
 
@@ -94,7 +94,7 @@ class Child:
 
 
 def gate_is_free(database: str) -> bool:
-    """Whether a writer of this file could pass its gate now, asked of the kernel alone."""
+    """Return whether the write lock of this file is free, according to the kernel."""
     with Path(f"{database}-holdfast").open("rb") as side_file:
         try:
             fcntl.flock(side_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,18 +104,18 @@ def gate_is_free(database: str) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return the letter the kernel gives the state of a process; it stands behind the name in brackets."""
+    """Return the kernel's state letter of a process, which follows the name in parentheses."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
 
 
 def keep_errors(file: Path) -> None:
-    """In a child: append to *file* what it writes to standard error."""
+    """In a child: append standard error to *file*."""
     with file.open("ab") as errors:
         os.dup2(errors.fileno(), 2)
 
 
 def say(pipe: Connection, word: Any = "ready") -> Any:
-    """In a child: say something and wait for the answer. Ends the process if the parent is gone."""
+    """In a child: send a message and return the answer. Exits if the parent has exited."""
     try:
         pipe.send(word)
         return pipe.recv()

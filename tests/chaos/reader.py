@@ -1,7 +1,7 @@
 """A process that reads the event log while it grows.
 
-It writes down each page with its cursor and goes on from the last one written, so that it too may be killed. It ends
-once the folder holds a file named `drained` and there is nothing more to read.
+It records each page with its cursor and continues from the last one, so it may be killed. It exits when the folder
+contains a file named `drained` and there are no more events.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tests.chaos.processes import keep_errors
 
 
 def pages(folder: Path) -> tuple[list[tuple[str, int]], str | None]:
-    """Return what has been read so far, each event's job and number, and the cursor to go on from."""
+    """Return each event's job and number read so far, and the cursor to continue from."""
     seen: list[tuple[str, int]] = []
     cursor: str | None = None
     path = folder / "events.log"
-    for words in lines(path) if path.exists() else ():
-        seen += [(job, number) for job, number in words["events"]]
-        cursor = words["cursor"]
+    for fields in lines(path) if path.exists() else ():
+        seen += [(job, number) for job, number in fields["events"]]
+        cursor = fields["cursor"]
     return seen, cursor
 
 
 def read_until_drained(_pipe: Connection, url: str, folder: Path, name: str, seed: str) -> None:
-    """Be the reader. What it writes to standard error goes to a file in *folder*."""
+    """Run the reader. Its standard error goes to a file in *folder*."""
     keep_errors(folder / f"{name}.errors")
     chance = random.Random(seed)
     queue = open_engine(url).queue

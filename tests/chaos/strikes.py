@@ -1,7 +1,7 @@
-"""Interrupts at a chosen point: each place in turn at which the interpreter may handle a signal.
+"""Interrupts at a chosen point: every point at which the interpreter may handle a signal.
 
-CPython looks for signals when a function is entered and when a call of a built-in returns. A profiler hears of both
-and may raise there, so that every such place can be tried, not only those that real signals happen to hit.
+CPython checks for signals when a function is entered and when a call of a built-in returns. A profile function is
+called at both and may raise there, so tests cover every such point and not only those that real signals hit.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from typing import Any
 import holdfast.storage
 
 _STORES = str(Path(holdfast.storage.__file__).parent)
-# What decides and words statements within a transaction, and holds nothing itself.
+# Modules that hold no resources themselves.
 _HOLDS_NOTHING = tuple(
     str(Path(_STORES) / name) for name in ("contract.py", "select_ready.py", "sql_", "randomness.py")
 )
-# What of the standard library holds things that an interrupt may leave held.
+# Modules of the standard library that hold resources.
 _LIBRARY = {str(Path(sysconfig.get_path("stdlib")) / name) for name in ("contextlib.py", "threading.py")}
 
 
 class Strike:
-    """Raises KeyboardInterrupt in this thread at the *first*-th place, and again *again* places after that.
+    """Raises KeyboardInterrupt in this thread at the *first*-th point, and again *again* points after that.
 
-    Counted are the places in the stores that hold something, and in the context managers and locks they use.
+    Only points in storage modules that hold resources count, and in the context managers and locks they use.
     """
 
     def __init__(self, first: int, again: int | None = None) -> None:
         self.struck = 0
         self.passed = 0
-        """How many places were come by."""
+        """The number of points that were reached."""
         self.places: list[str] = []
         self._left = first
         self._again = again
 
     def during(self, work: Callable[[], Any]) -> Any:
-        """Do *work*, interrupted unless it ends before."""
+        """Call *work*, which is interrupted unless it returns earlier."""
         sys.setprofile(self._profile)
         try:
             return work()
@@ -53,13 +53,13 @@ class Strike:
             self._come(frame)
 
     def _trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        """Go on counting after a first strike, which ends profiling, in whatever is called next."""
+        """Continue counting after the first interrupt, which ends profiling, in the next calls."""
         if not _counts(frame):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if _entered(frame):
             self._come(frame)
-        return _AfterCalls(self._come).trace
+        return _CallReturns(self._come).trace
 
     def _come(self, frame: FrameType) -> None:
         self.passed += 1
@@ -76,8 +76,8 @@ class Strike:
         raise KeyboardInterrupt
 
 
-class _AfterCalls:
-    """Tells of each place in one frame that comes right after a call; no signal is handled at any other."""
+class _CallReturns:
+    """Reports each point in one frame right after a call; no signal is handled at any other point."""
 
     def __init__(self, come: Callable[[FrameType], None]) -> None:
         self._come = come
@@ -96,7 +96,7 @@ def _is_call(frame: FrameType) -> bool:
 
 
 def _entered(frame: FrameType) -> bool:
-    """Tell whether a frame begins or goes on; no signal is handled as an error is thrown into it."""
+    """Return whether a frame starts or resumes; no signal is handled while an error is thrown into it."""
     return frame.f_lasti < 0 or dis.opname[frame.f_code.co_code[frame.f_lasti]] != "YIELD_VALUE"
 
 

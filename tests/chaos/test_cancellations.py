@@ -1,4 +1,4 @@
-"""Tasks cancelled at any moment: nobody behind them hangs, no error reaches others, nothing acknowledged is lost."""
+"""Tasks cancelled at any time: no other task hangs or gets an error, and no acknowledged job is lost."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.chaos.engines import open_engine
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.test_writers import all_jobs
 
-pytestmark = pytest.mark.slow("hundreds of tasks are cancelled at random moments")
+pytestmark = pytest.mark.slow("hundreds of tasks are cancelled at random times")
 
 TASKS = 1500
 
 
-class Crowd:
+class CancelledTasks:
     """Tasks that enqueue, alone or in a transaction, and are cancelled at random."""
 
     def __init__(self, queue: holdfast.AsyncQueue, seed: int) -> None:
@@ -36,7 +36,7 @@ class Crowd:
         self.acknowledged.add(job_id)
 
     async def run(self) -> None:
-        """Start all tasks a few at a time, cancel every sixth in each moment, and wait for their ends."""
+        """Start all tasks a few at a time, cancel every sixth, and wait for their ends."""
         tasks: list[asyncio.Task[None]] = []
         while len(tasks) < TASKS:
             tasks += [
@@ -50,15 +50,15 @@ class Crowd:
         await asyncio.wait_for(self.queue.enqueue("task", job_id="last"), PATIENCE_SECONDS)
 
 
-def test_cancelled_tasks_harm_nobody(store_url: str) -> None:
+def test_cancelled_tasks_do_not_affect_others(store_url: str) -> None:
     engine = open_engine(store_url)
     engine.prepare()
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
 
-    async def main() -> Crowd:
+    async def main() -> CancelledTasks:
         queue = holdfast.connect_async(store_url)
-        crowd = Crowd(queue, seed)
+        crowd = CancelledTasks(queue, seed)
         await crowd.run()
         await queue.close()
         return crowd

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment, hundreds of times: no other thread or process hangs, and nothing acknowledged is lost."""
+"""Ctrl-C at any time, hundreds of times: no other thread or process hangs, and no acknowledged job is lost."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 import holdfast
 from tests.chaos.engines import open_engine
 from tests.chaos.processes import PATIENCE_SECONDS, Child
-from tests.chaos.test_writers import all_jobs, write_until_told
+from tests.chaos.test_writers import all_jobs, write_until_stopped
 
-pytestmark = pytest.mark.slow("a process is interrupted at random moments for some seconds")
+pytestmark = pytest.mark.slow("a process is interrupted at random times for some seconds")
 
 INTERRUPTS = 150
 
 
 class Interrupted:
-    """A process whose main thread is interrupted time and again while it and three others enqueue."""
+    """A process whose main thread is interrupted repeatedly while it and three other threads enqueue."""
 
     def __init__(self, url: str) -> None:
         self.queue: holdfast.Queue = open_engine(url).queue
@@ -42,7 +42,7 @@ class Interrupted:
             self.errors.append(repr(error))
 
     def interrupt(self, _number: int, _frame: object) -> None:
-        """Handle the signal: strike where it is expected, and only once."""
+        """Handle the signal: raise only where it is expected, and only once."""
         if self.expected:
             self.expected = False
             raise KeyboardInterrupt
@@ -87,12 +87,13 @@ def be_interrupted(pipe: Connection, url: str, seed: int) -> None:
     pipe.send((process.made, process.interrupts, process.errors, [thread.is_alive() for thread in threads]))
 
 
-def test_interrupts_harm_neither_threads_nor_other_processes(store_url: str) -> None:
+def test_interrupts_affect_neither_threads_nor_other_processes(store_url: str) -> None:
     engine = open_engine(store_url)
     engine.prepare()
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
-    with Child(write_until_told, store_url, "other") as other, Child(be_interrupted, store_url, seed) as interrupted:
+    writer = Child(write_until_stopped, store_url, "other")
+    with writer as other, Child(be_interrupted, store_url, seed) as interrupted:
         other.hear()
         other.tell()
         made, interrupts, errors, alive = interrupted.hear()

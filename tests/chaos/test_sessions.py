@@ -1,6 +1,6 @@
-"""Processes that serve sessions are killed and stopped: every batch is served once, in order, in one pair of hands.
+"""Processes that claim sessions are killed and stopped: every entry is processed once, in order, by one holder.
 
-What a turn writes commits with its settlement, so that the caller's own table tells what took place.
+Each turn writes to the caller's table in the transaction of its settlement; the test checks that table.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ LEASE = 0.3
 OFTEN = 1_000
 
 
-def speak_until_told(pipe: Connection, url: str, name: str) -> None:
-    """Enqueue into random sessions, each batch twice under its source key, until told to end."""
+def enqueue_until_stopped(pipe: Connection, url: str, name: str) -> None:
+    """Enqueue into random sessions, each entry twice with its source key, until stopped."""
     queue, chance, made = open_engine(url).queue, random.Random(name), 0
     say(pipe)
     while not pipe.poll():
         made += 1
-        words: Any = {
+        fields: Any = {
             "session": f"s{chance.randrange(SESSIONS)}",
             "slot": chance.choice(["join", "join", "exclusive"]),
         }
         for _ in range(chance.choice([1, 2])):
-            queue.enqueue("say", made, source_key=f"{name}-{made}", max_attempts=OFTEN, **words)
+            queue.enqueue("say", made, source_key=f"{name}-{made}", max_attempts=OFTEN, **fields)
         time.sleep(0.002)
     queue.close()
 
 
-def serve_until_killed(_pipe: Connection, url: str, name: str) -> None:
-    """Serve whichever session is ready, now and then too slowly, until killed."""
+def process_until_killed(_pipe: Connection, url: str, name: str) -> None:
+    """Process any ready session, sometimes too slowly, until killed."""
     engine, chance = open_engine(url), random.Random(name)
     while True:
         claim = engine.queue.claim_any_session(worker=name, limit=4, lease=LEASE, wait=0.2)
@@ -55,7 +55,7 @@ def serve_until_killed(_pipe: Connection, url: str, name: str) -> None:
 
 def serve(engine: Engine, turn: SessionClaim, chance: random.Random) -> None:
     if chance.random() < 0.1:
-        # Too slow: by now somebody else may have it.
+        # Too slow: another process may have claimed it.
         time.sleep(LEASE * 1.2)
     if chance.random() < 0.3:
         more = engine.queue.claim_session(turn.session, boundary="checkpoint", holding=turn, lease=LEASE)
@@ -70,11 +70,11 @@ def serve(engine: Engine, turn: SessionClaim, chance: random.Random) -> None:
 
 
 def disturb(url: str, seconds: float, seed: int) -> int:
-    """Let them serve while some are killed and stopped for so many seconds; return how many were killed."""
+    """Kill and stop processes for *seconds*; return the number of kills."""
     chance, killed = random.Random(seed), 0
     started = SERVERS
-    speaker = Child(speak_until_told, url, f"speaker{os.getpid()}")
-    servers = [Child(serve_until_killed, url, f"w{number}") for number in range(SERVERS)]
+    speaker = Child(enqueue_until_stopped, url, f"speaker{os.getpid()}")
+    servers = [Child(process_until_killed, url, f"w{number}") for number in range(SERVERS)]
     try:
         speaker.hear()
         speaker.tell()
@@ -88,7 +88,7 @@ def disturb(url: str, seconds: float, seed: int) -> int:
                 servers[place].resume()
             else:
                 servers[place].kill()
-                servers[place] = Child(serve_until_killed, url, f"w{started}")
+                servers[place] = Child(process_until_killed, url, f"w{started}")
                 started, killed = started + 1, killed + 1
         speaker.tell("end")
         speaker.end()
@@ -98,8 +98,8 @@ def disturb(url: str, seconds: float, seed: int) -> int:
     return killed
 
 
-def bring_to_rest(engine: Engine, queue: Queue) -> None:
-    """Serve what is left; what was held when its holder was killed comes back when its lease has expired."""
+def drain(engine: Engine, queue: Queue) -> None:
+    """Process the remaining entries; those of killed processes are ready after their lease has expired."""
     while queue.counts().keys() - {"done"}:
         claim = queue.claim_any_session(limit=100, lease=60, wait=LEASE * 2)
         if claim is not None:
@@ -110,10 +110,10 @@ def run(url: str, seconds: float) -> None:
     engine = open_engine(url)
     engine.prepare()
     killed = disturb(url, seconds, seed=7)
-    bring_to_rest(engine, engine.queue)
+    drain(engine, engine.queue)
     served = defaultdict[str, list[tuple[int, int]]](list)
-    for told, token in engine.ledger():
-        session, _, place = told.rpartition(":")
+    for row, token in engine.ledger():
+        session, _, place = row.rpartition(":")
         served[session].append((token, int(place)))
     made = engine.queue.counts().get("done", 0)
 
@@ -126,10 +126,10 @@ def run(url: str, seconds: float) -> None:
     engine.queue.close()
 
 
-def test_every_batch_is_served_once_and_in_order_whoever_is_killed(store_url: str) -> None:
+def test_every_entry_is_processed_once_and_in_order_despite_kills(store_url: str) -> None:
     run(store_url, 3)
 
 
 @pytest.mark.long
-def test_every_batch_is_served_once_and_in_order_for_a_minute(store_url: str) -> None:
+def test_every_entry_is_processed_once_and_in_order_for_a_minute(store_url: str) -> None:
     run(store_url, 60)

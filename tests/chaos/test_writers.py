@@ -1,4 +1,4 @@
-"""Sixteen processes write to one store as fast as they can: nobody is refused or starves, and nothing is lost."""
+"""Sixteen processes write to one store at full speed: none is refused or starves, and no job is lost."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.slow("sixteen processes compete for some seconds")
 
 WRITERS = 16
 LEAST = 20
-"""So many jobs each of them makes, however long that takes."""
+"""The number of jobs that each of them enqueues at least."""
 
 
-def write_until_told(pipe: Connection, url: str, name: str) -> None:
-    """Enqueue one job after another, and every third time settle one, until told to end.
+def write_until_stopped(pipe: Connection, url: str, name: str) -> None:
+    """Enqueue jobs, and settle one every third time, until stopped.
 
-    Whatever is raised, StoreBusy above all, ends the process without its report.
+    An exception, StoreBusy in particular, ends the process without its report.
     """
     queue, made, done = open_engine(url).queue, 0, list[str]()
     say(pipe)
@@ -59,15 +59,15 @@ def write_for(url: str, seconds: float) -> None:
     engine = open_engine(url)
     engine.prepare()
     names = [f"w{number}" for number in range(WRITERS)]
-    writers = [Child(write_until_told, url, name) for name in names]
+    writers = [Child(write_until_stopped, url, name) for name in names]
     try:
         for writer in writers:
             writer.hear()
         for writer in writers:
             writer.tell()
-        time.sleep(seconds)  # a time in which they compete, not a time they are measured by
+        time.sleep(seconds)  # the duration of the competition; nothing is measured by it
         for name in names:
-            # A busy machine gets less done in the time, but each writer gets its turn.
+            # A busy machine makes fewer calls in the time, but each writer makes progress.
             wait_until(partial(_is_there, engine.queue, f"{name}-{LEAST}"))
         for writer in writers:
             writer.tell("end")
@@ -88,10 +88,10 @@ def write_for(url: str, seconds: float) -> None:
     engine.queue.close()
 
 
-def test_sixteen_writers_all_get_their_turn(store_url: str) -> None:
+def test_sixteen_writers_all_make_progress(store_url: str) -> None:
     write_for(store_url, 1.5)
 
 
 @pytest.mark.long
-def test_sixteen_writers_all_get_their_turn_for_a_minute(store_url: str) -> None:
+def test_sixteen_writers_all_make_progress_for_a_minute(store_url: str) -> None:
     write_for(store_url, 60)

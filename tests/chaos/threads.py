@@ -1,4 +1,4 @@
-"""Threads for tests: work in the background that nobody hangs on, and interrupts as Ctrl-C brings them."""
+"""Threads for tests: background work that never blocks the end of a test, and interrupts like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ T = TypeVar("T")
 
 
 def wait_until(come: Callable[[], bool]) -> None:
-    """Wait for something that must come."""
+    """Wait until a condition is true."""
     patience, pause = time.monotonic() + PATIENCE_SECONDS, 0.001
     while not come():
-        assert time.monotonic() < patience, "what was waited for did not come"
+        assert time.monotonic() < patience, "the condition did not become true"
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)
 
 
 def registered(queue: Queue) -> WorkerInfo:
-    """Return what the store says of the only worker, once that has registered itself."""
+    """Return the only worker after it has registered."""
     wait_until(lambda: bool(queue.workers()))
     [row] = queue.workers()
     return row
 
 
-def in_background(work: Callable[..., T], *words: Any) -> Future[T]:
-    """Do *work* in a thread that nobody waits for at the end, and return its answer to be."""
+def in_background(work: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Call *work* in a daemon thread and return a future of its result."""
     answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(work(*words))
+            answer.set_result(work(*arguments))
         except BaseException as error:
             answer.set_exception(error)
 
@@ -49,7 +49,7 @@ def in_background(work: Callable[..., T], *words: Any) -> Future[T]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Give a way to interrupt the main thread as Ctrl-C does."""
+    """Yield a function that interrupts the main thread as Ctrl-C does."""
 
     def stop(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
