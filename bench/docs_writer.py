@@ -110,7 +110,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _targets(results: Results) -> Iterable[Sequence[str]]:
     for one in verdicts(results):
         found = "not measured" if one.found is None else f"{one.found:.2f}"
-        yield one.path, one.wanted, found, "" if one.met is None else "met" if one.met else "**missed**"
+        yield one.path, one.target, found, "" if one.met is None else "met" if one.met else "**missed**"
 
 
 def _rates(results: Results) -> Iterable[Sequence[str]]:

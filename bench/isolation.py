@@ -107,8 +107,8 @@ def _worker(queue: holdfast.Queue, slots: int, **options: Unpack[holdfast.ClaimO
 def _one(queue: holdfast.Queue, kind: str) -> float:
     """Return the time from enqueue to the end of one job."""
     started = time.perf_counter()
-    made = queue.enqueue(kind, {}, max_attempts=1)
-    queue.wait(made.id, timeout=_PATIENCE_SECONDS)
+    job = queue.enqueue(kind, {}, max_attempts=1)
+    queue.wait(job.id, timeout=_PATIENCE_SECONDS)
     return time.perf_counter() - started
 
 

@@ -22,7 +22,7 @@ class Verdict(NamedTuple):
     """One target, the measured value, and whether it is met."""
 
     path: str
-    wanted: str
+    target: str
     found: float | None
     met: bool | None
 

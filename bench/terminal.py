@@ -100,5 +100,5 @@ def _targets(results: Results) -> Table:
     for one in verdicts(results):
         found = "not measured" if one.found is None else f"{one.found:.2f}"
         verdict = "" if one.met is None else "[green]met[/]" if one.met else "[red]missed[/]"
-        table.add_row(one.path, one.wanted, found, verdict)
+        table.add_row(one.path, one.target, found, verdict)
     return table

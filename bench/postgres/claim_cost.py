@@ -36,17 +36,17 @@ def run_claim_cost(
 ) -> list[Cost]:
     """Measure every filter on every size, with *beside* finished and *beside* future jobs in each store."""
     base = arena.make()
-    made = [base]
+    databases = [base]
     try:
         log(f"claim cost: {beside:,} finished and {beside:,} future jobs")
         seed.fill_base(arena.url(base), finished=beside, future=beside)
         stores = {}
         for size in sizes:
             log(f"claim cost: {size:,} ready jobs")
-            made.append(arena.make(base))
-            stores[size] = made[-1]
-            seed.fill_ready(arena.url(made[-1]), size)
-            _without_sync(arena, made[-1])
+            databases.append(arena.make(base))
+            stores[size] = databases[-1]
+            seed.fill_ready(arena.url(databases[-1]), size)
+            _without_sync(arena, databases[-1])
         arena.execute("checkpoint")
         queues = {size: holdfast.connect(arena.url(name)) for size, name in stores.items()}
         try:
@@ -55,7 +55,7 @@ def run_claim_cost(
             for queue in queues.values():
                 queue.close()
     finally:
-        for name in made:
+        for name in databases:
             arena.drop(name)
 
 

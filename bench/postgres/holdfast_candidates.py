@@ -48,17 +48,17 @@ class PostgresSession(HoldfastSession):
         self.fill(count)
         command = [sys.executable, "-m", "bench.postgres.holdfast_candidates", self._url]
         with ExitStack() as ends:
-            crew = [ends.enter_context(_start(command)) for _ in range(processes)]
-            for worker in crew:
+            workers = [ends.enter_context(_start(command)) for _ in range(processes)]
+            for worker in workers:
                 _line(worker)
             started = time.monotonic()
-            for worker in crew:
+            for worker in workers:
                 _start_draining(worker)
-            told = [json.loads(_line(worker)) for worker in crew]
-        handled = sum(one["handled"] for one in told)
+            reports = [json.loads(_line(worker)) for worker in workers]
+        handled = sum(one["handled"] for one in reports)
         if handled != count:
             raise CandidateFailedError(f"{processes} processes handled {handled} of {count} jobs")
-        return float(max(one["last"] for one in told)) - started
+        return float(max(one["last"] for one in reports)) - started
 
 
 def _start(command: list[str]) -> subprocess.Popen[str]:

@@ -48,10 +48,10 @@ class PgbenchSession(Session):
             each = max(1, count // clients)
             options = ["-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, 2)), "-t", str(each)]
             command = [str(_program()), *options, "-f", script.name, "-d", self._url]
-            told = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        found = _RATE.search(told.stdout)
-        if told.returncode or found is None:
-            raise CandidateFailedError(f"pgbench failed:\n{told.stdout}{told.stderr}")
+            run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        found = _RATE.search(run.stdout)
+        if run.returncode or found is None:
+            raise CandidateFailedError(f"pgbench failed:\n{run.stdout}{run.stderr}")
         return float(found[1])
 
 

@@ -48,7 +48,7 @@ def add(one: int, other: int) -> int:
 
 @queue.task("hold", max_attempts=3)
 def hold(context: Context) -> str:
-    """Tell where it runs, and run until the test lets it go, whoever tells it to stop."""
+    """Report the process, and run until the file `go` exists, even if cancelled."""
     say(handler="hold", process=os.getpid(), attempt=context.attempt)
     while not Path("go").exists():
         context.wait_cancelled(0.01)

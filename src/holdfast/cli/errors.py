@@ -93,7 +93,7 @@ def report_error(error: Exception, *, as_json: bool) -> int:
     screen = console(sys.stderr)
     for label, style, text in (("error:", "bold red", described.message), ("hint:", "cyan", described.hint)):
         if text:
-            # Wrap at spaces: a terminal breaks lines anywhere. Commands stay on one line so that they can be copied.
+            # Wrap at spaces: a terminal breaks lines anywhere. Commands stay on one line for copying.
             unwrapped = not screen.is_terminal or (label == "hint:" and "holdfast " in text)
             screen.print(Text.assemble((label, style), " ", clean(text, keep="")), soft_wrap=unwrapped)
     return described.exit_code

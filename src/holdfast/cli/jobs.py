@@ -207,9 +207,9 @@ def _cancel_named(terminal: Terminal, job_ids: tuple[str, ...], *, force: bool) 
 def _print_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tuple[str, HoldfastError]]) -> None:
     if terminal.json:
         ended = [job.id for job in cancelled if job.state == "cancelled"]
-        asked = [job.id for job in cancelled if job.state != "cancelled"]
+        requested = [job.id for job in cancelled if job.state != "cancelled"]
         skipped = [Skipped(job_id, str(error)) for job_id, error in refused]
-        terminal.emit(json_view.cancel_report(CancelReport(ended, asked, skipped)))
+        terminal.emit(json_view.cancel_report(CancelReport(ended, requested, skipped)))
         return
     for job in cancelled:
         if job.state == "cancelled":

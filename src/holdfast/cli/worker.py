@@ -161,7 +161,7 @@ def _worker(queue: AnyQueue, target: str, options: dict[str, Any]) -> Worker:
     if not queue.tasks:
         raise CommandError(
             f"{target!r} has no tasks",
-            hint="declare some with @queue.task, and import their modules where the queue is made",
+            hint="declare some with @queue.task, and import their modules in the module of the queue",
         )
     for kind in options["kind"]:
         queue.tasks.get(kind)
