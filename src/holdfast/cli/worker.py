@@ -75,14 +75,18 @@ _CLOSING_SECONDS = 0.5
 @click.option("--drain", type=click.Choice(["oldest", "listed"]), help="listed: take kinds in the order of --kind.")
 @click.option("--exclusive", is_flag=True, help="Take over the jobs of an earlier worker with this name at once.")
 @click.option(
-    "--lease", type=params.DURATION, metavar="DURATION", default=_DEFAULT_LEASE, help="The duration of a lease: 30s."
+    "--lease",
+    type=params.DURATION,
+    metavar="DURATION",
+    default=_DEFAULT_LEASE,
+    help="The duration of a lease. Default: 30s.",
 )
 @click.option(
     "--grace",
     type=params.DURATION,
     metavar="DURATION",
     default=GRACE_SECONDS_DEFAULT,
-    help="How long to wait for running jobs on shutdown: 30s.",
+    help="How long to wait for running jobs on shutdown. Default: 30s.",
 )
 @click.option("--name", help="The worker's name. Default: host name and process id.")
 @click.option(
@@ -104,7 +108,7 @@ _CLOSING_SECONDS = 0.5
     type=params.DURATION,
     metavar="DURATION",
     default=limits.KILL_AFTER_MS_DEFAULT / 1000,
-    help="How long to wait for a cancelled isolated handler before killing it: 5s.",
+    help="How long to wait for a cancelled isolated handler before killing it. Default: 5s.",
 )
 @click.option(
     "--metrics-port",
