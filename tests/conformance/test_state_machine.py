@@ -66,7 +66,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.queue = self.harness.open()
         self.model = Model()
         self.requests: list[Request] = []
-        self.claim_requests: list[Asked] = []
+        self.claim_requests: list[RepeatableClaim] = []
         self.held: list[Held] = []
         self.settled: list[tuple[Held, tuple[Any, ...]]] = []
         self.seen: dict[str, list[tuple[int, str]]] = {}
@@ -90,7 +90,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         answer, was_lost = self._send(call, fault)
         if was_lost:
             # The lost call was committed, so the model makes it too; the result is that of the second call.
-            answer_of(predict)
+            result_of(predict)
             self._check_agreement()
             answer = result_of(lambda: call(self.queue))
         assert same(answer, result_of(predict)), f"store: {answer!r}"
@@ -100,7 +100,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         answer, was_lost = self._send(call, fault)
         if was_lost:
             before = self._everything()
-            answer = answer_of(lambda: call(self.queue))
+            answer = result_of(lambda: call(self.queue))
             assert self._everything() == before, "repeating the call changed something"
         adopt(answer)
 
@@ -143,7 +143,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.enqueue([{**request, "id": f"again-{len(self.requests)}"}], fault)
 
     def _enqueue(self, request: Request, fault: Fault) -> None:
-        options = words_of(request)
+        options = options_of(request)
 
         def call(queue: Queue) -> tuple[str, bool]:
             made = queue.enqueue(request["kind"], request["payload"], **options)
@@ -152,7 +152,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self._act(call, lambda: self.model.enqueue(request), fault)
 
     @rule(ask=asks, fault=faults)
-    def claim(self, ask: Asked, fault: Fault) -> None:
+    def claim(self, ask: RepeatableClaim, fault: Fault) -> None:
         self.claim_requests.append(ask)
         self._claim(ask, fault)
 
@@ -164,7 +164,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def _claim(self, ask: RepeatableClaim, fault: Fault) -> None:
         self._act_and_adopt(ask.send, lambda claims: self._adopt(ask, claims), fault)
 
-    def _adopt(self, ask: Asked, claims: list[Claim]) -> None:
+    def _adopt(self, ask: RepeatableClaim, claims: list[Claim]) -> None:
         """Check that each claim was a correct choice, and apply it to the model."""
         if held := self.model.held_under(ask.token):
             assert [claim.job.id for claim in claims] == held
