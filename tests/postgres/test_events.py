@@ -121,9 +121,9 @@ def test_events_of_overlapping_transactions_are_ordered_by_their_numbers(
     younger.commit()
     queue.within(older).cancel("overlapping")
     older.commit()
-    told = [event for event in all_events(queue) if event.job_id == "overlapping"]
-    assert [event.name for event in told] == ["cancelled", "enqueued"]
-    assert [event.name for event in sorted(told, key=lambda event: event.number)] == ["enqueued", "cancelled"]
+    events = [event for event in all_events(queue) if event.job_id == "overlapping"]
+    assert [event.name for event in events] == ["cancelled", "enqueued"]
+    assert [event.name for event in sorted(events, key=lambda event: event.number)] == ["enqueued", "cancelled"]
 
 
 def test_what_was_rolled_back_is_never_read_and_holds_nothing_back(

@@ -128,14 +128,14 @@ def test_something_that_is_no_connection_is_refused(queue: holdfast.Queue) -> No
 
 def test_who_waits_is_woken_by_the_callers_commit(queue: holdfast.Queue, own: Any) -> None:
     queue.enqueue("mail", job_id="a")
-    claim, told = claim_one(queue), list[str]()
-    waiter = threading.Thread(target=lambda: told.append(queue.wait("a", timeout=30).state))
+    claim, seen = claim_one(queue), list[str]()
+    waiter = threading.Thread(target=lambda: seen.append(queue.wait("a", timeout=30).state))
     waiter.start()
     queue.within(own).settle(claim, Done())
-    told.append("not yet committed")
+    seen.append("not yet committed")
     own.commit()
     waiter.join(30)
-    assert told == ["not yet committed", "done"]
+    assert seen == ["not yet committed", "done"]
 
 
 def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: str) -> None:

@@ -256,8 +256,8 @@ class TestWaitingForTheWriter:
             async with queue.transaction() as transaction:
                 await transaction.enqueue("mail", job_id="held")
                 held.set()
-                told = await asyncio.gather(*waiting, return_exceptions=True)
-            assert [type(error) for error in told] == [StoreBusy] * 3
+                results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(error) for error in results] == [StoreBusy] * 3
             assert (await queue.enqueue("mail")).created
             assert await queue.counts() == {"ready": 2}
             await queue.close()
@@ -286,7 +286,7 @@ class TestWaitingForTheWriter:
         async def scenario() -> None:
             queue = holdfast.connect_async(path)
             async with queue.transaction() as transaction:
-                told = await asyncio.gather(
+                results = await asyncio.gather(
                     queue.enqueue("mail"),
                     queue.claim(),
                     queue.transaction().__aenter__(),
@@ -294,8 +294,8 @@ class TestWaitingForTheWriter:
                     return_exceptions=True,
                 )
                 await transaction.enqueue("mail", job_id="kept")
-            assert [type(error) for error in told] == [Misconfigured] * 4
-            assert all("call the methods of the transaction" in str(error) for error in told)
+            assert [type(error) for error in results] == [Misconfigured] * 4
+            assert all("call the methods of the transaction" in str(error) for error in results)
             assert [job.id for job in await queue.jobs()] == ["kept"]
             await queue.close()
 
@@ -323,8 +323,8 @@ class TestWaitingForTheWriter:
                     transaction.enqueue("mail", {"n": n}, job_id="taken" if n % 3 == 0 else f"job-{n}")
                     for n in range(30)
                 ]
-                told = await asyncio.gather(*calls, return_exceptions=True)
-            assert [isinstance(answer, holdfast.Conflict) for answer in told] == [n % 3 == 0 for n in range(30)]
+                results = await asyncio.gather(*calls, return_exceptions=True)
+            assert [isinstance(answer, holdfast.Conflict) for answer in results] == [n % 3 == 0 for n in range(30)]
             assert (await queue.counts())["ready"] == 21
             await queue.close()
 

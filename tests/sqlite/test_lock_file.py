@@ -223,7 +223,7 @@ class TestPatience:
             early = LockFile(path)
             with pytest.raises(StoreBusy):
                 early.lock(SOON)
-            [lock_thread] = [thread for thread in threading.enumerate() if thread.name == "holdfast-gate"]
+            [lock_thread] = [thread for thread in threading.enumerate() if thread.name == "holdfast-lock"]
             monkeypatch.setattr(fcntl, "flock", unlock_late)
             early.close()
             late = LockFile(path)  # under the number that has just become free
@@ -244,7 +244,7 @@ def interrupted_once_waiting() -> Iterator[None]:
     """Let a signal interrupt the main thread while it waits in the block."""
 
     def interrupt_waiter() -> None:
-        wait_until(lambda: any(thread.name == "holdfast-gate" for thread in threading.enumerate()))
+        wait_until(lambda: any(thread.name == "holdfast-lock" for thread in threading.enumerate()))
         time.sleep(SOON)  # the thread was started; its owner now waits
         interrupt()
 

@@ -327,29 +327,29 @@ class TestFork:
             worker.hear()
             waiting = in_background(wait_for, queue, jobs[0])
             wait_until(lambda: looks.count >= 1 and bool(watchers()))
-            told, tells = os.pipe()
+            wake_reader, wake_writer = os.pipe()
             child = os.fork()
             if child == 0:
-                wait_in_child(queue, looks, jobs[1], tells)
-            os.read(told, 1)
+                wait_in_child(queue, looks, jobs[1], wake_writer)
+            os.read(wake_reader, 1)
             for job_id in reversed(jobs):
                 worker.tell(job_id)
                 worker.hear()
             assert waiting.result(PATIENCE_SECONDS).state == "done"
             _, status = os.waitpid(child, 0)
             assert os.waitstatus_to_exitcode(status) == 0
-            os.close(told)
-            os.close(tells)
+            os.close(wake_reader)
+            os.close(wake_writer)
         queue.close()
 
 
-def wait_in_child(queue: holdfast.Queue, looks: Looks, job_id: str, tells: int) -> None:
+def wait_in_child(queue: holdfast.Queue, looks: Looks, job_id: str, wake_writer: int) -> None:
     """In a forked child: wait, report that, and exit with 0 if a notification woke it."""
     looks.count = 0
 
     def tell() -> None:
         wait_until(lambda: looks.count >= 1)
-        os.write(tells, b"1")
+        os.write(wake_writer, b"1")
 
     threading.Thread(target=tell, daemon=True).start()
     try:

@@ -32,8 +32,8 @@ LARGE_TABLES = {
     "holdfast_session_row",
     "holdfast_session_source",
 }
-LISTS = {"routes", "places", "seqs", "ids", "affinities", "sessions", "numbers", "names", "keys"}
-PAIRS = {"results", "digests", "told"}
+LISTS = {"routes", "prefixes", "matches", "seqs", "ids", "affinities", "sessions", "numbers", "names", "keys"}
+PAIRS = {"results", "digests", "events", "indexes"}
 
 
 @pytest.fixture(scope="module", params=["fresh", "analyzed"])

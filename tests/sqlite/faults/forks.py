@@ -94,10 +94,10 @@ def fork_inside_a_transaction(_interception: Interception, path: str) -> dict[st
         transaction.enqueue("mail", job_id="parents-too")
     _enqueue(queue, "after")
     os.close(writing)
-    with os.fdopen(reading) as said:
-        told = said.read().split()
+    with os.fdopen(reading) as output:
+        reported = output.read().split()
     grandchild = _child(partial(_enqueue, queue, "later"))
-    return {"codes": [code, _exit_code(grandchild)], "told": told, "found": _found(path)}
+    return {"codes": [code, _exit_code(grandchild)], "reported": reported, "found": _found(path)}
 
 
 def _try_all(queue: holdfast.Queue, writing: int) -> None:
@@ -148,7 +148,7 @@ def child_leaves_the_parents_transaction(
 
 def parent_dies_inside_the_gate(_interception: Interception, path: str) -> dict[str, Any]:
     """Kill a process that holds the lock while its child lives on, and let another process write."""
-    told_reading, told_writing = os.pipe()
+    reported_reading, reported_writing = os.pipe()
     process = os.fork()
     if process == 0:
         queue = holdfast.connect(path)
@@ -157,18 +157,18 @@ def parent_dies_inside_the_gate(_interception: Interception, path: str) -> dict[
             survivor = os.fork()
             if survivor == 0:
                 signal.pause()
-            os.write(told_writing, f"{survivor}\n".encode())
+            os.write(reported_writing, f"{survivor}\n".encode())
             signal.pause()
-    survivor = int(os.read(told_reading, 64))
+    survivor = int(os.read(reported_reading, 64))
     os.kill(process, signal.SIGKILL)
     _exit_code(process)
     try:
-        told = holdfast.connect(path).enqueue("mail", job_id="another").id
+        reported = holdfast.connect(path).enqueue("mail", job_id="another").id
     except holdfast.HoldfastError as error:
-        told = repr(error)
+        reported = repr(error)
     finally:
         os.kill(survivor, signal.SIGKILL)
-    return {"told": told, "found": _found(path)}
+    return {"reported": reported, "found": _found(path)}
 
 
 def children_end_in_their_own_way(_interception: Interception, path: str) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def children_end_in_their_own_way(_interception: Interception, path: str) -> dic
 
 def parent_goes_child_stays(_interception: Interception, path: str) -> dict[str, Any]:
     """Become a daemon by double fork: the process that opened the queue ends, its child and others continue."""
-    told_reading, told_writing = os.pipe()
+    reported_reading, reported_writing = os.pipe()
     turn_reading, turn_writing = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -203,25 +203,25 @@ def parent_goes_child_stays(_interception: Interception, path: str) -> dict[str,
         _enqueue(queue, "before")
         queue.counts()
         if os.fork() == 0:
-            _work_and_end(lambda: _stay(queue, told_writing, turn_reading))
+            _work_and_end(lambda: _stay(queue, reported_writing, turn_reading))
         os._exit(0)
-    os.close(told_writing)
+    os.close(reported_writing)
     _exit_code(parent)
-    os.read(told_reading, 1)
+    os.read(reported_reading, 1)
     # Other processes, one after the other, each the only one as far as locks can show.
     visitors = [_exit_code(_child(partial(_visit, path, name))) for name in ("visitor-1", "visitor-2")]
     os.write(turn_writing, b"!")
-    with os.fdopen(told_reading) as told:
-        left = told.read()
+    with os.fdopen(reported_reading) as reported:
+        left = reported.read()
     return {"codes": visitors, "stayed": left, "found": _found(path)}
 
 
-def _stay(queue: holdfast.Queue, told: int, turn: int) -> None:
+def _stay(queue: holdfast.Queue, reported: int, turn: int) -> None:
     _enqueue(queue, "early")
-    os.write(told, b"!")
+    os.write(reported, b"!")
     os.read(turn, 1)
     _enqueue(queue, "late")
-    os.write(told, f"{sum(queue.counts().values())}".encode())
+    os.write(reported, f"{sum(queue.counts().values())}".encode())
 
 
 def _visit(path: str, name: str) -> None:

@@ -28,7 +28,7 @@ class History:
     """The notes up to some point."""
 
     acknowledged: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """For each job the newest state and epoch that a caller was told."""
+    """For each job the newest state and epoch that a caller has received."""
     batches: list[list[str]] = field(default_factory=list)
     """Jobs that come to be together or not at all."""
     follow_ups: dict[str, list[str]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class History:
         """Process one note."""
         for kind, said in json.loads(note).items():
             match kind:
-                case "told":
+                case "received":
                     for job_id, state, epoch in said:
                         self._told(job_id, state, epoch)
                 case "batch":
@@ -54,9 +54,9 @@ class History:
             self.acknowledged[job_id] = (state, epoch)
 
 
-def told(jobs: Iterable[holdfast.Job]) -> str:
+def received(jobs: Iterable[holdfast.Job]) -> str:
     """Return the note that a caller received *jobs*."""
-    return json.dumps({"told": [(job.id, job.state, job.epoch) for job in jobs]})
+    return json.dumps({"received": [(job.id, job.state, job.epoch) for job in jobs]})
 
 
 def _place(state: str, epoch: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-/* Stands between a program and the system calls with which it writes files; loaded by LD_PRELOAD.
+/* Intercepts the system calls with which a program writes files; loaded by LD_PRELOAD.
 
-   Only files whose path starts with the watched folder are concerned, and of these never the shared memory of SQLite
-   ("-shm"). Each call may be recorded, and one of them, counted from the moment of arming, may kill the process or
-   fail. The functions that the test calls are at the end. */
+   It handles only files below the watched folder, except the shared memory of SQLite ("-shm"). Each call may be
+   recorded, and one of them, counted from arming, may kill the process or fail. The functions that the test calls are
+   at the end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -62,7 +62,7 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* Count the call; return whether it is to be followed by the end of the process, or -1 with errno if it is to fail. */
+/* Count the call; return whether the process must end after it, or -1 with errno set if the call must fail. */
 static int before(int call, const char *path) {
     if (!(armed_calls & call) || !ends_with(path, armed_suffix)) return 0;
     int number = __sync_add_and_fetch(&seen, 1);

@@ -34,7 +34,7 @@ def test_parent_children_and_threads_go_on_after_a_fork_in_the_middle_of_everyth
 def test_a_child_forked_inside_a_transaction_is_refused_the_file_and_blocks_no_caller(tmp_path: Path) -> None:
     seen = _run(tmp_path, forks.fork_inside_a_transaction)
     assert seen["codes"] == [0, 0]
-    assert seen["told"] == ["misconfigured"] * 3
+    assert seen["reported"] == ["misconfigured"] * 3
     assert seen["found"] == sorted(["parents", "parents-too", *_each("after", "later")])
 
 
@@ -49,7 +49,7 @@ def test_a_child_that_leaves_the_parents_transaction_changes_nothing_of_it(
 
 def test_a_parent_killed_with_the_gate_held_does_not_leave_it_shut_by_a_child(tmp_path: Path) -> None:
     seen = _run(tmp_path, forks.parent_dies_inside_the_gate)
-    assert seen == {"told": "another", "found": ["another"]}
+    assert seen == {"reported": "another", "found": ["another"]}
 
 
 def test_children_that_end_in_the_ordinary_way_take_nothing_with_them(tmp_path: Path) -> None:

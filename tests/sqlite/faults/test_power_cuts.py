@@ -32,7 +32,7 @@ class Cut(NamedTuple):
     """The point at which the power was cut, and the writes that the disk lost."""
 
     position: int
-    moment: str
+    when: str
     loss: Loss
 
 
@@ -64,13 +64,13 @@ def _images(
     for position, record in enumerate(read_log(recording.log)):
         if record.kind == "N":
             history.take(record.path)
-        for moment in ("before", "after"):
-            if moment == "after":
+        for when in ("before", "after"):
+            if when == "after":
                 disk.take(record)
             for loss in _losses(dice, at_syncs if record.kind == "S" else between):
                 disk.image(image, loss)
                 _spoil_side_file(image, dice)
-                yield Cut(position, moment, loss), image / "jobs.db", history
+                yield Cut(position, when, loss), image / "jobs.db", history
                 shutil.rmtree(image)
 
 

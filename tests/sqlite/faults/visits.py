@@ -27,20 +27,20 @@ def visit(_interception: Interception, path: str, humble: bool) -> dict[str, Any
         os.setgid(_UNPRIVILEGED_USER)
         os.setuid(_UNPRIVILEGED_USER)
     queue = holdfast.connect(path)
-    return {"read": _told(lambda: sorted(job.id for job in queue.jobs())), "written": _writes(queue)}
+    return {"read": _result_of(lambda: sorted(job.id for job in queue.jobs())), "written": _writes(queue)}
 
 
 def _writes(queue: holdfast.Queue) -> list[Any]:
     return [
-        _told(lambda: queue.enqueue("mail", job_id="new").created),
-        _told(lambda: queue.claim() is None),
-        _told(lambda: queue.cancel("job-0").state),
-        _told(lambda: queue.set_lane("other", state="paused").state),
-        _told(lambda: queue.wait("job-0", timeout=0.05).state),
+        _result_of(lambda: queue.enqueue("mail", job_id="new").created),
+        _result_of(lambda: queue.claim() is None),
+        _result_of(lambda: queue.cancel("job-0").state),
+        _result_of(lambda: queue.set_lane("other", state="paused").state),
+        _result_of(lambda: queue.wait("job-0", timeout=0.05).state),
     ]
 
 
-def _told(call: Callable[[], Any]) -> Any:
+def _result_of(call: Callable[[], Any]) -> Any:
     """Return the result of a call, or the name of the error it raises."""
     try:
         return call()
@@ -62,23 +62,23 @@ def fill_up(_interception: Interception, folder: str, payload_bytes: int, reserv
     acknowledged: list[str] = ["claimed"]
     refusals: list[str] = []
     for number in range(400):
-        told = _told(partial(_enqueue, queue, f"job-{number}", payload_bytes))
-        (acknowledged if told == f"job-{number}" else refusals).append(told)
+        result = _result_of(partial(_enqueue, queue, f"job-{number}", payload_bytes))
+        (acknowledged if result == f"job-{number}" else refusals).append(result)
         if len(refusals) == 3:
             break
     _take_all_space(ballast)
     full = {
-        "enqueue": _told(lambda: queue.enqueue_many([{"kind": "mail", "payload": "y" * 50_000}] * 4)),
-        "settle": _told(lambda: queue.settle(claim, holdfast.Done("z" * 50_000)).state),
-        "read": _told(lambda: sorted(job.id for job in queue.jobs(limit=1000)) == sorted(acknowledged)),
-        "another": _told(lambda: holdfast.connect(path).enqueue("mail", "y" * 50_000)),
-        "elsewhere": _told(lambda: holdfast.connect(f"{folder}/other.db").enqueue("mail")),
+        "enqueue": _result_of(lambda: queue.enqueue_many([{"kind": "mail", "payload": "y" * 50_000}] * 4)),
+        "settle": _result_of(lambda: queue.settle(claim, holdfast.Done("z" * 50_000)).state),
+        "read": _result_of(lambda: sorted(job.id for job in queue.jobs(limit=1000)) == sorted(acknowledged)),
+        "another": _result_of(lambda: holdfast.connect(path).enqueue("mail", "y" * 50_000)),
+        "elsewhere": _result_of(lambda: holdfast.connect(f"{folder}/other.db").enqueue("mail")),
     }
     ballast.unlink()
     reserve.unlink()
     freed = {
-        "settle": _told(lambda: queue.settle(claim, holdfast.Done("z" * 50_000)).state),
-        "elsewhere": _told(lambda: holdfast.connect(f"{folder}/other.db").enqueue("mail").created),
+        "settle": _result_of(lambda: queue.settle(claim, holdfast.Done("z" * 50_000)).state),
+        "elsewhere": _result_of(lambda: holdfast.connect(f"{folder}/other.db").enqueue("mail").created),
         "jobs": sorted(job.id for job in queue.jobs(limit=1000)) == sorted(acknowledged),
     }
     queue.close()
@@ -92,5 +92,5 @@ def _enqueue(queue: holdfast.Queue, job_id: str, payload_bytes: int) -> str:
 def _take_all_space(ballast: Path) -> None:
     with ballast.open("wb", buffering=0) as file:
         for size in (65_536, 4_096, 512, 1):
-            while _told(partial(file.write, b"b" * size)) == size:
+            while _result_of(partial(file.write, b"b" * size)) == size:
                 pass

@@ -7,7 +7,7 @@ import threading
 from typing import Literal
 
 import holdfast
-from tests.sqlite.faults.history import told
+from tests.sqlite.faults.history import received
 from tests.sqlite.faults.interception import Action, Call, Interception
 
 _LARGE = 60_000
@@ -51,7 +51,7 @@ def use_with_failing_syncs(interception: Interception, folder: str, log: str, su
     for number in range(50):
         if not failed[-1]:
             interception.arm(Call.SYNC, Action.FAIL, 1, suffix=suffix)
-        interception.note(told([_insist(queue, f"job-{number}", payload_bytes).job]))
+        interception.note(received([_insist(queue, f"job-{number}", payload_bytes).job]))
         failed.append(bool(interception.disarm()))
     return sum(failed)
 
@@ -77,11 +77,11 @@ class _Round:
         self._enqueue("later", delay=3600)
         self._enqueue("unwanted")
         self.batch(6, _LARGE)
-        self.note(told([self.queue.cancel(f"{self.name}-unwanted")]))
+        self.note(received([self.queue.cancel(f"{self.name}-unwanted")]))
 
     def _enqueue(self, suffix: str, **options: object) -> None:
         made = self.queue.enqueue("mail", {"for": suffix}, job_id=f"{self.name}-{suffix}", **options)  # type: ignore[arg-type]
-        self.note(told([made.job]))
+        self.note(received([made.job]))
 
     def batch(self, count: int, payload_bytes: int) -> None:
         jobs = [
@@ -89,18 +89,18 @@ class _Round:
             for place in range(count)
         ]
         self.note(json.dumps({"batch": [job["job_id"] for job in jobs]}))
-        self.note(told(made.job for made in self.queue.enqueue_many(jobs)))
+        self.note(received(made.job for made in self.queue.enqueue_many(jobs)))
 
     def work(self) -> None:
         claims = self.queue.claim_many(limit=6, lease=3600)
-        self.note(told(claim.job for claim in claims))
+        self.note(received(claim.job for claim in claims))
         first, second, third, *others = claims
         self._finish(first)
-        self.note(told([self.queue.settle(second, holdfast.Failed("broken", permanent=True))]))
-        self.note(told([self.queue.settle(third, holdfast.Failed("again", retry_after=0))]))
+        self.note(received([self.queue.settle(second, holdfast.Failed("broken", permanent=True))]))
+        self.note(received([self.queue.settle(third, holdfast.Failed("again", retry_after=0))]))
         answer = self.queue.settle_and_claim([(claim, holdfast.Done("ok")) for claim in others], limit=2, lease=3600)
-        self.note(told(settled.job for settled in answer.settlements if settled.job))
-        self.note(told(claim.job for claim in answer.claims))
+        self.note(received(settled.job for settled in answer.settlements if settled.job))
+        self.note(received(claim.job for claim in answer.claims))
         for claim in answer.claims:
             self._finish(claim)
 
@@ -112,7 +112,7 @@ class _Round:
             follow_ups=[{"kind": "then", "job_id": job_id, "delay": 3600} for job_id in follow_ups],
             artifacts=[holdfast.Artifact("report", b"y" * 5_000)],
         )
-        self.note(told([self.queue.settle(claim, done)]))
+        self.note(received([self.queue.settle(claim, done)]))
 
     def threads(self) -> None:
         """Let several threads enqueue at the same time, so that they share a commit."""

@@ -176,7 +176,7 @@ class _LockThread:
         self._granted = False
         self.pending = False
         """Whether a request is pending, or granted and not taken; if not, `flock` may be called directly."""
-        threading.Thread(target=self._run, name="holdfast-gate", daemon=True).start()
+        threading.Thread(target=self._run, name="holdfast-lock", daemon=True).start()
 
     def lock(self, seconds: float, interrupted: Callable[[], bool]) -> None:
         """Wait for the lock, or raise `StoreBusy`."""
