@@ -45,7 +45,7 @@ def connect(
     listen_url: str | None = None,
     clock: Clock | None = None,
 ) -> Queue:
-    """Return the queue at *url*: the path of a SQLite file, `:memory:` or `postgresql://…`.
+    """Return the queue at *url*: the path of a SQLite file, `:memory:` for a temporary queue, or `postgresql://…`.
 
     Without *url* the environment variable `HOLDFAST_URL` names the queue.
 

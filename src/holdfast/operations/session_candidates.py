@@ -27,7 +27,7 @@ class CandidateSessions(NamedTuple):
 
 @dataclass
 class CandidateSearch:
-    """Goes through the fairness keys once, and once more with a wider window if sessions were locked."""
+    """Goes through the fairness keys, and again with a wider window if sessions were locked."""
 
     request: SessionRequest
     heads: list[tuple[int, str]]
