@@ -169,7 +169,7 @@ class TestClaiming:
         queue.enqueue_many([NewJob("mail", tenant=tenant) for tenant in "abab"])
         claim_one(queue)
         with psycopg.connect(url) as other:
-            other.execute(f"select 1 from {schema}.turn for update".encode())
+            other.execute(f"select 1 from {schema}.fair_key for update".encode())
             assert claim_one(queue).job.tenant == "b"
             other.rollback()
 
@@ -374,7 +374,7 @@ class TestSilence:
         first = silent.begin(lambda queue: queue.claim())
         taken = queue.claim(wait=30)
         silent.go_on()
-        with pytest.raises(StoreUnreachable, match="silent"):
+        with pytest.raises(StoreUnreachable, match="idle for so long"):
             first.result(30)
         assert taken is not None
         assert queue.get(made.id) == taken.job
@@ -387,7 +387,7 @@ class TestSilence:
         first = silent.begin(lambda queue: queue.settle(claim, Done({"sent": 1})))
         assert queue.settle(claim, Done({"sent": 2})).state == "done"
         silent.go_on()
-        with pytest.raises(StoreUnreachable, match="silent"):
+        with pytest.raises(StoreUnreachable, match="idle for so long"):
             first.result(30)
         assert queue.get(made.id).result == {"sent": 2}
 
