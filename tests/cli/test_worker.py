@@ -168,7 +168,7 @@ def test_on_a_signal_it_waits_for_a_running_handler(tmp_path: Path, queue: holdf
         later = queue.enqueue("add", {"one": 1, "other": 1})
         queue.wait(later.id, timeout=PATIENCE_SECONDS)
         worker.process.send_signal(signal.SIGTERM)
-        worker.prints("takes no more jobs and waits for those that run")
+        worker.prints("claims no more jobs and waits for running handlers")
         left = queue.enqueue("add", {"one": 1, "other": 1})
         (tmp_path / "go").touch()
         code = worker.finish()
@@ -187,7 +187,7 @@ def test_on_a_second_signal_it_releases_running_jobs_without_using_an_attempt(
     with running(tmp_path, "--log-level", "info", "--grace", "1h") as worker:
         worker.document(handler="hold")
         worker.process.send_signal(signal.SIGTERM)
-        worker.prints("takes no more jobs and waits for those that run")
+        worker.prints("claims no more jobs and waits for running handlers")
         worker.process.send_signal(signal.SIGTERM)
         code = worker.finish()
 
@@ -299,7 +299,7 @@ def test_every_process_waits_for_its_handlers_and_a_second_signal_releases_them(
             worker.document(handler="hold")
         worker.process.send_signal(signal.SIGINT)
         for _ in range(2):
-            worker.prints("takes no more jobs and waits for those that run")
+            worker.prints("claims no more jobs and waits for running handlers")
         worker.process.send_signal(signal.SIGINT)
         code = worker.finish()
 
@@ -366,8 +366,8 @@ def test_a_target_that_is_no_queue_is_refused_with_a_hint(
     ("arguments", "problem"),
     [
         (["--url", "jobs.db"], "a worker does not accept --url"),
-        (["--kind", "absent"], "kind 'absent': no task of this kind is declared here; these are: 'add', "),
-        (["--kind", "ad"], "kind 'ad': no task of this kind is declared here; did you mean 'add'?"),
+        (["--kind", "absent"], "kind 'absent': no task of this kind is declared; declared kinds: 'add', "),
+        (["--kind", "ad"], "kind 'ad': no task of this kind is declared; did you mean 'add'?"),
         (["--drain", "listed"], "drain"),
         (["--concurrency", "0"], "--concurrency"),
         (["--processes", "0"], "--processes"),

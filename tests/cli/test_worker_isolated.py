@@ -135,4 +135,4 @@ def test_a_wrong_option_is_named(tmp_path: Path, queue: holdfast.Queue, argument
 def test_a_task_that_cannot_be_isolated_is_named(tmp_path: Path) -> None:
     write_app(tmp_path, "import holdfast\nqueue = holdfast.connect('jobs.db')\nqueue.task('one')(lambda: None)\n")
 
-    assert "task 'one' cannot run in a process of its own" in start_error(tmp_path, "app:queue", "--isolate")
+    assert "task 'one' cannot run isolated" in start_error(tmp_path, "app:queue", "--isolate")

@@ -40,13 +40,13 @@ class OutputListener:
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-def processes(program: str, listener: OutputListener, *, size: int = 1, hopeless: int = 2) -> WorkerProcesses:
+def processes(program: str, listener: OutputListener, *, size: int = 1, fatal_exit_code: int = 2) -> WorkerProcesses:
     return WorkerProcesses(
         lambda number: [sys.executable, "-c", program, str(number)],
         size,
         environment=os.environ,
         grace_seconds=0,
-        hopeless=frozenset({hopeless}),
+        fatal_exit_codes=frozenset({fatal_exit_code}),
         output=listener,
         ending_seconds=0.2 if STUBBORN in program else 60,
     )
@@ -85,7 +85,7 @@ def test_a_child_with_a_fatal_exit_code_ends_all_processes_with_that_code() -> N
     listener = OutputListener(enough=99)
 
     code = processes(
-        PRINTS.format(text="1") + "sys.argv[1] == '2' and sys.exit(7); " + WAITS, listener, size=2, hopeless=7
+        PRINTS.format(text="1") + "sys.argv[1] == '2' and sys.exit(7); " + WAITS, listener, size=2, fatal_exit_code=7
     ).run()
 
     assert code == 7

@@ -73,8 +73,8 @@ def test_an_option_of_a_task_is_documented() -> None:
 
 def test_a_member_of_the_context_is_documented() -> None:
     text = (DOCS / "tasks.md").read_text(encoding="utf-8")
-    for_the_worker = {"note_progress", "take_progress", "return_progress", "ask_to_stop", "end", "completed"} | {
-        "newest_progress"
+    for_the_worker = {"note_progress", "take_progress", "return_progress", "request_stop", "end", "completed"} | {
+        "latest_progress"
     }
     offered = {name for name in vars(holdfast.Context) if name[0] != "_"} - for_the_worker
 

@@ -31,12 +31,7 @@ WORDS = {
     r"twins?": "clone",
 }
 # Packages whose text is not converted yet; remove an entry when its package is.
-UNCONVERTED = (
-    "src/holdfast/tasks/",
-    "src/holdfast/telemetry/",
-    "src/holdfast/testing/",
-    "src/holdfast/worker/",
-)
+UNCONVERTED = ()
 # Names of other libraries that contain a word of the list.
 FOREIGN_NAMES = ("break_long_words",)
 

@@ -162,8 +162,8 @@ def test_a_value_comes_back_as_it_was(sort: str, data: st.DataObject) -> None:
         (str, 3, "must be a string, not an integer"),
         (bool, 1, "must be true or false, not an integer"),
         (None, 0, "must be null"),
-        (datetime, "yesterday", "'yesterday' is not a moment in ISO format"),
-        (datetime, 0, "must be a string with a moment"),
+        (datetime, "yesterday", "'yesterday' is not a datetime in ISO format"),
+        (datetime, 0, "must be a string with a datetime"),
         (date, "2026-02-30", "is not a date"),
         (time, "25:00", "is not a time"),
         (timedelta, "PT1S", "must be a number"),
@@ -184,9 +184,9 @@ def test_a_value_comes_back_as_it_was(sort: str, data: st.DataObject) -> None:
         (Point, 3, "must be an object"),
         (Even, {"number": 3}, "is refused: 3 is odd"),
         (Size, [1, 2, 3], "at most 2"),
-        (logging.Logger, "x", "cannot be read from JSON as Logger"),
-        (bytes, "x", "cannot be read from JSON as bytes"),
-        (Callable[[], None], "x", "cannot be read from JSON as"),
+        (logging.Logger, "x", "cannot be decoded from JSON as Logger"),
+        (bytes, "x", "cannot be decoded from JSON as bytes"),
+        (Callable[[], None], "x", "cannot be decoded from JSON as"),
     ],
 )
 def test_what_does_not_fit_its_annotation_is_not_read(annotation: Any, written: object, problem: str) -> None:
@@ -389,7 +389,7 @@ def test_too_many_arguments_are_refused() -> None:
         ({"first": 1, "second": 2, "only": "o", "rest": [3, "x"]}, "arguments.rest[1]: must be an integer"),
         (
             {"first": 1, "second": 2, "only": "o", "more": 1.0},
-            "arguments.more: is the name of all further parameters",
+            "arguments.more: is the name of the variable keyword parameter",
         ),
         ({"first": 1, "second": 2, "only": "o", "z": "x"}, "arguments.z: must be a number"),
         ([], "arguments: must be an object, not a list"),
@@ -427,7 +427,7 @@ def test_an_annotation_that_is_not_there_at_run_time_is_named_at_first_use() -> 
 
     arguments = Arguments(function)
 
-    with pytest.raises(Misconfigured, match="its annotation 'Missing' is not there at run time"):
+    with pytest.raises(Misconfigured, match="its annotation 'Missing' is undefined at run time"):
         arguments.payload((), {"value": 1})
 
 

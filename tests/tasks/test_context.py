@@ -71,7 +71,7 @@ def test_a_word_that_was_not_noted_again_is_left_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "field"),
+    ("options", "field"),
     [
         ({"phase": ""}, "phase"),
         ({"phase": "x" * (limits.PHASE_CHARS_MAX + 1)}, "phase"),
@@ -80,11 +80,11 @@ def test_a_word_that_was_not_noted_again_is_left_open() -> None:
         ({"percent": "1"}, "percent"),
     ],
 )
-def test_progress_that_cannot_be_stored_is_refused_and_not_noted(words: Any, field: str) -> None:
+def test_progress_that_cannot_be_stored_is_refused_and_not_noted(options: Any, field: str) -> None:
     context = running()
 
     with pytest.raises(InvalidInput) as caught:
-        context.progress(**words)
+        context.progress(**options)
 
     assert caught.value.field == field
     assert context.take_progress() is None
@@ -131,7 +131,7 @@ def test_there_is_a_limit_to_artifacts_but_not_to_replacing_them() -> None:
         context.attach(f"{number}", b"")
 
     context.attach("0", b"new")
-    with pytest.raises(InvalidInput, match=f"the limit is {limits.ARTIFACTS_MAX}"):
+    with pytest.raises(InvalidInput, match=f"limit of {limits.ARTIFACTS_MAX} artifacts"):
         context.attach("one more", b"")
 
     assert len(context.artifacts) == limits.ARTIFACTS_MAX
@@ -189,7 +189,7 @@ def test_there_is_a_limit_to_follow_ups() -> None:
     for _ in range(limits.FOLLOW_UPS_MAX):
         context.follow_up("a")
 
-    with pytest.raises(InvalidInput, match=f"the limit is {limits.FOLLOW_UPS_MAX}"):
+    with pytest.raises(InvalidInput, match=f"limit of {limits.FOLLOW_UPS_MAX} follow-ups"):
         context.follow_up("a")
 
 
@@ -231,8 +231,8 @@ def test_a_handler_sees_that_it_shall_stop_and_why() -> None:
     context.raise_if_cancelled()
     assert context.stop_reason is None
 
-    assert context.ask_to_stop("timeout")
-    assert not context.ask_to_stop("cancel")
+    assert context.request_stop("timeout")
+    assert not context.request_stop("cancel")
 
     assert context.cancelled
     assert context.stop_reason == "timeout"
@@ -254,7 +254,7 @@ def test_waiting_ends_when_the_handler_shall_stop() -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(handler)
         assert waits.wait(10)
-        context.ask_to_stop()
+        context.request_stop()
         assert waiting.result(10)
 
     assert context.wait_cancelled(0)

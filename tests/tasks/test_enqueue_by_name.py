@@ -52,7 +52,7 @@ def test_jobs_of_a_list_and_of_a_transaction_have_the_options_of_their_task_too(
     with queue.transaction() as transaction:
         joined = transaction.enqueue("doc.chunk", payload)
 
-    assert [made.job.lane for made in (*listed, joined)] == ["documents"] * 3
+    assert [result.job.lane for result in (*listed, joined)] == ["documents"] * 3
 
 
 @pytest.mark.parametrize(

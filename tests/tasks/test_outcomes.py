@@ -94,8 +94,8 @@ def test_what_is_returned_is_the_result(value: object, result: object) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (object(), "result: a object cannot be written as JSON"),
-        ({"a": [b"x"]}, "result.a[0]: a bytes cannot be written as JSON"),
+        (object(), "result: a object cannot be encoded as JSON"),
+        ({"a": [b"x"]}, "result.a[0]: a bytes cannot be encoded as JSON"),
         ({1: 2}, "result: has the key 1"),
         ("a\0b", "result: contains the character U+0000"),
         ("x" * limits.RESULT_BYTES_MAX, "result: is 1048578 bytes"),
@@ -179,7 +179,7 @@ def test_an_exception_is_a_transient_failure_named_by_its_class(error: BaseExcep
     [
         (ValueError("no"), "no"),
         (ValueError(), "ValueError"),
-        (UnshowableError(), "a UnshowableError that cannot be shown"),
+        (UnshowableError(), "a UnshowableError whose message cannot be shown"),
     ],
 )
 def test_the_message_is_the_text_of_the_exception(error: Exception, message: str) -> None:
@@ -232,7 +232,7 @@ def test_the_backoff_of_a_task_serves_jobs_that_bring_none() -> None:
 
 @pytest.mark.parametrize("how", [raised, lambda asked: asked], ids=["raised", "returned"])
 def test_a_handler_may_ask_for_its_outcome(how: Any) -> None:
-    assert ended(how(Retry())) == Failed("the handler asked for a retry", reason="retry")
+    assert ended(how(Retry())) == Failed("the handler requested a retry", reason="retry")
     assert ended(how(Retry("busy", after=30, reason="rate_limit"))) == Failed("busy", "rate_limit", retry_after=30)
     assert ended(how(Fail("no such user", reason="no_user"))) == Failed("no such user", "no_user", permanent=True)
     assert ended(how(Defer(after=5))) == Deferred(after=5)
@@ -276,14 +276,14 @@ def test_a_question_that_makes_no_sense_is_refused_where_it_is_asked(make: Any, 
 @pytest.mark.parametrize("error", [Cancelled(), asyncio.CancelledError()])
 def test_a_handler_that_stopped_when_told_to_gives_the_job_back(error: BaseException) -> None:
     context = running()
-    context.ask_to_stop("shutdown")
+    context.request_stop("shutdown")
 
     assert ended(error, context=context) == Released()
 
 
 def test_a_handler_that_was_stopped_for_its_time_has_failed() -> None:
     context = running()
-    context.ask_to_stop("timeout")
+    context.request_stop("timeout")
 
     outcome = failed(Cancelled(), Policy(timeout_seconds=2.5), context)
 
@@ -297,7 +297,7 @@ def test_a_job_that_was_cancelled_ends_so_when_its_handler_stops(queue: Queue) -
     assert claim is not None
     context = Context(claim)
     queue.cancel(claim.job.id)
-    context.ask_to_stop()
+    context.request_stop()
 
     queue.settle(claim, outcome_of(Cancelled(), Policy(), context))
 

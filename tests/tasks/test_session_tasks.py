@@ -44,30 +44,30 @@ def reset(context: SessionContext[None]) -> str:
 def test_a_message_is_written_by_annotation_and_read_back(queue: Queue) -> None:
     task = queue.session_task("chat.message", slot="join")(answer)
 
-    made = task.enqueue(Message("hello"), session="chat-42", source_key="m1")
+    result = task.enqueue(Message("hello"), session="chat-42", source_key="m1")
     again = task.enqueue(Message("again"), session="chat-42", source_key="m1")
 
-    assert (made.job.payload, again.created) == ({"text": "hello"}, False)
-    assert made.job.entry is not None
-    assert (made.job.entry.session, made.job.entry.slot) == ("chat-42", "join")
+    assert (result.job.payload, again.created) == ({"text": "hello"}, False)
+    assert result.job.entry is not None
+    assert (result.job.entry.session, result.job.entry.slot) == ("chat-42", "join")
     assert drain(queue).jobs[0].result == ["hello"]
 
 
 def test_several_messages_are_one_batch(queue: Queue) -> None:
     task = queue.session_task("chat.message")(answer)
 
-    made = task.using(session="chat-42").enqueue(Message("one"), Message("two"))
+    result = task.using(session="chat-42").enqueue(Message("one"), Message("two"))
 
-    assert made.job.items == [{"text": "one"}, {"text": "two"}]
+    assert result.job.items == [{"text": "one"}, {"text": "two"}]
     assert drain(queue).jobs[0].result == ["one", "two"]
 
 
 def test_many_batches_are_one_commit(queue: Queue) -> None:
     task = queue.session_task("chat.message", slot="join")(answer)
 
-    made = task.enqueue_many(task.new(Message(text), session="chat-42") for text in ("one", "two"))
+    result = task.enqueue_many(task.new(Message(text), session="chat-42") for text in ("one", "two"))
 
-    assert len(made) == 2
+    assert len(result) == 2
     assert drain(queue).counts == {"done": 1}
     assert task.new(Message("one"), session="s") == NewJob("chat.message", {"text": "one"}, session="s", slot="join")
 
@@ -75,9 +75,9 @@ def test_many_batches_are_one_commit(queue: Queue) -> None:
 def test_a_command_may_take_no_messages(queue: Queue) -> None:
     task = queue.session_task("chat.reset", work_class="command")(reset)
 
-    made = task.enqueue(session="chat-42")
+    result = task.enqueue(session="chat-42")
 
-    assert made.job.payload is None
+    assert result.job.payload is None
     assert drain(queue).jobs[0].result == "reset"
     with refused(queue, "messages"):
         task.enqueue("x", session="chat-42")  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_a_message_that_no_worker_could_read_is_refused(queue: Queue) -> None:
 
 @pytest.mark.validation
 @pytest.mark.parametrize(
-    ("field", "words"),
+    ("field", "options"),
     [
         ("limit", {"limit": 0}),
         ("limit", {"limit": 1_001}),
@@ -113,9 +113,9 @@ def test_a_message_that_no_worker_could_read_is_refused(queue: Queue) -> None:
         ("timeout", {"timeout": -1}),
     ],
 )
-def test_words_that_mean_nothing_to_a_session_are_refused(queue: Queue, field: str, words: Any) -> None:
+def test_options_that_a_session_does_not_support_are_refused(queue: Queue, field: str, options: Any) -> None:
     with refused(queue, field):
-        queue.session_task("chat.message", **words)(answer)
+        queue.session_task("chat.message", **options)(answer)
     assert len(queue.tasks) == 0
 
 
@@ -194,7 +194,7 @@ def test_draining_runs_turns_as_a_worker_does(queue: Queue) -> None:
 
 def test_one_batch_cannot_be_run_before_all_others(queue: Queue) -> None:
     task = queue.session_task("chat.message")(answer)
-    made = task.enqueue(Message("one"), session="chat-42")
+    result = task.enqueue(Message("one"), session="chat-42")
 
     with pytest.raises(Misconfigured, match="is an entry of session 'chat-42'"):
-        run_job(queue, made)
+        run_job(queue, result)

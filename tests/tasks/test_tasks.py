@@ -74,18 +74,18 @@ def plot(points: list[Point], when: datetime) -> int:
 def test_an_enqueued_call_is_a_job_of_its_kind_with_the_arguments_by_name(queue: Queue) -> None:
     task = queue.task("email.send")(send)
 
-    made = task.enqueue("ada@example.org", copies=2)
+    enqueued = task.enqueue("ada@example.org", copies=2)
 
-    assert made.created
-    assert made.job.kind == "email.send"
-    assert queue.get(made.id).payload == {"to": "ada@example.org", "copies": 2}
+    assert enqueued.created
+    assert enqueued.job.kind == "email.send"
+    assert queue.get(enqueued.id).payload == {"to": "ada@example.org", "copies": 2}
 
 
 def test_a_job_enqueued_by_name_only_is_the_same_call(queue: Queue) -> None:
     task = queue.task("email.send")(send)
 
-    made = queue.enqueue("email.send", {"to": "ada", "copies": 2})
-    args, kwargs = queue.tasks.get("email.send").arguments.call(queue.get(made.id).payload)
+    enqueued = queue.enqueue("email.send", {"to": "ada", "copies": 2})
+    args, kwargs = queue.tasks.get("email.send").arguments.call(queue.get(enqueued.id).payload)
 
     assert task.function(*args, **kwargs) == "ada: hello x2"
 
@@ -94,9 +94,9 @@ def test_rich_arguments_come_back_from_the_store(queue: Queue) -> None:
     task = queue.task("plot")(plot)
     when = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 
-    made = task.enqueue([Point(1, 2), Point(3)], when)
+    enqueued = task.enqueue([Point(1, 2), Point(3)], when)
 
-    assert task.arguments.call(queue.get(made.id).payload) == (
+    assert task.arguments.call(queue.get(enqueued.id).payload) == (
         (),
         {"points": [Point(1, 2), Point(3, 0)], "when": when},
     )
@@ -112,11 +112,11 @@ def test_a_direct_call_runs_the_function_and_stores_nothing(queue: Queue) -> Non
 def test_a_context_is_the_workers_to_fill(queue: Queue) -> None:
     task = queue.task("picture.resize")(resize)
 
-    made = task.enqueue("a.png")
+    enqueued = task.enqueue("a.png")
     claim = queue.claim()
     assert claim is not None
 
-    assert made.job.payload == {"picture": "a.png"}
+    assert enqueued.job.payload == {"picture": "a.png"}
     assert task(Context(claim), "a.png") == ("a.png", 1)
 
 
@@ -192,26 +192,26 @@ def test_using_changes_options_for_one_call_and_leaves_the_task(queue: Queue) ->
 
 
 @pytest.mark.validation
-@pytest.mark.parametrize("word", holdfast.JobOptions.__annotations__)
-def test_every_word_of_enqueue_reaches_the_check_of_the_job(queue: Queue, word: str) -> None:
+@pytest.mark.parametrize("option", holdfast.JobOptions.__annotations__)
+def test_every_option_of_enqueue_reaches_the_check_of_the_job(queue: Queue, option: str) -> None:
     # Some words mean nothing without a dedupe key, and some nothing together with one.
-    key = {} if word in SESSION_OPTIONS else {"dedupe_key": "k"}
-    options: Any = {**key, word: object()}
+    key = {} if option in SESSION_OPTIONS else {"dedupe_key": "k"}
+    options: Any = {**key, option: object()}
     task = queue.task("email.send")(send).using(**options)
 
-    with pytest.raises(InvalidInput, match=f"^{word}"):
+    with pytest.raises(InvalidInput, match=f"^{option}"):
         task.enqueue("ada")
 
 
 @pytest.mark.validation
 def test_a_word_that_does_not_exist_is_refused(queue: Queue) -> None:
-    words: Any = {"urgency": 3}
+    options: Any = {"urgency": 3}
     task = queue.task("email.send")(send)
 
     with refused(queue, "urgency"):
-        task.using(**words).enqueue("ada")
+        task.using(**options).enqueue("ada")
     with pytest.raises(InvalidInput, match=r"^urgency: unknown option"):
-        queue.task("other", **words)(send)
+        queue.task("other", **options)(send)
 
 
 def test_a_policy_has_defaults(queue: Queue) -> None:
@@ -239,7 +239,7 @@ def test_a_policy_is_what_the_declaration_says(queue: Queue) -> None:
 
 @pytest.mark.validation
 @pytest.mark.parametrize(
-    ("words", "field"),
+    ("options", "field"),
     [
         ({"timeout": 0}, "timeout"),
         ({"timeout": "soon"}, "timeout"),
@@ -254,9 +254,9 @@ def test_a_policy_is_what_the_declaration_says(queue: Queue) -> None:
         ({"job_id": "one"}, "job_id"),
     ],
 )
-def test_a_wrong_word_is_refused_when_the_task_is_declared(queue: Queue, words: Any, field: str) -> None:
+def test_an_invalid_option_is_refused_when_the_task_is_declared(queue: Queue, options: Any, field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        queue.task("email.send", **words)(send)
+        queue.task("email.send", **options)(send)
 
     assert caught.value.field == field
     assert len(queue.tasks) == 0
@@ -370,7 +370,7 @@ def test_a_registry_knows_its_kinds_and_their_lanes(queue: Queue) -> None:
     assert len(queue.tasks) == 3
     assert "a" in queue.tasks
     assert "d" not in queue.tasks
-    with pytest.raises(UnknownKind, match=r"; these are: 'a', 'b', 'c'$"):
+    with pytest.raises(UnknownKind, match=r"; declared kinds: 'a', 'b', 'c'$"):
         queue.tasks.get("d")
 
 
@@ -438,7 +438,7 @@ def test_a_collection_has_one_queue_unless_it_is_moved(durable_harness: Harness,
     second.close()
 
 
-# --- the awaited colour --------------------------------------------------------------------------------------------
+# --- async tasks ---------------------------------------------------------------------------------------------------
 
 
 def test_a_task_of_an_awaited_queue_is_enqueued_by_awaiting(harness: Harness) -> None:
@@ -447,10 +447,10 @@ def test_a_task_of_an_awaited_queue_is_enqueued_by_awaiting(harness: Harness) ->
             task = queue.task("email.send", priority=2)(send)
             framed = queue.task("picture.resize")(resize)
 
-            made = await task.using(tags={"a": "b"}).enqueue("ada")
+            enqueued = await task.using(tags={"a": "b"}).enqueue("ada")
             picture = await framed.enqueue("a.png")
 
-            assert (made.job.payload, made.job.priority, made.job.tags) == ({"to": "ada"}, 2, {"a": "b"})
+            assert (enqueued.job.payload, enqueued.job.priority, enqueued.job.tags) == ({"to": "ada"}, 2, {"a": "b"})
             assert picture.job.payload == {"picture": "a.png"}
             assert (type(task), type(framed)) == (AsyncTask, AsyncContextTask)
             with pytest.raises(InvalidInput, match=r"^arguments\.to: "):
@@ -485,10 +485,10 @@ def test_declaring_has_the_same_words_in_both_colours() -> None:
 class TestEnqueueMany:
     def test_calls_of_a_task_are_stored_together_with_its_options(self, queue: Queue) -> None:
         task = queue.task("send", lane="mail")(send)
-        made = task.enqueue_many(task.using(priority=copies).new("ada", copies=copies) for copies in (1, 2))
+        enqueued = task.enqueue_many(task.using(priority=copies).new("ada", copies=copies) for copies in (1, 2))
 
-        assert [one.job.payload for one in made] == [{"to": "ada", "copies": 1}, {"to": "ada", "copies": 2}]
-        assert [(one.job.kind, one.job.lane, one.job.priority) for one in made] == [
+        assert [one.job.payload for one in enqueued] == [{"to": "ada", "copies": 1}, {"to": "ada", "copies": 2}]
+        assert [(one.job.kind, one.job.lane, one.job.priority) for one in enqueued] == [
             ("send", "mail", 1),
             ("send", "mail", 2),
         ]
@@ -505,7 +505,7 @@ class TestEnqueueMany:
         async def run() -> list[str]:
             async with harness.open_async() as queue:
                 task = queue.task("send")(send)
-                made = await task.enqueue_many([task.new("ada"), task.new("bob")])
-                return [one.job.payload["to"] for one in made]
+                enqueued = await task.enqueue_many([task.new("ada"), task.new("bob")])
+                return [one.job.payload["to"] for one in enqueued]
 
         assert asyncio.run(run()) == ["ada", "bob"]

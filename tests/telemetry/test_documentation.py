@@ -16,7 +16,7 @@ PAGE = DOCS / "telemetry.md"
 def test_a_metric_is_documented_as_it_is(metric: Metric) -> None:
     labels = ", ".join(metric.labels) or "none"
 
-    assert table_rows(PAGE)[metric.name] == [metric.kind, labels, metric.says, metric.source]
+    assert table_rows(PAGE)[metric.name] == [metric.kind, labels, metric.description, metric.source]
 
 
 def test_the_page_names_no_metric_that_does_not_exist() -> None:

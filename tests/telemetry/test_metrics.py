@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 import holdfast
 from holdfast import Context, Defer, Misconfigured, RunningJob, Worker, WorkerStatus, telemetry
 from holdfast.telemetry.metric_definitions import METRICS
-from holdfast.telemetry.store_metrics import StoreCollector, pause_until
+from holdfast.telemetry.store_metrics import StoreCollector, next_read_at
 from holdfast.telemetry.worker_metrics import Metrics
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
-from tests.worker.workers import KEPT_LEASE_SECONDS, Outage, at_work, ended, live
+from tests.worker.workers import RENEWED_LEASE_SECONDS, Outage, live, running_worker, wait_finished
 
 
 def scraped(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -39,11 +39,11 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
 def test_a_scrape_of_a_working_worker_tells_all_that_the_list_names(queue: holdfast.Queue) -> None:
     metrics = telemetry.metrics(queue, port=0)
     queue.task("mail")(lambda: None)
-    made = queue.enqueue("mail", {})
+    enqueued = queue.enqueue("mail", {})
     queue.enqueue("later", delay=60)
     queue.enqueue("unknown", lane="other")
-    with at_work(queue, metrics=metrics, concurrency=3) as working:
-        ended(queue, made.id)
+    with running_worker(queue, metrics=metrics, concurrency=3) as working:
+        wait_finished(queue, enqueued.id)
         wait_until(lambda: bool(working.worker.status().ended))
         wait_until(lambda: bool(queue.workers()))
         found = scraped(metrics)
@@ -66,12 +66,12 @@ def test_a_scrape_of_a_working_worker_tells_all_that_the_list_names(queue: holdf
 def test_waits_and_ages_are_counted_by_the_stores_clock(queue: holdfast.Queue, clock: ManualClock) -> None:
     metrics = telemetry.metrics(queue)
     queue.task("mail")(lambda: None)
-    made = queue.enqueue("mail", {}, delay=10)
+    enqueued = queue.enqueue("mail", {}, delay=10)
     queue.enqueue("unknown")
     clock.advance(70)
 
-    with at_work(queue, metrics=metrics) as working:
-        ended(queue, made.id)
+    with running_worker(queue, metrics=metrics) as working:
+        wait_finished(queue, enqueued.id)
         wait_until(lambda: bool(working.worker.status().ended))
 
     assert sample(metrics, "holdfast_job_wait_seconds_sum", lane="default", kind="mail") == 60
@@ -87,9 +87,9 @@ def test_every_outcome_is_counted_and_a_job_that_ended_once(queue: holdfast.Queu
     def task() -> None:
         raise next(asked)
 
-    made = task.enqueue()
-    with at_work(queue, metrics=metrics) as working:
-        ended(queue, made.id)
+    enqueued = task.enqueue()
+    with running_worker(queue, metrics=metrics) as working:
+        wait_finished(queue, enqueued.id)
         wait_until(lambda: working.worker.status().ended == {"deferred": 1, "retried": 1, "failed": 1})
 
     whose = {"lane": "default", "kind": "task"}
@@ -107,9 +107,9 @@ def test_a_job_settled_in_its_handlers_own_transaction_is_counted_as_done(queue:
         with context.transaction():
             pass
 
-    made = task.enqueue()
-    with at_work(queue, metrics=metrics) as working:
-        ended(queue, made.id)
+    enqueued = task.enqueue()
+    with running_worker(queue, metrics=metrics) as working:
+        wait_finished(queue, enqueued.id)
         wait_until(lambda: bool(working.worker.status().ended))
 
     assert sample(metrics, "holdfast_jobs_finished_total", lane="default", kind="task", state="done") == 1
@@ -118,13 +118,13 @@ def test_a_job_settled_in_its_handlers_own_transaction_is_counted_as_done(queue:
 def test_a_expire_is_counted_when_its_job_is_claimed_again(queue: holdfast.Queue, clock: ManualClock) -> None:
     metrics = telemetry.metrics(queue)
     queue.task("mail")(lambda: None)
-    made = queue.enqueue("mail", {})
+    enqueued = queue.enqueue("mail", {})
     assert queue.claim(lease=1)
     clock.advance(2)
     assert sample(metrics, "holdfast_jobs_expired") == 1
 
-    with at_work(queue, metrics=metrics):
-        ended(queue, made.id)
+    with running_worker(queue, metrics=metrics):
+        wait_finished(queue, enqueued.id)
 
     assert sample(metrics, "holdfast_expires_total", lane="default", kind="mail") == 1
 
@@ -139,10 +139,10 @@ def test_a_lost_lease_is_counted_as_lost(durable_harness: Harness) -> None:
         taken.set()
         context.wait_cancelled(30)
 
-    made = task.enqueue()
-    with at_work(queue, metrics=metrics, lease=KEPT_LEASE_SECONDS) as working:
+    enqueued = task.enqueue()
+    with running_worker(queue, metrics=metrics, lease=RENEWED_LEASE_SECONDS) as working:
         assert taken.wait(30)
-        queue.cancel(made.id, force=True)
+        queue.cancel(enqueued.id, force=True)
         wait_until(lambda: working.worker.status().ended.get("lost") == 1)
 
     assert sample(metrics, "holdfast_attempts_total", lane="default", kind="task", outcome="lost") == 1
@@ -161,8 +161,8 @@ def test_a_store_that_does_not_answer_is_down_and_says_nothing_else(harness: Har
 
 def test_the_store_is_asked_again_only_after_a_while(queue: holdfast.Queue) -> None:
     kept, fresh = CollectorRegistry(), CollectorRegistry()
-    kept.register(StoreCollector(queue.operations, queue.store, fresh_seconds=1e6))
-    fresh.register(StoreCollector(queue.operations, queue.store, fresh_seconds=-1e6))
+    kept.register(StoreCollector(queue.operations, queue.store, cache_seconds=1e6))
+    fresh.register(StoreCollector(queue.operations, queue.store, cache_seconds=-1e6))
     labels = {"lane": "default", "kind": "mail"}
     for registry in (kept, fresh):
         registry.get_sample_value("holdfast_store_up")
@@ -173,8 +173,8 @@ def test_the_store_is_asked_again_only_after_a_while(queue: holdfast.Queue) -> N
 
 
 def test_a_store_that_takes_long_to_answer_is_asked_less_often() -> None:
-    assert pause_until(10.0, 10.01, 5) == 15.01
-    assert pause_until(10.0, 12.0, 5) == 112.0
+    assert next_read_at(10.0, 10.01, 5) == 15.01
+    assert next_read_at(10.0, 12.0, 5) == 112.0
 
 
 def test_what_a_worker_says_of_itself_is_read_when_it_is_asked_for(queue: holdfast.Queue) -> None:
@@ -191,11 +191,11 @@ def test_what_a_worker_says_of_itself_is_read_when_it_is_asked_for(queue: holdfa
 def test_a_worker_that_loads_counts_its_switches(queue: holdfast.Queue) -> None:
     metrics = telemetry.metrics(queue)
     queue.task("task")(lambda: None)
-    made = queue.enqueue_many([{"kind": "task", "payload": {}, "affinity": "ab"[n % 2]} for n in range(6)])
+    enqueued = queue.enqueue_many([{"kind": "task", "payload": {}, "affinity": "ab"[n % 2]} for n in range(6)])
 
-    with at_work(queue, metrics=metrics, load=lambda _affinity: None):
-        for one in made:
-            ended(queue, one.id)
+    with running_worker(queue, metrics=metrics, load=lambda _affinity: None):
+        for one in enqueued:
+            wait_finished(queue, one.id)
 
     assert sample(metrics, "holdfast_affinity_switches_total") == 1
 
@@ -228,7 +228,7 @@ def test_a_port_that_is_none_is_refused(queue: holdfast.Queue, port: object) -> 
 def test_nothing_is_served_once_the_worker_has_stopped(queue: holdfast.Queue) -> None:
     queue.task("mail")(lambda: None)
     metrics = telemetry.metrics(queue, port=0)
-    with at_work(queue, metrics=metrics):
+    with running_worker(queue, metrics=metrics):
         wait_until(lambda: bool(metrics.port))
 
     with pytest.raises(OSError, match="refused"):

@@ -16,7 +16,7 @@ from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 from tests.telemetry.spans import Spans, context_of, is_below, links
-from tests.worker.workers import Outage, arrived, at_work, ended
+from tests.worker.workers import Outage, running_worker, wait_finished, wait_for_event
 
 
 @pytest.fixture
@@ -27,20 +27,20 @@ def traced(queue: holdfast.Queue, spans: Spans) -> holdfast.Queue:
 
 def test_a_job_carries_the_context_of_its_enqueue_in_its_headers(traced: holdfast.Queue, spans: Spans) -> None:
     with spans.tracer.start_as_current_span("request"):
-        made = traced.enqueue("mail", headers={"x": "1"})
+        result = traced.enqueue("mail", headers={"x": "1"})
 
     span = spans.one("enqueue mail")
     assert is_below(span, spans.one("request"))
     context = context_of(span)
     traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-    assert made.job.headers == {"x": "1", "traceparent": traceparent}
+    assert result.job.headers == {"x": "1", "traceparent": traceparent}
     assert span.kind is SpanKind.PRODUCER
     assert span.attributes == {
         "messaging.system": "holdfast",
         "messaging.operation.name": "enqueue",
         "messaging.operation.type": "send",
         "messaging.destination.name": "default",
-        "messaging.message.id": made.id,
+        "messaging.message.id": result.id,
         "holdfast.job.kind": "mail",
         "holdfast.job.created": True,
     }
@@ -53,11 +53,11 @@ def test_a_context_that_the_caller_brings_is_left_alone(traced: holdfast.Queue) 
 
 
 def test_many_jobs_of_one_call_share_its_span(traced: holdfast.Queue, spans: Spans) -> None:
-    made = traced.enqueue_many([NewJob("mail"), NewJob("mail", headers={"x": "1"}), NewJob("scan", lane="slow")])
+    result = traced.enqueue_many([NewJob("mail"), NewJob("mail", headers={"x": "1"}), NewJob("scan", lane="slow")])
 
     span = spans.one("enqueue")
-    assert {one.job.headers["traceparent"].split("-")[2] for one in made} == {f"{context_of(span).span_id:016x}"}
-    assert [one.job.headers.get("x") for one in made] == [None, "1", None]
+    assert {one.job.headers["traceparent"].split("-")[2] for one in result} == {f"{context_of(span).span_id:016x}"}
+    assert [one.job.headers.get("x") for one in result] == [None, "1", None]
     assert span.attributes is not None
     assert span.attributes["messaging.batch.message_count"] == 3
 
@@ -136,17 +136,17 @@ def test_a_transaction_and_an_awaited_queue_are_traced_as_well(harness: Harness,
 
     async def main() -> holdfast.Enqueued:
         async with queue.transaction() as transaction:
-            made = await transaction.enqueue("mail")
+            result = await transaction.enqueue("mail")
         claim = await queue.claim()
         assert claim is not None
         await queue.settle(claim, Failed("no", permanent=True))
         await queue.close()
-        return made
+        return result
 
-    made = asyncio.run(main())
+    result = asyncio.run(main())
 
     assert spans.names() == ["claim default", "enqueue mail", "settle mail"]
-    assert "traceparent" in made.job.headers
+    assert "traceparent" in result.job.headers
 
 
 # --- in a worker ---------------------------------------------------------------------------------------------------
@@ -172,11 +172,11 @@ def test_a_worker_runs_a_job_below_its_enqueue_and_what_follows_goes_on_with_the
         pass
 
     with spans.tracer.start_as_current_span("request"):
-        made = first.enqueue()
-    with at_work(traced) as working:
-        ended(traced, made.id)
+        result = first.enqueue()
+    with running_worker(traced) as working:
+        wait_finished(traced, result.id)
         for job in traced.jobs():
-            ended(traced, job.id)
+            wait_finished(traced, job.id)
         working.worker.stop()
         working.end()
 
@@ -223,9 +223,9 @@ def test_what_a_handler_raises_stands_on_its_span(traced: holdfast.Queue, spans:
         if context.attempt == 1:
             raise ValueError("not yet")
 
-    made = task.enqueue()
-    with at_work(traced, concurrency=1):
-        ended(traced, made.id)
+    result = task.enqueue()
+    with running_worker(traced, concurrency=1):
+        wait_finished(traced, result.id)
 
     deferred, failed, done = spans.all("run task")
     assert deferred.status.status_code is done.status.status_code is StatusCode.UNSET
@@ -278,12 +278,12 @@ def test_a_lost_answer_does_not_make_a_worker_lose_what_follows(harness: Harness
         outage.lose_answers(1)
         began.set()
 
-    made, began = first.enqueue(), threading.Event()
-    with at_work(queue) as working:
+    result, began = first.enqueue(), threading.Event()
+    with running_worker(queue) as working:
         # Not asked of the store before, so that it is the worker whose answer is lost.
-        arrived(began)
+        wait_for_event(began)
         wait_until(lambda: outage.answers_lost)
-        ended(queue, made.id)
+        wait_finished(queue, result.id)
         working.worker.stop()
         working.end()
 
@@ -296,9 +296,9 @@ def test_tracing_twice_makes_each_span_once(queue: holdfast.Queue, spans: Spans)
     for _ in range(2):
         telemetry.trace(queue, tracer_provider=spans.provider)
     queue.task("task")(lambda: None)
-    made = queue.enqueue("task", {})
-    with at_work(queue) as working:
-        ended(queue, made.id)
+    result = queue.enqueue("task", {})
+    with running_worker(queue) as working:
+        wait_finished(queue, result.id)
         working.worker.stop()
         working.end()
 

@@ -14,9 +14,9 @@ from holdfast.testing import assert_enqueued, enqueued, refute_enqueued
 from tests.support.stores import Harness
 
 
-def complaint(queue: holdfast.Queue, *words: str, **expected: object) -> list[str]:
+def complaint(queue: holdfast.Queue, *options: str, **expected: object) -> list[str]:
     with pytest.raises(AssertionError) as caught:
-        assert_enqueued(queue, *words, **expected)  # type: ignore[arg-type]
+        assert_enqueued(queue, *options, **expected)  # type: ignore[arg-type]
     return str(caught.value).splitlines()
 
 
@@ -31,9 +31,9 @@ def test_a_job_that_fits_is_returned_the_oldest_first(queue: holdfast.Queue) -> 
 
 def test_a_task_stands_for_its_kind(queue: holdfast.Queue) -> None:
     task = queue.task("mail")(lambda: None)
-    made = task.enqueue()
+    result = task.enqueue()
 
-    assert assert_enqueued(queue, task) == made.job
+    assert assert_enqueued(queue, task) == result.job
 
 
 def test_of_an_object_only_the_members_that_are_named_count(queue: holdfast.Queue) -> None:
@@ -108,18 +108,18 @@ def test_every_word_is_looked_at(queue: holdfast.Queue) -> None:
     }
 
     assert_enqueued(queue, "mail", **right)  # type: ignore[arg-type]
-    for word, value in wrong.items():
-        refute_enqueued(queue, "mail", **{word: value})  # type: ignore[arg-type]
+    for option, value in wrong.items():
+        refute_enqueued(queue, "mail", **{option: value})  # type: ignore[arg-type]
 
 
 def test_by_default_only_jobs_that_wait_count(queue: holdfast.Queue) -> None:
-    made = queue.enqueue("mail")
+    result = queue.enqueue("mail")
     held = queue.claim()
     assert held is not None
 
     refute_enqueued(queue, "mail")
-    assert assert_enqueued(queue, "mail", states=["running"]).id == made.id
-    assert complaint(queue, "mail")[-1] == "    state: wanted ('scheduled', 'blocked', 'ready'), is 'running'"
+    assert assert_enqueued(queue, "mail", states=["running"]).id == result.id
+    assert complaint(queue, "mail")[-1] == "    state: expected ('scheduled', 'blocked', 'ready'), is 'running'"
 
 
 def test_exactly_so_many_can_be_asked_for(queue: holdfast.Queue) -> None:
@@ -135,13 +135,13 @@ def test_a_complaint_shows_the_nearest_first_with_what_differs(queue: holdfast.Q
 
     assert complaint(queue, "mail", payload={"to": "ada", "cc": "eve"}) == [
         "no job like this was enqueued: kind 'mail', payload {'to': 'ada', 'cc': 'eve'}",
-        "what was enqueued, the nearest first:",
+        "enqueued jobs, nearest first:",
         f"  mail {{'to': 'bob'}}, ready in lane default ({near.id})",
-        "    payload.to: wanted 'ada', is 'bob'",
-        "    payload.cc: wanted 'eve', is nothing",
+        "    payload.to: expected 'ada', is 'bob'",
+        "    payload.cc: expected 'eve', is nothing",
         f"  scan {{'to': 'ada'}}, ready in lane default ({far.id})",
-        "    payload.cc: wanted 'eve', is nothing",
-        "    kind: wanted 'mail', is 'scan'",
+        "    payload.cc: expected 'eve', is nothing",
+        "    kind: expected 'mail', is 'scan'",
     ]
 
 
@@ -156,19 +156,19 @@ def test_a_complaint_stays_short_however_much_there_is(queue: holdfast.Queue) ->
 
 
 def test_where_nothing_was_enqueued_it_says_so(queue: holdfast.Queue) -> None:
-    assert complaint(queue, "mail") == ["no job like this was enqueued: kind 'mail'", "nothing was enqueued at all"]
+    assert complaint(queue, "mail") == ["no job like this was enqueued: kind 'mail'", "no jobs were enqueued"]
     assert complaint(queue)[0] == "no job like this was enqueued: any"
 
 
 def test_a_refutation_shows_what_there_should_not_be(queue: holdfast.Queue) -> None:
-    made = queue.enqueue("mail", {"to": "ada"})
+    result = queue.enqueue("mail", {"to": "ada"})
 
     with pytest.raises(AssertionError) as caught:
         refute_enqueued(queue, "mail")
 
     assert str(caught.value).splitlines() == [
         "1 job like this should not have been enqueued: kind 'mail'",
-        f"  mail {{'to': 'ada'}}, ready in lane default ({made.id})",
+        f"  mail {{'to': 'ada'}}, ready in lane default ({result.id})",
     ]
 
 
@@ -180,12 +180,12 @@ def test_more_jobs_than_a_page_are_looked_through(queue: holdfast.Queue) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "field"),
+    ("options", "field"),
     [({"paylod": 1}, "paylod"), ({"states": ["waiting"]}, r"states\[0\]"), ({"count": 0}, "count")],
 )
-def test_what_cannot_be_asked_for_is_refused(queue: holdfast.Queue, words: dict[str, object], field: str) -> None:
+def test_what_cannot_be_asked_for_is_refused(queue: holdfast.Queue, options: dict[str, object], field: str) -> None:
     with pytest.raises(holdfast.InvalidInput, match=field):
-        assert_enqueued(queue, **words)  # type: ignore[arg-type]
+        assert_enqueued(queue, **options)  # type: ignore[arg-type]
 
 
 def test_an_awaited_queue_is_asked_in_the_same_way(harness: Harness) -> None:

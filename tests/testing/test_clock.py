@@ -16,12 +16,12 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 def test_it_stands_still_at_the_moment_it_was_given() -> None:
     clock = ManualClock(NOON)
 
-    assert clock.moment == NOON
+    assert clock.time == NOON
     assert clock.now() == clock.now() == (NOON.timestamp() * 1000, NOON.timestamp() * 1000)
 
 
 def test_without_a_moment_it_starts_now() -> None:
-    assert abs(ManualClock().moment - datetime.now(UTC)) < timedelta(minutes=1)
+    assert abs(ManualClock().time - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 def test_time_passes_for_due_moments_and_leases_alike() -> None:
@@ -45,10 +45,10 @@ def test_a_wall_clock_set_by_hand_expires_no_lease() -> None:
         assert held is not None
         clock.set_wall_clock(3600)
         queue.heartbeat(held)
-    assert clock.moment == NOON + timedelta(hours=1)
+    assert clock.time == NOON + timedelta(hours=1)
 
 
 @pytest.mark.parametrize("moment", [NOON - timedelta(seconds=1), NOON.replace(tzinfo=None)])
 def test_it_does_not_travel_back_nor_to_a_moment_without_a_zone(moment: datetime) -> None:
-    with pytest.raises(holdfast.InvalidInput, match="moment"):
+    with pytest.raises(holdfast.InvalidInput, match="time"):
         ManualClock(NOON).travel_to(moment)

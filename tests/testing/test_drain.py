@@ -117,13 +117,15 @@ def test_what_a_handler_raises_is_raised_once_its_attempt_is_settled(queue: hold
     def task() -> None:
         raise ZeroDivisionError("oh")
 
-    made = task.enqueue()
+    enqueued = task.enqueue()
     with pytest.raises(ZeroDivisionError, match="oh") as caught:
         drain(queue)
 
-    assert caught.value.__notes__ == [f"attempt 1 of job {made.id} (task); give raises=False to settle it and go on"]
-    assert queue.get(made.id).state == "scheduled"
-    assert queue.attempts(made.id)[0].failure_reason == "zero_division_error"
+    assert caught.value.__notes__ == [
+        f"attempt 1 of job {enqueued.id} (task); pass raises=False to settle it and continue"
+    ]
+    assert queue.get(enqueued.id).state == "scheduled"
+    assert queue.attempts(enqueued.id)[0].failure_reason == "zero_division_error"
 
 
 def test_without_raising_a_failure_is_settled_and_the_rest_goes_on(queue: holdfast.Queue) -> None:
@@ -131,13 +133,13 @@ def test_without_raising_a_failure_is_settled_and_the_rest_goes_on(queue: holdfa
     def task() -> None:
         raise ValueError
 
-    made = task.enqueue()
+    enqueued = task.enqueue()
 
     drained = drain(queue, raises=False)
 
     assert drained.counts == {"failed": 2}
     assert all(isinstance(ran.error, ValueError) for ran in drained)
-    assert queue.get(made.id).state == "failed"
+    assert queue.get(enqueued.id).state == "failed"
 
 
 @pytest.mark.parametrize("asked", [Fail("no"), Defer(after=60), Retry(after=60)])
@@ -176,11 +178,11 @@ def test_an_outcome_that_the_store_refuses_is_raised_and_fails_the_job(queue: ho
     def task(context: Context) -> None:
         context.follow_up(NewJob("more", lane="closed"))
 
-    made = task.enqueue()
+    enqueued = task.enqueue()
     with pytest.raises(holdfast.LaneDraining):
         drain(queue)
 
-    assert queue.get(made.id).failure_reason == "lane_draining"
+    assert queue.get(enqueued.id).failure_reason == "lane_draining"
 
 
 def test_a_lease_lost_on_the_way_is_told_and_harms_nobody(queue: holdfast.Queue) -> None:
@@ -221,12 +223,12 @@ def test_without_a_clock_what_is_not_due_stays(queue: holdfast.Queue) -> None:
 
 
 def test_with_the_clock_time_moves_on_through_delays_and_backoffs(queue: holdfast.Queue, clock: ManualClock) -> None:
-    begun = clock.moment
+    begun = clock.time
     moments: list[float] = []
 
     @queue.task("task", max_attempts=3, backoff=Backoff(base=100, factor=2))
     def task() -> None:
-        moments.append((clock.moment - begun).total_seconds())
+        moments.append((clock.time - begun).total_seconds())
         raise ValueError
 
     task.using(delay=60).enqueue()
@@ -236,7 +238,7 @@ def test_with_the_clock_time_moves_on_through_delays_and_backoffs(queue: holdfas
 
 
 def test_a_horizon_bounds_how_far_time_moves(queue: holdfast.Queue, clock: ManualClock) -> None:
-    begun = clock.moment
+    begun = clock.time
     ran: list[int] = []
 
     @queue.task("every.hour")
@@ -248,12 +250,12 @@ def test_a_horizon_bounds_how_far_time_moves(queue: holdfast.Queue, clock: Manua
     drain(queue, clock=clock, horizon=24 * 3600)
 
     assert ran == list(range(25))
-    assert (clock.moment - begun).total_seconds() == 24 * 3600
+    assert (clock.time - begun).total_seconds() == 24 * 3600
 
 
 def test_a_horizon_without_a_clock_is_refused(queue: holdfast.Queue) -> None:
     queue.task("task")(lambda: None)
-    with pytest.raises(Misconfigured, match="needs the clock"):
+    with pytest.raises(Misconfigured, match="horizon requires clock"):
         drain(queue, horizon=1)
 
 
@@ -306,25 +308,25 @@ def test_one_job_is_run_before_all_others_and_no_other_is_touched(queue: holdfas
 
 def test_one_job_that_is_not_due_needs_the_clock(queue: holdfast.Queue, clock: ManualClock) -> None:
     queue.task("task")(lambda: None)
-    made = queue.enqueue("task", {}, delay=60)
+    enqueued = queue.enqueue("task", {}, delay=60)
 
-    with pytest.raises(AssertionError, match="give the clock"):
-        run_job(queue, made)
-    assert run_job(queue, made.id, clock=clock).state == "done"
+    with pytest.raises(AssertionError, match="pass clock="):
+        run_job(queue, enqueued)
+    assert run_job(queue, enqueued.id, clock=clock).state == "done"
 
 
 def test_one_job_that_has_ended_or_is_held_or_paused_is_not_run(queue: holdfast.Queue) -> None:
     queue.task("task")(lambda: None)
-    made = queue.enqueue("task", {})
+    enqueued = queue.enqueue("task", {})
     held = queue.claim()
     assert held is not None
     with pytest.raises(AssertionError, match="it is running in the lane 'default'"):
-        run_job(queue, made)
+        run_job(queue, enqueued)
     queue.settle(held, holdfast.Done())
-    with pytest.raises(AssertionError, match="it is done already"):
-        run_job(queue, made)
+    with pytest.raises(AssertionError, match="it is already done"):
+        run_job(queue, enqueued)
     queue.set_lane("default", state="paused")
-    with pytest.raises(AssertionError, match="is that paused"):
+    with pytest.raises(AssertionError, match="is the lane paused"):
         run_job(queue, NewJob("task", {}))
 
 
@@ -354,8 +356,8 @@ def test_a_programs_own_queue_uses_the_tests_store_for_a_block(queue: holdfast.Q
     task = own.task("task")(lambda: None)
 
     with testing.redirected(own, to=queue):
-        made = task.enqueue()
-        assert queue.get(made.id) == made.job
+        enqueued = task.enqueue()
+        assert queue.get(enqueued.id) == enqueued.job
         assert drain(own).counts == {"done": 1}
 
     assert not (tmp_path / "production.db").exists()

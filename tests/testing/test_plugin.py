@@ -50,8 +50,8 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 NAMED = () if entry_points(group="pytest11", name="holdfast") else ("-p", "holdfast.testing.plugin")
 
 
-def run(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*NAMED, "-W", "error", "-v", *words)
+def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess(*NAMED, "-W", "error", "-v", *options)
 
 
 def test_an_installed_holdfast_brings_it_along() -> None:
@@ -162,9 +162,9 @@ def test_a_programs_own_queue_is_redirected_and_the_awaited_one_is_the_same(pyte
             assert app.queue.counts() == {}
         """,
     )
-    words = ("--holdfast-engines=sqlite,postgres", f"--holdfast-postgres={database_url()}")
+    options = ("--holdfast-engines=sqlite,postgres", f"--holdfast-postgres={database_url()}")
 
-    run(pytester, *words).assert_outcomes(passed=4)
+    run(pytester, *options).assert_outcomes(passed=4)
 
 
 def test_only_schemas_of_tests_are_dropped() -> None:

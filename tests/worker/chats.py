@@ -1,4 +1,4 @@
-"""A conversation under test: a session task that writes down its turns and halts where a test wants it to."""
+"""A session task for tests that records its turns and waits on request."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast import AsyncSessionContext, Queue, SessionContext
-from tests.worker.workers import arrived, comes
+from tests.worker.workers import comes, wait_for_event
 
 SESSION = "chat-42"
 
 
 @dataclass
 class Message:
-    """What somebody says."""
+    """A chat message."""
 
     text: str
 
 
 class Chat:
-    """`chat.message` joins and halts until let go; `chat.reset` is a command. Each of their calls is written down."""
+    """`chat.message` joins and waits until released; `chat.reset` is a command. Both record their calls."""
 
-    def __init__(self, queue: Queue, *, awaited: bool = False, checkpoints: int = 1, **words: Any) -> None:
+    def __init__(self, queue: Queue, *, awaited: bool = False, checkpoints: int = 1, **options: Any) -> None:
         self.queue = queue
         self.calls: list[Any] = []
-        """The messages of each call, and of each checkpoint that brought any, in order."""
+        """The messages of each call and of each checkpoint that returned any, in order."""
         self.tokens: list[int] = []
-        self.started, self.go_on, self.stopped = threading.Event(), threading.Event(), threading.Event()
-        self.go_on.set()
+        self.started, self.proceed, self.stopped = threading.Event(), threading.Event(), threading.Event()
+        self.proceed.set()
         self.error: BaseException | None = None
         self.checkpoints = checkpoints
-        declares = queue.session_task("chat.message", **{"slot": "join", **words})
+        declares = queue.session_task("chat.message", **{"slot": "join", **options})
         self.answer = declares(self._awaited() if awaited else self._blocking())
 
         @queue.session_task("chat.reset", work_class="command")
@@ -50,7 +50,7 @@ class Chat:
             said = [message.text for message in messages]
             self._note(list(said), context.fencing_token)
             self.started.set()
-            while not self.go_on.wait(0.005):
+            while not self.proceed.wait(0.005):
                 if context.cancelled:
                     self.stopped.set()
                     context.raise_if_cancelled()
@@ -68,7 +68,7 @@ class Chat:
             self._note(list(said), context.fencing_token)
             self.started.set()
             try:
-                await comes(self.go_on)
+                await comes(self.proceed)
             finally:
                 if context.cancelled:
                     self.stopped.set()
@@ -86,15 +86,15 @@ class Chat:
             raise error
         return said
 
-    def say(self, *texts: str, **words: Any) -> list[str]:
+    def say(self, *texts: str, **options: Any) -> list[str]:
         """Enqueue each text as an entry, and return their ids."""
-        return [self.answer.enqueue(Message(text), **{"session": SESSION, **words}).id for text in texts]
+        return [self.answer.enqueue(Message(text), **{"session": SESSION, **options}).id for text in texts]
 
     def halt(self) -> None:
-        """Let turns halt before their checkpoints from now on."""
+        """Make turns wait before their checkpoints from now on."""
         self.started.clear()
-        self.go_on.clear()
+        self.proceed.clear()
 
     def halts(self) -> None:
-        """Wait until a turn has begun and halts."""
-        arrived(self.started)
+        """Wait until a turn has started and waits."""
+        wait_for_event(self.started)

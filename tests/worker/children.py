@@ -1,4 +1,4 @@
-"""Workers in processes of their own, which a test kills, stops and revives. Run as children of a test."""
+"""Workers in separate processes, which a test kills, stops and continues. Run as children of a test."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_queue(url: str) -> Queue:
 
     @queue.task("block")
     async def block(number: int, seconds: float) -> int:
-        time.sleep(seconds)  # noqa: ASYNC251  # a handler that blocks the loop is what is tried
+        time.sleep(seconds)  # noqa: ASYNC251  # the test needs a handler that blocks the event loop
         return number
 
     return queue
@@ -44,18 +44,18 @@ def _stop_when_told(pipe: Connection, worker: Worker) -> None:
     worker.stop()
 
 
-def work(pipe: Connection, url: str, words: dict[str, Any]) -> None:
-    """Be a worker until killed or told to stop."""
+def work(pipe: Connection, url: str, options: dict[str, Any]) -> None:
+    """Run a worker until it is killed or stopped."""
     logging.disable()
     queue = open_queue(url)
-    worker = Worker(queue, **words)
+    worker = Worker(queue, **options)
     threading.Thread(target=_stop_when_told, args=(pipe, worker), daemon=True).start()
     worker.run()
     pipe.send(worker.status().ended)
 
 
-def work_by_hand(pipe: Connection, url: str, words: dict[str, Any]) -> None:
-    """Be a worker whose handler says when it starts and how it was told to stop, and returns all the same."""
+def work_by_hand(pipe: Connection, url: str, options: dict[str, Any]) -> None:
+    """Run a worker whose handler reports its start and its stop reason, and returns nevertheless."""
     logging.disable()
     queue = open_queue(url)
 
@@ -66,21 +66,21 @@ def work_by_hand(pipe: Connection, url: str, words: dict[str, Any]) -> None:
         pipe.send(context.stop_reason)
         return f"by {context.worker}"
 
-    worker = Worker(queue, **words)
+    worker = Worker(queue, **options)
     threading.Thread(target=_stop_when_told, args=(pipe, worker), daemon=True).start()
     worker.run()
     pipe.send(worker.status().ended)
 
 
 def hold_the_store(pipe: Connection, path: str) -> None:
-    """Keep every other writer out of a SQLite file until told to go on."""
+    """Hold the write lock of a SQLite file until a line arrives."""
     with holdfast.connect(path).transaction():
         pipe.send("held")
         pipe.recv()
 
 
-def answer_by_hand(pipe: Connection, url: str, words: dict[str, Any]) -> None:
-    """Be a worker whose turns say that they have begun, and wait for a word before they settle."""
+def answer_by_hand(pipe: Connection, url: str, options: dict[str, Any]) -> None:
+    """Run a worker whose turns report their start and wait for a line before they settle."""
     logging.disable()
     queue = holdfast.connect(url)
 
@@ -90,14 +90,14 @@ def answer_by_hand(pipe: Connection, url: str, words: dict[str, Any]) -> None:
         pipe.recv()
         return f"by {context.worker}"
 
-    Worker(queue, **words).run()
+    Worker(queue, **options).run()
 
 
 LINES = "create table if not exists lines (session text, number integer, token integer)"
 
 
-def answer_until_killed(_pipe: Connection, url: str, words: dict[str, Any]) -> None:
-    """Be a worker whose turns write lines of their own that commit with them, until killed."""
+def answer_until_killed(_pipe: Connection, url: str, options: dict[str, Any]) -> None:
+    """Run a worker whose turns write rows in their own transactions, until it is killed."""
     logging.disable()
     queue = holdfast.connect(url)
     place = "%s" if url.startswith("postgresql:") else "?"
@@ -110,4 +110,4 @@ def answer_until_killed(_pipe: Connection, url: str, words: dict[str, Any]) -> N
                 told = (context.session, number, context.fencing_token)
                 transaction.execute(f"insert into lines values ({place}, {place}, {place})", told)
 
-    Worker(queue, **words).run()
+    Worker(queue, **options).run()

@@ -11,9 +11,9 @@ from tests.support.stores import Harness
 
 FOLDER = Path(__file__).parent
 STORES = ("harness", "durable_harness", "shared", "place")
-# A queue in memory is tried by these tests alone: to a worker it is a SQLite file that no other process opens.
+# Only these tests use a queue in memory: for a worker it is a SQLite file that no other process opens.
 IN_MEMORY = "test_handlers.py"
-# Each engine has a sync and an async transaction of its own, so that here the kind of handler matters to it.
+# Each engine implements sync and async transactions separately, so here the handler type matters.
 ENGINE_DEPENDENT = "test_transactions.py"
 
 
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_chosen(item: pytest.Item, first: dict[str, dict[str, Any]]) -> bool:
-    """Whether to run a test; *first* keeps the first variant of each."""
+    """Return whether to run a test; *first* contains the first variant of each."""
     spec = getattr(item, "callspec", None)
     if spec is None:
         return True
@@ -49,10 +49,10 @@ def _is_chosen(item: pytest.Item, first: dict[str, dict[str, Any]]) -> bool:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Harness]:
-    """A store for claims about the worker alone, which hold whatever the engine is."""
-    made = Harness("sqlite-file", tmp_path)
-    yield made
-    made.close()
+    """A store for tests that do not depend on the engine."""
+    enqueued = Harness("sqlite-file", tmp_path)
+    yield enqueued
+    enqueued.close()
 
 
 @pytest.fixture

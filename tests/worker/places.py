@@ -1,4 +1,4 @@
-"""Stores for workers in processes of their own: one that is there, and one that can vanish and come back."""
+"""Stores for workers in separate processes: one that is always available, and one that a test can interrupt."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PLACES = ["sqlite", "postgres"]
 
 
 class VanishingFile:
-    """A SQLite file: it is away while somebody holds its only write lock."""
+    """A SQLite file; it is unavailable while another process holds its write lock."""
 
     def __init__(self, folder: Path) -> None:
         self.url = str(folder / "jobs.db")
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def unavailable(self) -> Iterator[None]:
         with Child(hold_the_store, self.url) as holder:
             assert holder.hear() == "held"
             yield
@@ -30,26 +30,26 @@ class VanishingFile:
 
 
 class VanishingServer:
-    """A PostgreSQL server of its own: it is away while it is shut down."""
+    """A separate PostgreSQL server; it is unavailable while it is shut down."""
 
     def __init__(self, server: Server) -> None:
         self.url = server.url
         self._server = server
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def unavailable(self) -> Iterator[None]:
         self._server.stop(immediate=True)
         yield
         self._server.start()
 
 
 Vanishing: TypeAlias = VanishingFile | VanishingServer
-"""A store that can be taken away: out of every writer's reach for a block."""
+"""A store that a test can make unavailable for a block."""
 
 
 @contextmanager
-def fresh_place(name: str, folder: Path) -> Iterator[str]:
-    """Give the URL of a fresh store."""
+def new_store_url(name: str, folder: Path) -> Iterator[str]:
+    """Return the URL of a new store."""
     if name == "sqlite":
         yield str(folder / "jobs.db")
     else:
@@ -58,8 +58,8 @@ def fresh_place(name: str, folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def vanishing_place(name: str, folder: Path) -> Iterator[Vanishing]:
-    """Give a fresh store that can vanish."""
+def interruptible_store(name: str, folder: Path) -> Iterator[Vanishing]:
+    """Return a new store that can become unavailable."""
     if name == "sqlite":
         yield VanishingFile(folder)
         return

@@ -1,4 +1,4 @@
-"""A queue is opened by `connect`, and a worker is given a queue: anything else is refused with what to write."""
+"""`connect` opens a queue and `Worker` takes a queue; other arguments are refused with the correct call."""
 
 from __future__ import annotations
 

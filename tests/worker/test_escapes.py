@@ -1,4 +1,4 @@
-"""Whatever is raised while an attempt comes to its end decides it, and its slot is free for the next."""
+"""An exception raised while an attempt ends decides the attempt, and its slot is free for the next."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 import pytest
 
 from holdfast import Backoff, Done, NewJob, Queue, SessionContext
-from tests.worker.workers import at_work, ended
+from tests.worker.workers import running_worker, wait_finished
 
 POLICY: dict[str, Any] = {"max_attempts": 1, "backoff": Backoff(base=0)}
 
 
 class Lazy(Mapping[str, int]):
-    """A mapping whose items cannot be read, as of a row whose connection is closed."""
+    """A mapping whose items cannot be read, like a row whose connection is closed."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -30,7 +30,7 @@ class Lazy(Mapping[str, int]):
         return 1
 
 
-class Unshowable(Exception):  # noqa: N818  # its name is what is tested
+class Unshowable(Exception):  # noqa: N818  # the test checks its name
     def __str__(self) -> str:
         raise SystemExit("not to be shown")
 
@@ -40,7 +40,7 @@ def raise_unshowable() -> NoReturn:
 
 
 class Growing(dict[str, int]):
-    """A dict that another thread still fills while it is encoded."""
+    """A dict that another thread changes while it is encoded."""
 
     def items(self) -> Any:
         for key in super().__iter__():
@@ -64,9 +64,9 @@ def _fails_and_frees_the_slot(queue: Queue, reason: str, enqueue: Callable[[], s
     """Run a bad job and a good one in one slot."""
     queue.task("good")(lambda: "ran")
     bad, good = enqueue(), queue.enqueue("good", {}).id
-    with at_work(queue, concurrency=1):
-        assert ended(queue, good).result == "ran"
-        job = ended(queue, bad)
+    with running_worker(queue, concurrency=1):
+        assert wait_finished(queue, good).result == "ran"
+        job = wait_finished(queue, bad)
 
     assert job.state == "failed"
     assert job.failure is not None
@@ -124,9 +124,9 @@ class TestACancelOfItsOwnTask:
             return number
 
         local_queue.task("odd", **POLICY)(odd)
-        made = [local_queue.enqueue("odd", {"number": number}) for number in range(3)]
-        with at_work(local_queue, concurrency=1):
-            assert [ended(local_queue, one.id).result for one in made] == [0, 1, 2]
+        enqueued = [local_queue.enqueue("odd", {"number": number}) for number in range(3)]
+        with running_worker(local_queue, concurrency=1):
+            assert [wait_finished(local_queue, one.id).result for one in enqueued] == [0, 1, 2]
 
     def test_that_comes_after_its_end_leaves_no_job_behind(self, local_queue: Queue) -> None:
         async def later() -> None:
@@ -135,6 +135,6 @@ class TestACancelOfItsOwnTask:
             asyncio.get_running_loop().call_soon(task.cancel)
 
         local_queue.task("later", max_attempts=50, backoff=Backoff(base=0))(later)
-        made = [local_queue.enqueue("later", {}) for _ in range(20)]
-        with at_work(local_queue, concurrency=2):
-            assert {ended(local_queue, one.id).state for one in made} == {"done"}
+        enqueued = [local_queue.enqueue("later", {}) for _ in range(20)]
+        with running_worker(local_queue, concurrency=2):
+            assert {wait_finished(local_queue, one.id).state for one in enqueued} == {"done"}

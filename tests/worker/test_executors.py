@@ -1,4 +1,4 @@
-"""How many jobs a worker holds and runs, and how many commits that costs."""
+"""The number of jobs a worker holds and runs, and the number of commits."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from holdfast import Job, NewJob, Queue
 from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import Time, arrived, at_work, comes, ended
+from tests.worker.workers import Time, comes, running_worker, wait_finished, wait_for_event
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 SHORT = 400
-"""So many short handlers let a worker take work ahead."""
+"""The number of short handlers after which a worker claims ahead."""
 
 
 class Gate:
-    """A task whose handlers are short, but for those that wait at a gate; it counts what runs at once."""
+    """A task with short handlers, some of which wait at a gate; it counts handlers that run at once."""
 
     def __init__(self, queue: Queue) -> None:
         self.open = threading.Event()
@@ -36,7 +36,7 @@ class Gate:
             with self:
                 self.ran.append(name)
                 if name.startswith("long"):
-                    arrived(self.open)
+                    wait_for_event(self.open)
 
         async def later(name: str) -> None:
             with self:
@@ -47,12 +47,14 @@ class Gate:
         self._queue.task(kind)(later if awaited else blocking)
 
     def enqueue(self, kind: str, *names: str) -> list[str]:
-        return [made.id for made in self._queue.enqueue_many([NewJob(kind, {"name": name}) for name in names])]
+        return [
+            enqueued.id for enqueued in self._queue.enqueue_many([NewJob(kind, {"name": name}) for name in names])
+        ]
 
     def warm_up(self, kind: str) -> None:
-        """Let the worker see that handlers are short, so that it takes work ahead."""
+        """Run short handlers, so that the worker claims ahead."""
         for job_id in self.enqueue(kind, *[f"short {number}" for number in range(SHORT)]):
-            ended(self._queue, job_id)
+            wait_finished(self._queue, job_id)
 
     def __enter__(self) -> None:
         with self._lock:
@@ -68,13 +70,13 @@ class Gate:
 def test_as_many_run_at_once_as_there_are_slots_and_never_more(queue: Queue, awaited: bool) -> None:
     gate = Gate(queue)
     gate.declare("work", awaited=awaited)
-    made = gate.enqueue("work", *[f"long {number}" for number in range(12)])
-    with at_work(queue, concurrency=5):
+    enqueued = gate.enqueue("work", *[f"long {number}" for number in range(12)])
+    with running_worker(queue, concurrency=5):
         wait_until(lambda: gate.running == 5)
         assert queue.counts() == {"ready": 7, "running": 5}
         gate.open.set()
-        for job_id in made:
-            ended(queue, job_id)
+        for job_id in enqueued:
+            wait_finished(queue, job_id)
 
     assert gate.most == 5
 
@@ -84,17 +86,17 @@ def test_both_colours_share_the_slots_also_after_short_handlers(queue: Queue) ->
     gate.declare("blocking", awaited=False)
     gate.declare("awaited", awaited=True)
     timer = MovableTimer(stands_still=True)
-    with at_work(queue, concurrency=3, timer=timer):
+    with running_worker(queue, concurrency=3, timer=timer):
         gate.warm_up("blocking")
         gate.warm_up("awaited")
-        made = gate.enqueue("blocking", *["long"] * 6) + gate.enqueue("awaited", *["long"] * 6)
+        enqueued = gate.enqueue("blocking", *["long"] * 6) + gate.enqueue("awaited", *["long"] * 6)
         wait_until(lambda: gate.running >= 3)
         timer.advance(5)
-        # What was taken ahead, of either kind, is given back.
+        # Jobs claimed ahead are released, sync and async ones.
         wait_until(lambda: queue.counts().get("running") == 3)
         gate.open.set()
-        for job_id in made:
-            ended(queue, job_id)
+        for job_id in enqueued:
+            wait_finished(queue, job_id)
 
     assert gate.most == 3
 
@@ -104,11 +106,11 @@ def test_a_busy_worker_holds_no_more_than_it_runs(harness: Harness, awaited: boo
     queue = harness.open()
     gate = Gate(queue)
     gate.declare("work", awaited=awaited)
-    with at_work(queue, concurrency=2, worker="busy"):
+    with running_worker(queue, concurrency=2, worker="busy"):
         gate.enqueue("work", *["long"] * 30)
         wait_until(lambda: gate.running == 2)
         assert queue.counts() == {"ready": 28, "running": 2}
-        with at_work(queue, concurrency=28, worker="idle"):
+        with running_worker(queue, concurrency=28, worker="idle"):
             wait_until(lambda: gate.running == 30)
             gate.open.set()
 
@@ -118,19 +120,19 @@ def test_what_was_taken_ahead_is_given_back_when_handlers_turn_out_long(queue: Q
     gate = Gate(queue)
     gate.declare("work", awaited=awaited)
     timer = MovableTimer(stands_still=True)
-    with at_work(queue, concurrency=2, worker="busy", timer=timer):
+    with running_worker(queue, concurrency=2, worker="busy", timer=timer):
         gate.warm_up("work")
-        made = gate.enqueue("work", *["long"] * 100)
+        enqueued = gate.enqueue("work", *["long"] * 100)
         wait_until(lambda: gate.running == 2)
         timer.advance(5)
         wait_until(lambda: queue.counts().get("running") == 2)
-        jobs = [queue.get(job_id) for job_id in made]
+        jobs = [queue.get(job_id) for job_id in enqueued]
         assert [job.attempt for job in jobs if job.state == "ready"] == [0] * 98
-        with at_work(queue, concurrency=98, worker="idle"):
+        with running_worker(queue, concurrency=98, worker="idle"):
             wait_until(lambda: gate.running == 100)
             gate.open.set()
-            for job_id in made:
-                ended(queue, job_id)
+            for job_id in enqueued:
+                wait_finished(queue, job_id)
 
     assert Counter(gate.ran)["long"] == 100
 
@@ -140,7 +142,7 @@ def test_what_is_taken_ahead_is_acknowledged_when_its_handler_starts(harness: Ha
     first, second = Gate(queue), Gate(queue)
     first.declare("first", awaited=False)
     second.declare("second", awaited=False)
-    with at_work(queue, concurrency=1, lease=600, timer=time.timer):
+    with running_worker(queue, concurrency=1, lease=600, timer=time.timer):
         first.warm_up("first")
         [running] = first.enqueue("first", "long")
         [ahead] = second.enqueue("second", "long")
@@ -154,16 +156,16 @@ def test_what_is_taken_ahead_is_acknowledged_when_its_handler_starts(harness: Ha
         assert (found[0].unacknowledged, queue.get(running).unacknowledged) == (1, 0)
         first.open.set()
         wait_until(lambda: second.running == 1)
-        # At the latest the next renewal says so.
+        # The next renewal reports it at the latest.
         time.advance(200)
         wait_until(lambda: queue.get(ahead).unacknowledged == 0)
         assert queue.get(ahead).state == "running"
         second.open.set()
-        assert ended(queue, ahead).state == "done"
+        assert wait_finished(queue, ahead).state == "done"
 
 
 def renewed(queue: Queue, job_id: str, before: int | None) -> int | None:
-    """Wait until a lease was extended, or has ended, and return until when it lasts now."""
+    """Wait until a lease was renewed or has ended; return when it expires."""
     wait_until(lambda: queue.get(job_id).lease_until_ms is None or queue.get(job_id).lease_until_ms != before)
     return queue.get(job_id).lease_until_ms
 
@@ -175,19 +177,19 @@ def test_a_job_cancelled_while_it_waits_for_a_slot_never_runs_and_never_expires(
     queue, time = harness.open(), Time(harness, stands_still=True)
     gate = Gate(queue)
     gate.declare("work", awaited=awaited)
-    with at_work(queue, concurrency=1, lease=600, timer=time.timer):
+    with running_worker(queue, concurrency=1, lease=600, timer=time.timer):
         gate.warm_up("work")
         long, unlucky = gate.enqueue("work", "long", "unlucky")
         wait_until(lambda: queue.get(unlucky).state == "running")
         queue.cancel(unlucky)
-        # The answer to the first renewal tells of the cancel, and was read once the second is there.
+        # The first renewal's answer reports the cancel, and the worker has read it when the second arrives.
         for _ in range(2):
             lease = queue.get(unlucky).lease_until_ms
             time.advance(300)
             renewed(queue, unlucky, lease)
         gate.open.set()
-        assert ended(queue, unlucky).state == "cancelled"
-        ended(queue, long)
+        assert wait_finished(queue, unlucky).state == "cancelled"
+        wait_finished(queue, long)
 
     assert "unlucky" not in gate.ran
     assert [attempt.outcome for attempt in queue.attempts(unlucky)] == ["released"]
@@ -200,11 +202,11 @@ def test_settles_travel_with_the_next_claim(harness: Harness, awaited: bool) -> 
     gate.declare("work", awaited=awaited)
     gate.enqueue("work", *[f"short {number}" for number in range(1000)])
     harness.faults.seen.clear()
-    with at_work(queue, concurrency=50) as working:
+    with running_worker(queue, concurrency=50) as working:
         wait_until(lambda: working.worker.status().ended.get("done") == 1000)
         commits = harness.faults.seen.count("commit")
 
-    # Were each settled by itself, there would be a thousand of them and the claims beside.
+    # If each were settled separately, there would be a thousand settlements and the claims.
     assert commits < 250
 
 
@@ -216,32 +218,32 @@ def test_settles_travel_with_the_next_claim_also_where_colours_are_mixed(harness
     kinds = ["blocking", "awaited"]
     queue.enqueue_many([NewJob(kinds[number % 2], {"name": "short"}) for number in range(1000)])
     harness.faults.seen.clear()
-    with at_work(queue, concurrency=8) as working:
+    with running_worker(queue, concurrency=8) as working:
         wait_until(lambda: working.worker.status().ended.get("done") == 1000)
         commits = harness.faults.seen.count("commit")
 
-    # Were nothing taken ahead, each commit could bring eight at most.
+    # Without claiming ahead, each commit could claim eight jobs at most.
     assert commits < 1000 / 8
     assert gate.most <= 8
 
 
 def test_a_slot_that_is_stuck_takes_no_other_with_it(queue: Queue) -> None:
-    stuck, go_on = threading.Event(), threading.Event()
+    stuck, proceed = threading.Event(), threading.Event()
 
     @queue.task("stuck", timeout=0.05)
     def hang() -> None:
         stuck.set()
-        arrived(go_on)
+        wait_for_event(proceed)
 
     @queue.task("quick")
     def quick() -> None: ...
 
     hang.enqueue()
-    with at_work(queue, concurrency=2):
-        arrived(stuck)
+    with running_worker(queue, concurrency=2):
+        wait_for_event(stuck)
         for _ in range(3):
-            ended(queue, quick.enqueue().id)
-        go_on.set()
+            wait_finished(queue, quick.enqueue().id)
+        proceed.set()
 
 
 def test_many_short_and_long_handlers_of_both_colours_come_to_their_end(harness: Harness) -> None:
@@ -262,8 +264,8 @@ def test_many_short_and_long_handlers_of_both_colours_come_to_their_end(harness:
 
     kinds = ["blocking", "awaited"]
     queue.enqueue_many([NewJob(kinds[number % 2], {"number": number}) for number in range(1000)])
-    words: dict[str, Any] = {"concurrency": 4}
-    with at_work(queue, **words), at_work(queue, **words):
+    options: dict[str, Any] = {"concurrency": 4}
+    with running_worker(queue, **options), running_worker(queue, **options):
         wait_until(lambda: queue.counts() == {"done": 1000})
 
     assert set(ran.values()) == {1}

@@ -1,4 +1,4 @@
-"""A handler that raises leaves a trace: a warning if its job will be tried again, else an error."""
+"""A failed attempt is logged: as a warning if its job will be retried, else as an error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 import holdfast
 from holdfast import Backoff, Context, Fail, Queue, SessionContext
 from tests.chaos.threads import wait_until
-from tests.worker.workers import at_work
+from tests.worker.workers import running_worker
 
 SOURCE = Path(holdfast.__file__).parents[1]
 
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[Queue]:
-    # What is logged depends on the settled job alone, which the conformance tests compare on every store.
+    # The log depends only on the settled job, which the conformance tests compare on every engine.
     with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
         yield queue
 
@@ -35,17 +35,17 @@ def test_a_failure_that_will_be_retried_is_a_warning(queue: Queue, caplog: pytes
     def make() -> None:
         raise ValueError("no pages\nat all")
 
-    made = make.enqueue()
-    with at_work(queue) as working:
+    enqueued = make.enqueue()
+    with running_worker(queue) as working:
         wait_until(lambda: bool(logged(caplog, logging.WARNING)))
         status = working.worker.status()
     [record] = logged(caplog, logging.WARNING)
 
     expected = (
-        rf"job #1 \({made.id}\) report.make failed \(attempt 1 of 5\): value_error: no pages; retrying in \d+ s"
+        rf"job #1 \({enqueued.id}\) report.make failed \(attempt 1 of 5\): value_error: no pages; retrying in \d+ s"
     )
     assert re.fullmatch(expected, logging.Formatter().format(record))
-    assert vars(record)["next_attempt_at"] == queue.get(made.id).due_at.isoformat(timespec="milliseconds")
+    assert vars(record)["next_attempt_at"] == queue.get(enqueued.id).due_at.isoformat(timespec="milliseconds")
     assert status.ended == {"retried": 1}
     assert [failure.reason for failure in status.failures] == ["value_error"]
     assert status.failures[0].retried
@@ -58,14 +58,14 @@ def test_a_job_that_fails_for_good_is_an_error_with_its_traceback(
     def make() -> None:
         raise ValueError("no pages")
 
-    made = make.enqueue()
-    with at_work(queue) as working:
+    enqueued = make.enqueue()
+    with running_worker(queue) as working:
         wait_until(lambda: bool(logged(caplog, logging.ERROR)))
         status = working.worker.status()
     [record] = logged(caplog, logging.ERROR)
     first, *trace = logging.Formatter().format(record).splitlines()
 
-    assert first == f"job #1 ({made.id}) report.make failed for good (attempt 2 of 2): value_error: no pages"
+    assert first == f"job #1 ({enqueued.id}) report.make failed for good (attempt 2 of 2): value_error: no pages"
     assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "ValueError: no pages")
     assert any("in make" in line for line in trace)
     assert len(logged(caplog, logging.WARNING)) == 1
@@ -79,7 +79,7 @@ def test_a_failure_that_is_permanent_is_an_error_at_once(queue: Queue, caplog: p
         raise Fail("no such report")
 
     make.enqueue()
-    with at_work(queue):
+    with running_worker(queue):
         wait_until(lambda: bool(logged(caplog, logging.ERROR)))
 
     assert "failed for good (attempt 1 of 5)" in logged(caplog, logging.ERROR)[0].getMessage()
@@ -93,13 +93,13 @@ def test_a_job_that_was_cancelled_while_its_handler_failed_is_no_failure(
         context.wait_cancelled(60)
         raise ValueError("no pages")
 
-    made = make.enqueue()
-    with at_work(queue) as working:
+    enqueued = make.enqueue()
+    with running_worker(queue) as working:
         wait_until(lambda: bool(working.worker.status().running))
-        queue.cancel(made.id)
+        queue.cancel(enqueued.id)
         wait_until(lambda: bool(working.worker.status().ended))
 
-    assert queue.get(made.id).state == "cancelled"
+    assert queue.get(enqueued.id).state == "cancelled"
     assert not logged(caplog, logging.WARNING)
     assert not logged(caplog, logging.ERROR)
 
@@ -110,7 +110,7 @@ def test_a_turn_that_fails_names_its_session(queue: Queue, caplog: pytest.LogCap
         raise ValueError("no words")
 
     answer.enqueue("one", session="chat-42")
-    with at_work(queue):
+    with running_worker(queue):
         wait_until(lambda: bool(logged(caplog, logging.ERROR)))
 
     [warning], [error] = logged(caplog, logging.WARNING), logged(caplog, logging.ERROR)

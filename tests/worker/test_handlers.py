@@ -1,4 +1,4 @@
-"""What a handler returns or raises is what becomes of its job."""
+"""The return value or exception of a handler decides its job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from holdfast import Artifact, Backoff, Context, Defer, Done, Fail, Job, LeaseLo
 from holdfast.worker.worker import Worker
 from tests.chaos.threads import wait_until
 from tests.support.clock import ManualClock
-from tests.worker.workers import KEPT_LEASE_SECONDS, arrived, at_work, ended, in_state, without_tasks
+from tests.worker.workers import (
+    RENEWED_LEASE_SECONDS,
+    in_state,
+    running_worker,
+    wait_finished,
+    wait_for_event,
+    without_tasks,
+)
 
 
 def test_blocking_and_awaited_handlers_return_their_results(queue: Queue) -> None:
@@ -26,9 +33,9 @@ def test_blocking_and_awaited_handlers_return_their_results(queue: Queue) -> Non
         return {"is": number * 3}
 
     doubled, trebled = double.enqueue(21), treble.enqueue(number=5)
-    with at_work(queue):
-        assert ended(queue, doubled.id).result == 42
-        job = ended(queue, trebled.id)
+    with running_worker(queue):
+        assert wait_finished(queue, doubled.id).result == 42
+        job = wait_finished(queue, trebled.id)
 
     assert job.state == "done"
     assert job.result == {"is": 15}
@@ -45,17 +52,17 @@ def test_blocking_handlers_run_in_threads_and_awaited_ones_in_the_loop(queue: Qu
         return threading.current_thread().name
 
     first, second, third = blocking.enqueue(), awaited.enqueue(), awaited.enqueue()
-    with at_work(queue):
-        names = [str(ended(queue, made.id).result) for made in (first, second, third)]
+    with running_worker(queue):
+        names = [str(wait_finished(queue, enqueued.id).result) for enqueued in (first, second, third)]
 
     assert names[0].startswith("holdfast-slot")
     assert names[1] == names[2]
     assert names[0] != names[1]
 
 
-@pytest.mark.parametrize("colour", ["blocking", "awaited"])
-def test_an_exception_is_a_transient_failure_with_its_story(queue: Queue, colour: str) -> None:
-    if colour == "blocking":
+@pytest.mark.parametrize("handler_type", ["sync", "async"])
+def test_an_exception_is_a_transient_failure_with_its_story(queue: Queue, handler_type: str) -> None:
+    if handler_type == "sync":
 
         @queue.task("break")
         def breaks() -> None:
@@ -66,9 +73,9 @@ def test_an_exception_is_a_transient_failure_with_its_story(queue: Queue, colour
         async def breaks_too() -> None:
             raise ValueError("no such thing")
 
-    made = queue.enqueue("break", {})
-    with at_work(queue):
-        job = in_state(queue, made.id, "scheduled")
+    enqueued = queue.enqueue("break", {})
+    with running_worker(queue):
+        job = in_state(queue, enqueued.id, "scheduled")
 
     assert job.failure is not None
     assert (job.failure.failure_class, job.failure.reason) == ("transient", "value_error")
@@ -82,20 +89,20 @@ def test_the_last_attempt_fails_the_job(queue: Queue, clock: ManualClock) -> Non
     def breaks() -> None:
         raise ValueError
 
-    made = breaks.enqueue()
-    with at_work(queue):
-        in_state(queue, made.id, "scheduled")
+    enqueued = breaks.enqueue()
+    with running_worker(queue):
+        in_state(queue, enqueued.id, "scheduled")
         clock.advance(5)
-        job = ended(queue, made.id)
+        job = wait_finished(queue, enqueued.id)
 
     assert (job.state, job.attempt) == ("failed", 2)
-    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["failed", "failed"]
+    assert [attempt.outcome for attempt in queue.attempts(enqueued.id)] == ["failed", "failed"]
 
 
 @pytest.mark.parametrize("form", ["raised", "returned"])
 @pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 class TestAsking:
-    """A handler may raise, or return, how its attempt shall end."""
+    """A handler may raise or return its outcome."""
 
     def run(self, queue: Queue, answer: object, *, form: str, awaited: bool, state: str) -> Job:
         def answered() -> object:
@@ -107,9 +114,9 @@ class TestAsking:
             return answered()
 
         queue.task("ask")(answered_later if awaited else answered)
-        made = queue.enqueue("ask", {})
-        with at_work(queue):
-            return in_state(queue, made.id, state)
+        enqueued = queue.enqueue("ask", {})
+        with running_worker(queue):
+            return in_state(queue, enqueued.id, state)
 
     def test_retry_names_the_pause(self, queue: Queue, clock: ManualClock, form: str, awaited: bool) -> None:
         job = self.run(queue, Retry("later", after=70), form=form, awaited=awaited, state="scheduled")
@@ -136,18 +143,18 @@ class TestAsking:
 
 def test_permanent_on_and_retry_on_decide_by_class(queue: Queue) -> None:
     @queue.task("strict", permanent_on=KeyError)
-    def strict(word: str) -> None:
-        raise KeyError if word == "key" else ValueError
+    def strict(option: str) -> None:
+        raise KeyError if option == "key" else ValueError
 
     @queue.task("lenient", retry_on=ValueError)
-    def lenient(word: str) -> None:
-        raise {"key": KeyError, "value": ValueError, "line": ConnectionResetError}[word]
+    def lenient(option: str) -> None:
+        raise {"key": KeyError, "value": ValueError, "line": ConnectionResetError}[option]
 
     for_good = [strict.enqueue("key"), lenient.enqueue("key")]
     for_now = [strict.enqueue("value"), lenient.enqueue("value"), lenient.enqueue("line")]
-    with at_work(queue):
-        failed = [in_state(queue, made.id, "failed") for made in for_good]
-        waiting = [in_state(queue, made.id, "scheduled") for made in for_now]
+    with running_worker(queue):
+        failed = [in_state(queue, enqueued.id, "failed") for enqueued in for_good]
+        waiting = [in_state(queue, enqueued.id, "scheduled") for enqueued in for_now]
 
     assert {job.failure.failure_class for job in failed if job.failure} == {"permanent"}
     assert {job.failure.failure_class for job in waiting if job.failure} == {"transient"}
@@ -158,9 +165,9 @@ def test_a_broken_connection_is_transient(queue: Queue) -> None:
     async def call() -> None:
         raise ConnectionRefusedError("nobody there")
 
-    made = call.enqueue()
-    with at_work(queue):
-        job = in_state(queue, made.id, "scheduled")
+    enqueued = call.enqueue()
+    with running_worker(queue):
+        job = in_state(queue, enqueued.id, "scheduled")
 
     assert job.failure is not None
     assert job.failure.failure_class == "transient"
@@ -175,8 +182,8 @@ def test_a_payload_that_does_not_fit_fails_for_good_and_runs_nothing(queue: Queu
 
     other = without_tasks(queue)
     wrong = [other.enqueue("double", payload) for payload in ({"number": "x"}, {}, {"other": 1}, [1], None, "text")]
-    with at_work(queue):
-        jobs = [ended(queue, made.id) for made in wrong]
+    with running_worker(queue):
+        jobs = [wait_finished(queue, enqueued.id) for enqueued in wrong]
 
     assert {job.state for job in jobs} == {"failed"}
     assert {(job.failure.failure_class, job.failure.reason) for job in jobs if job.failure} == {
@@ -190,9 +197,9 @@ def test_a_result_that_is_not_json_fails_for_good_and_stops_no_other(queue: Queu
     def odd(bad: bool) -> object:
         return object() if bad else "fine"
 
-    made = [odd.enqueue(bad=True), odd.enqueue(bad=False)]
-    with at_work(queue):
-        bad, fine = (ended(queue, one.id) for one in made)
+    enqueued = [odd.enqueue(bad=True), odd.enqueue(bad=False)]
+    with running_worker(queue):
+        bad, fine = (wait_finished(queue, one.id) for one in enqueued)
 
     assert bad.failure is not None
     assert bad.failure.reason == "result_invalid"
@@ -204,9 +211,9 @@ def test_an_unknown_kind_stays_queued(queue: Queue) -> None:
     def known() -> None: ...
 
     unknown = queue.enqueue("unknown", {})
-    made = known.enqueue()
-    with at_work(queue):
-        ended(queue, made.id)
+    enqueued = known.enqueue()
+    with running_worker(queue):
+        wait_finished(queue, enqueued.id)
 
     assert queue.get(unknown.id).state == "ready"
     assert queue.get(unknown.id).epoch == 0
@@ -222,7 +229,7 @@ def test_a_worker_without_tasks_or_with_a_kind_nobody_declared_does_not_start(qu
 
 
 class UnspeakableError(Exception):
-    """An error that breaks whoever shows it."""
+    """An error whose `__str__` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("not to be shown")
@@ -242,9 +249,9 @@ def test_no_error_of_a_handler_takes_its_slot_away(queue: Queue, error: BaseExce
         raise error
 
     queue.task("break")(breaks_too if awaited else breaks)
-    made = [queue.enqueue("break", {}, max_attempts=1) for _ in range(3)]
-    with at_work(queue, concurrency=1):
-        jobs = [ended(queue, one.id) for one in made]
+    enqueued = [queue.enqueue("break", {}, max_attempts=1) for _ in range(3)]
+    with running_worker(queue, concurrency=1):
+        jobs = [wait_finished(queue, one.id) for one in enqueued]
 
     assert {job.state for job in jobs} == {"failed"}
 
@@ -256,13 +263,13 @@ def test_what_a_context_collected_arrives_with_the_settlement(queue: Queue) -> N
         context.follow_up("mail", {"to": "ada"})
         return Done("written", artifacts=[Artifact("raw", b"\0")])
 
-    made = queue.enqueue("report", {})
-    with at_work(queue, kinds=["report"]):
-        job = ended(queue, made.id)
+    enqueued = queue.enqueue("report", {})
+    with running_worker(queue, kinds=["report"]):
+        job = wait_finished(queue, enqueued.id)
 
     assert job.result == "written"
-    assert queue.artifact(made.id, "page.html").data == b"<p>"
-    assert [artifact.name for artifact in queue.artifacts(made.id)] == ["page.html", "raw"]
+    assert queue.artifact(enqueued.id, "page.html").data == b"<p>"
+    assert [artifact.name for artifact in queue.artifacts(enqueued.id)] == ["page.html", "raw"]
     assert [(found.kind, found.payload) for found in queue.jobs(state="ready").jobs] == [("mail", {"to": "ada"})]
 
 
@@ -273,11 +280,11 @@ def test_what_a_context_collected_is_dropped_with_a_failure(queue: Queue) -> Non
         context.follow_up("mail", {"to": "ada"})
         raise ValueError
 
-    made = report.enqueue()
-    with at_work(queue, kinds=["report"]):
-        ended(queue, made.id)
+    enqueued = report.enqueue()
+    with running_worker(queue, kinds=["report"]):
+        wait_finished(queue, enqueued.id)
 
-    assert queue.artifacts(made.id) == []
+    assert queue.artifacts(enqueued.id) == []
     assert queue.counts() == {"failed": 1}
 
 
@@ -287,14 +294,14 @@ def test_progress_arrives_while_the_handler_runs(queue: Queue) -> None:
     @queue.task("long")
     def long(context: Context) -> None:
         context.progress("loading", 40)
-        arrived(seen)
+        wait_for_event(seen)
 
-    made = queue.enqueue("long", {})
-    with at_work(queue, lease=KEPT_LEASE_SECONDS):
-        wait_until(lambda: queue.get(made.id).phase == "loading")
-        assert queue.get(made.id).percent == 40
+    enqueued = queue.enqueue("long", {})
+    with running_worker(queue, lease=RENEWED_LEASE_SECONDS):
+        wait_until(lambda: queue.get(enqueued.id).phase == "loading")
+        assert queue.get(enqueued.id).percent == 40
         seen.set()
-        assert ended(queue, made.id).state == "done"
+        assert wait_finished(queue, enqueued.id).state == "done"
 
 
 def test_progress_from_a_thread_that_outlives_the_handler_is_refused(queue: Queue) -> None:
@@ -304,9 +311,9 @@ def test_progress_from_a_thread_that_outlives_the_handler_is_refused(queue: Queu
     def short(context: Context) -> None:
         kept.append(context)
 
-    made = queue.enqueue("short", {})
-    with at_work(queue):
-        ended(queue, made.id)
+    enqueued = queue.enqueue("short", {})
+    with running_worker(queue):
+        wait_finished(queue, enqueued.id)
 
     with pytest.raises(LeaseLost):
         kept[0].progress("late")
@@ -317,9 +324,9 @@ def test_a_context_tells_of_its_attempt(queue: Queue) -> None:
     def tell(context: Context) -> list[object]:
         return [context.job.id, context.attempt, context.epoch, context.worker]
 
-    made = queue.enqueue("tell", {})
-    with at_work(queue, worker="w7"):
-        assert ended(queue, made.id).result == [made.id, 1, 1, "w7"]
+    enqueued = queue.enqueue("tell", {})
+    with running_worker(queue, worker="w7"):
+        assert wait_finished(queue, enqueued.id).result == [enqueued.id, 1, 1, "w7"]
 
 
 def test_an_outcome_that_the_store_refuses_fails_for_good_and_stops_no_other(queue: Queue) -> None:
@@ -329,9 +336,9 @@ def test_an_outcome_that_the_store_refuses_fails_for_good_and_stops_no_other(que
     def hand_on(context: Context, lane: str) -> None:
         context.follow_up("next", lane=lane)
 
-    made = [hand_on.enqueue(lane) for lane in ("closed", "default")]
-    with at_work(queue):
-        refused, fine = (ended(queue, one.id) for one in made)
+    enqueued = [hand_on.enqueue(lane) for lane in ("closed", "default")]
+    with running_worker(queue):
+        refused, fine = (wait_finished(queue, one.id) for one in enqueued)
 
     assert refused.failure is not None
     assert (refused.failure.failure_class, refused.failure.reason) == ("permanent", "lane_draining")

@@ -1,4 +1,4 @@
-"""What a worker logs of jobs: one record for each that it claims and for each end, with fields for machines."""
+"""A worker logs one record for each claimed job and each ended attempt, with structured fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from holdfast import Queue, SessionContext
 from holdfast.cli.worker_logs import JsonFormatter
 from tests.chaos.threads import wait_until
-from tests.worker.workers import at_work, ended, in_state
+from tests.worker.workers import in_state, running_worker, wait_finished
 
 
 def _told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -25,17 +25,22 @@ def test_each_end_is_one_record_with_its_fields(queue: Queue, caplog: pytest.Log
         if wrong:
             raise ValueError
 
-    made = queue.enqueue("try", {"wrong": False}, lane="side", tenant="acme")
-    with caplog.at_level(logging.INFO, logger="holdfast.job"), at_work(queue, worker="w1", lanes=["side", "default"]):
-        ended(queue, made.id)
+    enqueued = queue.enqueue("try", {"wrong": False}, lane="side", tenant="acme")
+    with (
+        caplog.at_level(logging.INFO, logger="holdfast.job"),
+        running_worker(queue, worker="w1", lanes=["side", "default"]),
+    ):
+        wait_finished(queue, enqueued.id)
         broken = queue.enqueue("try", {"wrong": True})
         in_state(queue, broken.id, "scheduled")
         wait_until(lambda: len(_told(caplog)) == 2)
     done, failed = _told(caplog)
 
     assert done["event"] == "ended"
-    assert [done[word] for word in ("job_id", "kind", "lane", "tenant", "attempt", "epoch", "worker", "outcome")] == [
-        *(made.id, "try", "side", "acme", 1, 1, "w1", "done"),
+    assert [
+        done[option] for option in ("job_id", "kind", "lane", "tenant", "attempt", "epoch", "worker", "outcome")
+    ] == [
+        *(enqueued.id, "try", "side", "acme", 1, 1, "w1", "done"),
     ]
     assert done["level"] == "info"
     assert done["seconds"] >= 0
@@ -45,11 +50,14 @@ def test_each_end_is_one_record_with_its_fields(queue: Queue, caplog: pytest.Log
 
 def test_claims_are_told_to_who_asks_for_more(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     queue.task("note")(lambda: None)
-    made = queue.enqueue("note", {})
-    with caplog.at_level(logging.DEBUG, logger="holdfast.job"), at_work(queue) as working:
+    enqueued = queue.enqueue("note", {})
+    with caplog.at_level(logging.DEBUG, logger="holdfast.job"), running_worker(queue) as working:
         wait_until(lambda: working.worker.status().ended == {"done": 1})
 
-    assert [(told["event"], told["job_id"]) for told in _told(caplog)] == [("claimed", made.id), ("ended", made.id)]
+    assert [(told["event"], told["job_id"]) for told in _told(caplog)] == [
+        ("claimed", enqueued.id),
+        ("ended", enqueued.id),
+    ]
 
 
 def test_a_turn_is_one_record_that_names_its_session(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,19 +65,19 @@ def test_a_turn_is_one_record_that_names_its_session(queue: Queue, caplog: pytes
     def answer(context: SessionContext[str], messages: list[str]) -> None: ...
 
     first, _ = [answer.enqueue(text, session="chat-42").id for text in ("one", "two")]
-    with caplog.at_level(logging.INFO, logger="holdfast.job"), at_work(queue):
+    with caplog.at_level(logging.INFO, logger="holdfast.job"), running_worker(queue):
         wait_until(lambda: len(_told(caplog)) == 1)
     [told] = _told(caplog)
 
-    assert [told[word] for word in ("job_id", "outcome", "session", "fencing_token", "entries")] == [
+    assert [told[option] for option in ("job_id", "outcome", "session", "fencing_token", "entries")] == [
         *(first, "done", "chat-42", 1, 2),
     ]
 
 
 def test_nobody_is_told_by_default(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     queue.task("note")(lambda: None)
-    made = queue.enqueue("note", {})
-    with at_work(queue):
-        ended(queue, made.id)
+    enqueued = queue.enqueue("note", {})
+    with running_worker(queue):
+        wait_finished(queue, enqueued.id)
 
     assert _told(caplog) == []

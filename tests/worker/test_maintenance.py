@@ -1,4 +1,4 @@
-"""WorkerMaintenance: the registry of workers, retention, and telling of troubles."""
+"""WorkerMaintenance: the registry of workers, retention and warnings."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import pytest
 from holdfast import NewJob, Queue, StoreUnreachable
 from holdfast.domain.results import WorkerInfo
 from holdfast.storage.transaction import run_sync
-from holdfast.worker import maintenance as upkeep_module
+from holdfast.worker import maintenance as maintenance_module
 from holdfast.worker.maintenance import WorkerMaintenance
 from holdfast.worker.timers import REAL_TIMER
 from tests.chaos.threads import registered, wait_until
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
-from tests.worker.workers import Outage, arrived, at_work, ended
+from tests.worker.workers import Outage, running_worker, wait_finished, wait_for_event
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let upkeep come round every few milliseconds instead of seconds."""
-    monkeypatch.setattr(upkeep_module, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(upkeep_module, "_LOOK_SECONDS", 0.02)
+    """Run maintenance every few milliseconds instead of seconds."""
+    monkeypatch.setattr(maintenance_module, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(maintenance_module, "_CHECK_SECONDS", 0.02)
 
 
 def test_a_worker_is_in_the_registry_while_it_runs(queue: Queue) -> None:
     queue.task("note", lane="side")(lambda: None)
-    with at_work(queue, worker="w1", concurrency=3, capabilities=["gpu"], affinity="llama"):
+    with running_worker(queue, worker="w1", concurrency=3, capabilities=["gpu"], affinity="llama"):
         wait_until(lambda: len(queue.workers()) == 1)
         [row] = queue.workers()
 
@@ -43,16 +43,16 @@ def test_a_worker_is_in_the_registry_while_it_runs(queue: Queue) -> None:
 
 @pytest.mark.usefixtures("often")
 def test_it_says_again_and_again_that_it_is_there_and_what_it_runs(queue: Queue, clock: ManualClock) -> None:
-    go_on = threading.Event()
-    queue.task("long")(lambda: arrived(go_on))
+    proceed = threading.Event()
+    queue.task("long")(lambda: wait_for_event(proceed))
     queue.enqueue_many([NewJob("long", {}), NewJob("long", {})])
-    with at_work(queue):
+    with running_worker(queue):
         wait_until(lambda: [row.running for row in queue.workers()] == [2])
         [first] = queue.workers()
         clock.advance(300)
         wait_until(lambda: queue.workers()[0].beat_at_ms > first.beat_at_ms)
         [second] = queue.workers()
-        go_on.set()
+        proceed.set()
 
     assert second.started_at_ms == first.started_at_ms
     assert second.state == "active"
@@ -60,19 +60,19 @@ def test_it_says_again_and_again_that_it_is_there_and_what_it_runs(queue: Queue,
 
 @pytest.mark.usefixtures("often")
 def test_a_worker_that_goes_down_says_so(queue: Queue) -> None:
-    started, go_on = threading.Event(), threading.Event()
+    started, proceed = threading.Event(), threading.Event()
 
     @queue.task("long")
     def long() -> None:
         started.set()
-        arrived(go_on)
+        wait_for_event(proceed)
 
     long.enqueue()
-    with at_work(queue) as working:
-        arrived(started)
+    with running_worker(queue) as working:
+        wait_for_event(started)
         working.worker.stop()
         wait_until(lambda: [row.state for row in queue.workers()] == ["stopping"])
-        go_on.set()
+        proceed.set()
         working.end()
 
     assert queue.workers() == []
@@ -80,7 +80,7 @@ def test_a_worker_that_goes_down_says_so(queue: Queue) -> None:
 
 def test_one_that_vanished_is_silent_after_a_minute(queue: Queue, clock: ManualClock) -> None:
     upkeep = _upkeep(queue)
-    asyncio.run(upkeep.beat())
+    asyncio.run(upkeep.write_row())
     clock.advance(61)
 
     assert [row.state for row in queue.workers()] == ["silent"]
@@ -92,9 +92,9 @@ def test_a_thousand_workers_in_the_registry(queue: Queue, clock: ManualClock) ->
         run_sync(queue.operations.worker_beat(row))
         clock.advance(0.001)
     queue.task("note")(lambda: None)
-    with at_work(queue, worker="newest"):
+    with running_worker(queue, worker="newest"):
         wait_until(lambda: queue.workers(limit=1)[0].worker == "newest")
-        assert ended(queue, queue.enqueue("note", {}).id).state == "done"
+        assert wait_finished(queue, queue.enqueue("note", {}).id).state == "done"
         assert len(queue.workers(limit=1000)) == 1000
 
     assert [row.worker for row in queue.workers(limit=2)] == ["w999", "w998"]
@@ -104,11 +104,11 @@ def test_a_thousand_workers_in_the_registry(queue: Queue, clock: ManualClock) ->
 def test_retention_prunes_what_has_ended_long_ago(queue: Queue, clock: ManualClock) -> None:
     queue.task("note")(lambda: None)
     old = queue.enqueue("note", {})
-    with at_work(queue, retention=3600):
-        ended(queue, old.id)
+    with running_worker(queue, retention=3600):
+        wait_finished(queue, old.id)
         clock.advance(3000)
         young = queue.enqueue("note", {})
-        ended(queue, young.id)
+        wait_finished(queue, young.id)
         clock.advance(1000)
         wait_until(lambda: len(queue.jobs().jobs) == 1)
 
@@ -118,26 +118,26 @@ def test_retention_prunes_what_has_ended_long_ago(queue: Queue, clock: ManualClo
 @pytest.mark.usefixtures("often")
 def test_without_retention_everything_is_kept(queue: Queue, clock: ManualClock) -> None:
     queue.task("note")(lambda: None)
-    made = queue.enqueue("note", {})
-    with at_work(queue):
-        ended(queue, made.id)
-        # WorkerMaintenance deletes right after a beat, and not at each, so that several beats have to follow.
+    enqueued = queue.enqueue("note", {})
+    with running_worker(queue):
+        wait_finished(queue, enqueued.id)
+        # Maintenance deletes after some heartbeats, not after each, so wait for several.
         for seconds in (10 * 365 * 86400, 1, 1, 1):
             before = registered(queue).beat_at_ms
             clock.advance(seconds)
             wait_until(lambda before=before: registered(queue).beat_at_ms > before)  # type: ignore[misc]
 
-    assert queue.get(made.id).state == "done"
+    assert queue.get(enqueued.id).state == "done"
 
 
-def _upkeep(queue: Queue, **words: Any) -> WorkerMaintenance:
+def _upkeep(queue: Queue, **options: Any) -> WorkerMaintenance:
     return WorkerMaintenance(
         queue.operations,
         queue.store,
         lambda: {"worker": "w1", "incarnation": "i1"},
         concurrency=1,
         running=lambda: 0,
-        retention_seconds=words.get("retention_seconds"),
+        retention_seconds=options.get("retention_seconds"),
         timer=REAL_TIMER,
     )
 
@@ -156,7 +156,7 @@ def test_a_trouble_is_told_once_until_it_has_gone(
 ) -> None:
     queue.task("note")(lambda: None)
     _lose_one(queue, clock, "first")
-    with caplog.at_level(logging.WARNING, logger="holdfast.worker"), at_work(queue):
+    with caplog.at_level(logging.WARNING, logger="holdfast.worker"), running_worker(queue):
         wait_until(lambda: bool(_warnings(caplog, "suspect jobs")))
         _lose_one(queue, clock, "second")
         wait_until(lambda: [(job.state, job.suspect) for job in queue.jobs().jobs] == [("ready", 1)] * 2)
@@ -169,7 +169,7 @@ def test_a_trouble_is_told_once_until_it_has_gone(
 
 
 def _lose_one(queue: Queue, clock: ManualClock, kind: str) -> None:
-    """Let a worker vanish with a job in its hands."""
+    """Simulate a worker that dies while it holds a job."""
     queue.enqueue(kind, {})
     assert queue.claim(kinds=[kind], worker="gone", lease=1)
     clock.advance(10)
@@ -184,7 +184,7 @@ def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytes
     outage = Outage(harness)
     queue = harness.open()
     queue.task("note")(lambda: None)
-    with at_work(queue):
+    with running_worker(queue):
         wait_until(lambda: len(queue.workers()) == 1)
         with outage:
             outage.struck(5)
@@ -193,6 +193,6 @@ def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytes
         harness.clock.advance(10)
         before = harness.clock.now().wall_ms
         wait_until(_later_than(queue, before - 1))
-        assert ended(queue, queue.enqueue("note", {}).id).state == "done"
+        assert wait_finished(queue, queue.enqueue("note", {}).id).state == "done"
 
-    assert _warnings(caplog, "upkeep calls fail")
+    assert _warnings(caplog, "maintenance calls fail")

@@ -1,4 +1,4 @@
-"""Which jobs a worker takes: lanes, kinds, tenant, capabilities, drain order, affinity, exclusive."""
+"""The jobs a worker claims: lanes, kinds, tenant, capabilities, drain order, affinity, exclusive."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 from tests.support.claims import claim_one
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import arrived, at_work, ended
+from tests.worker.workers import running_worker, wait_finished, wait_for_event
 
 
 class Notes:
-    """Two tasks that note which jobs they ran, in order."""
+    """Two tasks that record the jobs they ran, in order."""
 
     def __init__(self, queue: Queue) -> None:
         self.ran: list[str] = []
@@ -32,10 +32,10 @@ class Notes:
     def enqueue(self, job_id: str, kind: str = "first", **options: Any) -> None:
         self.queue.enqueue(kind, {}, job_id=job_id, **options)
 
-    def ran_with(self, last: str, **words: Any) -> list[str]:
-        """Let a worker run until *last* has ended."""
-        with at_work(self.queue, concurrency=1, **words):
-            ended(self.queue, last)
+    def ran_with(self, last: str, **options: Any) -> list[str]:
+        """Run a worker until *last* has ended."""
+        with running_worker(self.queue, concurrency=1, **options):
+            wait_finished(self.queue, last)
         return self.ran
 
 
@@ -49,9 +49,9 @@ def test_only_its_lanes(queue: Queue) -> None:
 
 def test_by_default_the_lanes_that_its_tasks_name(queue: Queue) -> None:
     queue.task("quiet", lane="backstage")(lambda: None)
-    made = queue.enqueue("quiet", {}, lane="backstage")
-    with at_work(queue):
-        assert ended(queue, made.id).state == "done"
+    enqueued = queue.enqueue("quiet", {}, lane="backstage")
+    with running_worker(queue):
+        assert wait_finished(queue, enqueued.id).state == "done"
 
 
 def test_only_its_kinds(queue: Queue) -> None:
@@ -100,36 +100,36 @@ def test_what_it_has_loaded_comes_first(queue: Queue) -> None:
 
 def test_a_task_declared_while_the_worker_runs_is_served(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     notes = Notes(queue)
-    with caplog.at_level(logging.INFO, logger="holdfast.worker"), at_work(queue):
+    with caplog.at_level(logging.INFO, logger="holdfast.worker"), running_worker(queue):
         notes.enqueue("before")
-        ended(queue, "before")
+        wait_finished(queue, "before")
         queue.task("late", lane="late")(lambda: "served")
-        made = queue.enqueue("late", {}, lane="late")
-        assert ended(queue, made.id).result == "served"
+        enqueued = queue.enqueue("late", {}, lane="late")
+        assert wait_finished(queue, enqueued.id).result == "served"
 
-    assert "takes jobs of kind late as well" in caplog.text
+    assert "now claims jobs of kind late too" in caplog.text
 
 
 def test_a_task_declared_later_for_another_lane_is_told_of(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     notes = Notes(queue)
-    with at_work(queue, lanes=["default"]):
+    with running_worker(queue, lanes=["default"]):
         notes.enqueue("before")
-        ended(queue, "before")
+        wait_finished(queue, "before")
         queue.task("late", lane="late")(lambda: None)
         notes.enqueue("after")
-        ended(queue, "after")
+        wait_finished(queue, "after")
         wait_until(lambda: "kind late was declared for lane late" in caplog.text)
 
 
 def test_a_worker_for_named_kinds_takes_no_others_that_are_declared_later(queue: Queue) -> None:
     notes = Notes(queue)
-    with at_work(queue, kinds=["first"]):
+    with running_worker(queue, kinds=["first"]):
         notes.enqueue("before")
-        ended(queue, "before")
+        wait_finished(queue, "before")
         queue.task("late")(lambda: None)
         late = queue.enqueue("late", {})
         notes.enqueue("after")
-        ended(queue, "after")
+        wait_finished(queue, "after")
 
     assert queue.get(late.id).state == "ready"
 
@@ -155,72 +155,72 @@ def test_the_predecessor_of_an_exclusive_worker_is_told_and_ends(queue: Queue) -
         if context.epoch == 1 and context.wait_cancelled(30):
             told.set()
 
-    made = long.enqueue()
-    words: dict[str, Any] = {"worker": "only", "exclusive": True, "lease": 600, "concurrency": 1}
+    enqueued = long.enqueue()
+    options: dict[str, Any] = {"worker": "only", "exclusive": True, "lease": 600, "concurrency": 1}
     timer = MovableTimer()
-    before = in_background(Worker(queue, timer=timer, **words).run)
-    arrived(started)
-    with at_work(queue, **words):
-        wait_until(lambda: queue.get(made.id).epoch == 2)
+    before = in_background(Worker(queue, timer=timer, **options).run)
+    wait_for_event(started)
+    with running_worker(queue, **options):
+        wait_until(lambda: queue.get(enqueued.id).epoch == 2)
         timer.advance(300)
-        arrived(told)
-        assert ended(queue, made.id).epoch == 2
+        wait_for_event(told)
+        assert wait_finished(queue, enqueued.id).epoch == 2
         with pytest.raises(Conflict):
             before.result(PATIENCE_SECONDS)
 
     assert attempts == [1, 2]
 
 
-@pytest.mark.parametrize("word", ["wait", "lease_token", "residence_left"])
-def test_words_that_are_the_workers_own_are_refused(queue: Queue, word: str) -> None:
-    words: dict[str, Any] = {word: 1}
+@pytest.mark.parametrize("option", ["wait", "lease_token", "residence_left"])
+def test_options_that_the_worker_controls_are_refused(queue: Queue, option: str) -> None:
+    options: dict[str, Any] = {option: 1}
     with pytest.raises(InvalidInput) as caught:
-        Worker(queue, **words)
-    assert caught.value.field == word
+        Worker(queue, **options)
+    assert caught.value.field == option
 
 
 @pytest.mark.parametrize(
-    ("word", "value"),
+    ("option", "value"),
     [("concurrency", 0), ("concurrency", 1001), ("grace", -1), ("retention", "day"), ("lease", 0), ("worker", "")],
 )
-def test_a_worker_checks_its_words(queue: Queue, word: str, value: object) -> None:
-    words: dict[str, Any] = {word: value}
+def test_a_worker_checks_its_options(queue: Queue, option: str, value: object) -> None:
+    options: dict[str, Any] = {option: value}
     with pytest.raises(InvalidInput) as caught:
-        Worker(queue, **words)
-    assert caught.value.field == word
+        Worker(queue, **options)
+    assert caught.value.field == option
 
 
 def test_an_idle_worker_wakes_at_once(queue: Queue) -> None:
     notes = Notes(queue)
-    with at_work(queue):
+    with running_worker(queue):
         wait_until(lambda: len(queue.workers()) == 1)
         for number in range(30):
-            # Each would take up to a second if nobody told the worker, and all together longer than is waited for.
+            # Without notifications each would take up to a second, and all together longer than the wait.
             notes.enqueue(f"{number}")
-            ended(queue, f"{number}")
+            wait_finished(queue, f"{number}")
 
     assert len(notes.ran) == 30
 
 
 def test_status_tells_what_runs_and_how_attempts_ended(queue: Queue) -> None:
-    started, go_on = threading.Event(), threading.Event()
+    started, proceed = threading.Event(), threading.Event()
 
     @queue.task("long")
     def long(wrong: bool) -> None:
         started.set()
-        arrived(go_on)
+        wait_for_event(proceed)
         if wrong:
             raise ValueError
 
-    made = [long.enqueue(wrong=False), long.enqueue(wrong=True)]
-    with at_work(queue, worker="w1") as working:
-        arrived(started)
+    enqueued = [long.enqueue(wrong=False), long.enqueue(wrong=True)]
+    with running_worker(queue, worker="w1") as working:
+        wait_for_event(started)
         wait_until(lambda: len(working.worker.status().running) == 2)
         status = working.worker.status()
-        assert {job.job_id for job in status.running} == {one.id for one in made}
+        assert {job.job_id for job in status.running} == {one.id for one in enqueued}
         assert {(job.kind, job.attempt) for job in status.running} == {("long", 1)}
         assert (status.worker, status.stopping) == ("w1", False)
-        go_on.set()
+        proceed.set()
         wait_until(lambda: working.worker.status().ended == {"done": 1, "retried": 1})
         assert working.worker.status().running == ()
 

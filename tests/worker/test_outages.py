@@ -1,4 +1,4 @@
-"""A store out of reach: the worker ends in time all the same, says so once, and goes on as soon as it answers."""
+"""An unavailable store: the worker still stops in time, logs it once, and continues when the store answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.threads import wait_until
 from tests.support.postgres_server import Server
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import Outage, arrived, at_work, ended
+from tests.worker.workers import Outage, running_worker, wait_finished, wait_for_event
 
 
 def _messages(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -55,25 +55,25 @@ def test_an_outage_is_logged_once_by_each_part_and_its_end_too(
 ) -> None:
     outage = Outage(harness)
     queue = harness.open()
-    started, go_on = threading.Event(), threading.Event()
+    started, proceed = threading.Event(), threading.Event()
 
     @queue.task("long")
     def long() -> None:
         started.set()
-        arrived(go_on)
+        wait_for_event(proceed)
 
-    made = long.enqueue()
+    enqueued = long.enqueue()
     timer = MovableTimer()
-    with at_work(queue, lease=30, concurrency=1, timer=timer):
-        arrived(started)
+    with running_worker(queue, lease=30, concurrency=1, timer=timer):
+        wait_for_event(started)
         with outage:
             # A third of a lease: renewals are due.
             timer.advance(10)
             wait_until(lambda: bool(_messages(caplog, "lease renewals fail")))
-            go_on.set()
+            proceed.set()
             wait_until(lambda: bool(_messages(caplog, "claims and settlements fail")))
             outage.struck(5)
-        assert ended(queue, made.id).state == "done"
+        assert wait_finished(queue, enqueued.id).state == "done"
         wait_until(lambda: bool(_messages(caplog, "claims and settlements succeed again")))
 
     assert len(_messages(caplog, "claims and settlements")) == 2
@@ -81,7 +81,7 @@ def test_an_outage_is_logged_once_by_each_part_and_its_end_too(
 
 
 class NeverDue(Timer):
-    """Waits in the event loop end by what they wait for, and never by time."""
+    """Waits in the event loop end by their event and never by time."""
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         return asyncio.timeout(None)
@@ -92,7 +92,7 @@ def test_the_first_renewal_after_an_outage_wakes_the_claim_loop(
 ) -> None:
     outage = Outage(harness)
     queue = harness.open()
-    holding, go_on, settling = threading.Event(), threading.Event(), threading.Event()
+    holding, proceed, settling = threading.Event(), threading.Event(), threading.Event()
 
     @queue.task("hold")
     def hold(context: Context) -> None:
@@ -102,20 +102,20 @@ def test_the_first_renewal_after_an_outage_wakes_the_claim_loop(
     @queue.task("short")
     def short() -> None:
         settling.set()
-        arrived(go_on)
+        wait_for_event(proceed)
 
     hold.enqueue()
-    made = short.enqueue()
-    with at_work(queue, lease=3, concurrency=2, grace=0, timer=NeverDue()):
-        arrived(holding)
-        arrived(settling)
+    enqueued = short.enqueue()
+    with running_worker(queue, lease=3, concurrency=2, grace=0, timer=NeverDue()):
+        wait_for_event(holding)
+        wait_for_event(settling)
         with outage:
-            go_on.set()
-            # Both the claim loop and the lease keeper have to notice; the registry's messages fail as well.
+            proceed.set()
+            # Both the claim loop and the lease keeper have to notice; maintenance calls fail too.
             wait_until(lambda: bool(_messages(caplog, "claims and settlements fail")))
             wait_until(lambda: bool(_messages(caplog, "lease renewals fail")))
-        # The claim loop waits without end; only the lease keeper can tell it that the store answers.
-        assert ended(queue, made.id).state == "done"
+        # The claim loop waits without a timeout; only the lease keeper can wake it when the store answers.
+        assert wait_finished(queue, enqueued.id).state == "done"
 
 
 # --- a server that is down or frozen -------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ def _frozen(server: Server) -> Iterator[None]:
 
 
 @pytest.mark.slow("many jobs run, or a store is away for a while")
-@pytest.mark.parametrize("away", [_down, _frozen], ids=["down", "frozen"])
+@pytest.mark.parametrize("unavailable", [_down, _frozen], ids=["down", "frozen"])
 def test_a_worker_ends_though_its_server_does_not_answer(
-    server: Server, away: Callable[[Server], AbstractContextManager[None]]
+    server: Server, unavailable: Callable[[Server], AbstractContextManager[None]]
 ) -> None:
     with holdfast.connect(server.url) as queue:
         started = threading.Event()
@@ -167,9 +167,9 @@ def test_a_worker_ends_though_its_server_does_not_answer(
             context.wait_cancelled()
 
         hold.enqueue()
-        # A heartbeat is due in a thousand seconds and a wait for a thread must not be as long.
-        with at_work(queue, lease=3000, concurrency=1, grace=0) as working:
-            arrived(started)
-            with away(server):
+        # A renewal is due in a thousand seconds; a wait for a thread must be shorter.
+        with running_worker(queue, lease=3000, concurrency=1, grace=0) as working:
+            wait_for_event(started)
+            with unavailable(server):
                 working.worker.stop()
                 working.end()

@@ -1,4 +1,4 @@
-"""Workers in real processes: killed, stopped for longer than their leases, and cut off from their store."""
+"""Workers in real processes: killed, stopped for longer than their leases, and disconnected from their store."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from holdfast import NewJob, Queue
 from tests.chaos.processes import Child
 from tests.chaos.threads import wait_until
 from tests.worker.children import EFFECTS, open_queue, work, work_by_hand
-from tests.worker.places import PLACES, Vanishing, fresh_place, vanishing_place
-from tests.worker.workers import KEPT_LEASE_SECONDS, at_work, ended
+from tests.worker.places import PLACES, Vanishing, interruptible_store, new_store_url
+from tests.worker.workers import RENEWED_LEASE_SECONDS, running_worker, wait_finished
 
 BLOCKED_LEASE_SECONDS = 3.0
-"""For a lease that is kept by the real clock; that one is kept for many leases, test_stopping shows by moved time."""
+"""A lease in real time; test_stopping shows with a manual timer that it is renewed many times."""
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with fresh_place(request.param, tmp_path) as url:
+    with new_store_url(request.param, tmp_path) as url:
         yield url
 
 
@@ -34,7 +34,7 @@ def queue(place: str) -> Iterator[Queue]:
 
 @pytest.fixture(params=PLACES)
 def vanishing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vanishing]:
-    with vanishing_place(request.param, tmp_path) as place:
+    with interruptible_store(request.param, tmp_path) as place:
         yield place
 
 
@@ -50,42 +50,42 @@ def _opened(url: str) -> Queue:
 
 
 def test_a_job_whose_worker_is_killed_is_finished_by_another(queue: Queue, place: str) -> None:
-    made = queue.enqueue("hold", {})
+    enqueued = queue.enqueue("hold", {})
     with Child(work_by_hand, place, {"lease": 0.5, "worker": "victim", "kinds": ["hold"]}) as victim:
         assert victim.hear() == "started"
         victim.kill()
-        assert queue.get(made.id).worker == "victim"
-        with at_work(queue, worker="heir"):
-            job = ended(queue, made.id)
+        assert queue.get(enqueued.id).worker == "victim"
+        with running_worker(queue, worker="heir"):
+            job = wait_finished(queue, enqueued.id)
 
     assert (job.result, job.worker, job.epoch) == ("by another", "heir", 2)
-    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["expired", "done"]
+    assert [attempt.outcome for attempt in queue.attempts(enqueued.id)] == ["expired", "done"]
 
 
 @pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_a_worker_stopped_past_its_lease_is_told_and_its_result_is_refused(queue: Queue, place: str) -> None:
-    made = queue.enqueue("hold", {})
+    enqueued = queue.enqueue("hold", {})
     with Child(work_by_hand, place, {"lease": 0.5, "worker": "sleeper", "kinds": ["hold"]}) as sleeper:
         assert sleeper.hear() == "started"
         sleeper.stop_between_writes(place)
-        with at_work(queue, worker="heir"):
-            job = ended(queue, made.id)
+        with running_worker(queue, worker="heir"):
+            job = wait_finished(queue, enqueued.id)
         sleeper.resume()
         assert sleeper.hear() == "lost"
         sleeper.tell("stop")
         assert sleeper.hear() == {"lost": 1}
         sleeper.end()
 
-    assert queue.get(made.id) == job
+    assert queue.get(enqueued.id) == job
     assert (job.result, job.epoch) == ("by another", 2)
 
 
 def test_a_worker_whose_loop_is_blocked_keeps_its_job_by_the_real_clock(queue: Queue, place: str) -> None:
-    made = queue.enqueue("block", {"number": 3, "seconds": 1.5 * BLOCKED_LEASE_SECONDS})
+    enqueued = queue.enqueue("block", {"number": 3, "seconds": 1.5 * BLOCKED_LEASE_SECONDS})
     with Child(work, place, {"lease": BLOCKED_LEASE_SECONDS, "worker": "rude", "kinds": ["block"]}):
-        wait_until(lambda: queue.get(made.id).worker == "rude")
-        with at_work(queue, worker="envious"):
-            job = ended(queue, made.id)
+        wait_until(lambda: queue.get(enqueued.id).worker == "rude")
+        with running_worker(queue, worker="envious"):
+            job = wait_finished(queue, enqueued.id)
 
     assert (job.state, job.result, job.epoch, job.attempt) == ("done", 3, 1, 1)
     assert job.worker == "rude"
@@ -94,38 +94,38 @@ def test_a_worker_whose_loop_is_blocked_keeps_its_job_by_the_real_clock(queue: Q
 @pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_a_worker_cut_off_for_longer_than_a_lease_stops_its_handlers_and_then_goes_on(vanishing: Vanishing) -> None:
     with _opened(vanishing.url) as queue:
-        made = queue.enqueue("hold", {})
-        words = {"lease": KEPT_LEASE_SECONDS, "kinds": ["hold", "count"], "concurrency": 1}
-        with Child(work_by_hand, vanishing.url, words) as worker:
+        enqueued = queue.enqueue("hold", {})
+        options = {"lease": RENEWED_LEASE_SECONDS, "kinds": ["hold", "count"], "concurrency": 1}
+        with Child(work_by_hand, vanishing.url, options) as worker:
             assert worker.hear() == "started"
-            with vanishing.away():
+            with vanishing.unavailable():
                 assert worker.hear() == "lost"
-            # The job expires and comes back, and this time nothing stops it but the cancel.
+            # The job expires and is claimed again; this time only the cancel stops it.
             assert worker.hear() == "started"
-            queue.cancel(made.id)
+            queue.cancel(enqueued.id)
             assert worker.hear() == "cancel"
-            # Its handler returned all the same, so the job is done and not cancelled.
-            assert ended(queue, made.id).state == "done"
+            # Its handler returned nevertheless, so the job is done and not cancelled.
+            assert wait_finished(queue, enqueued.id).state == "done"
             other = queue.enqueue("count", {"number": 7})
-            assert ended(queue, other.id).result == 7
+            assert wait_finished(queue, other.id).result == 7
 
 
 def test_a_signal_tells_handlers_to_stop_and_settles_what_they_return(queue: Queue, place: str) -> None:
-    made = queue.enqueue("hold", {})
+    enqueued = queue.enqueue("hold", {})
     with Child(work_by_hand, place, {"grace": 0.1, "kinds": ["hold"]}) as worker:
         assert worker.hear() == "started"
         worker.process.terminate()
         assert worker.hear() == "shutdown"
-        # It returned, being told, before it was given back.
+        # The handler returned after the request to stop, before the job was released.
         assert worker.hear() == {"done": 1}
         worker.end()
 
-    assert queue.get(made.id).state == "done"
+    assert queue.get(enqueued.id).state == "done"
 
 
 def _jobs(queue: Queue, count: int) -> list[str]:
     jobs = [NewJob("count", {"number": number, "seconds": 0.002}) for number in range(count)]
-    return [made.id for made in queue.enqueue_many(jobs)]
+    return [enqueued.id for enqueued in queue.enqueue_many(jobs)]
 
 
 def _all_done(queue: Queue, count: int) -> bool:
@@ -137,19 +137,19 @@ def test_workers_go_on_after_the_store_was_away_under_load(vanishing: Vanishing)
     count = 1_500
     with _opened(vanishing.url) as queue:
         jobs = _jobs(queue, count)
-        words = {"lease": 30}
-        with Child(work, vanishing.url, words) as first, Child(work, vanishing.url, words) as second:
+        options = {"lease": 30}
+        with Child(work, vanishing.url, options) as first, Child(work, vanishing.url, options) as second:
             for _ in range(3):
                 before = queue.counts().get("done", 0)
                 wait_until(_more_done(queue, min(before + 50, count)))
-                with vanishing.away():
+                with vanishing.unavailable():
                     pass
             wait_until(lambda: _all_done(queue, count))
             for worker in (first, second):
                 worker.tell("stop")
             told = [first.hear(), second.hear()]
 
-        # A store that crashed may have settled what it did not answer for; it is never settled twice.
+        # A crashed store may have committed a settlement it did not answer; it is never settled twice.
         assert sum(one.get("done", 0) for one in told) == count
         assert {queue.get(job_id).attempt for job_id in jobs} == {1}
 
@@ -165,8 +165,8 @@ def test_workers_go_on_after_the_store_was_away_for_longer_than_a_writer_waits(v
         jobs = _jobs(queue, count)
         with Child(work, vanishing.url, {"lease": 2}) as first, Child(work, vanishing.url, {"lease": 2}):
             wait_until(_more_done(queue, 50))
-            with vanishing.away():
-                # A writer gives up after ten seconds: for so long it has to be away to be missed.
+            with vanishing.unavailable():
+                # A writer times out after ten seconds, so the store must be unavailable for longer.
                 away_until = time.monotonic() + 12
                 wait_until(lambda: time.monotonic() > away_until)
             wait_until(lambda: _all_done(queue, count))
@@ -180,10 +180,10 @@ def test_workers_go_on_after_the_store_was_away_for_longer_than_a_writer_waits(v
 def test_ten_rolling_restarts_under_load_lose_nothing_and_spend_no_attempt(queue: Queue, place: str) -> None:
     count = 8_000
     jobs = _jobs(queue, count)
-    words = {"lease": 30, "grace": 0}
-    with Child(work, place, words) as steady:
+    options = {"lease": 30, "grace": 0}
+    with Child(work, place, options) as steady:
         for number in range(10):
-            with Child(work, place, {**words, "worker": f"restarted {number}"}) as restarted:
+            with Child(work, place, {**options, "worker": f"restarted {number}"}) as restarted:
                 wait_until(_is_there(queue, f"restarted {number}"))
                 before = queue.counts().get("done", 0)
                 wait_until(_more_done(queue, min(before + 100, count)))
@@ -224,5 +224,5 @@ def test_workers_killed_again_and_again_lose_nothing_and_repeat_no_effect(queue:
     with queue.transaction() as transaction:
         [[effects]] = transaction.execute("select count(*) from effects")
     assert effects == count
-    # An effect that was written twice would have failed its attempt by the key of the table.
+    # A second write of the same effect would violate the table's key and fail the attempt.
     assert queue.counts() == {"done": count}

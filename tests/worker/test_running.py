@@ -1,4 +1,4 @@
-"""`with Worker(queue).running():` runs jobs beside a program, for a block."""
+"""`with Worker(queue).running():` runs jobs in a background thread during a block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import holdfast
 from holdfast import Context, Misconfigured, Queue, Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import wait_until
-from tests.worker.workers import arrived
+from tests.worker.workers import wait_for_event
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def test_the_end_of_the_block_waits_for_handlers_that_run(queue: Queue) -> None:
     @queue.task("long")
     def long(context: Context) -> str:
         begun.set()
-        # Told by the worker to stop only if its grace period were over.
+        # The worker would request it to stop only after the grace period.
         return "stopped" if context.wait_cancelled(0.1) else "ended"
 
-    made = long.enqueue()
+    enqueued = long.enqueue()
     with Worker(queue).running():
-        arrived(begun)
+        wait_for_event(begun)
 
-    assert queue.get(made.id).result == "ended"
+    assert queue.get(enqueued.id).result == "ended"
 
 
 def test_an_error_of_the_block_stops_the_worker_and_is_raised(queue: Queue) -> None:
@@ -85,7 +85,7 @@ def test_a_lane_that_exists_nowhere_is_a_warning(queue: Queue, caplog: pytest.Lo
     queue.task("note")(lambda: None)
     queue.enqueue("other", lane="used")
     with Worker(queue, lanes=["default", "used", "mial"]).running():
-        wait_until(lambda: "exists nowhere" in caplog.text)
+        wait_until(lambda: "does not exist" in caplog.text)
 
-    [said] = [record.getMessage() for record in caplog.records if "exists nowhere" in record.getMessage()]
-    assert said == "lane mial exists nowhere: no task names it and no job was ever in it; known: default, used"
+    [said] = [record.getMessage() for record in caplog.records if "does not exist" in record.getMessage()]
+    assert said == "lane mial does not exist: no task names it and no job was ever in it; known: default, used"

@@ -1,4 +1,4 @@
-"""Workers in real processes serve sessions: one holder at a time, also when one is killed or silent mid-turn."""
+"""Workers in real processes handle sessions: one holder at a time, also if one is killed or stopped in a turn."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast import Queue
 from tests.chaos.processes import Child
 from tests.chaos.threads import wait_until
 from tests.worker.children import LINES, answer_by_hand, answer_until_killed
-from tests.worker.places import PLACES, fresh_place
-from tests.worker.workers import KEPT_LEASE_SECONDS, ended
+from tests.worker.places import PLACES, new_store_url
+from tests.worker.workers import RENEWED_LEASE_SECONDS, wait_finished
 
 SESSION = "chat-42"
 OFTEN = 1_000
@@ -23,7 +23,7 @@ OFTEN = 1_000
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with fresh_place(request.param, tmp_path) as url:
+    with new_store_url(request.param, tmp_path) as url:
         yield url
 
 
@@ -50,7 +50,7 @@ def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue:
         victim.kill()
         assert heir.hear() == (["one", "two"], 2)
         heir.tell()
-        jobs = [ended(queue, job_id) for job_id in ids]
+        jobs = [wait_finished(queue, job_id) for job_id in ids]
 
     assert len({job.result for job in jobs}) == 1
     assert [attempt.outcome for attempt in queue.attempts(ids[0])] == ["expired", "done"]
@@ -59,8 +59,8 @@ def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue:
 @pytest.mark.slow("workers run in processes, and leases end by the real clock")
 def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place: str) -> None:
     ids = [say(queue, "one"), say(queue, "two")]
-    words = {"lease": KEPT_LEASE_SECONDS, "worker": "sleeper", "concurrency": 1}
-    with Child(answer_by_hand, place, words) as sleeper:
+    options = {"lease": RENEWED_LEASE_SECONDS, "worker": "sleeper", "concurrency": 1}
+    with Child(answer_by_hand, place, options) as sleeper:
         assert sleeper.hear() == (["one", "two"], 1)
         sleeper.stop_between_writes(place)
         with Child(answer_by_hand, place, {"lease": 30, "worker": "heir"}) as heir:
@@ -68,8 +68,8 @@ def test_the_result_of_a_worker_that_fell_silent_is_refused(queue: Queue, place:
             sleeper.tell()
             sleeper.resume()
             heir.tell()
-            jobs = [ended(queue, job_id) for job_id in ids]
-        # The sleeper runs one turn at a time: it takes the next one when its late result has been refused.
+            jobs = [wait_finished(queue, job_id) for job_id in ids]
+        # The sleeper runs one turn at a time: it claims the next after its late result was refused.
         say(queue, "three")
         assert sleeper.hear() == (["three"], 3)
 
@@ -82,18 +82,18 @@ def test_killed_workers_leave_every_session_in_order_and_once(queue: Queue, plac
     with queue.transaction() as transaction:
         transaction.execute(LINES)
     chance = random.Random(7)
-    words = {"lease": 0.4, "concurrency": 2}
-    crew = [Child(answer_until_killed, place, {**words, "worker": f"w{number}"}) for number in range(2)]
-    made: list[str] = []
+    options = {"lease": 0.4, "concurrency": 2}
+    crew = [Child(answer_until_killed, place, {**options, "worker": f"w{number}"}) for number in range(2)]
+    enqueued: list[str] = []
     try:
         for number in range(60):
-            made.append(say(queue, number, f"s{number % 6}"))
+            enqueued.append(say(queue, number, f"s{number % 6}"))
             if number % 20 == 10:
-                # In the middle of whatever it does.
+                # Kill it at a random point.
                 time.sleep(chance.uniform(0.05, 0.3))
                 crew[0].kill()
-                crew = [crew[1], Child(answer_until_killed, place, {**words, "worker": f"x{number}"})]
-        assert {ended(queue, job_id).state for job_id in made} == {"done"}
+                crew = [crew[1], Child(answer_until_killed, place, {**options, "worker": f"x{number}"})]
+        assert {wait_finished(queue, job_id).state for job_id in enqueued} == {"done"}
     finally:
         for child in crew:
             child.kill()

@@ -1,4 +1,4 @@
-"""Workers answer sessions: one call for each turn, in order, renewed, settled and given back as a whole."""
+"""Workers handle sessions: one call for each turn, in order; a turn is renewed, settled and released as a whole."""
 
 from __future__ import annotations
 
@@ -28,14 +28,23 @@ from tests.chaos.threads import registered, wait_until
 from tests.support.stores import Harness
 from tests.worker.chats import SESSION, Chat, Message
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import Outage, Time, arrived, at_work, ended, in_state, live, without_tasks
+from tests.worker.workers import (
+    Outage,
+    Time,
+    in_state,
+    live,
+    running_worker,
+    wait_finished,
+    wait_for_event,
+    without_tasks,
+)
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 SOON = Backoff(base=0.05, factor=1.0)
 
 
 def all_ended(queue: Queue, ids: list[str]) -> list[Job]:
-    return [ended(queue, job_id) for job_id in ids]
+    return [wait_finished(queue, job_id) for job_id in ids]
 
 
 # --- turns ---------------------------------------------------------------------------------------------------------
@@ -46,7 +55,7 @@ def test_joined_batches_are_one_call_and_end_with_its_result(queue: Queue, await
     chat = Chat(queue, awaited=awaited)
     ids = chat.say("one", "two")
     ids.append(chat.answer.enqueue(Message("three"), Message("four"), session=SESSION).id)
-    with at_work(queue) as working:
+    with running_worker(queue) as working:
         jobs = all_ended(queue, ids)
         wait_until(lambda: working.worker.status().ended == {"done": 1})
 
@@ -60,10 +69,10 @@ def test_what_is_said_during_a_turn_joins_at_its_checkpoint(queue: Queue, awaite
     chat = Chat(queue, awaited=awaited)
     chat.halt()
     ids = chat.say("one")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         ids += chat.say("two", "three")
-        chat.go_on.set()
+        chat.proceed.set()
         jobs = all_ended(queue, ids)
 
     assert chat.calls == [["one"], ["two", "three"]]
@@ -76,10 +85,10 @@ def test_without_a_checkpoint_it_waits_for_the_next_turn(queue: Queue) -> None:
     chat = Chat(queue, checkpoints=0)
     chat.halt()
     ids = chat.say("one")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         ids += chat.say("two")
-        chat.go_on.set()
+        chat.proceed.set()
         all_ended(queue, ids)
 
     assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2)]
@@ -89,10 +98,10 @@ def test_what_is_for_after_the_turn_does_not_join_at_a_checkpoint(queue: Queue) 
     chat = Chat(queue)
     chat.halt()
     ids = chat.say("one")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         ids += chat.say("two", delivery="after_current_turn_commit")
-        chat.go_on.set()
+        chat.proceed.set()
         all_ended(queue, ids)
 
     assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2)]
@@ -102,11 +111,11 @@ def test_a_command_is_handled_alone_and_in_order(queue: Queue) -> None:
     chat = Chat(queue, checkpoints=2)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         ids.append(chat.reset.enqueue(session=SESSION).id)
         ids += chat.say("three", "four")
-        chat.go_on.set()
+        chat.proceed.set()
         jobs = all_ended(queue, ids)
 
     assert chat.calls == [["one", "two"], "reset", ["three", "four"]]
@@ -118,11 +127,11 @@ def test_a_command_of_the_same_kind_does_not_join_at_a_checkpoint(queue: Queue) 
     chat = Chat(queue)
     chat.halt()
     ids = chat.say("one")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         ids += chat.say("two", work_class="command", slot="exclusive")
         ids += chat.say("three")
-        chat.go_on.set()
+        chat.proceed.set()
         all_ended(queue, ids)
 
     assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2), (["three"], 3)]
@@ -132,10 +141,10 @@ def test_a_command_takes_in_nothing_at_a_checkpoint(queue: Queue) -> None:
     chat = Chat(queue)
     chat.halt()
     ids = chat.say("one", work_class="command", slot="exclusive")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         ids += chat.say("two")
-        chat.go_on.set()
+        chat.proceed.set()
         all_ended(queue, ids)
 
     assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2)]
@@ -145,10 +154,10 @@ def test_a_turn_has_no_more_batches_than_its_task_says(queue: Queue) -> None:
     chat = Chat(queue, limit=3)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         ids += chat.say("three", "four", "five", "six", "seven")
-        chat.go_on.set()
+        chat.proceed.set()
         all_ended(queue, ids)
 
     # With those that joined at its checkpoint, the first has three.
@@ -164,12 +173,12 @@ def test_a_checkpoint_takes_in_no_other_kind(queue: Queue) -> None:
 
     chat.halt()
     ids = chat.say("one")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         other = note.enqueue("milk", session=SESSION)
-        chat.go_on.set()
+        chat.proceed.set()
         all_ended(queue, ids)
-        assert ended(queue, other.id).result == "noted ['milk']"
+        assert wait_finished(queue, other.id).result == "noted ['milk']"
 
     assert chat.calls == [["one"]]
 
@@ -187,7 +196,7 @@ def test_kinds_that_merge_go_to_the_handler_of_the_first_and_are_read_each_as_it
 
     first = text.enqueue(Message("one"), session=SESSION)
     second = number.enqueue(2, session=SESSION)
-    with at_work(queue):
+    with running_worker(queue):
         all_ended(queue, [first.id, second.id])
 
     assert seen == [[Message("one"), 2]]
@@ -197,7 +206,7 @@ def test_a_batch_that_cannot_be_read_fails_alone(queue: Queue) -> None:
     chat = Chat(queue)
     bad = without_tasks(queue).enqueue("chat.message", {"text": 7}, session=SESSION, slot="join")
     good = chat.say("one", "two")
-    with at_work(queue):
+    with running_worker(queue):
         failed, *done = all_ended(queue, [bad.id, *good])
 
     assert failed.failure is not None
@@ -215,12 +224,12 @@ def test_plain_jobs_and_other_sessions_run_beside_a_turn_that_halts(queue: Queue
 
     chat.halt()
     held = chat.say("one")
-    with at_work(queue, concurrency=2):
+    with running_worker(queue, concurrency=2):
         chat.halts()
-        assert ended(queue, plain.enqueue().id).result == "done beside it"
+        assert wait_finished(queue, plain.enqueue().id).result == "done beside it"
         others = [chat.reset.enqueue(session=f"other-{number}").id for number in range(5)]
         assert [job.result for job in all_ended(queue, others)] == ["reset"] * 5
-        chat.go_on.set()
+        chat.proceed.set()
         all_ended(queue, held)
 
 
@@ -230,7 +239,7 @@ def test_while_both_wait_one_slot_goes_to_jobs_and_sessions_in_turn(queue: Queue
     @queue.task("plain")
     def plain() -> None:
         order.append("job")
-        time.sleep(0.03)  # longer than what jobs are taken ahead for
+        time.sleep(0.03)  # longer than the limit for claiming ahead
 
     @queue.session_task("chat.message")
     def answer(context: SessionContext[int], messages: list[int]) -> None:
@@ -239,11 +248,11 @@ def test_while_both_wait_one_slot_goes_to_jobs_and_sessions_in_turn(queue: Queue
 
     ids = [plain.enqueue().id for _ in range(8)]
     ids += [answer.enqueue(number, session=f"s{number}").id for number in range(8)]
-    with at_work(queue, concurrency=1):
+    with running_worker(queue, concurrency=1):
         all_ended(queue, ids)
 
     assert sorted(order) == ["job"] * 8 + ["turn"] * 8
-    # Whichever goes first, neither is served twice while the other waits.
+    # In either order, neither is served twice while the other waits.
     assert order in (["job", "turn"] * 8, ["turn", "job"] * 8)
 
 
@@ -262,21 +271,21 @@ def test_many_sessions_in_few_slots_are_all_served_in_order(queue: Queue) -> Non
         inside.discard(context.session)
 
     sessions = [f"s{number}" for number in range(64)]
-    made = queue.enqueue_many([count.new(number, session=name) for number in range(5) for name in sessions])
-    with at_work(queue, concurrency=8):
-        all_ended(queue, [one.id for one in made])
+    enqueued = queue.enqueue_many([count.new(number, session=name) for number in range(5) for name in sessions])
+    with running_worker(queue, concurrency=8):
+        all_ended(queue, [one.id for one in enqueued])
 
     assert said == {name: list(range(5)) for name in sessions}
     assert tokens == {name: [1, 2, 3] for name in sessions}
 
 
 def test_an_idle_worker_is_woken_by_a_session(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_loop, "LOOK_SECONDS", 3_600.0)
+    monkeypatch.setattr(session_loop, "POLL_SECONDS", 3_600.0)
     chat = Chat(queue)
-    with at_work(queue):
+    with running_worker(queue):
         for text in ("one", "two", "three"):
-            # Each but the first finds a worker that would look again by itself in half an hour.
-            assert ended(queue, chat.say(text)[0]).result == [text]
+            # All but the first find a worker that would poll again in half an hour.
+            assert wait_finished(queue, chat.say(text)[0]).result == [text]
 
 
 def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue) -> None:
@@ -287,7 +296,7 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
     turn = Turn(claim, queue.tasks, time.monotonic())
 
     class Late:
-        """Runs what it is given, and lets the turn run out of time before it answers."""
+        """Runs the operations, and lets the turn time out before it returns."""
 
         notifier = queue.store.notifier
 
@@ -302,7 +311,7 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
     with pytest.raises(Cancelled):
         chat.answer(turn.session_context, [Message("one")])
 
-    assert [job.id for job in turn.whole.entries] == [first]
+    assert [job.id for job in turn.session_claim.entries] == [first]
     assert (queue.get(second).state, queue.get(second).attempt) == ("ready", 0)
 
 
@@ -315,10 +324,10 @@ def test_a_turn_that_fails_comes_again_as_a_whole_and_in_order(harness: Harness,
     chat.error = ValueError("not today")
     chat.halt()
     ids = chat.say("one")
-    with at_work(chat.queue):
+    with running_worker(chat.queue):
         chat.halts()
         ids += chat.say("two")
-        chat.go_on.set()
+        chat.proceed.set()
         jobs = all_ended(chat.queue, ids)
 
     assert chat.calls == [["one"], ["two"], ["one", "two"]]
@@ -341,7 +350,7 @@ def test_what_a_handler_asks_for_settles_the_whole_turn(
     chat = Chat(live(harness))
     chat.error = asked
     ids = chat.say("one", "two")
-    with at_work(chat.queue):
+    with running_worker(chat.queue):
         jobs = all_ended(chat.queue, ids)
 
     assert [(job.state, job.attempt) for job in jobs] == told
@@ -355,7 +364,7 @@ def test_what_is_collected_comes_once(queue: Queue) -> None:
         context.follow_up("index", {"count": len(messages)})
 
     ids = [answer.enqueue(text, session=SESSION).id for text in ("one", "two")]
-    with at_work(queue):
+    with running_worker(queue):
         all_ended(queue, ids)
 
     assert [[one.name for one in queue.artifacts(job_id)] for job_id in ids] == [["said.txt"], []]
@@ -379,7 +388,7 @@ def test_writes_of_a_turn_and_its_settlement_are_one_commit(harness: Harness, fa
         return "written"
 
     ids = [answer.enqueue(text, session=SESSION).id for text in ("one", "two")]
-    with at_work(queue) as working:
+    with running_worker(queue) as working:
         jobs = all_ended(queue, ids)
         wait_until(lambda: sum(working.worker.status().ended.values()) == 1)
 
@@ -395,11 +404,11 @@ def test_a_turn_past_its_timeout_is_stopped_and_fails_as_a_whole(harness: Harnes
     chat = Chat(harness.open(), awaited=awaited, timeout=30, max_attempts=1)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(chat.queue, lease=600, timer=moving.timer):
+    with running_worker(chat.queue, lease=600, timer=moving.timer):
         chat.halts()
         moving.advance(30)
         jobs = all_ended(chat.queue, ids)
-        arrived(chat.stopped)
+        wait_for_event(chat.stopped)
 
     assert [job.failure.reason for job in jobs if job.failure is not None] == ["timeout", "timeout"]
 
@@ -413,13 +422,13 @@ def test_a_long_turn_keeps_all_of_its_batches(harness: Harness, awaited: bool) -
     chat = Chat(harness.open(), awaited=awaited, checkpoints=2)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(chat.queue, lease=600, timer=moving.timer):
+    with running_worker(chat.queue, lease=600, timer=moving.timer):
         chat.halts()
         ids += chat.say("three")
         moving.pass_leases(chat.queue, ids[1], 600, 3)
-        # Whoever else asks finds the session in hand.
+        # Another claim finds the session held.
         assert chat.queue.claim_any_session() is None
-        chat.go_on.set()
+        chat.proceed.set()
         jobs = all_ended(chat.queue, ids)
 
     assert [(job.result, job.attempt, job.epoch) for job in jobs] == [(["one", "two", "three"], 1, 1)] * 3
@@ -431,13 +440,13 @@ def test_a_turn_that_is_lost_stops_its_handler(harness: Harness, awaited: bool) 
     chat = Chat(queue, awaited=awaited)
     chat.halt()
     [job_id] = chat.say("one")
-    with at_work(queue, lease=600, timer=timer) as working:
+    with running_worker(queue, lease=600, timer=timer) as working:
         chat.halts()
         harness.clock.advance(600)
         timer.advance(300)
-        arrived(chat.stopped)
-        chat.go_on.set()
-        assert ended(queue, job_id).attempt == 2
+        wait_for_event(chat.stopped)
+        chat.proceed.set()
+        assert wait_finished(queue, job_id).attempt == 2
         wait_until(lambda: working.worker.status().ended == {"lost": 1, "done": 1})
 
     assert chat.tokens == [1, 2]
@@ -448,12 +457,12 @@ def test_a_batch_cancelled_in_a_turn_stops_it_and_the_others_come_again(queue: Q
     chat = Chat(queue, awaited=awaited)
     chat.halt()
     first, second, third = chat.say("one", "two", "three")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         queue.cancel(second)
-        arrived(chat.stopped)
+        wait_for_event(chat.stopped)
         assert in_state(queue, second, "cancelled")
-        chat.go_on.set()
+        chat.proceed.set()
         jobs = all_ended(queue, [first, third])
 
     assert [(job.result, job.attempt) for job in jobs] == [(["one", "three"], 1)] * 2
@@ -463,13 +472,13 @@ def test_a_batch_taken_away_by_force_gives_the_others_back_at_once(queue: Queue)
     chat = Chat(queue)
     chat.halt()
     first, second = chat.say("one", "two")
-    with at_work(queue):
+    with running_worker(queue):
         chat.halts()
         queue.cancel(first, force=True)
-        arrived(chat.stopped)
-        chat.go_on.set()
-        # Its lease would have expired after half a minute of a clock that stands still.
-        job = ended(queue, second)
+        wait_for_event(chat.stopped)
+        chat.proceed.set()
+        # Its lease would have expired after half a minute of the manual clock.
+        job = wait_finished(queue, second)
 
     assert (job.result, job.attempt) == (["two"], 1)
 
@@ -482,11 +491,11 @@ def test_a_worker_that_stops_gives_the_whole_turn_back_without_spending_attempts
     chat = Chat(queue, awaited=awaited)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(queue, grace=0) as working:
+    with running_worker(queue, grace=0) as working:
         chat.halts()
         working.worker.stop()
         working.end()
-    arrived(chat.stopped)
+    wait_for_event(chat.stopped)
 
     assert [(queue.get(job_id).state, queue.get(job_id).attempt) for job_id in ids] == [("ready", 0)] * 2
     assert working.worker.status().ended == {"released": 1}
@@ -496,11 +505,11 @@ def test_a_worker_that_stops_lets_a_turn_end_within_its_grace(queue: Queue) -> N
     chat = Chat(queue)
     chat.halt()
     ids = chat.say("one")
-    with at_work(queue) as working:
+    with running_worker(queue) as working:
         chat.halts()
         ids += chat.say("two")
         working.worker.stop()
-        chat.go_on.set()
+        chat.proceed.set()
         working.end()
 
     assert [queue.get(job_id).result for job_id in ids] == [["one", "two"]] * 2
@@ -515,11 +524,11 @@ def test_a_checkpoint_whose_answer_is_lost_is_asked_for_again(harness: Harness, 
     chat = Chat(harness.open(), awaited=awaited)
     chat.halt()
     ids = chat.say("one")
-    with at_work(chat.queue):
+    with running_worker(chat.queue):
         chat.halts()
         ids += chat.say("two", "three")
         outage.lose_answers(2)
-        chat.go_on.set()
+        chat.proceed.set()
         wait_until(lambda: outage.answers_lost)
         jobs = all_ended(chat.queue, ids)
 
@@ -532,9 +541,9 @@ def test_a_claim_whose_answer_is_lost_is_asked_for_again(harness: Harness) -> No
     chat = Chat(harness.open())
     ids = chat.say("one", "two")
     chat.queue.set_lane("default", state="paused")
-    with at_work(chat.queue):
+    with running_worker(chat.queue):
         wait_until(lambda: bool(chat.queue.workers()))
-        # That of who lets the lane go on is lost first.
+        # The answer to the resume of the lane is lost first.
         outage.lose_answers(3)
         with suppress(OutcomeUnknown):
             chat.queue.set_lane("default", state="active")
@@ -549,10 +558,10 @@ def test_a_settlement_survives_a_store_that_is_away_for_a_while(harness: Harness
     chat = Chat(harness.open(), checkpoints=0)
     chat.halt()
     ids = chat.say("one", "two")
-    with at_work(chat.queue):
+    with running_worker(chat.queue):
         chat.halts()
         with outage:
-            chat.go_on.set()
+            chat.proceed.set()
             outage.struck(2)
         jobs = all_ended(chat.queue, ids)
 
@@ -566,13 +575,13 @@ def test_a_turn_is_one_of_the_things_a_worker_runs(queue: Queue) -> None:
     chat = Chat(queue)
     chat.halt()
     first, *_ = chat.say("one", "two")
-    with at_work(queue, worker="w1", concurrency=3) as working:
+    with running_worker(queue, worker="w1", concurrency=3) as working:
         chat.halts()
         [running] = working.worker.status().running
         assert (running.job_id, running.kind, running.entries) == (first, "chat.message", 2)
         assert set(registered(queue).kinds) == {"chat.message", "chat.reset"}
-        chat.go_on.set()
-        ended(queue, first)
+        chat.proceed.set()
+        wait_finished(queue, first)
 
 
 def test_a_context_tells_of_the_turn(queue: Queue) -> None:
@@ -586,7 +595,7 @@ def test_a_context_tells_of_the_turn(queue: Queue) -> None:
         context.logger.info("hello")
 
     ids = [answer.enqueue(text, session=SESSION, tenant="ada").id for text in ("one", "two")]
-    with at_work(queue, worker="w1"):
+    with running_worker(queue, worker="w1"):
         all_ended(queue, ids)
 
     assert seen == [(SESSION, "ada", "turn", 1, "w1"), ["one", "two"]]
@@ -605,27 +614,27 @@ def test_a_suspect_turn_runs_alone(harness: Harness) -> None:
     assert queue.claim_any_session(lease=1) is not None
     harness.clock.advance(60)
     chat.halt()
-    with at_work(queue, concurrency=4):
+    with running_worker(queue, concurrency=4):
         chat.halts()
         other = plain.enqueue()
         assert not beside.wait(0.2)
-        chat.go_on.set()
+        chat.proceed.set()
         all_ended(queue, [job_id, other.id])
 
 
 def test_turns_run_in_the_worker_also_where_all_else_is_isolated(queue: Queue) -> None:
-    """Nothing of the chat is in a module that another process could import."""
+    """The chat is not declared in a module, so another process cannot import it."""
     chat = Chat(queue)
     [job_id] = chat.say("one")
-    with at_work(queue, isolate="process"):
-        assert ended(queue, job_id).state == "done"
+    with running_worker(queue, isolate="process"):
+        assert wait_finished(queue, job_id).state == "done"
 
 
 def test_an_exclusive_worker_of_sessions_takes_back_what_its_start_before_held(queue: Queue) -> None:
     chat = Chat(queue)
     [job_id] = chat.say("one")
     assert queue.claim_any_session(worker="only", incarnation="before", lease=3600) is not None
-    with at_work(queue, worker="only", exclusive=True):
-        job = ended(queue, job_id)
+    with running_worker(queue, worker="only", exclusive=True):
+        job = wait_finished(queue, job_id)
 
     assert (job.result, job.attempt) == (["one"], 1)

@@ -1,4 +1,4 @@
-"""Going down: what runs is waited for, what is left is given back without spending its attempt."""
+"""Shutdown: the worker waits for running handlers and releases the remaining jobs without using an attempt."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from holdfast.worker.watched_attempts import WorkerMetrics
 from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import Outage, arrived, at_work, comes, ended, in_state
+from tests.worker.workers import Outage, comes, in_state, running_worker, wait_finished, wait_for_event
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 
 
 class Slow:
-    """A task whose handlers run until they are let go; they may heed being told to stop, or not."""
+    """A task whose handlers run until the test releases them; they may stop on request or ignore it."""
 
     def __init__(self, queue: Queue, *, awaited: bool, heeds: bool = True) -> None:
-        self.started, self.go_on = threading.Event(), threading.Event()
+        self.started, self.proceed = threading.Event(), threading.Event()
         self.reason: str | None = None
         self.heeds = heeds
         queue.task("slow")(self._awaited() if awaited else self._blocking())
@@ -31,7 +31,7 @@ class Slow:
     def _blocking(self) -> Any:
         def slow(context: Context) -> str:
             self.started.set()
-            while not self.go_on.wait(0.005):
+            while not self.proceed.wait(0.005):
                 self.reason = context.stop_reason
                 if self.heeds:
                     context.raise_if_cancelled()
@@ -42,9 +42,9 @@ class Slow:
     def _awaited(self) -> Any:
         async def slow(context: Context) -> str:
             self.started.set()
-            while not self.go_on.is_set():
+            while not self.proceed.is_set():
                 try:
-                    await comes(self.go_on)
+                    await comes(self.proceed)
                 except asyncio.CancelledError:
                     self.reason = context.stop_reason
                     if self.heeds:
@@ -57,29 +57,29 @@ class Slow:
 @COLOURS
 def test_a_graceful_stop_waits_for_what_runs_and_takes_no_more(queue: Queue, awaited: bool) -> None:
     slow = Slow(queue, awaited=awaited)
-    made = [queue.enqueue("slow", {}) for _ in range(3)]
-    with at_work(queue, concurrency=1) as working:
-        arrived(slow.started)
+    enqueued = [queue.enqueue("slow", {}) for _ in range(3)]
+    with running_worker(queue, concurrency=1) as working:
+        wait_for_event(slow.started)
         working.worker.stop()
         wait_until(lambda: working.worker.status().stopping)
-        slow.go_on.set()
+        slow.proceed.set()
         working.end()
 
-    assert [queue.get(one.id).state for one in made] == ["done", "ready", "ready"]
-    assert queue.get(made[0].id).result == "finished"
-    assert [queue.get(one.id).attempt for one in made] == [1, 0, 0]
+    assert [queue.get(one.id).state for one in enqueued] == ["done", "ready", "ready"]
+    assert queue.get(enqueued[0].id).result == "finished"
+    assert [queue.get(one.id).attempt for one in enqueued] == [1, 0, 0]
 
 
 @COLOURS
 def test_what_outlasts_the_grace_period_is_released_without_spending_its_attempt(queue: Queue, awaited: bool) -> None:
     slow = Slow(queue, awaited=awaited)
-    made = queue.enqueue("slow", {})
-    with at_work(queue, grace=0.05) as working:
-        arrived(slow.started)
+    enqueued = queue.enqueue("slow", {})
+    with running_worker(queue, grace=0.05) as working:
+        wait_for_event(slow.started)
         working.worker.stop()
         working.end()
 
-    job = queue.get(made.id)
+    job = queue.get(enqueued.id)
     assert slow.reason == "shutdown"
     assert (job.state, job.attempt, job.epoch) == ("ready", 0, 1)
     assert working.worker.status().ended == {"released": 1}
@@ -88,34 +88,34 @@ def test_what_outlasts_the_grace_period_is_released_without_spending_its_attempt
 @COLOURS
 def test_a_second_stop_does_not_wait_for_the_grace_period(queue: Queue, awaited: bool) -> None:
     slow = Slow(queue, awaited=awaited)
-    made = queue.enqueue("slow", {})
-    with at_work(queue, grace=3600) as working:
-        arrived(slow.started)
+    enqueued = queue.enqueue("slow", {})
+    with running_worker(queue, grace=3600) as working:
+        wait_for_event(slow.started)
         working.worker.stop()
         working.worker.stop()
         working.end()
 
-    assert (queue.get(made.id).state, queue.get(made.id).attempt) == ("ready", 0)
+    assert (queue.get(enqueued.id).state, queue.get(enqueued.id).attempt) == ("ready", 0)
 
 
 @COLOURS
 def test_handlers_that_do_not_heed_keep_no_worker_up(queue: Queue, awaited: bool) -> None:
     slow = Slow(queue, awaited=awaited, heeds=False)
-    made = queue.enqueue("slow", {})
+    enqueued = queue.enqueue("slow", {})
     timer = MovableTimer()
-    with at_work(queue, grace=0, timer=timer) as working:
-        arrived(slow.started)
+    with running_worker(queue, grace=0, timer=timer) as working:
+        wait_for_event(slow.started)
         working.worker.stop()
         wait_until(lambda: slow.reason == "shutdown")
         timer.advance(1)
-        in_state(queue, made.id, "ready")
+        in_state(queue, enqueued.id, "ready")
         if awaited:
-            # Only what never gives way at all can keep a loop from ending.
+            # Only a handler that never suspends can keep an event loop from closing.
             slow.heeds = True
         working.end()
-        slow.go_on.set()
+        slow.proceed.set()
 
-    assert queue.get(made.id).attempt == 0
+    assert queue.get(enqueued.id).attempt == 0
 
 
 def test_a_handler_that_cleans_up_for_longer_than_it_is_given_does_not_hang_the_worker(queue: Queue) -> None:
@@ -130,36 +130,36 @@ def test_a_handler_that_cleans_up_for_longer_than_it_is_given_does_not_hang_the_
             cleaning.set()
             await asyncio.sleep(3600)
 
-    made = tidy.enqueue()
-    with at_work(queue, grace=0) as working:
-        arrived(started)
+    enqueued = tidy.enqueue()
+    with running_worker(queue, grace=0) as working:
+        wait_for_event(started)
         working.worker.stop()
-        arrived(cleaning)
+        wait_for_event(cleaning)
         working.end()
 
-    assert (queue.get(made.id).state, queue.get(made.id).attempt) == ("ready", 0)
+    assert (queue.get(enqueued.id).state, queue.get(enqueued.id).attempt) == ("ready", 0)
 
 
 @COLOURS
 def test_a_handler_that_ends_in_the_grace_period_is_done(queue: Queue, awaited: bool) -> None:
     slow = Slow(queue, awaited=awaited)
-    made = queue.enqueue("slow", {})
-    with at_work(queue, grace=60) as working:
-        arrived(slow.started)
+    enqueued = queue.enqueue("slow", {})
+    with running_worker(queue, grace=60) as working:
+        wait_for_event(slow.started)
         working.worker.stop()
-        slow.go_on.set()
+        slow.proceed.set()
         working.end()
 
-    assert queue.get(made.id).state == "done"
+    assert queue.get(enqueued.id).state == "done"
 
 
 def test_a_worker_told_to_stop_before_it_starts_takes_nothing(queue: Queue) -> None:
     queue.task("note")(lambda: None)
     queue.enqueue("note", {})
-    with at_work(queue) as first:
+    with running_worker(queue) as first:
         first.worker.stop()
         first.end()
-    with at_work(queue) as second:
+    with running_worker(queue) as second:
         wait_until(lambda: queue.counts() == {"done": 1})
         second.worker.stop()
         second.end()
@@ -169,16 +169,16 @@ def test_a_claim_whose_answer_was_lost_is_not_left_to_expire(harness: Harness) -
     outage = Outage(harness)
     queue = harness.open()
     queue.task("note")(lambda: None)
-    with at_work(queue) as working:
+    with running_worker(queue) as working:
         wait_until(lambda: len(queue.workers()) == 1)
-        made = queue.enqueue("note", {}, delay=10)
+        enqueued = queue.enqueue("note", {}, delay=10)
         outage.lose_answers(1)
         harness.clock.advance(10)
         wait_until(lambda: outage.answers_lost)
         working.worker.stop()
         working.end()
 
-    job = queue.get(made.id)
+    job = queue.get(enqueued.id)
     assert job.state in {"ready", "done"}
     assert (job.state, job.attempt) in {("ready", 0), ("done", 1)}
 
@@ -194,14 +194,14 @@ def test_a_store_that_is_away_for_a_while_costs_no_attempt(harness: Harness) -> 
         return number
 
     jobs = queue.enqueue_many([NewJob("note", {"number": number}) for number in range(500)])
-    with at_work(queue, concurrency=10) as working:
+    with running_worker(queue, concurrency=10) as working:
         wait_until(lambda: working.worker.status().ended.get("done", 0) > 20)
         with outage:
             outage.struck(3)
         outage.lose_answers(3)
         wait_until(lambda: working.worker.status().ended == {"done": 500})
 
-    found = [queue.get(made.id) for made in jobs]
+    found = [queue.get(enqueued.id) for enqueued in jobs]
     assert {(job.state, job.attempt, job.epoch) for job in found} == {("done", 1, 1)}
     assert [job.result for job in found] == list(range(500))
 
@@ -224,18 +224,18 @@ def test_ten_rolling_restarts_lose_nothing_and_spend_no_attempt(harness: Harness
     queue.task("work")(later if awaited else blocking)
     jobs = queue.enqueue_many([NewJob("work", {"number": number}) for number in range(1500)])
     for turn in range(10):
-        with at_work(queue, concurrency=8, grace=0.02 * (turn % 3)) as working:
+        with running_worker(queue, concurrency=8, grace=0.02 * (turn % 3)) as working:
             wait_until(lambda: sum(working.worker.status().ended.values()) > 50)
             working.worker.stop()
             working.end()
-    with at_work(queue, concurrency=50):
+    with running_worker(queue, concurrency=50):
         wait_until(lambda: queue.counts() == {"done": len(jobs)})
 
-    found = [queue.get(made.id) for made in jobs]
+    found = [queue.get(enqueued.id) for enqueued in jobs]
     assert {job.attempt for job in found} == {1}
     assert any(job.releases for job in found), "no restart met a running handler"
     assert set(ran) == set(range(1500))
-    outcomes = {attempt.outcome for made in jobs for attempt in queue.attempts(made.id)}
+    outcomes = {attempt.outcome for enqueued in jobs for attempt in queue.attempts(enqueued.id)}
     assert outcomes == {"done", "released"}
 
 
@@ -243,17 +243,17 @@ def test_a_worker_whose_store_is_away_ends_all_the_same(harness: Harness) -> Non
     outage = Outage(harness)
     queue = harness.open()
     slow = Slow(queue, awaited=False)
-    made = queue.enqueue("slow", {})
-    with at_work(queue, lease=600, concurrency=1) as working:
-        arrived(slow.started)
+    enqueued = queue.enqueue("slow", {})
+    with running_worker(queue, lease=600, concurrency=1) as working:
+        wait_for_event(slow.started)
         with outage:
-            slow.go_on.set()
+            slow.proceed.set()
             outage.struck(2)
             working.worker.stop()
             working.worker.stop()
             working.end()
-    # It could not be settled and is left to expire.
-    assert queue.get(made.id).state == "running"
+    # It could not be settled, so its lease expires.
+    assert queue.get(enqueued.id).state == "running"
 
 
 class HangingMetrics(WorkerMetrics):
@@ -287,12 +287,12 @@ def test_a_worker_ends_though_its_metrics_do_not_stop(local_queue: Queue) -> Non
 
 
 class TestACancelledServe:
-    """`await worker.serve()` is cancelled: by its task, by the end of its loop, by Ctrl-C under `asyncio.run`."""
+    """`await worker.serve()` is cancelled: by its task, by closing its event loop, by Ctrl-C under `asyncio.run`."""
 
     @COLOURS
     def test_lets_what_runs_come_to_its_end(self, local_queue: Queue, awaited: bool) -> None:
         slow = Slow(local_queue, awaited=awaited)
-        made = [local_queue.enqueue("slow", {}) for _ in range(3)]
+        enqueued = [local_queue.enqueue("slow", {}) for _ in range(3)]
 
         async def cancel() -> None:
             serving = asyncio.create_task(Worker(local_queue, concurrency=1).serve())
@@ -300,19 +300,19 @@ class TestACancelledServe:
             serving.cancel()
             await asyncio.sleep(0.01)
             assert not serving.done()
-            slow.go_on.set()
+            slow.proceed.set()
             with pytest.raises(asyncio.CancelledError):
                 await serving
 
         asyncio.run(cancel())
-        assert [local_queue.get(one.id).state for one in made] == ["done", "ready", "ready"]
-        assert [local_queue.get(one.id).attempt for one in made] == [1, 0, 0]
+        assert [local_queue.get(one.id).state for one in enqueued] == ["done", "ready", "ready"]
+        assert [local_queue.get(one.id).attempt for one in enqueued] == [1, 0, 0]
         assert local_queue.workers() == []
 
     @COLOURS
     def test_releases_what_outlasts_the_grace_period(self, queue: Queue, awaited: bool) -> None:
         slow = Slow(queue, awaited=awaited)
-        made = [queue.enqueue("slow", {}) for _ in range(3)]
+        enqueued = [queue.enqueue("slow", {}) for _ in range(3)]
 
         async def cancel() -> None:
             serving = asyncio.create_task(Worker(queue, concurrency=1, grace=0).serve())
@@ -322,11 +322,11 @@ class TestACancelledServe:
                 await serving
 
         asyncio.run(cancel())
-        assert {(queue.get(one.id).state, queue.get(one.id).attempt) for one in made} == {("ready", 0)}
+        assert {(queue.get(one.id).state, queue.get(one.id).attempt) for one in enqueued} == {("ready", 0)}
 
     def test_a_second_cancel_ends_the_grace_period(self, local_queue: Queue) -> None:
         slow = Slow(local_queue, awaited=False)
-        made = local_queue.enqueue("slow", {})
+        enqueued = local_queue.enqueue("slow", {})
 
         async def cancel() -> None:
             serving = asyncio.create_task(Worker(local_queue, grace=3600).serve())
@@ -338,12 +338,12 @@ class TestACancelledServe:
                 await serving
 
         asyncio.run(cancel())
-        assert (local_queue.get(made.id).state, local_queue.get(made.id).attempt) == ("ready", 0)
+        assert (local_queue.get(enqueued.id).state, local_queue.get(enqueued.id).attempt) == ("ready", 0)
 
     @COLOURS
     def test_a_loop_that_is_left_with_a_worker_in_it_releases_what_runs(self, queue: Queue, awaited: bool) -> None:
         slow = Slow(queue, awaited=awaited)
-        made = queue.enqueue("slow", {})
+        enqueued = queue.enqueue("slow", {})
         kept = []
 
         async def leave() -> None:
@@ -351,7 +351,7 @@ class TestACancelledServe:
             await comes(slow.started)
 
         asyncio.run(leave())
-        assert (queue.get(made.id).state, queue.get(made.id).attempt) == ("ready", 0)
+        assert (queue.get(enqueued.id).state, queue.get(enqueued.id).attempt) == ("ready", 0)
         assert kept[0].cancelled()
 
     def test_an_interrupt_under_asyncio_run_releases_what_runs(self, local_queue: Queue) -> None:
@@ -361,10 +361,10 @@ class TestACancelledServe:
             context.wait_cancelled()
             context.raise_if_cancelled()
 
-        made = interrupt.enqueue()
+        enqueued = interrupt.enqueue()
         with pytest.raises(KeyboardInterrupt):
             asyncio.run(Worker(local_queue, grace=0).serve())
-        assert (local_queue.get(made.id).state, local_queue.get(made.id).attempt) == ("ready", 0)
+        assert (local_queue.get(enqueued.id).state, local_queue.get(enqueued.id).attempt) == ("ready", 0)
 
     def test_a_timeout_around_it_raises_its_own_error(self, local_queue: Queue) -> None:
         local_queue.task("note")(lambda: None)
@@ -379,8 +379,8 @@ class TestACancelledServe:
 
 def test_a_worker_that_has_stopped_listens_to_nothing(queue: Queue) -> None:
     queue.task("note")(lambda: None)
-    made = queue.enqueue("note", {})
-    with at_work(queue):
-        ended(queue, made.id)
+    enqueued = queue.enqueue("note", {})
+    with running_worker(queue):
+        wait_finished(queue, enqueued.id)
 
     assert queue.store.notifier.topics() == set()

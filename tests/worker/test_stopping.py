@@ -1,4 +1,4 @@
-"""Cancelling, timeouts and lost leases: a handler is told, and what it does afterwards changes nothing."""
+"""Cancels, timeouts and lost leases: the handler is requested to stop, and its result is ignored."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.chaos.threads import wait_until
 from tests.support.claims import claim_one, known
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import Outage, Time, arrived, at_work, comes, ended, in_state
+from tests.worker.workers import Outage, Time, comes, in_state, running_worker, wait_finished, wait_for_event
 
 LEASE_SECONDS = 600.0
-"""Long: time passes only when a test moves it."""
+"""Long, because only the test advances the time."""
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 
 
 class Waiting:
-    """A task that runs until it is told to stop, and notes what it was told."""
+    """A task that runs until it is requested to stop, and records the reason."""
 
     def __init__(self, queue: Queue, *, awaited: bool, **options: Any) -> None:
         self.started = threading.Event()
         self.told = threading.Event()
         self.returned = threading.Event()
-        self.go_on = threading.Event()
+        self.proceed = threading.Event()
         self.reason: str | None = None
         self.calls = 0
         queue.task("wait", **options)(self._awaited() if awaited else self._blocking())
@@ -37,11 +37,11 @@ class Waiting:
             self.calls += 1
             self.started.set()
             while not context.wait_cancelled(0.01):
-                if self.go_on.is_set():
+                if self.proceed.is_set():
                     self.returned.set()
                     return "in time"
             self._note(context)
-            arrived(self.go_on)
+            wait_for_event(self.proceed)
             return "too late"
 
         return wait
@@ -51,10 +51,10 @@ class Waiting:
             self.calls += 1
             self.started.set()
             try:
-                await comes(self.go_on)
+                await comes(self.proceed)
             except asyncio.CancelledError:
                 self._note(context)
-                await comes(self.go_on)
+                await comes(self.proceed)
                 return "too late"
             self.returned.set()
             return "in time"
@@ -87,44 +87,44 @@ class TestCancel:
             context.raise_if_cancelled()
 
         queue.task("long")(later if awaited else at_once)
-        made = queue.enqueue("long", {})
-        with at_work(queue):
-            arrived(started)
-            queue.cancel(made.id)
-            job = ended(queue, made.id)
+        enqueued = queue.enqueue("long", {})
+        with running_worker(queue):
+            wait_for_event(started)
+            queue.cancel(enqueued.id)
+            job = wait_finished(queue, enqueued.id)
 
         assert seen == ["cancel"]
         assert job.state == "cancelled"
 
     def test_a_handler_that_is_done_before_it_is_told_has_done_its_job(self, queue: Queue, awaited: bool) -> None:
         waiting = Waiting(queue, awaited=awaited)
-        made = queue.enqueue("wait", {})
-        with at_work(queue):
-            arrived(waiting.started)
+        enqueued = queue.enqueue("wait", {})
+        with running_worker(queue):
+            wait_for_event(waiting.started)
             with queue.transaction() as transaction:
-                transaction.cancel(made.id)
-                # Until this commits, nobody is told of the cancel.
-                waiting.go_on.set()
-                arrived(waiting.returned)
-            job = ended(queue, made.id)
+                transaction.cancel(enqueued.id)
+                # The worker is notified of the cancel after this commit.
+                waiting.proceed.set()
+                wait_for_event(waiting.returned)
+            job = wait_finished(queue, enqueued.id)
 
         assert (job.state, job.result) == ("done", "in time")
 
     def test_it_is_told_at_once_and_not_by_the_next_heartbeat(self, durable_harness: Harness, awaited: bool) -> None:
         queue, another = durable_harness.open(), durable_harness.open()
         waiting = Waiting(queue, awaited=awaited)
-        # A heartbeat would come after twenty minutes, far beyond the patience of this test.
-        with at_work(queue, lease=3600):
+        # The next renewal would come after twenty minutes, far beyond the timeout of this test.
+        with running_worker(queue, lease=3600):
             for force, reason in ((False, "cancel"), (True, "lost")):
                 waiting.told.clear()
                 waiting.started.clear()
-                waiting.go_on.clear()
-                made = another.enqueue("wait", {})
-                arrived(waiting.started)
-                another.cancel(made.id, force=force)
-                arrived(waiting.told)
+                waiting.proceed.clear()
+                enqueued = another.enqueue("wait", {})
+                wait_for_event(waiting.started)
+                another.cancel(enqueued.id, force=force)
+                wait_for_event(waiting.told)
                 assert waiting.reason == reason
-                waiting.go_on.set()
+                waiting.proceed.set()
 
 
 @COLOURS
@@ -132,35 +132,35 @@ class TestTimeout:
     def test_it_fails_at_once_and_a_late_return_is_dropped(self, queue: Queue, awaited: bool) -> None:
         timer = MovableTimer()
         waiting = Waiting(queue, awaited=awaited, timeout=30)
-        made = queue.enqueue("wait", {}, backoff=Backoff(base=60))
-        with at_work(queue, lease=LEASE_SECONDS, timer=timer) as working:
-            arrived(waiting.started)
+        enqueued = queue.enqueue("wait", {}, backoff=Backoff(base=60))
+        with running_worker(queue, lease=LEASE_SECONDS, timer=timer) as working:
+            wait_for_event(waiting.started)
             timer.advance(30)
-            job = in_state(queue, made.id, "scheduled")
-            arrived(waiting.told)
-            before = known(queue, made.id)
-            waiting.go_on.set()
+            job = in_state(queue, enqueued.id, "scheduled")
+            wait_for_event(waiting.told)
+            before = known(queue, enqueued.id)
+            waiting.proceed.set()
             wait_until(lambda: not working.worker.status().running)
             other = queue.enqueue("wait", {})
-            assert ended(queue, other.id).result == "in time"
+            assert wait_finished(queue, other.id).result == "in time"
 
         assert job.failure is not None
         assert (job.failure.failure_class, job.failure.reason) == ("transient", "timeout")
         assert waiting.reason == "timeout"
-        assert known(queue, made.id)[:3] == before[:3]
+        assert known(queue, enqueued.id)[:3] == before[:3]
         assert before.job.attempt == 1
 
     def test_it_is_enforced_while_the_store_does_not_answer(self, harness: Harness, awaited: bool) -> None:
         queue, timer = harness.open(), MovableTimer()
         waiting = Waiting(queue, awaited=awaited, timeout=30)
         queue.enqueue("wait", {})
-        with at_work(queue, lease=LEASE_SECONDS, timer=timer):
-            arrived(waiting.started)
+        with running_worker(queue, lease=LEASE_SECONDS, timer=timer):
+            wait_for_event(waiting.started)
             with queue.transaction():
-                # No other call can write now, neither a heartbeat nor a settlement.
+                # No other call can write now, neither a renewal nor a settlement.
                 timer.advance(30)
-                arrived(waiting.told)
-            waiting.go_on.set()
+                wait_for_event(waiting.told)
+            waiting.proceed.set()
 
         assert waiting.reason == "timeout"
 
@@ -171,81 +171,81 @@ class TestLostLease:
         self, queue: Queue, awaited: bool
     ) -> None:
         waiting = Waiting(queue, awaited=awaited)
-        made = queue.enqueue("wait", {})
-        with at_work(queue) as working:
-            arrived(waiting.started)
-            queue.cancel(made.id, force=True)
-            arrived(waiting.told)
-            before = known(queue, made.id)
-            waiting.go_on.set()
+        enqueued = queue.enqueue("wait", {})
+        with running_worker(queue) as working:
+            wait_for_event(waiting.started)
+            queue.cancel(enqueued.id, force=True)
+            wait_for_event(waiting.told)
+            before = known(queue, enqueued.id)
+            waiting.proceed.set()
             wait_until(lambda: working.worker.status().ended.get("lost") == 1)
             other = queue.enqueue("wait", {})
-            ended(queue, other.id)
+            wait_finished(queue, other.id)
 
         assert waiting.reason == "lost"
         assert before.job.state == "cancelled"
-        assert known(queue, made.id)[:3] == before[:3]
+        assert known(queue, enqueued.id)[:3] == before[:3]
 
     def test_a_job_that_another_has_taken_over_is_let_go(self, harness: Harness, awaited: bool) -> None:
         queue, timer = harness.open(), MovableTimer()
         waiting = Waiting(queue, awaited=awaited)
-        made = queue.enqueue("wait", {})
-        with at_work(queue, lease=LEASE_SECONDS, worker="slow", concurrency=1, timer=timer):
-            arrived(waiting.started)
+        enqueued = queue.enqueue("wait", {})
+        with running_worker(queue, lease=LEASE_SECONDS, worker="slow", concurrency=1, timer=timer):
+            wait_for_event(waiting.started)
             harness.clock.advance(LEASE_SECONDS)
             claim = claim_one(queue, worker="quick", lease=2 * LEASE_SECONDS)
             timer.advance(LEASE_SECONDS / 2)
-            arrived(waiting.told)
-            waiting.go_on.set()
+            wait_for_event(waiting.told)
+            waiting.proceed.set()
 
         assert claim.epoch == 2
-        assert queue.get(made.id) == claim.job
+        assert queue.get(enqueued.id) == claim.job
 
     def test_a_result_sent_after_the_lease_expired_is_refused(self, harness: Harness, awaited: bool) -> None:
         queue = harness.open()
         waiting = Waiting(queue, awaited=awaited)
-        made = queue.enqueue("wait", {})
-        with at_work(queue, worker="slow", concurrency=1) as working:
-            arrived(waiting.started)
+        enqueued = queue.enqueue("wait", {})
+        with running_worker(queue, worker="slow", concurrency=1) as working:
+            wait_for_event(waiting.started)
             harness.clock.advance(60)
             claim = claim_one(queue, worker="quick", lease=3600)
-            waiting.go_on.set()
+            waiting.proceed.set()
             wait_until(lambda: working.worker.status().ended.get("lost") == 1)
 
-        assert queue.get(made.id) == claim.job
+        assert queue.get(enqueued.id) == claim.job
 
 
 @COLOURS
 def test_a_handler_outlives_many_leases(harness: Harness, awaited: bool) -> None:
     queue, time = harness.open(), Time(harness)
     waiting = Waiting(queue, awaited=awaited)
-    made = queue.enqueue("wait", {})
-    with at_work(queue, lease=LEASE_SECONDS, timer=time.timer):
-        arrived(waiting.started)
-        time.pass_leases(queue, made.id, LEASE_SECONDS, 3)
-        waiting.go_on.set()
-        job = ended(queue, made.id)
+    enqueued = queue.enqueue("wait", {})
+    with running_worker(queue, lease=LEASE_SECONDS, timer=time.timer):
+        wait_for_event(waiting.started)
+        time.pass_leases(queue, enqueued.id, LEASE_SECONDS, 3)
+        waiting.proceed.set()
+        job = wait_finished(queue, enqueued.id)
 
     assert (job.state, job.epoch, job.result) == ("done", 1, "in time")
 
 
 def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(harness: Harness) -> None:
     queue, time = harness.open(), Time(harness)
-    started, go_on = threading.Event(), threading.Event()
+    started, proceed = threading.Event(), threading.Event()
 
     @queue.task("rude")
     async def rude() -> str:
         started.set()
-        arrived(go_on)  # blocks the loop on purpose
+        wait_for_event(proceed)  # blocks the event loop on purpose
         return "kept"
 
-    made = rude.enqueue()
-    with at_work(queue, lease=LEASE_SECONDS, timer=time.timer):
-        arrived(started)
-        time.pass_leases(queue, made.id, LEASE_SECONDS, 3)
+    enqueued = rude.enqueue()
+    with running_worker(queue, lease=LEASE_SECONDS, timer=time.timer):
+        wait_for_event(started)
+        time.pass_leases(queue, enqueued.id, LEASE_SECONDS, 3)
         assert queue.claim(worker="other") is None
-        go_on.set()
-        job = ended(queue, made.id)
+        proceed.set()
+        job = wait_finished(queue, enqueued.id)
 
     assert (job.state, job.epoch, job.result) == ("done", 1, "kept")
 
@@ -255,17 +255,17 @@ def test_handlers_stop_by_themselves_when_the_store_is_away_for_a_lease(harness:
     outage = Outage(harness)
     queue, time = harness.open(), Time(harness)
     waiting = Waiting(queue, awaited=awaited)
-    made = queue.enqueue("wait", {})
-    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
-        arrived(waiting.started)
+    enqueued = queue.enqueue("wait", {})
+    with running_worker(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
+        wait_for_event(waiting.started)
         with outage:
             time.advance(LEASE_SECONDS)
-            arrived(waiting.told)
+            wait_for_event(waiting.told)
         assert waiting.reason == "lost"
-        waiting.go_on.set()
-        # It goes on by itself: the lease has expired, the job is claimed again and done.
+        waiting.proceed.set()
+        # It recovers: the lease has expired, the job is claimed again and done.
         time.timer.advance(LEASE_SECONDS)
-        job = ended(queue, made.id)
+        job = wait_finished(queue, enqueued.id)
 
     assert (job.state, job.result) == ("done", "in time")
     assert job.epoch > 1
@@ -275,45 +275,45 @@ def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness, caplo
     outage = Outage(harness)
     queue, time = harness.open(), Time(harness)
     waiting = Waiting(queue, awaited=False)
-    made = queue.enqueue("wait", {})
-    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
-        arrived(waiting.started)
+    enqueued = queue.enqueue("wait", {})
+    with running_worker(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
+        wait_for_event(waiting.started)
         with outage:
             time.advance(LEASE_SECONDS / 2)
             wait_until(lambda: "lease renewals fail" in caplog.text)
             time.advance(LEASE_SECONDS / 2)
-            arrived(waiting.told)
-        waiting.go_on.set()
+            wait_for_event(waiting.told)
+        waiting.proceed.set()
         time.timer.advance(LEASE_SECONDS)
-        assert ended(queue, made.id).state == "done"
+        assert wait_finished(queue, enqueued.id).state == "done"
 
-    lost, *_ = queue.attempts(made.id)
+    lost, *_ = queue.attempts(enqueued.id)
     assert (lost.outcome, lost.failure_reason) == ("expired", "worker_cut_off")
 
 
 def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -> None:
     outage, timer = Outage(harness), MovableTimer()
     queue = harness.open()
-    started, noted, go_on = threading.Event(), threading.Event(), threading.Event()
+    started, noted, proceed = threading.Event(), threading.Event(), threading.Event()
 
     @queue.task("long")
     def long(context: Context) -> None:
-        arrived(started)
+        wait_for_event(started)
         context.progress("loading", 30)
         noted.set()
-        arrived(go_on)
+        wait_for_event(proceed)
 
-    made = queue.enqueue("long", {})
-    with at_work(queue, lease=LEASE_SECONDS, concurrency=1, timer=timer):
-        in_state(queue, made.id, "running")
+    enqueued = queue.enqueue("long", {})
+    with running_worker(queue, lease=LEASE_SECONDS, concurrency=1, timer=timer):
+        in_state(queue, enqueued.id, "running")
         with outage:
             started.set()
-            arrived(noted)
+            wait_for_event(noted)
             timer.advance(LEASE_SECONDS / 3)
             outage.struck(2)
-        wait_until(lambda: queue.get(made.id).phase == "loading")
-        go_on.set()
-        ended(queue, made.id)
+        wait_until(lambda: queue.get(enqueued.id).phase == "loading")
+        proceed.set()
+        wait_finished(queue, enqueued.id)
 
 
 def test_a_handler_that_cleans_up_is_cancelled_only_once(queue: Queue) -> None:
@@ -339,11 +339,11 @@ def test_a_handler_that_cleans_up_is_cancelled_only_once(queue: Queue) -> None:
                 cleaned.set()
 
     tidy.enqueue()
-    with at_work(queue, lease=LEASE_SECONDS, timer=timer):
-        arrived(started)
+    with running_worker(queue, lease=LEASE_SECONDS, timer=timer):
+        wait_for_event(started)
         with queue.transaction():
             timer.advance(30)
-            # Its settlement has to wait, so that its time is up for long.
-            arrived(cleaned)
+            # Its settlement has to wait, so that it is long past its timeout.
+            wait_for_event(cleaned)
 
     assert cancels == ["told"]

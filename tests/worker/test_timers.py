@@ -1,4 +1,4 @@
-"""The worker's time: parts of a worker read the clock and wait through one timer only, which a test can move."""
+"""The worker's time: all parts of a worker read the clock and wait through one timer, which a test can advance."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class TestWaiting:
         assert timer.monotonic() >= started + 0.002
 
     def test_a_call_that_was_cancelled_is_not_made(self, timer: Timer) -> None:
-        made, cancelled = threading.Event(), threading.Event()
+        enqueued, cancelled = threading.Event(), threading.Event()
         timer.call_later(3600, cancelled.set).cancel()
-        timer.call_later(0.001, made.set)
+        timer.call_later(0.001, enqueued.set)
 
-        assert made.wait(30)
+        assert enqueued.wait(30)
         assert not cancelled.is_set()
 
 

@@ -1,4 +1,4 @@
-"""`context.transaction`: what a handler writes and the settlement of its job are one commit, or neither is."""
+"""`context.transaction`: the writes of a handler and the settlement of its job commit together, or neither does."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.chaos.threads import wait_until
 from tests.support.claims import claim_one
 from tests.support.faults import Crashed
 from tests.support.stores import Harness
-from tests.worker.workers import arrived, at_work, comes, ended
+from tests.worker.workers import comes, running_worker, wait_finished, wait_for_event
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 INSERT = "insert into sums (value) values (1)"
 
 
 class Sums:
-    """A task that writes to a table of its own within its transaction."""
+    """A task that writes to its own table within its transaction."""
 
     def __init__(self, harness: Harness, *, awaited: bool, seconds: float = 5, **options: Any) -> None:
         self.queue = harness.open()
         with self.queue.transaction() as transaction:
             transaction.execute("create table sums (value integer primary key)")
-        self.written, self.go_on = threading.Event(), threading.Event()
-        self.go_on.set()
+        self.written, self.proceed = threading.Event(), threading.Event()
+        self.proceed.set()
         self.error: Exception | None = None
         self.seconds = seconds
         self.queue.task("sum", **options)(self._awaited() if awaited else self._blocking())
@@ -41,7 +41,7 @@ class Sums:
                 transaction.execute(INSERT)
                 transaction.enqueue("next", {})
                 self.written.set()
-                arrived(self.go_on)
+                wait_for_event(self.proceed)
                 if self.error is not None:
                     raise self.error
             return "added"
@@ -54,7 +54,7 @@ class Sums:
                 await transaction.execute(INSERT)
                 await transaction.enqueue("next", {})
                 self.written.set()
-                await comes(self.go_on)
+                await comes(self.proceed)
                 if self.error is not None:
                     raise self.error
             return "added"
@@ -63,7 +63,7 @@ class Sums:
 
     @property
     def rows(self) -> int:
-        """How many rows of its own there are, and as many follow-ups."""
+        """Return the number of rows in the task's table, which equals the number of follow-ups."""
         with self.queue.transaction() as transaction:
             [[count]] = transaction.execute("select count(*) from sums")
         assert len(self.queue.jobs(kind="next").jobs) == count
@@ -74,9 +74,9 @@ class Sums:
 def test_the_traceback_names_the_line_that_raised_within_the_block(harness: Harness, awaited: bool) -> None:
     sums = Sums(harness, awaited=awaited, max_attempts=1)
     sums.error = ValueError("no")
-    made = sums.queue.enqueue("sum", {})
-    with at_work(sums.queue):
-        failure = ended(sums.queue, made.id).failure
+    enqueued = sums.queue.enqueue("sum", {})
+    with running_worker(sums.queue):
+        failure = wait_finished(sums.queue, enqueued.id).failure
 
     assert failure is not None
     assert "in add\n    raise self.error" in (failure.traceback or "")
@@ -85,9 +85,9 @@ def test_the_traceback_names_the_line_that_raised_within_the_block(harness: Harn
 @COLOURS
 def test_writes_and_settlement_arrive_together(harness: Harness, awaited: bool) -> None:
     sums = Sums(harness, awaited=awaited)
-    made = sums.queue.enqueue("sum", {})
-    with at_work(sums.queue) as working:
-        job = ended(sums.queue, made.id)
+    enqueued = sums.queue.enqueue("sum", {})
+    with running_worker(sums.queue) as working:
+        job = wait_finished(sums.queue, enqueued.id)
         wait_until(lambda: working.worker.status().ended == {"done": 1})
 
     assert (job.state, job.result) == ("done", "added")
@@ -98,9 +98,9 @@ def test_writes_and_settlement_arrive_together(harness: Harness, awaited: bool) 
 def test_an_error_undoes_the_writes(harness: Harness, awaited: bool) -> None:
     sums = Sums(harness, awaited=awaited)
     sums.error = ValueError("not today")
-    made = sums.queue.enqueue("sum", {}, max_attempts=1)
-    with at_work(sums.queue):
-        job = ended(sums.queue, made.id)
+    enqueued = sums.queue.enqueue("sum", {}, max_attempts=1)
+    with running_worker(sums.queue):
+        job = wait_finished(sums.queue, enqueued.id)
 
     assert job.failure is not None
     assert job.failure.reason == "value_error"
@@ -112,14 +112,14 @@ def test_a_transaction_that_is_open_for_too_long_is_undone_while_its_handler_han
     harness: Harness, awaited: bool
 ) -> None:
     sums = Sums(harness, awaited=awaited, seconds=0.1)
-    sums.go_on.clear()
-    made = sums.queue.enqueue("sum", {}, max_attempts=1)
-    with at_work(sums.queue):
-        arrived(sums.written)
-        # Were it still open, nobody else could write on SQLite until its handler returns.
+    sums.proceed.clear()
+    enqueued = sums.queue.enqueue("sum", {}, max_attempts=1)
+    with running_worker(sums.queue):
+        wait_for_event(sums.written)
+        # If it were still open, no other call could write on SQLite until its handler returns.
         sums.queue.enqueue("other", {})
-        sums.go_on.set()
-        job = ended(sums.queue, made.id)
+        sums.proceed.set()
+        job = wait_finished(sums.queue, enqueued.id)
 
     assert job.failure is not None
     assert (job.failure.failure_class, job.failure.reason) == ("transient", "transaction_timeout")
@@ -129,27 +129,27 @@ def test_a_transaction_that_is_open_for_too_long_is_undone_while_its_handler_han
 @COLOURS
 def test_a_lease_lost_meanwhile_refuses_all(harness: Harness, awaited: bool) -> None:
     sums = Sums(harness, awaited=awaited)
-    sums.go_on.clear()
-    made = sums.queue.enqueue("sum", {})
-    with at_work(sums.queue, concurrency=1) as working:
-        arrived(sums.written)
+    sums.proceed.clear()
+    enqueued = sums.queue.enqueue("sum", {})
+    with running_worker(sums.queue, concurrency=1) as working:
+        wait_for_event(sums.written)
         harness.clock.advance(60)
-        sums.go_on.set()
+        sums.proceed.set()
         wait_until(lambda: working.worker.status().ended == {"lost": 1, "done": 1})
 
-    # Had the first commit not been refused, the second would have violated the table's key.
-    assert [attempt.outcome for attempt in sums.queue.attempts(made.id)] == ["expired", "done"]
+    # If the first commit had not been refused, the second would have violated the table's key.
+    assert [attempt.outcome for attempt in sums.queue.attempts(enqueued.id)] == ["expired", "done"]
     assert sums.rows == 1
 
 
 @COLOURS
 def test_a_commit_that_the_callers_own_table_refuses_is_a_failure(harness: Harness, awaited: bool) -> None:
     sums = Sums(harness, awaited=awaited)
-    made = [sums.queue.enqueue("sum", {}, max_attempts=1) for _ in range(2)]
-    with at_work(sums.queue, concurrency=1):
-        states = sorted(ended(sums.queue, one.id).state for one in made)
+    enqueued = [sums.queue.enqueue("sum", {}, max_attempts=1) for _ in range(2)]
+    with running_worker(sums.queue, concurrency=1):
+        states = sorted(wait_finished(sums.queue, one.id).state for one in enqueued)
 
-    # The second violates the key of the first, and its settlement as done is undone with it.
+    # The second violates the key of the first, and its settlement as done is rolled back with it.
     assert states == ["done", "failed"]
     assert sums.rows == 1
 
@@ -178,9 +178,9 @@ def test_there_is_one_transaction_for_each_attempt(harness: Harness, awaited: bo
             refusals.append(error)
 
     queue.task("twice")(twice_awaited if awaited else twice)
-    made = queue.enqueue("twice", {})
-    with at_work(queue):
-        assert ended(queue, made.id).state == "done"
+    enqueued = queue.enqueue("twice", {})
+    with running_worker(queue):
+        assert wait_finished(queue, enqueued.id).state == "done"
 
     assert len(refusals) == 1
 
@@ -195,9 +195,9 @@ def test_after_its_end_a_transaction_takes_no_more(harness: Harness, awaited: bo
             kept.append(transaction)
 
     sums.queue.task("keep")(keep)
-    made = sums.queue.enqueue("keep", {})
-    with at_work(sums.queue):
-        ended(sums.queue, made.id)
+    enqueued = sums.queue.enqueue("keep", {})
+    with running_worker(sums.queue):
+        wait_finished(sums.queue, enqueued.id)
 
     with pytest.raises(Misconfigured):
         kept[0].execute(INSERT)
@@ -205,7 +205,7 @@ def test_after_its_end_a_transaction_takes_no_more(harness: Harness, awaited: bo
 
 
 def _attempt(queue: Queue) -> RunningAttempt:
-    """Claim a job as a worker would, to be run by hand."""
+    """Claim a job as a worker would, for the test to run."""
     claim = claim_one(queue, lease=30)
     attempt = RunningAttempt(claim, queue.tasks.get(claim.job.kind), 0.0)
     offer_transaction(attempt, queue.operations, queue.store)
@@ -217,7 +217,7 @@ def test_no_crash_parts_the_writes_from_the_settlement(durable_harness: Harness)
     sums = Sums(harness, awaited=False)
     states: list[str] = []
     while "done" not in states:
-        made = sums.queue.enqueue("sum", {})
+        enqueued = sums.queue.enqueue("sum", {})
         attempt = _attempt(sums.queue)
         harness.faults.crash_before(len(states) + 1)
         with suppress(Crashed):
@@ -226,9 +226,9 @@ def test_no_crash_parts_the_writes_from_the_settlement(durable_harness: Harness)
         queue = harness.reopen()
         queue.tasks.add(*sums.queue.tasks)
         sums.queue = queue
-        states.append(queue.get(made.id).state)
+        states.append(queue.get(enqueued.id).state)
         assert sums.rows == (states[-1] == "done")
 
-    # Every statement from the beginning of the block to the commit was the last one once.
+    # Every statement from the start of the block to the commit was once the last one.
     assert len(states) > 5
     assert set(states[:-1]) == {"running"}

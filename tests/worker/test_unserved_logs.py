@@ -1,4 +1,4 @@
-"""A worker logs ready jobs that no live worker takes: when it starts, and when that changes."""
+"""A worker logs ready jobs that no live worker claims: at its start, and when that changes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import holdfast
 from holdfast import Queue
 from holdfast.worker import maintenance
 from tests.chaos.threads import wait_until
-from tests.worker.workers import at_work
+from tests.worker.workers import running_worker
 
 
 @pytest.fixture
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
-    monkeypatch.setattr(maintenance, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(maintenance, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(maintenance, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(maintenance, "_CHECK_SECONDS", 0.02)
     with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
         queue.task("doc.embed")(lambda: None)
         yield queue
@@ -32,9 +32,9 @@ def test_a_worker_warns_once_of_each_lane_and_kind_that_no_live_worker_takes(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.enqueue("doc.chunk")
-    with caplog.at_level(logging.WARNING, logger="holdfast.worker"), at_work(queue):
+    with caplog.at_level(logging.WARNING, logger="holdfast.worker"), running_worker(queue):
         wait_until(lambda: len(warned(caplog)) == 1)
-        # More of them are no news; another lane is.
+        # More jobs in the same lane are not logged again; another lane is.
         queue.enqueue("doc.chunk")
         queue.enqueue("doc.chunk", lane="night")
         wait_until(lambda: len(warned(caplog)) == 2)

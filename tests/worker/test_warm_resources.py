@@ -1,4 +1,4 @@
-"""Affinity in a worker: what jobs need is loaded before they run, what was used longest ago makes room."""
+"""Affinities in a worker: loaded before jobs run, the least recently used is unloaded to make room."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 from tests.support.clock import ManualClock
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import arrived, at_work, comes, ended, in_state
+from tests.worker.workers import comes, in_state, running_worker, wait_finished, wait_for_event
 
 COLOURS = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 
 
 class Models:
-    """A task whose jobs need a model each, hooks that load and unload these, and a note of all that happened."""
+    """A task whose jobs need a model each, hooks that load and unload models, and a record of all calls."""
 
     def __init__(self, queue: Queue, *, room: int = 1, awaited: bool = True) -> None:
         self.story: list[str] = []
@@ -38,7 +38,7 @@ class Models:
     def enqueue(self, models: str, **options: Any) -> list[str]:
         """Enqueue one job for each letter: the letter is its model, a dash means none."""
         jobs = [NewJob("run", {}, affinity=None if letter == "-" else letter, **options) for letter in models]
-        return [made.id for made in self._queue.enqueue_many(jobs)]
+        return [enqueued.id for enqueued in self._queue.enqueue_many(jobs)]
 
     def _run(self, context: Context) -> None:
         with self._lock:
@@ -71,7 +71,7 @@ class Models:
 def test_a_mixed_backlog_of_two_models_costs_one_switch(queue: Queue, awaited: bool, concurrency: int) -> None:
     models = Models(queue, awaited=awaited)
     models.enqueue("AB" * 20)
-    with at_work(queue, concurrency=concurrency, **models.hooks) as working:
+    with running_worker(queue, concurrency=concurrency, **models.hooks) as working:
         wait_until(lambda: queue.counts() == {"done": 40})
         wait_until(lambda: working.worker.status().loaded == ("B",))
         assert working.worker.status().switches == 1
@@ -88,7 +88,7 @@ def test_a_backlog_of_five_models_costs_a_switch_for_each_that_has_no_room(
 ) -> None:
     models = Models(queue, room=room)
     models.enqueue("ABCDE" * 8)
-    with at_work(queue, concurrency=4, residents=room, **models.hooks) as working:
+    with running_worker(queue, concurrency=4, residents=room, **models.hooks) as working:
         wait_until(lambda: queue.counts() == {"done": 40})
         assert working.worker.status().switches == switches
         assert len(working.worker.status().loaded) == room
@@ -99,10 +99,10 @@ def test_a_backlog_of_five_models_costs_a_switch_for_each_that_has_no_room(
 
 def test_what_was_used_longest_ago_makes_room(queue: Queue) -> None:
     models = Models(queue, room=2)
-    with at_work(queue, concurrency=1, residents=2, **models.hooks):
+    with running_worker(queue, concurrency=1, residents=2, **models.hooks):
         for model in "ABACAB":
             [job_id] = models.enqueue(model)
-            ended(queue, job_id)
+            wait_finished(queue, job_id)
 
     assert models.story == ["+A", "+B", "-B", "+C", "-C", "+B"]
 
@@ -111,7 +111,7 @@ def test_what_is_there_from_the_start_is_not_loaded_again(queue: Queue) -> None:
     models = Models(queue)
     models.loaded.add("B")
     models.enqueue("AABB")
-    with at_work(queue, concurrency=1, affinity="B", **models.hooks):
+    with running_worker(queue, concurrency=1, affinity="B", **models.hooks):
         wait_until(lambda: queue.counts() == {"done": 4})
 
     assert models.ran == list("BBAA")
@@ -120,27 +120,27 @@ def test_what_is_there_from_the_start_is_not_loaded_again(queue: Queue) -> None:
 
 def test_jobs_without_affinity_run_while_another_is_loaded(queue: Queue) -> None:
     models = Models(queue)
-    loading, go_on = threading.Event(), threading.Event()
+    loading, proceed = threading.Event(), threading.Event()
 
     async def load(model: str) -> None:
         loading.set()
-        await comes(go_on)
+        await comes(proceed)
         models.loaded.add(model)
 
     [slow] = models.enqueue("A")
-    with at_work(queue, concurrency=2, load=load):
-        arrived(loading)
+    with running_worker(queue, concurrency=2, load=load):
+        wait_for_event(loading)
         [plain] = models.enqueue("-")
-        assert ended(queue, plain).state == "done"
+        assert wait_finished(queue, plain).state == "done"
         assert queue.get(slow).state == "running"
-        go_on.set()
-        ended(queue, slow)
+        proceed.set()
+        wait_finished(queue, slow)
 
     assert models.ran == ["-", "A"]
 
 
 class TestTheBound:
-    """Past its residence a model gives way as soon as another has jobs that wait."""
+    """After its residence a model is unloaded as soon as jobs of another wait."""
 
     def test_a_starving_model_gets_its_turn(self, queue: Queue) -> None:
         models, timer = Models(queue), MovableTimer()
@@ -148,16 +148,16 @@ class TestTheBound:
 
         @queue.task("feed")
         def feed(context: Context) -> None:
-            # Each job of A brings another, so that without a bound B would wait for ever.
+            # Each job of A enqueues another, so without the limit B would wait forever.
             if not more.is_set():
                 context.follow_up("feed", {}, affinity="A")
 
         queue.enqueue("feed", {}, affinity="A")
-        with at_work(queue, concurrency=1, residence=20, lease=600, timer=timer, **models.hooks):
+        with running_worker(queue, concurrency=1, residence=20, lease=600, timer=timer, **models.hooks):
             wait_until(lambda: "+A" in models.story)
             [starving] = models.enqueue("B")
             timer.advance(20)
-            assert ended(queue, starving).state == "done"
+            assert wait_finished(queue, starving).state == "done"
             more.set()
 
         assert models.story[:3] == ["+A", "-A", "+B"]
@@ -173,25 +173,25 @@ class TestTheBound:
                 context.follow_up("feed", {}, affinity="A")
 
         queue.enqueue("feed", {}, affinity="A")
-        with at_work(queue, concurrency=1, **models.hooks):
+        with running_worker(queue, concurrency=1, **models.hooks):
             wait_until(lambda: "+A" in models.story)
             [starving] = models.enqueue("B")
             wait_until(lambda: len(rounds) == 30)
-            assert ended(queue, starving).state == "done"
+            assert wait_finished(queue, starving).state == "done"
 
         assert models.story == ["+A", "-A", "+B"]
 
     def test_it_bounds_how_often_two_models_take_turns(self, queue: Queue) -> None:
         models = Models(queue)
         models.enqueue("AB" * 50)
-        with at_work(queue, concurrency=1, residence=3600, **models.hooks) as working:
+        with running_worker(queue, concurrency=1, residence=3600, **models.hooks) as working:
             wait_until(lambda: queue.counts() == {"done": 100})
             assert working.worker.status().switches == 1
 
     def test_at_zero_it_switches_at_once_and_still_does_every_job(self, queue: Queue) -> None:
         models = Models(queue)
         models.enqueue("AB" * 5)
-        with at_work(queue, concurrency=1, residence=0, **models.hooks) as working:
+        with running_worker(queue, concurrency=1, residence=0, **models.hooks) as working:
             wait_until(lambda: queue.counts() == {"done": 10})
             assert working.worker.status().switches == 9
 
@@ -216,12 +216,12 @@ class TestAFailedLoad:
             load(model)
 
         [job_id] = models.enqueue("A", backoff=Backoff(base=5))
-        with at_work(queue, load=load_later if awaited else load) as working:
+        with running_worker(queue, load=load_later if awaited else load) as working:
             job = in_state(queue, job_id, "scheduled")
             wait_until(lambda: working.worker.status().ended == {"retried": 1})
             assert working.worker.status().loaded == ()
             clock.advance(5)
-            assert ended(queue, job_id).state == "done"
+            assert wait_finished(queue, job_id).state == "done"
 
         assert job.failure is not None
         assert (job.failure.failure_class, job.failure.reason) == ("transient", "load_failed")
@@ -235,7 +235,7 @@ class TestAFailedLoad:
             raise ValueError("busy")
 
         models.enqueue("AB")
-        with at_work(queue, concurrency=1, load=models.hooks["load"], unload=unload):
+        with running_worker(queue, concurrency=1, load=models.hooks["load"], unload=unload):
             wait_until(lambda: queue.counts() == {"done": 2})
 
         assert "could not unload A: busy" in caplog.text
@@ -244,74 +244,74 @@ class TestAFailedLoad:
 @COLOURS
 def test_a_worker_stopped_while_loading_gives_the_job_back_unspent(queue: Queue, awaited: bool) -> None:
     models = Models(queue)
-    loading, go_on = threading.Event(), threading.Event()
+    loading, proceed = threading.Event(), threading.Event()
 
     async def load_later(model: str) -> None:
         loading.set()
-        await comes(go_on)
+        await comes(proceed)
 
     def load(model: str) -> None:
         loading.set()
-        arrived(go_on)
+        wait_for_event(proceed)
 
-    made = models.enqueue("AA")
-    with at_work(queue, concurrency=2, grace=3600, load=load_later if awaited else load) as working:
-        arrived(loading)
+    enqueued = models.enqueue("AA")
+    with running_worker(queue, concurrency=2, grace=3600, load=load_later if awaited else load) as working:
+        wait_for_event(loading)
         working.worker.stop()
         working.end()
-    go_on.set()
+    proceed.set()
 
-    jobs = [queue.get(job_id) for job_id in made]
+    jobs = [queue.get(job_id) for job_id in enqueued]
     assert [(job.state, job.attempt) for job in jobs] == [("ready", 0)] * 2
     assert models.ran == []
 
 
 def test_a_job_says_that_it_loads_and_then_that_it_works(queue: Queue) -> None:
-    loading, go_on, working_on = threading.Event(), threading.Event(), threading.Event()
+    loading, proceed, working_on = threading.Event(), threading.Event(), threading.Event()
 
     async def load(model: str) -> None:
         loading.set()
-        await comes(go_on)
+        await comes(proceed)
 
     @queue.task("long")
     def long() -> None:
-        arrived(working_on)
+        wait_for_event(working_on)
 
-    made = queue.enqueue("long", {}, affinity="A")
-    # A heartbeat would come after twenty minutes.
-    with at_work(queue, lease=3600, load=load) as working:
-        arrived(loading)
-        assert queue.get(made.id).phase == "loading"
+    enqueued = queue.enqueue("long", {}, affinity="A")
+    # The next renewal would come after twenty minutes.
+    with running_worker(queue, lease=3600, load=load) as working:
+        wait_for_event(loading)
+        assert queue.get(enqueued.id).phase == "loading"
         assert (working.worker.status().loading, working.worker.status().loaded) == (("A",), ())
-        go_on.set()
-        wait_until(lambda: queue.get(made.id).phase == "working")
+        proceed.set()
+        wait_until(lambda: queue.get(enqueued.id).phase == "working")
         working_on.set()
-        ended(queue, made.id)
+        wait_finished(queue, enqueued.id)
 
 
 def test_a_cancelled_job_does_not_run_after_its_load(queue: Queue) -> None:
     models = Models(queue)
-    loading, go_on = threading.Event(), threading.Event()
+    loading, proceed = threading.Event(), threading.Event()
 
     async def load(model: str) -> None:
         loading.set()
-        await comes(go_on)
+        await comes(proceed)
         models.loaded.add(model)
 
     [job_id] = models.enqueue("A")
-    with at_work(queue, load=load, concurrency=1):
-        arrived(loading)
+    with running_worker(queue, load=load, concurrency=1):
+        wait_for_event(loading)
         queue.cancel(job_id, force=True)
-        go_on.set()
+        proceed.set()
         [other] = models.enqueue("A")
-        ended(queue, other)
+        wait_finished(queue, other)
 
     assert models.ran == ["A"]
     assert queue.get(job_id).state == "cancelled"
 
 
 class TestALoadThatDoesNotEnd:
-    """The time of a job counts while it loads, too."""
+    """The timeout of a job also applies while its affinity is loaded."""
 
     def test_an_awaited_one_is_stopped_and_the_worker_goes_on(self, queue: Queue) -> None:
         loading, stopped, timer = threading.Event(), threading.Event(), MovableTimer()
@@ -326,36 +326,36 @@ class TestALoadThatDoesNotEnd:
         @queue.task("run", timeout=30, max_attempts=1)
         def run() -> None: ...
 
-        made = queue.enqueue("run", {}, affinity="A", max_attempts=1)
-        with at_work(queue, concurrency=1, load=load, lease=600, timer=timer):
-            arrived(loading)
+        enqueued = queue.enqueue("run", {}, affinity="A", max_attempts=1)
+        with running_worker(queue, concurrency=1, load=load, lease=600, timer=timer):
+            wait_for_event(loading)
             timer.advance(30)
-            job = ended(queue, made.id)
-            arrived(stopped)
+            job = wait_finished(queue, enqueued.id)
+            wait_for_event(stopped)
             plain = queue.enqueue("run", {})
-            assert ended(queue, plain.id).state == "done"
+            assert wait_finished(queue, plain.id).state == "done"
 
         assert job.failure is not None
         assert job.failure.reason == "timeout"
 
     def test_a_blocking_one_ends_the_worker(self, queue: Queue) -> None:
-        go_on = threading.Event()
+        proceed = threading.Event()
 
         @queue.task("run", timeout=0.05)
         def run() -> None: ...
 
         queue.enqueue("run", {}, affinity="A", max_attempts=1)
-        worker = Worker(queue, concurrency=1, load=lambda _model: arrived(go_on))
+        worker = Worker(queue, concurrency=1, load=lambda _model: wait_for_event(proceed))
         running = in_background(worker.run)
         with pytest.raises(HandlersStuck):
             running.result(PATIENCE_SECONDS)
-        go_on.set()
+        proceed.set()
 
 
 def test_the_registry_tells_what_is_loaded_and_how_often_that_changed(queue: Queue) -> None:
     models = Models(queue)
     models.enqueue("ABC")
-    with at_work(queue, concurrency=1, worker="w1", **models.hooks):
+    with running_worker(queue, concurrency=1, worker="w1", **models.hooks):
         wait_until(lambda: queue.counts() == {"done": 3})
         wait_until(lambda: [(row.loaded, row.switches) for row in queue.workers()] == [(("C",), 2)])
 
@@ -364,7 +364,7 @@ def test_without_hooks_the_last_affinity_is_favoured(queue: Queue) -> None:
     models = Models(queue)
     models.loaded = {"A", "B"}
     models.enqueue("ABABAB")
-    with at_work(queue, concurrency=1, residents=1) as working:
+    with running_worker(queue, concurrency=1, residents=1) as working:
         wait_until(lambda: queue.counts() == {"done": 6})
         assert working.worker.status().switches == 1
 
@@ -372,7 +372,7 @@ def test_without_hooks_the_last_affinity_is_favoured(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "words"),
+    ("option", "options"),
     [
         ("load", {"load": "app:load"}),
         ("unload", {"unload": 3}),
@@ -384,7 +384,7 @@ def test_without_hooks_the_last_affinity_is_favoured(queue: Queue) -> None:
         ("affinities_held", {"affinities_held": ["A"]}),
     ],
 )
-def test_wrong_words_are_refused(queue: Queue, word: str, words: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(queue: Queue, option: str, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
-        Worker(queue, **words)
-    assert caught.value.field == word
+        Worker(queue, **options)
+    assert caught.value.field == option

@@ -1,4 +1,4 @@
-"""A worker's timer that a test moves ahead, in place of waiting for leases, timeouts and grace periods."""
+"""A worker's timer that a test advances, instead of waiting for leases, timeouts and grace periods."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 from holdfast.worker.timers import Scheduled, Timer
 
-# A waiting thread looks this often whether time was moved.
+# How often a waiting thread checks whether the time was advanced.
 _LOOK_SECONDS = 0.005
 
 
 class MovableTimer(Timer):
-    """Real time, which `advance` moves ahead: a wait whose end is reached by that ends at once.
+    """Real time plus the time that `advance` adds: a wait that is over then ends at once.
 
-    One that *stands_still* moves by `advance` only, so that handlers take no time, however busy the machine is.
+    With *stands_still* only `advance` moves the time, so that handlers take no time, however busy the machine is.
     """
 
     def __init__(self, *, stands_still: bool = False) -> None:
@@ -27,11 +27,11 @@ class MovableTimer(Timer):
         self._timeouts: dict[asyncio.Timeout, tuple[asyncio.AbstractEventLoop, float]] = {}
 
     def monotonic(self) -> float:
-        """Read the clock."""
+        """Return the current time of the timer."""
         return (time.monotonic() if self._stands_at is None else self._stands_at) + self._ahead
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass at once; from any thread."""
+        """Advance the time by *seconds*. Safe to call from any thread."""
         with self._lock:
             self._ahead += seconds
             for timeout, (loop, ends_at) in self._timeouts.items():
@@ -44,7 +44,7 @@ class MovableTimer(Timer):
             timeout.reschedule(loop.time() + max(left, 0))
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """Return a block that is cancelled once *seconds* have passed."""
+        """Return a context manager that raises `TimeoutError` after *seconds*."""
         return asyncio.timeout(None) if seconds is None else self._movable(seconds)
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ class MovableTimer(Timer):
         return event.is_set()
 
     def call_later(self, seconds: float, function: Callable[[], object]) -> Scheduled:
-        """Call *function* in a thread of its own once *seconds* have passed."""
+        """Call *function* in a new thread after *seconds*."""
         call = _Call()
         threading.Thread(target=self._call, args=(call, seconds, function), daemon=True).start()
         return call

@@ -1,4 +1,4 @@
-"""A worker at work beside a test: in a thread of its own, stopped and waited for at the end."""
+"""A worker in a background thread of a test, which stops it and waits for it at the end."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
 
 LEASE_SECONDS = 0.3
-"""Short, so that many fit into a test."""
-KEPT_LEASE_SECONDS = 1.5
-"""For leases that must be kept: long enough for a busy machine to beat three times."""
+"""Short, because a test waits for many of them."""
+RENEWED_LEASE_SECONDS = 1.5
+"""For leases that must not expire: long enough for three renewals on a busy machine."""
 
 
 def without_tasks(queue: Queue) -> Queue:
-    """Return another queue on the same store that declares no tasks, and so takes any payload."""
+    """Return another queue on the same store that declares no tasks and so accepts any payload."""
     return queue_on(queue.store)
 
 
 class RunningClock(ManualClock):
-    """A store's clock that goes on by itself, and can be moved beside that."""
+    """A store clock that runs in real time and can be advanced in addition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,21 +44,21 @@ class RunningClock(ManualClock):
 
 
 class Time:
-    """The time of a store and of its workers, which a test moves together; that of the store stands still else."""
+    """The time of a store and of its workers, which a test advances together; the store's clock is manual."""
 
     def __init__(self, harness: Harness, *, stands_still: bool = False) -> None:
         self.timer = MovableTimer(stands_still=stands_still)
         self._harness = harness
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, for leases, timeouts and grace periods alike."""
+        """Advance the time by *seconds*, for leases, timeouts and grace periods."""
         self._harness.clock.advance(seconds)
         self.timer.advance(seconds)
 
     def pass_leases(self, queue: Queue, job_id: str, lease: float, count: int) -> None:
-        """Let the time of *count* leases pass, of which each renewal extends the one of the job."""
-        # The store shows a renewal before the worker has read the answer, so that the worker may know of the one
-        # before it only. Two steps must therefore fit into one lease; and one step has to bring the next renewal.
+        """Advance the time by *count* leases and wait for the renewals that keep the job's lease."""
+        # The store shows a renewal before the worker has read its answer, so the worker may only know the previous
+        # one. Two steps must therefore fit into one lease, and one step has to trigger the next renewal.
         for _ in range(3 * count):
             before = queue.get(job_id).lease_until_ms
             self.advance(lease * 0.4)
@@ -66,19 +66,19 @@ class Time:
 
 
 class Outage(Faults):
-    """A store out of reach for a block: whoever begins a transaction then is told so."""
+    """A store that is unavailable for a block: every transaction that begins then raises."""
 
     def __init__(self, harness: Harness) -> None:
-        """Take the place of the harness's own faults; made before the store is opened."""
+        """Replace the harness's faults; created before the store is opened."""
         super().__init__()
         harness.faults = self
-        self._away = False
+        self._unavailable = False
         self._unknown = 0
-        self._struck = 0
+        self._faults = 0
 
     def __call__(self, name: str) -> None:
-        if name == "begin" and self._away:
-            self._struck += 1
+        if name == "begin" and self._unavailable:
+            self._faults += 1
             raise StoreUnreachable("nobody answers")
         if name == "committed" and self._unknown:
             self._unknown -= 1
@@ -86,77 +86,77 @@ class Outage(Faults):
         super().__call__(name)
 
     def lose_answers(self, count: int) -> None:
-        """Let the next commits succeed, and whoever asked for them not know."""
+        """Let the next commits succeed and lose their answers."""
         self._unknown = count
 
     @property
     def answers_lost(self) -> bool:
-        """Whether all answers that were to be lost are."""
+        """Whether all answers to lose have been lost."""
         return self._unknown == 0
 
     def struck(self, times: int) -> None:
-        """Wait until it has struck so often."""
-        wait_until(lambda: self._struck >= times)
+        """Wait until the fault has occurred that often."""
+        wait_until(lambda: self._faults >= times)
 
     def __enter__(self) -> Outage:
-        self._struck = 0
-        self._away = True
+        self._faults = 0
+        self._unavailable = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._away = False
+        self._unavailable = False
 
 
-class AtWork(NamedTuple):
-    """A worker that runs, and its end to be."""
+class RunningWorker(NamedTuple):
+    """A running worker and the future of its end."""
 
     worker: Worker
-    ended: Future[Any]
+    future: Future[Any]
 
     def end(self) -> None:
-        """Wait until the worker has ended by itself, in peace."""
-        self.ended.result(PATIENCE_SECONDS)
+        """Wait until the worker has ended by itself without an error."""
+        self.future.result(PATIENCE_SECONDS)
 
 
 @contextmanager
-def at_work(queue: Queue, **words: Any) -> Iterator[AtWork]:
-    """Let a worker run the tasks of *queue* for the block; what runs at its end is not waited for."""
-    worker = Worker(queue, **words)
-    working = AtWork(worker, in_background(worker.run))
+def running_worker(queue: Queue, **options: Any) -> Iterator[RunningWorker]:
+    """Run a worker on *queue* during the block; do not wait for handlers that run at its end."""
+    worker = Worker(queue, **options)
+    working = RunningWorker(worker, in_background(worker.run))
     try:
         yield working
     finally:
         worker.stop()
         with suppress(BaseException):
-            # Often it has the time to end in good order; where it has not, it is told a second time.
-            working.ended.result(0.05)
+            # Usually it has time to stop cleanly; if not, it is stopped a second time.
+            working.future.result(0.05)
         worker.stop()
         working.end()
 
 
 def live(harness: Harness) -> Queue:
-    """Return a client of a store whose clock goes on, for tests in which leases expire by themselves."""
+    """Return a client of a store with a running clock, for tests in which leases expire."""
     harness.clock = RunningClock()
     return harness.open()
 
 
-def ended(queue: Queue, job_id: str) -> Job:
-    """Return the job once it has finished."""
+def wait_finished(queue: Queue, job_id: str) -> Job:
+    """Wait until the job has finished and return it."""
     return queue.wait(job_id, timeout=PATIENCE_SECONDS)
 
 
-def arrived(event: threading.Event) -> None:
-    """Wait for an event that must come."""
+def wait_for_event(event: threading.Event) -> None:
+    """Wait for an event; fail if it does not come."""
     assert event.wait(PATIENCE_SECONDS), "what was waited for did not come"
 
 
 async def comes(event: threading.Event) -> None:
     """Await an event that another thread sets."""
-    while not event.is_set():  # noqa: ASYNC110  # an asyncio.Event cannot be set from there
+    while not event.is_set():  # noqa: ASYNC110  # another thread cannot set an asyncio.Event
         await asyncio.sleep(0.005)
 
 
 def in_state(queue: Queue, job_id: str, state: str) -> Job:
-    """Return the job once it is in *state*."""
+    """Wait until the job is in *state* and return it."""
     wait_until(lambda: queue.get(job_id).state == state)
     return queue.get(job_id)

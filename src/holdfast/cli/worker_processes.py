@@ -32,7 +32,7 @@ def run_processes(terminal: Terminal, about: About, options: Mapping[str, Any]) 
         environment={**os.environ, CHILD_VARIABLE: "records" if screen else "lines"},
         grace_seconds=about.grace_seconds,
         # A restart does not fix the command line or the module.
-        hopeless=frozenset({errors.MISUSED}),
+        fatal_exit_codes=frozenset({errors.MISUSED}),
         output=screen.handle_line if screen else None,
     )
     if screen is None:

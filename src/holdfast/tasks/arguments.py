@@ -1,6 +1,6 @@
-"""A call's arguments as one JSON object by parameter name, and back: what a task's payload is.
+"""Encoding of a call's arguments as a task's payload, a JSON object by parameter name, and decoding.
 
-Defaults are not filled in when a call is written: a default that changes later changes the jobs that wait as well.
+Defaults are not stored in the payload: a later change of a default also applies to jobs that wait.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Final, get_type_hints
 from holdfast.domain import limits, strict_json
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.strict_json import Json
-from holdfast.tasks.json_decode import Reader, as_it_is, reader_of
-from holdfast.tasks.json_encode import Unfit, write
+from holdfast.tasks.json_decode import Decoder, decoder_for, passthrough
+from holdfast.tasks.json_encode import InvalidValue, encode
 
-_BY_NAME: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-_IN_PLACE: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_KEYWORD: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _QUOTED: Final = re.compile(r"'(\w+)'")
 
 
-class PayloadInvalid(Exception):  # noqa: N818  # the name says what to do, as those of the public errors do
-    """A stored payload that is no call of the function: the job fails for good with `payload_invalid`."""
+class PayloadInvalid(Exception):  # noqa: N818  # named like the public errors
+    """A stored payload does not match the function's parameters: the job fails with `payload_invalid`."""
 
     def __init__(self, root: str, path: str, problem: str) -> None:
         super().__init__(f"{root}{path}: {problem}")
@@ -35,9 +35,9 @@ class PayloadInvalid(Exception):  # noqa: N818  # the name says what to do, as t
 
 
 class Arguments:
-    """How calls of one function are written and read. Annotations are looked at when first needed.
+    """Encodes and decodes the calls of one function. Annotations are evaluated when first needed.
 
-    *without_first* leaves out the first parameter, which is not the caller's to fill.
+    *without_first* omits the first parameter, the context, which the worker passes.
     """
 
     def __init__(self, function: Callable[..., Any], *, without_first: bool = False) -> None:
@@ -48,75 +48,75 @@ class Arguments:
         self._required = frozenset(parameter.name for parameter in parameters if _is_required(parameter))
         self._items = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
         self._extras = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
-        self._only_in_place = [p for p in parameters if p.kind is Parameter.POSITIONAL_ONLY]
-        self._before_items = [p for p in parameters if p.kind in _IN_PLACE]
-        self._named = frozenset(parameter.name for parameter in parameters if parameter.kind in _BY_NAME)
+        self._positional_only = [p for p in parameters if p.kind is Parameter.POSITIONAL_ONLY]
+        self._before_items = [p for p in parameters if p.kind in _POSITIONAL]
+        self._named = frozenset(parameter.name for parameter in parameters if parameter.kind in _KEYWORD)
 
     @cached_property
-    def _readers(self) -> dict[str, Reader]:
+    def _decoders(self) -> dict[str, Decoder]:
         annotations = {
             name: parameter.annotation
             for name, parameter in self._parameters.items()
             if parameter.annotation is not Parameter.empty
         }
         try:
-            # Only these: what the function returns, and a context, need not be there at run time.
+            # Evaluate only these: the return type and the context type may not be defined at run time.
             hints = get_type_hints(SimpleNamespace(__annotations__=annotations), _globals(self.function))
         except NameError as error:
             raise Misconfigured(
-                f"{self.function.__qualname__}: its annotation {error.name!r} is not there at run time; import it, "
+                f"{self.function.__qualname__}: its annotation {error.name!r} is undefined at run time; import it, "
                 "or define it at the top of the module"
             ) from None
-        return {name: reader_of(hints[name]) if name in hints else as_it_is for name in self._parameters}
+        return {name: decoder_for(hints[name]) if name in hints else passthrough for name in self._parameters}
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    # --- encoding --------------------------------------------------------------------------------------------------
 
     def payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Json]:
-        """Return the call as JSON, or raise `InvalidInput` naming the argument.
+        """Return the call as JSON; raise `InvalidInput` naming an invalid argument.
 
-        What is written is read once, so that a value no worker could read is refused here and not stored.
+        The result is decoded once, so that a value that a worker could not decode is refused before it is stored.
         """
-        written = self.unread_payload(args, kwargs)
-        for name, value in written.items():
+        encoded = self.unchecked_payload(args, kwargs)
+        for name, value in encoded.items():
             try:
-                self._read(name, value)
-            except Unfit as error:
+                self._decode(name, value)
+            except InvalidValue as error:
                 raise InvalidInput(f"arguments.{name}{error.path}", error.problem) from None
-        return written
+        return encoded
 
-    def unread_payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Json]:
-        """Return the call as JSON for a caller that calls `check` on it."""
-        return {name: self._written(name, value) for name, value in self._bound(args, kwargs).items()}
+    def unchecked_payload(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Json]:
+        """Return the call as JSON without decoding it; the caller calls `check`."""
+        return {name: self._encode(name, value) for name, value in self._bind(args, kwargs).items()}
 
-    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args and self._required <= kwargs.keys() <= self._named:
             return kwargs
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             found = _QUOTED.search(str(error))
-            place = f"arguments.{found[1]}" if found else "arguments"
-            raise InvalidInput(place, str(error)) from None
+            field = f"arguments.{found[1]}" if found else "arguments"
+            raise InvalidInput(field, str(error)) from None
         extras = bound.pop(self._extras, {}) if self._extras is not None else {}
-        if taken := extras.keys() & self._parameters.keys():
-            raise InvalidInput(f"arguments.{min(taken)}", "is the name of a parameter and cannot be an extra one")
+        if conflicts := extras.keys() & self._parameters.keys():
+            raise InvalidInput(f"arguments.{min(conflicts)}", "is a parameter's name and cannot be an extra argument")
         return {**bound, **extras}
 
     @staticmethod
-    def _written(name: str, value: Any) -> Json:
+    def _encode(name: str, value: Any) -> Json:
         try:
-            return write(value)
-        except Unfit as error:
+            return encode(value)
+        except InvalidValue as error:
             raise InvalidInput(f"arguments.{name}{error.path}", error.problem) from None
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # --- decoding --------------------------------------------------------------------------------------------------
 
     def check(self, payload: Any) -> None:
         """Raise `InvalidInput` naming the field if the function cannot be called with *payload*."""
         try:
             self.call(payload)
         except PayloadInvalid:
-            # A tuple, for example, becomes a list when it is stored: what is stored decides.
+            # Check the stored form: a tuple, for example, is stored as a list.
             stored = strict_json.decode(strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX))
             try:
                 self.call(stored)
@@ -124,54 +124,54 @@ class Arguments:
                 raise InvalidInput(f"payload{error.path}", error.problem) from None
 
     def call(self, payload: Json) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments that *payload* holds, or raise `PayloadInvalid`; null is a call without any."""
+        """Return the arguments in *payload*; raise `PayloadInvalid` if it is invalid. Null means no arguments."""
         given = {} if payload is None else payload
         if not isinstance(given, dict):
             raise PayloadInvalid("arguments", "", f"must be an object, not a {type(given).__name__}")
-        self._refuse_names(given)
+        self._check_names(given)
         values = {}
         for name, value in given.items():
             try:
-                values[name] = self._read(name, value)
-            except Unfit as error:
+                values[name] = self._decode(name, value)
+            except InvalidValue as error:
                 raise PayloadInvalid("arguments", f".{name}{error.path}", error.problem) from None
-        return self._in_place(values), values
+        return self._pop_positional(values), values
 
-    def _refuse_names(self, given: Mapping[str, Json]) -> None:
+    def _check_names(self, given: Mapping[str, Json]) -> None:
         if missing := self._required - given.keys():
             raise PayloadInvalid("arguments", f".{min(missing)}", "is missing")
         if self._extras is None and (unknown := given.keys() - self._parameters.keys()):
             problem = f"is not a parameter of {self.function.__qualname__}"
             raise PayloadInvalid("arguments", f".{min(unknown)}", problem)
         if self._extras in given:
-            problem = "is the name of all further parameters, not of one"
+            problem = "is the name of the variable keyword parameter, not of an argument"
             raise PayloadInvalid("arguments", f".{self._extras}", problem)
 
-    def _read(self, name: str, written: Json) -> Any:
-        readers = self._readers
+    def _decode(self, name: str, encoded: Json) -> Any:
+        decoders = self._decoders
         if name == self._items:
-            return self._read_items(readers[name], written)
-        return readers[name if name in readers else self._extras or name](written)
+            return self._decode_items(decoders[name], encoded)
+        return decoders[name if name in decoders else self._extras or name](encoded)
 
     @staticmethod
-    def _read_items(reader: Reader, written: Json) -> list[Any]:
-        if not isinstance(written, list):
-            raise Unfit("must be a list")
+    def _decode_items(decoder: Decoder, encoded: Json) -> list[Any]:
+        if not isinstance(encoded, list):
+            raise InvalidValue("must be a list")
         values = []
-        for index, item in enumerate(written):
+        for index, item in enumerate(encoded):
             try:
-                values.append(reader(item))
-            except Unfit as error:
-                raise error.inside(f"[{index}]") from None
+                values.append(decoder(item))
+            except InvalidValue as error:
+                raise error.with_prefix(f"[{index}]") from None
         return values
 
-    def _in_place(self, values: dict[str, Any]) -> tuple[Any, ...]:
-        """Take out of *values* those that have to be given by place, and return them."""
-        if self._items is None and not self._only_in_place:
+    def _pop_positional(self, values: dict[str, Any]) -> tuple[Any, ...]:
+        """Remove the arguments that must be positional from *values* and return them."""
+        if self._items is None and not self._positional_only:
             return ()
         items = values.pop(self._items, ()) if self._items is not None else ()
-        leading = self._before_items if items else self._only_in_place
-        # A default stands for one that was left out before others that were not.
+        leading = self._before_items if items else self._positional_only
+        # An omitted argument before given positional ones gets its default.
         return (*(values.pop(parameter.name, parameter.default) for parameter in leading), *items)
 
 

@@ -1,6 +1,6 @@
-"""`Context`: what a handler sees of its own attempt. It collects and tells; it never reaches the store by itself.
+"""`Context`: a handler's view of its attempt. It collects data and never calls the store itself.
 
-The worker writes what was collected: progress with the next heartbeat, artifacts and follow-ups with the settlement.
+The worker writes the data: progress with the next lease renewal, artifacts and follow-ups with the settlement.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from holdfast.tasks.task import BaseTask, TaskRegistry
 
 StopReason: TypeAlias = Literal["cancel", "timeout", "lost", "shutdown"]
-"""Why a handler shall stop: the job was cancelled, its time is up, its lease is gone, or the worker goes down."""
+"""Why a handler should stop: the job was cancelled or timed out, its lease was lost, or the worker shuts down."""
 
 
 class TransactionBlock(Protocol):
-    """A block whose writes commit together with the settlement; entered as the handler's colour asks."""
+    """A sync and async context manager whose writes commit together with the settlement."""
 
     def __enter__(self) -> Transaction: ...
     def __exit__(
@@ -45,7 +45,7 @@ class TransactionBlock(Protocol):
 
 
 class Context:
-    """One attempt as its handler sees it. Safe to use from several threads."""
+    """One attempt as its handler sees it. Thread-safe."""
 
     __slots__ = (
         "_artifacts",
@@ -53,11 +53,11 @@ class Context:
         "_claim",
         "_ended",
         "_follow_ups",
+        "_latest_progress",
         "_lock",
         "_logger",
-        "_newest_progress",
-        "_noted",
         "_open_transaction",
+        "_pending_progress",
         "_stop",
         "_tasks",
     )
@@ -65,13 +65,13 @@ class Context:
     def __init__(self, claim: Claim) -> None:
         self._claim = claim
         self._lock = Lock()
-        self._noted: Note | None = None
-        self._newest_progress = Note()
+        self._pending_progress: Note | None = None
+        self._latest_progress = Note()
         self._artifacts: dict[str, Artifact] = {}
         self._follow_ups: list[NewJob] = []
         self._cancelled: StopReason | None = None
         self._ended = False
-        # Made when first asked for: most handlers never do, and a worker makes a context for every job.
+        # Created on first use: a worker creates a context for every job, and most handlers never need these.
         self._stop: Event | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
         self._open_transaction: Callable[[float], TransactionBlock] | None = None
@@ -82,87 +82,87 @@ class Context:
 
     @property
     def job(self) -> Job:
-        """The job as it stood when it was claimed."""
+        """The job as it was when it was claimed."""
         return self._claim.job
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._claim.job.attempt
 
     @property
     def epoch(self) -> int:
-        """The fencing token: larger than that of every attempt before. Write it beside your own data."""
+        """The fencing token, larger than in every earlier attempt. Store it with your own data."""
         return self._claim.job.epoch
 
     @property
     def lease_token(self) -> str:
-        """The mark of this attempt's lease."""
+        """The token of this attempt's lease."""
         return self._claim.lease_token
 
     @property
     def worker(self) -> str:
-        """The name of the worker that runs it."""
+        """The name of the worker that runs this attempt."""
         return self._claim.job.worker or ""
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger named `holdfast.task.` and the kind, whose records carry `job_id`, `kind` and `attempt`."""
+        """The logger `holdfast.task.KIND`; its records have the attributes `job_id`, `kind` and `attempt`."""
         if self._logger is None:
-            self._logger = _JobLogger(logging.getLogger(f"holdfast.task.{self.job.kind}"), self._about())
+            self._logger = _JobLogger(logging.getLogger(f"holdfast.task.{self.job.kind}"), self._log_fields())
         return self._logger
 
-    def _about(self) -> dict[str, object]:
+    def _log_fields(self) -> dict[str, object]:
         return {"job_id": self.job.id, "kind": self.job.kind, "attempt": self.attempt}
 
-    # --- telling ---------------------------------------------------------------------------------------------------
+    # --- progress --------------------------------------------------------------------------------------------------
 
     def progress(self, phase: str | None = None, percent: float | None = None) -> None:
-        """Note what the job is doing. The newest is written with the next heartbeat; a word not given stays.
+        """Report progress. The latest values are written with the next lease renewal; an omitted value is kept.
 
-        Raises `LeaseLost` if the attempt has ended: the handler has returned, or its time or its lease is over.
+        Raises `LeaseLost` if the attempt has ended: the handler returned, timed out or lost its lease.
         """
         if self._ended:
             raise LeaseLost(self.job.id, self.epoch, "the attempt has ended")
         self.note_progress(phase, percent)
 
     def note_progress(self, phase: str | None = None, percent: float | None = None) -> None:
-        """Note what the job is doing, for the worker: unlike `progress`, it is ignored after the end."""
+        """Record progress for the worker; unlike `progress`, it never raises after the end of the attempt."""
         phase = validation.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
         percent = None if percent is None else validation.number(percent, "percent", 0, 100)
         with self._lock:
-            self._noted = _merged(self._noted or Note(), phase, percent)
-            self._newest_progress = _merged(self._newest_progress, phase, percent)
+            self._pending_progress = _merge(self._pending_progress or Note(), phase, percent)
+            self._latest_progress = _merge(self._latest_progress, phase, percent)
 
     @property
-    def newest_progress(self) -> Note:
-        """What the handler has noted so far, whether it is written or not."""
-        return self._newest_progress
+    def latest_progress(self) -> Note:
+        """The latest progress, written or not."""
+        return self._latest_progress
 
     def end(self) -> None:
-        """Refuse progress from now on, for the worker: the outcome of the attempt is decided."""
+        """Refuse further progress, because the attempt is decided. Called by the worker."""
         self._ended = True
 
     def take_progress(self) -> Note | None:
-        """Return what was noted since this was last asked, for the worker to write."""
+        """Return the progress noted since the last call, if any, for the worker to write."""
         with self._lock:
-            noted, self._noted = self._noted, None
-            return noted
+            note, self._pending_progress = self._pending_progress, None
+            return note
 
-    def return_progress(self, noted: Note | None) -> None:
-        """Take back what could not be written, for the next time; what was noted since stands."""
+    def return_progress(self, note: Note | None) -> None:
+        """Restore progress that could not be written; newer values win."""
         with self._lock:
-            if noted is not None:
-                newer = self._noted or Note()
-                self._noted = Note(
-                    noted.phase if newer.phase is None else newer.phase,
-                    noted.percent if newer.percent is None else newer.percent,
+            if note is not None:
+                newer = self._pending_progress or Note()
+                self._pending_progress = Note(
+                    note.phase if newer.phase is None else newer.phase,
+                    note.percent if newer.percent is None else newer.percent,
                 )
 
     # --- collecting ------------------------------------------------------------------------------------------------
 
     def attach(self, name: str, data: bytes, media_type: str = "application/octet-stream") -> None:
-        """Keep an artifact to be stored if the attempt is done; one of the same name is replaced."""
+        """Add an artifact to store if the attempt is done; replace an artifact of the same name."""
         artifact = Artifact(name, data, media_type)
         try:
             check_artifacts([artifact])
@@ -170,25 +170,25 @@ class Context:
             raise InvalidInput(error.field.rpartition(".")[2], error.problem) from None
         with self._lock:
             if name not in self._artifacts and len(self._artifacts) >= limits.ARTIFACTS_MAX:
-                raise InvalidInput("name", f"is one artifact too many; the limit is {limits.ARTIFACTS_MAX}")
+                raise InvalidInput("name", f"exceeds the limit of {limits.ARTIFACTS_MAX} artifacts")
             self._artifacts[name] = artifact
 
     def follow_up(
         self, job: str | NewJob | BaseTask[Any, Any], payload: Json = None, **options: Unpack[JobOptions]
     ) -> None:
-        """Keep a job to be enqueued if the attempt is done: by kind and payload, or made by a task's `new`.
+        """Add a job to enqueue if the attempt is done: by kind and payload, or created by a task's `new`.
 
         It belongs to the tenant of this job unless it names another.
         """
         new = self.completed(_new_job(job, payload, options))
-        admission = check_job(new, fresh_id="checked", tenant=self.job.tenant)
+        checked = check_job(new, fresh_id="checked", tenant=self.job.tenant)
         kind, _, completed = parts_of(new)
-        # A copy, because the handler may go on to change what it gave.
-        kept = NewJob(kind, strict_json.decode(admission.payload_json), **completed)
+        # Copy the payload, because the handler may change the original later.
+        follow_up = NewJob(kind, strict_json.decode(checked.payload_json), **completed)
         with self._lock:
             if len(self._follow_ups) >= limits.FOLLOW_UPS_MAX:
-                raise InvalidInput("job", f"is one follow-up too many; the limit is {limits.FOLLOW_UPS_MAX}")
-            self._follow_ups.append(kept)
+                raise InvalidInput("job", f"exceeds the limit of {limits.FOLLOW_UPS_MAX} follow-ups")
+            self._follow_ups.append(follow_up)
 
     def completed(self, new: JobLike) -> JobLike:
         """Return *new* with the options of the task that the worker's queue declares for its kind, if any."""
@@ -196,18 +196,18 @@ class Context:
 
     @property
     def collected(self) -> bool:
-        """Whether there is anything to be stored beside the result."""
+        """Whether there are artifacts or follow-ups."""
         return bool(self._artifacts or self._follow_ups)
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """What was attached so far."""
+        """The artifacts attached so far."""
         with self._lock:
             return tuple(self._artifacts.values())
 
     @property
     def follow_ups(self) -> tuple[NewJob, ...]:
-        """The follow-ups collected so far."""
+        """The follow-ups added so far."""
         with self._lock:
             return tuple(self._follow_ups)
 
@@ -215,18 +215,18 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler shall stop; one that blocks should look now and then."""
+        """Whether the handler should stop; a sync handler should check this regularly."""
         return self._cancelled is not None
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why it shall stop, if it shall."""
+        """Why the handler should stop; None if it need not."""
         return self._cancelled
 
     def wait_cancelled(self, timeout: Duration | None = None) -> bool:
-        """Block until the handler shall stop, or *timeout* seconds have passed; return whether it shall.
+        """Block until the handler should stop or *timeout* seconds have passed; return whether it should stop.
 
-        A pause in a function that blocks is best made with this. It blocks an event loop: there, just await.
+        Use it instead of `time.sleep` in sync handlers. Do not use it in async handlers: it blocks the event loop.
         """
         seconds = None if timeout is None else validation.duration_ms(timeout, "timeout") / 1000
         with self._lock:
@@ -236,12 +236,12 @@ class Context:
         return stop.wait(seconds)
 
     def raise_if_cancelled(self) -> None:
-        """Raise `Cancelled` if the handler shall stop."""
+        """Raise `Cancelled` if the handler should stop."""
         if self._cancelled is not None:
             raise Cancelled(self._cancelled)
 
-    def ask_to_stop(self, reason: StopReason = "cancel") -> bool:
-        """Tell the handler to stop, for the worker to call; return whether this is the first to say so."""
+    def request_stop(self, reason: StopReason = "cancel") -> bool:
+        """Request the handler to stop; return whether this is the first request. Called by the worker."""
         with self._lock:
             if self._cancelled is not None:
                 return False
@@ -253,35 +253,36 @@ class Context:
     # --- the store -------------------------------------------------------------------------------------------------
 
     def transaction(self, *, timeout: Duration = limits.TRANSACTION_MS_DEFAULT / 1000) -> TransactionBlock:
-        """Open a block whose writes and this job's settlement as done are one commit; only a worker can.
+        """Return a context manager whose writes commit together with this job's settlement as done.
 
-        It is undone after *timeout* seconds, because on SQLite it holds up every other writer.
+        It is available only in a worker. It is rolled back after *timeout* seconds, because on SQLite it blocks every
+        other writer.
         """
         seconds = validation.duration_ms(timeout, "timeout", 1, limits.TRANSACTION_MS_MAX) / 1000
         if self._open_transaction is None:
-            raise Misconfigured("a transaction can be opened only in a handler that a worker runs")
+            raise Misconfigured("transaction() is available only in a handler that a worker runs")
         return self._open_transaction(seconds)
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the job to every record, beside what the caller adds; the standard one leaves only one of the two."""
+    """Adds the job's attributes to every record and keeps the caller's `extra`, which `LoggerAdapter` drops."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
-def _merged(before: Note, phase: str | None, percent: float | None) -> Note:
-    return Note(before.phase if phase is None else phase, before.percent if percent is None else percent)
+def _merge(earlier: Note, phase: str | None, percent: float | None) -> Note:
+    return Note(earlier.phase if phase is None else phase, earlier.percent if percent is None else percent)
 
 
 def _new_job(job: object, payload: Json, options: JobOptions) -> NewJob:
     if isinstance(job, NewJob):
         if payload is not None or options:
-            raise InvalidInput("payload" if payload is not None else min(options), "is said by the NewJob already")
+            raise InvalidInput("payload" if payload is not None else min(options), "is already set by the NewJob")
         return job
     declared: JobOptions | None = getattr(job, "options", None)
     if declared is not None:
         merged: Any = {**declared, **options}
         return NewJob(getattr(job, "kind", ""), payload, **merged)
-    return NewJob(job, payload, **options)  # type: ignore[arg-type]  # anything but a name is refused by the check
+    return NewJob(job, payload, **options)  # type: ignore[arg-type]  # the check refuses a kind that is not a string

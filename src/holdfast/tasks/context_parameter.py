@@ -1,6 +1,6 @@
-"""Where a function may take a `Context`: as the first parameter of a task, annotated as such, and nowhere else.
+"""Detects whether a task's function takes a `Context`, which must be its first parameter.
 
-Annotations are inspected without evaluating them, so that a name imported for the type checker alone does no harm.
+Annotations are inspected without evaluating them, because a name may be imported for the type checker only.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
 def takes_context(function: Callable[..., Any], *, in_session: bool = False) -> bool:
     """Return whether *function* takes a `Context` as its first parameter; raise `InvalidInput` if it is misplaced.
 
-    With *in_session* it is the function of a session task, which takes a `SessionContext`.
+    *in_session* marks the function of a session task, which takes a `SessionContext`.
     """
     parameters = list(inspect.signature(function).parameters.values())
-    taken = [parameter for parameter in parameters if _mentions_context(parameter.annotation, function)]
-    for parameter in taken:
+    contexts = [parameter for parameter in parameters if _mentions_context(parameter.annotation, function)]
+    for parameter in contexts:
         is_first = parameter is parameters[0] and parameter.kind in _POSITIONAL
         if problem := _problem(parameter, function, is_first=is_first, in_session=in_session):
             name = getattr(function, "__name__", "handler")
-            taking = "context: SessionContext, messages" if in_session else "context: Context, ..."
-            raise InvalidInput(f"function.{parameter.name}", f"{problem}; write def {name}({taking})")
-    return bool(taken)
+            signature = "context: SessionContext, messages" if in_session else "context: Context, ..."
+            raise InvalidInput(f"function.{parameter.name}", f"{problem}; write def {name}({signature})")
+    return bool(contexts)
 
 
 def _problem(parameter: Parameter, function: Callable[..., Any], *, is_first: bool, in_session: bool) -> str | None:
     """Return why *function* cannot take its context as *parameter*."""
-    named = _class_named(parameter.annotation, function)
-    if named is None:
+    context_class = _context_class(parameter.annotation, function)
+    if context_class is None:
         return (
             "is annotated with a type that contains Context; the worker passes the context, a payload cannot hold it"
         )
-    if not in_session and issubclass(named, BaseSessionContext):
-        return f"is a {named.__name__}, which only functions declared with session_task take"
+    if not in_session and issubclass(context_class, BaseSessionContext):
+        return f"is a {context_class.__name__}, which only functions declared with session_task take"
     if not is_first:
         return "is a context; a function takes one context, as its first positional parameter"
     if parameter.default is not Parameter.empty:
@@ -54,13 +54,13 @@ def _mentions_context(annotation: Any, function: Callable[..., Any]) -> bool:
     return any(issubclass(found, Context) for found in _classes_in(annotation, function))
 
 
-def _class_named(annotation: Any, function: Callable[..., Any]) -> type | None:
+def _context_class(annotation: Any, function: Callable[..., Any]) -> type | None:
     """Return the context class that the whole *annotation* names, without its type arguments."""
     if isinstance(annotation, str):
-        expression = _parsed(annotation)
+        expression = _parse(annotation)
         if isinstance(expression, ast.Constant):
-            return _class_named(expression.value, function)
-        found = _found(expression.value if isinstance(expression, ast.Subscript) else expression, function)
+            return _context_class(expression.value, function)
+        found = _resolve(expression.value if isinstance(expression, ast.Subscript) else expression, function)
     else:
         found = get_origin(annotation) or annotation
     return found if isinstance(found, type) and issubclass(found, Context) else None
@@ -85,25 +85,25 @@ def _classes_in(annotation: Any, function: Callable[..., Any]) -> Iterator[type]
 
 
 def _classes_in_text(text: str, function: Callable[..., Any]) -> Iterator[type]:
-    expression = _parsed(text)
+    expression = _parse(text)
     if isinstance(expression, ast.Constant):
         yield from _classes_in(expression.value, function)
         return
     for node in ast.walk(expression):
-        if isinstance(found := _found(node, function), type):
+        if isinstance(found := _resolve(node, function), type):
             yield found
 
 
-def _parsed(annotation: str) -> ast.expr:
+def _parse(annotation: str) -> ast.expr:
     try:
         return ast.parse(annotation.strip(), mode="eval").body
     except SyntaxError:
-        # Reported with the place when the annotation is needed.
+        # The error is reported when the annotation is evaluated.
         return ast.Constant(None)
 
 
-def _found(node: ast.AST, function: Callable[..., Any]) -> object:
-    """Return what the name *node* stands for, or None; a context may be imported for the type checker only."""
+def _resolve(node: ast.AST, function: Callable[..., Any]) -> object:
+    """Return the object that *node* names, or None; assume `Context` for a name imported for type checking only."""
     if not isinstance(node, ast.Name | ast.Attribute):
         return None
     found: Any = getattr(inspect.unwrap(function), "__globals__", {})

@@ -1,4 +1,4 @@
-"""What a handler raises to say how its attempt shall end, and what is raised in one that has to stop."""
+"""Exceptions with which a handler chooses its outcome, and the exception raised in a handler that must stop."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from holdfast.domain.errors import InvalidInput
 from holdfast.domain.validation import Duration
 
 
-class Ask(Exception):  # noqa: N818  # not an error: an answer in the form of one
-    """Base of what a handler may raise, or return, to choose its outcome."""
+class OutcomeRequest(Exception):  # noqa: N818  # control flow, not an error
+    """Base class of exceptions that a handler may raise or return to choose its outcome."""
 
 
-class Retry(Ask):
-    """Try again: after so many seconds if given, else by the backoff. The attempt is spent, the last one fails."""
+class Retry(OutcomeRequest):
+    """Retry the job after *after* seconds, or after its backoff. Uses up an attempt; the last attempt fails."""
 
     def __init__(
-        self, message: str = "the handler asked for a retry", *, after: Duration | None = None, reason: str = "retry"
+        self, message: str = "the handler requested a retry", *, after: Duration | None = None, reason: str = "retry"
     ) -> None:
         super().__init__(_text(message))
         if after is not None:
@@ -27,12 +27,12 @@ class Retry(Ask):
         self.reason = validation.reason(reason, "reason")
 
 
-class Defer(Ask):
-    """Come back later: after so many seconds, or at a moment. The attempt is given back."""
+class Defer(OutcomeRequest):
+    """Reschedule the job, after *after* seconds or at *until*, without using up an attempt."""
 
     def __init__(self, *, after: Duration | None = None, until: datetime | None = None) -> None:
         if (after is None) == (until is None):
-            raise InvalidInput("after", "give either after or until")
+            raise InvalidInput("after", "pass either after or until")
         if after is not None:
             validation.duration_ms(after, "after")
         if until is not None:
@@ -42,8 +42,8 @@ class Defer(Ask):
         self.until = until
 
 
-class Fail(Ask):
-    """Give up: the job fails for good, whatever attempts are left."""
+class Fail(OutcomeRequest):
+    """Fail the job permanently, even if attempts are left."""
 
     def __init__(self, message: str, *, reason: str = "error") -> None:
         super().__init__(_text(message))
@@ -52,9 +52,9 @@ class Fail(Ask):
 
 
 class Cancelled(BaseException):
-    """The handler shall stop: see `Context.raise_if_cancelled`.
+    """The handler should stop: see `Context.raise_if_cancelled`.
 
-    Not an `Exception`, as in asyncio, so that a handler that catches those does not swallow it.
+    Like `asyncio.CancelledError` it is not an `Exception`: a handler's `except Exception` does not catch it.
     """
 
 

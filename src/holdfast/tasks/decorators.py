@@ -1,4 +1,4 @@
-"""How tasks are declared: on a queue, or on a collection that a queue includes later."""
+"""Decorators that declare tasks on a queue, or on a collection that a queue includes later."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from holdfast.tasks.context_parameter import takes_context
 from holdfast.tasks.policy import TaskOptions
 from holdfast.tasks.session_tasks import (
     AsyncSessionTask,
-    DeclaresAsyncSession,
-    DeclaresSession,
+    AsyncSessionTaskDecorator,
     SessionTask,
+    SessionTaskDecorator,
     SessionTaskOptions,
 )
 from holdfast.tasks.task import (
@@ -37,35 +37,35 @@ R = TypeVar("R")
 Q = TypeVar("Q")
 
 
-class Home(Generic[Q]):
-    """Where the jobs of some tasks go: a queue, once one is known."""
+class QueueReference(Generic[Q]):
+    """A reference to the queue of some tasks; empty until a queue includes them."""
 
     def __init__(self, queue: Q | None = None) -> None:
         self.known = queue
 
     @property
     def queue(self) -> Q:
-        """The queue, or `Misconfigured` if there is none yet."""
+        """The queue; raises `Misconfigured` if there is none yet."""
         if self.known is None:
             raise Misconfigured(
                 "this task is in a collection that no queue includes; call queue.include(tasks) first"
             )
         return self.known
 
-    def refuse_other(self, queue: Q) -> None:
-        """Raise `Misconfigured` if the jobs go to another queue than *queue* already."""
+    def check_unbound(self, queue: Q) -> None:
+        """Raise `Misconfigured` if the reference is already bound to another queue than *queue*."""
         if self.known not in {None, queue}:
-            raise Misconfigured("this collection is included in another queue already; say again=True to move it")
+            raise Misconfigured("this collection is already included in another queue; pass again=True to move it")
 
 
 class _Anything:
-    """What no function asks for, so that one which takes it takes anything as its first argument."""
+    """A type that no function names: a function that accepts it accepts any first argument."""
 
 
-class Declares(Protocol):
-    """What `queue.task("kind", …)` returns: it makes a task of a function."""
+class TaskDecorator(Protocol):
+    """The type of the decorator that `queue.task("kind", …)` returns."""
 
-    # A function that takes anything cannot be told from one that takes a context; its calls are not checked.
+    # A function with an untyped first parameter may or may not take a context; its calls are not type-checked.
     @overload
     def __call__(self, function: Callable[Concatenate[_Anything, P], R], /) -> Task[..., R]: ...
     @overload
@@ -74,7 +74,7 @@ class Declares(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class DeclaresAsync(Protocol):
+class AsyncTaskDecorator(Protocol):
     """The same for an `AsyncQueue`."""
 
     @overload
@@ -85,42 +85,42 @@ class DeclaresAsync(Protocol):
     def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R]: ...
 
 
-class _HasTasks:
-    """Something on which tasks are declared."""
+class _TaskMethods:
+    """Base class of objects on which tasks are declared."""
 
     tasks: TaskRegistry
     """The tasks declared here, by kind."""
     _plain: type[AnyTask]
     _with_context: type[AnyTask]
 
-    def __init__(self, home: Home[Any]) -> None:
-        self._home = home
+    def __init__(self, queue_reference: QueueReference[Any]) -> None:
+        self._queue_reference = queue_reference
         self.tasks = TaskRegistry()
 
-    def _declare(self, kind: Any, words: Any, session_task: type[AnyTask] | None = None) -> Any:
-        # Not the function's own module, which may be a library that knows nothing of tasks.
+    def _declare(self, kind: Any, options: Any, session_task: type[AnyTask] | None = None) -> Any:
+        # Use the caller's module: the function may come from a library that declares no tasks.
         declared_in = sys._getframe(2).f_globals.get("__name__")
 
-        def declare(function: Any) -> AnyTask:
+        def decorate(function: Any) -> AnyTask:
             checked = check_function(function)
             with_context = takes_context(checked, in_session=session_task is not None)
-            chosen = session_task or (self._with_context if with_context else self._plain)
-            task = chosen(checked, kind_of(checked) if kind is None else kind, words, self._home)
+            task_class = session_task or (self._with_context if with_context else self._plain)
+            task = task_class(checked, kind_of(checked) if kind is None else kind, options, self._queue_reference)
             task.declared_in = declared_in
             self.tasks.add(task)
-            if self._home.known is not None:
-                self._home.known.tasks.add(task)
+            if self._queue_reference.known is not None:
+                self._queue_reference.known.tasks.add(task)
             return task
 
         if not callable(kind):
-            return declare
-        # Without parentheses the function itself stands where a kind would.
+            return decorate
+        # Used without parentheses, the decorator receives the function as its first argument.
         function, kind = kind, None
-        return declare(function)
+        return decorate(function)
 
 
-class SyncTaskMethods(_HasTasks):
-    """Something on which tasks of a `Queue` are declared."""
+class SyncTaskMethods(_TaskMethods):
+    """Methods that declare tasks of a `Queue`."""
 
     _plain = Task
     _with_context = ContextTask
@@ -132,25 +132,25 @@ class SyncTaskMethods(_HasTasks):
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(self, kind: str | None = None, /, **options: Unpack[TaskOptions]) -> Declares: ...
+    def task(self, kind: str | None = None, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(self, kind: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
-        """Make a task of a function: `@queue.task`, or `@queue.task("email.send", max_attempts=3, timeout=30)`.
+        """Declare a function as a task: `@queue.task` or `@queue.task("email.send", max_attempts=3, timeout=30)`.
 
-        Without a kind the name of the function with its module serves. `TaskOptions` has the words.
+        The default kind is the function's module and name. `TaskOptions` lists the options.
         """
         return self._declare(kind, options)
 
-    def session_task(self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]) -> DeclaresSession:
-        """Make a function answer the turns of sessions: `@queue.session_task("chat.message", slot="join")`.
+    def session_task(self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]) -> SessionTaskDecorator:
+        """Declare a function that handles the turns of sessions: `@queue.session_task("chat.message", slot="join")`.
 
-        It takes a `SessionContext` and the list of messages that were joined. `SessionTaskOptions` has the words.
+        The function takes a `SessionContext` and the list of messages. `SessionTaskOptions` lists the options.
         """
-        declares: DeclaresSession = self._declare(kind, options, SessionTask)
-        return declares
+        decorator: SessionTaskDecorator = self._declare(kind, options, SessionTask)
+        return decorator
 
 
-class AsyncTaskMethods(_HasTasks):
-    """Something on which tasks of an `AsyncQueue` are declared."""
+class AsyncTaskMethods(_TaskMethods):
+    """Methods that declare tasks of an `AsyncQueue`."""
 
     _plain = AsyncTask
     _with_context = AsyncContextTask
@@ -162,51 +162,54 @@ class AsyncTaskMethods(_HasTasks):
     @overload
     def task(self, function: Callable[P, R], /) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, kind: str | None = None, /, **options: Unpack[TaskOptions]) -> DeclaresAsync: ...
+    def task(self, kind: str | None = None, /, **options: Unpack[TaskOptions]) -> AsyncTaskDecorator: ...
     def task(self, kind: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
-        """Make a task of a function: `@queue.task`, or `@queue.task("email.send", max_attempts=3, timeout=30)`.
+        """Declare a function as a task: `@queue.task` or `@queue.task("email.send", max_attempts=3, timeout=30)`.
 
-        Without a kind the name of the function with its module serves. `TaskOptions` has the words.
+        The default kind is the function's module and name. `TaskOptions` lists the options.
         """
         return self._declare(kind, options)
 
-    def session_task(self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]) -> DeclaresAsyncSession:
-        """Make a function answer the turns of sessions: `@queue.session_task("chat.message", slot="join")`.
+    def session_task(
+        self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]
+    ) -> AsyncSessionTaskDecorator:
+        """Declare a function that handles the turns of sessions: `@queue.session_task("chat.message", slot="join")`.
 
-        It takes a context and the list of messages that were joined. `SessionTaskOptions` has the words.
+        The function takes a context and the list of messages. `SessionTaskOptions` lists the options.
         """
-        declares: DeclaresAsyncSession = self._declare(kind, options, AsyncSessionTask)
-        return declares
+        decorator: AsyncSessionTaskDecorator = self._declare(kind, options, AsyncSessionTask)
+        return decorator
 
 
 class Tasks(SyncTaskMethods):
-    """Tasks declared in a module that need not know the queue: `queue.include(tasks)` brings the two together."""
+    """A collection of tasks, declared without a queue; `queue.include(tasks)` adds them to one."""
 
-    _home: Home[Queue]
+    _queue_reference: QueueReference[Queue]
 
     def __init__(self) -> None:
-        super().__init__(Home())
+        super().__init__(QueueReference())
 
 
 class AsyncTasks(AsyncTaskMethods):
     """The same for an `AsyncQueue`."""
 
-    _home: Home[AsyncQueue]
+    _queue_reference: QueueReference[AsyncQueue]
 
     def __init__(self) -> None:
-        super().__init__(Home())
+        super().__init__(QueueReference())
 
 
 class SyncTaskHost(SyncTaskMethods):
-    """What makes a `Queue` the place where tasks are declared, and where their jobs go."""
+    """Makes a `Queue` able to declare tasks and include collections of them."""
 
     def __init__(self) -> None:
-        super().__init__(Home(self))
+        super().__init__(QueueReference(self))
 
     def include(self, tasks: Tasks, *, again: bool = False) -> None:
-        """Know the tasks of a collection, and be where their jobs go.
+        """Add the tasks of a collection to this queue; their jobs are enqueued here.
 
-        A collection has one queue. With *again* one that has another already is moved here, as tests may want.
+        A collection has one queue. With *again*, a collection of another queue is moved to this one, such as in
+        tests.
         """
         _include(self, tasks, again=again)
 
@@ -215,18 +218,19 @@ class AsyncTaskHost(AsyncTaskMethods):
     """The same for an `AsyncQueue`."""
 
     def __init__(self) -> None:
-        super().__init__(Home(self))
+        super().__init__(QueueReference(self))
 
     def include(self, tasks: AsyncTasks, *, again: bool = False) -> None:
-        """Know the tasks of a collection, and be where their jobs go.
+        """Add the tasks of a collection to this queue; their jobs are enqueued here.
 
-        A collection has one queue. With *again* one that has another already is moved here, as tests may want.
+        A collection has one queue. With *again*, a collection of another queue is moved to this one, such as in
+        tests.
         """
         _include(self, tasks, again=again)
 
 
-def _include(queue: _HasTasks, collection: _HasTasks, *, again: bool) -> None:
+def _include(queue: _TaskMethods, collection: _TaskMethods, *, again: bool) -> None:
     if not again:
-        collection._home.refuse_other(queue)
+        collection._queue_reference.check_unbound(queue)
     queue.tasks.add(*collection.tasks)
-    collection._home.known = queue
+    collection._queue_reference.known = queue

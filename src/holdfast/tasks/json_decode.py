@@ -1,6 +1,6 @@
-"""Reading values back from JSON by annotation: strict, so that a handler gets what it declares or is not called.
+"""Strict decoding of JSON by annotation: a handler gets values of the declared types or is not called.
 
-`reader_of` turns an annotation into a function once; what a value costs afterwards is that function alone.
+`decoder_for` converts an annotation to a decoder function once; decoding a value only calls that function.
 """
 
 from __future__ import annotations
@@ -33,67 +33,67 @@ from uuid import UUID
 
 from holdfast.domain import strict_json
 from holdfast.domain.strict_json import Json
-from holdfast.tasks.json_encode import Unfit, foreign_model, write
+from holdfast.tasks.json_encode import InvalidValue, encode, model_library
 
-Reader: TypeAlias = Callable[[Json], Any]
+Decoder: TypeAlias = Callable[[Json], Any]
 
 
-def reader_of(annotation: Any) -> Reader:
-    """Return what reads a value of *annotation*; one that JSON cannot hold is refused at each value, not here."""
+def decoder_for(annotation: Any) -> Decoder:
+    """Return the decoder for *annotation*; for a type that JSON cannot hold, a decoder that refuses every value."""
     if annotation is Any or annotation is object:
-        return as_it_is
+        return passthrough
     if isinstance(annotation, TypeVar):
-        return reader_of(annotation.__bound__ or Any)
-    # What `NewType` and the `type` statement made stands for something else.
+        return decoder_for(annotation.__bound__ or Any)
+    # `NewType` and the `type` statement create aliases.
     aliased = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
     if aliased is not None and not isinstance(annotation, type):
-        return reader_of(aliased)
+        return decoder_for(aliased)
     origin = get_origin(annotation) or annotation
     if origin in {Union, types.UnionType}:
         return _union(get_args(annotation))
     if origin is Literal:
         return _literal(get_args(annotation))
-    return _reader_of_class(annotation, origin) if isinstance(origin, type) else _refusing(annotation)
+    return _decoder_for_class(annotation, origin) if isinstance(origin, type) else _rejecting_decoder(annotation)
 
 
-def _reader_of_class(annotation: Any, origin: type) -> Reader:  # noqa: PLR0911  # one for each kind of class
+def _decoder_for_class(annotation: Any, origin: type) -> Decoder:  # noqa: PLR0911  # one for each kind of class
     if origin in _SCALARS:
         return _SCALARS[origin]
-    if foreign_model(origin) is not None:
-        return _reader_of_model(annotation, origin)
+    if model_library(origin) is not None:
+        return _decoder_for_model(annotation, origin)
     if issubclass(origin, Enum):
         return _enum(origin)
     if is_typeddict(origin):
-        return _Fields.of_typed_dict(origin).read
+        return _Fields.of_typed_dict(origin).decode
     if dataclasses.is_dataclass(origin):
-        return _Fields.of_dataclass(annotation, origin).read
+        return _Fields.of_dataclass(annotation, origin).decode
     if issubclass(origin, tuple):
-        return _Fields.of_named_tuple(origin).read if hasattr(origin, "_fields") else _tuple(get_args(annotation))
+        return _Fields.of_named_tuple(origin).decode if hasattr(origin, "_fields") else _tuple(get_args(annotation))
     if origin in _LISTS:
         return _collection(_LISTS[origin], get_args(annotation))
     if origin in _MAPS:
         return _map(get_args(annotation))
-    return _refusing(annotation)
+    return _rejecting_decoder(annotation)
 
 
-def as_it_is(value: Json) -> Any:
-    """Return *value*: what it should be is not said."""
+def passthrough(value: Json) -> Any:
+    """Return *value* unchanged: it has no annotation."""
     return value
 
 
-def _refusing(annotation: Any) -> Reader:
-    def read(value: Json) -> Any:  # noqa: ARG001
-        raise Unfit(f"cannot be read from JSON as {_shown(annotation)}")
+def _rejecting_decoder(annotation: Any) -> Decoder:
+    def decode(value: Json) -> Any:  # noqa: ARG001
+        raise InvalidValue(f"cannot be decoded from JSON as {_type_name(annotation)}")
 
-    return read
+    return decode
 
 
-def _shown(annotation: Any) -> str:
+def _type_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def _wanted(what: str, value: Json) -> Unfit:
-    return Unfit(f"must be {what}, not {_JSON_NAMES.get(type(value), type(value).__name__)}")
+def _type_error(expected: str, value: Json) -> InvalidValue:
+    return InvalidValue(f"must be {expected}, not {_JSON_NAMES.get(type(value), type(value).__name__)}")
 
 
 # --- single values --------------------------------------------------------------------------------------------------
@@ -102,13 +102,13 @@ def _wanted(what: str, value: Json) -> Unfit:
 def _string(value: Json) -> str:
     if isinstance(value, str):
         return value
-    raise _wanted("a string", value)
+    raise _type_error("a string", value)
 
 
 def _integer(value: Json) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise _wanted("an integer", value)
+    raise _type_error("an integer", value)
 
 
 def _float(value: Json) -> float:
@@ -116,35 +116,35 @@ def _float(value: Json) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise Unfit("is an integer too large for a float") from None
-    raise _wanted("a number", value)
+            raise InvalidValue("is an integer too large for a float") from None
+    raise _type_error("a number", value)
 
 
 def _boolean(value: Json) -> bool:
     if isinstance(value, bool):
         return value
-    raise _wanted("true or false", value)
+    raise _type_error("true or false", value)
 
 
 def _null(value: Json) -> None:
     if value is not None:
-        raise _wanted("null", value)
+        raise _type_error("null", value)
 
 
-def _from_text(what: str, make: Callable[[str], Any]) -> Reader:
-    def read(value: Json) -> Any:
+def _from_text(expected: str, make: Callable[[str], Any]) -> Decoder:
+    def decode(value: Json) -> Any:
         if not isinstance(value, str):
-            raise _wanted(f"a string with {what}", value)
+            raise _type_error(f"a string with {expected}", value)
         try:
             return make(value)
         except (ValueError, InvalidOperation):
-            raise Unfit(f"{_cut(value)} is not {what}") from None
+            raise InvalidValue(f"{_short_repr(value)} is not {expected}") from None
 
-    return read
+    return decode
 
 
 def _decimal(value: Json) -> Decimal:
-    # Not a float: which decimal was meant by it is anybody's guess.
+    # A float is refused, because it may not be exactly the intended decimal.
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(value)
     decimal: Decimal = _decimal_text(value)
@@ -155,123 +155,126 @@ def _timedelta(value: Json) -> timedelta:
     try:
         return timedelta(seconds=_float(value))
     except OverflowError:
-        raise Unfit("is more seconds than a timedelta can hold") from None
+        raise InvalidValue("is more seconds than a timedelta can hold") from None
 
 
-def _cut(value: Json) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:59]}…"
+def _short_repr(value: Json) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _enum(kind: type[Enum]) -> Reader:
-    members = [(write(member.value), member) for member in kind]
+def _enum(kind: type[Enum]) -> Decoder:
+    members = [(encode(member.value), member) for member in kind]
 
-    def read(value: Json) -> Enum:
-        for written, member in members:
-            if _same(written, value):
+    def decode(value: Json) -> Enum:
+        for encoded, member in members:
+            if _equal_json(encoded, value):
                 return member
         if type(value) in {str, int}:
-            # Flags have more values than members, and a class may know further ones by itself.
+            # Flags have more values than members, and `_missing_` may accept others.
             with contextlib.suppress(ValueError):
                 return kind(value)
-        raise Unfit(f"{_cut(value)} is not a value of {kind.__name__}")
+        raise InvalidValue(f"{_short_repr(value)} is not a value of {kind.__name__}")
 
-    return read
+    return decode
 
 
-def _literal(allowed: tuple[Any, ...]) -> Reader:
-    def read(value: Json) -> Any:
+def _literal(allowed: tuple[Any, ...]) -> Decoder:
+    def decode(value: Json) -> Any:
         for option in allowed:
-            if _same(option.value if isinstance(option, Enum) else option, value):
+            if _equal_json(option.value if isinstance(option, Enum) else option, value):
                 return option
-        raise Unfit(f"is {_cut(value)}; it must be one of {', '.join(map(repr, allowed))}")
+        raise InvalidValue(f"is {_short_repr(value)}; it must be one of {', '.join(map(repr, allowed))}")
 
-    return read
+    return decode
 
 
-def _same(one: object, other: Json) -> bool:
-    # To Python 1, 1.0 and true are equal, to whoever reads JSON they are not.
-    return one == other and type(one) is type(other)
+def _equal_json(left: object, right: Json) -> bool:
+    # In Python 1, 1.0 and True are equal; in JSON they are different values.
+    return left == right and type(left) is type(right)
 
 
 # --- choices and collections ----------------------------------------------------------------------------------------
 
 
-def _union(members: tuple[Any, ...]) -> Reader:
+def _union(members: tuple[Any, ...]) -> Decoder:
     exact = _JSON_SCALARS.intersection(member for member in members if isinstance(member, type))
-    readers = [reader_of(member) for member in members]
-    wanted = " or ".join(map(_shown, members))
+    decoders = [decoder_for(member) for member in members]
+    expected = " or ".join(map(_type_name, members))
 
-    def read(value: Json) -> Any:
+    def decode(value: Json) -> Any:
         if type(value) in exact:
             return value
         problems = []
-        for reader in readers:
+        for decoder in decoders:
             try:
-                return reader(value)
-            except Unfit as error:
+                return decoder(value)
+            except InvalidValue as error:
                 problems.append(error)
-        # Where all but one ask for something quite different, that one knows best what is wrong.
+        # If exactly one member matched at the top level, its error is the most precise.
         deep = [error for error in problems if error.path]
-        raise deep[0] if len(deep) == 1 else Unfit(f"{_cut(value)} does not fit {wanted}")
+        raise deep[0] if len(deep) == 1 else InvalidValue(f"{_short_repr(value)} does not fit {expected}")
 
-    return read
+    return decode
 
 
-def _collection(make: type, arguments: tuple[Any, ...]) -> Reader:
-    item = reader_of(arguments[0]) if arguments else as_it_is
+def _collection(make: type, arguments: tuple[Any, ...]) -> Decoder:
+    item = decoder_for(arguments[0]) if arguments else passthrough
 
-    def read(value: Json) -> Any:
+    def decode(value: Json) -> Any:
         items = _items(value, item)
         try:
             return items if make is list else make(items)
         except TypeError:
-            raise Unfit(f"has entries that cannot be in a {make.__name__}") from None
+            raise InvalidValue(f"has entries that cannot be in a {make.__name__}") from None
 
-    return read
+    return decode
 
 
-def _items(value: Json, item: Reader) -> list[Any]:
+def _items(value: Json, item: Decoder) -> list[Any]:
     if not isinstance(value, list):
-        raise _wanted("a list", value)
-    if item is as_it_is:
+        raise _type_error("a list", value)
+    if item is passthrough:
         return value
-    return [_step(item, entry, index) for index, entry in enumerate(value)]
+    return [_decode_member(item, entry, index) for index, entry in enumerate(value)]
 
 
-def _step(reader: Reader, value: Json, step: int | str) -> Any:
+def _decode_member(decoder: Decoder, value: Json, key: int | str) -> Any:
     try:
-        return reader(value)
-    except Unfit as error:
-        raise error.inside(f"[{step}]" if isinstance(step, int) else f".{step}") from None
+        return decoder(value)
+    except InvalidValue as error:
+        raise error.with_prefix(f"[{key}]" if isinstance(key, int) else f".{key}") from None
 
 
-def _tuple(arguments: tuple[Any, ...]) -> Reader:
+def _tuple(arguments: tuple[Any, ...]) -> Decoder:
     if not arguments or (len(arguments) == 2 and arguments[1] is Ellipsis):
         return _collection(tuple, arguments[:1])
-    readers = [reader_of(argument) for argument in arguments if argument != ()]
+    decoders = [decoder_for(argument) for argument in arguments if argument != ()]
 
-    def read(value: Json) -> Any:
-        entries = _items(value, as_it_is)
-        if len(entries) != len(readers):
-            raise Unfit(f"has {len(entries)} entries; it must have {len(readers)}")
-        return tuple(map(_step, readers, entries, range(len(entries))))
+    def decode(value: Json) -> Any:
+        entries = _items(value, passthrough)
+        if len(entries) != len(decoders):
+            raise InvalidValue(f"has {len(entries)} entries; it must have {len(decoders)}")
+        return tuple(map(_decode_member, decoders, entries, range(len(entries))))
 
-    return read
+    return decode
 
 
-def _map(arguments: tuple[Any, ...]) -> Reader:
-    key, item = map(reader_of, arguments or (str, Any))
+def _map(arguments: tuple[Any, ...]) -> Decoder:
+    key, item = map(decoder_for, arguments or (str, Any))
 
-    def read(value: Json) -> Any:
-        return {_step(key, name, name): _step(item, entry, name) for name, entry in _object(value).items()}
+    def decode(value: Json) -> Any:
+        return {
+            _decode_member(key, name, name): _decode_member(item, entry, name)
+            for name, entry in _object(value).items()
+        }
 
-    return read
+    return decode
 
 
 def _object(value: Json) -> dict[str, Json]:
     if not isinstance(value, dict):
-        raise _wanted("an object", value)
+        raise _type_error("an object", value)
     return value
 
 
@@ -280,20 +283,20 @@ def _object(value: Json) -> dict[str, Json]:
 
 @dataclasses.dataclass
 class _Fields:
-    """A class with named fields. Its annotations are read when the first value is, so that it may contain itself."""
+    """Decodes a class with named fields. Evaluates its annotations at the first value: the class may be recursive."""
 
     make: Callable[..., Any]
     hints: Callable[[], dict[str, Any]]
     required: Callable[[], frozenset[str]]
     order: tuple[str, ...] | None = None
-    """The names of entries in a list, where that is how values are written."""
+    """The field names in order, if values are encoded as lists."""
 
     @classmethod
     def of_dataclass(cls, annotation: Any, kind: type) -> _Fields:
         fields = [field for field in dataclasses.fields(kind) if field.init]
         needed = [field.name for field in fields if _has_no_default(field)]
         names = [field.name for field in fields]
-        return cls(kind, lambda: _chosen(annotation, kind, names), lambda: frozenset(needed))
+        return cls(kind, lambda: _field_types(annotation, kind, names), lambda: frozenset(needed))
 
     @classmethod
     def of_typed_dict(cls, kind: Any) -> _Fields:
@@ -306,31 +309,31 @@ class _Fields:
         return cls(kind, lambda: {name: _hints(kind).get(name, Any) for name in names}, lambda: needed, names)
 
     @cached_property
-    def readers(self) -> dict[str, Reader]:
-        return {name: reader_of(hint) for name, hint in self.hints().items()}
+    def decoders(self) -> dict[str, Decoder]:
+        return {name: decoder_for(hint) for name, hint in self.hints().items()}
 
     @cached_property
     def needed(self) -> frozenset[str]:
         return self.required()
 
-    def read(self, value: Json) -> Any:
+    def decode(self, value: Json) -> Any:
         if self.order is not None and isinstance(value, list):
             value = self._by_name(value, self.order)
-        given, readers = _object(value), self.readers
+        given, decoders = _object(value), self.decoders
         if missing := self.needed - given.keys():
-            raise Unfit("is missing", f".{min(missing)}")
-        if unknown := given.keys() - readers.keys():
-            raise Unfit("is not known", f".{min(unknown)}")
-        fields = {name: _step(readers[name], entry, name) for name, entry in given.items()}
+            raise InvalidValue("is missing", f".{min(missing)}")
+        if unknown := given.keys() - decoders.keys():
+            raise InvalidValue("is not known", f".{min(unknown)}")
+        fields = {name: _decode_member(decoders[name], entry, name) for name, entry in given.items()}
         try:
             return self.make(**fields)
         except (ValueError, TypeError) as error:
-            raise Unfit(f"is refused: {error}") from error
+            raise InvalidValue(f"is refused: {error}") from error
 
     @staticmethod
     def _by_name(value: list[Json], order: tuple[str, ...]) -> dict[str, Json]:
         if len(value) > len(order):
-            raise Unfit(f"has {len(value)} entries; it must have at most {len(order)}")
+            raise InvalidValue(f"has {len(value)} entries; it must have at most {len(order)}")
         return dict(zip(order, value, strict=False))
 
 
@@ -339,11 +342,13 @@ def _has_no_default(field: dataclasses.Field[Any]) -> bool:
 
 
 def _required_keys(kind: Any) -> frozenset[str]:
-    """Return what must be there; the class itself does not see a mark in an annotation that is still a string."""
+    """Return the required keys, including markers in string annotations, which the class itself ignores."""
     marked = {name: get_origin(hint) for name, hint in _hints(kind, marks=True).items()}
-    usual: frozenset[str] = kind.__required_keys__
+    required_keys: frozenset[str] = kind.__required_keys__
     return frozenset(
-        name for name, mark in marked.items() if mark is Required or (name in usual and mark is not NotRequired)
+        name
+        for name, mark in marked.items()
+        if mark is Required or (name in required_keys and mark is not NotRequired)
     )
 
 
@@ -351,61 +356,61 @@ def _hints(kind: Any, *, marks: bool = False) -> dict[str, Any]:
     try:
         return get_type_hints(kind, include_extras=marks)
     except NameError as error:
-        raise Unfit(
-            f"cannot be read as {kind.__name__}: its annotation {error.name!r} is not there at run time"
+        raise InvalidValue(
+            f"cannot be decoded as {kind.__name__}: its annotation {error.name!r} is undefined at run time"
         ) from None
 
 
-def _chosen(annotation: Any, kind: Any, names: list[str]) -> dict[str, Any]:
-    """Return the annotations of the fields, with what a generic class was chosen for in place of its variables."""
-    chosen = dict(zip(getattr(kind, "__parameters__", ()), get_args(annotation), strict=False))
+def _field_types(annotation: Any, kind: Any, names: list[str]) -> dict[str, Any]:
+    """Return the annotations of the fields, with type arguments in place of a generic class's type variables."""
+    type_arguments = dict(zip(getattr(kind, "__parameters__", ()), get_args(annotation), strict=False))
     hints = _hints(kind)
-    return {name: _filled(hints[name], chosen) for name in names}
+    return {name: _substitute(hints[name], type_arguments) for name in names}
 
 
-def _filled(hint: Any, chosen: Mapping[Any, Any]) -> Any:
+def _substitute(hint: Any, type_arguments: Mapping[Any, Any]) -> Any:
     if isinstance(hint, TypeVar):
-        return chosen.get(hint, hint)
+        return type_arguments.get(hint, hint)
     variables = () if isinstance(hint, type) else getattr(hint, "__parameters__", ())
-    return hint[tuple(chosen.get(variable, Any) for variable in variables)] if variables else hint
+    return hint[tuple(type_arguments.get(variable, Any) for variable in variables)] if variables else hint
 
 
-def _reader_of_model(annotation: Any, kind: Any) -> Reader:
-    def read_struct(value: Json) -> Any:
+def _decoder_for_model(annotation: Any, kind: Any) -> Decoder:
+    def decode_struct(value: Json) -> Any:
         msgspec = sys.modules["msgspec"]
         try:
             return msgspec.convert(value, annotation, str_keys=True)
         except msgspec.ValidationError as error:
-            raise Unfit(f"is refused: {error}") from None
+            raise InvalidValue(f"is refused: {error}") from None
 
-    def read_model(value: Json) -> Any:
+    def decode_model(value: Json) -> Any:
         try:
-            # From text, because only then does a strict model take a moment that is written as a string.
+            # Validate from text, because a strict model accepts a datetime string only there.
             return kind.model_validate_json(strict_json.compact(value))
         except ValueError as error:
-            raise _first_of(error) from None
+            raise _first_error(error) from None
 
-    return read_struct if foreign_model(kind) == "msgspec" else read_model
+    return decode_struct if model_library(kind) == "msgspec" else decode_model
 
 
-def _first_of(error: Any) -> Unfit:
-    """Return the first thing that pydantic found wrong; all of them would be a page."""
+def _first_error(error: Any) -> InvalidValue:
+    """Return the first of pydantic's errors."""
     first = error.errors(include_url=False)[0]
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-    return Unfit(first["msg"], path)
+    path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
+    return InvalidValue(first["msg"], path)
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 _decimal_text = _from_text("a decimal number", Decimal)
 _JSON_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
-_SCALARS: Final[dict[Any, Reader]] = {
+_SCALARS: Final[dict[Any, Decoder]] = {
     str: _string,
     int: _integer,
     float: _float,
     bool: _boolean,
     type(None): _null,
-    datetime: _from_text("a moment in ISO format", datetime.fromisoformat),
+    datetime: _from_text("a datetime in ISO format", datetime.fromisoformat),
     date: _from_text("a date in ISO format", date.fromisoformat),
     time: _from_text("a time in ISO format", time.fromisoformat),
     timedelta: _timedelta,

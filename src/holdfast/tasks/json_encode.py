@@ -1,6 +1,6 @@
-"""Writing values as JSON: what a task's arguments and results may be made of.
+"""Encoding of Python values as JSON, for the arguments and results of tasks.
 
-The value alone decides how it is written, never an annotation, so that a caller without the function writes the same.
+The encoding depends on the value only, not on annotations: a caller without the function encodes it the same way.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from holdfast.domain import limits, strict_json
 from holdfast.domain.strict_json import Json
 
 
-class Unfit(Exception):  # noqa: N818  # never leaves the client: its catchers make their own error of it
-    """A value that cannot be written as JSON, or read from it; `path` leads to it, such as `.to[3]`."""
+class InvalidValue(Exception):  # noqa: N818  # internal; callers convert it
+    """A value cannot be encoded as JSON or decoded from it; `path` is its location, such as `.to[3]`."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(problem)
         self.problem = problem
         self.path = path
 
-    def inside(self, step: str) -> Unfit:
-        """Return the same problem seen from one level further out."""
-        return Unfit(self.problem, step + self.path)
+    def with_prefix(self, prefix: str) -> InvalidValue:
+        """Return the same error with *prefix* before its path."""
+        return InvalidValue(self.problem, prefix + self.path)
 
 
-_AS_THEY_ARE: Final = frozenset((str, int, bool, type(None)))
-_CLASSES_REMEMBERED: Final = 1_024
-_FOREIGN: Final = (("msgspec", "Struct"), ("pydantic", "BaseModel"))
+_PASSED_THROUGH: Final = frozenset((str, int, bool, type(None)))
+_CACHED_CLASSES: Final = 1_024
+_MODEL_LIBRARIES: Final = (("msgspec", "Struct"), ("pydantic", "BaseModel"))
 
 
-def write(value: object, depth: int = 0) -> Json:
-    """Return *value* as JSON made of new lists and objects, or raise `Unfit`."""
-    kind: Any = type(value)
-    if kind in _AS_THEY_ARE:
+def encode(value: object, depth: int = 0) -> Json:
+    """Return *value* as JSON made of new lists and objects; raise `InvalidValue` if that is not possible."""
+    cls: Any = type(value)
+    if cls in _PASSED_THROUGH:
         return value
     if depth > limits.JSON_DEPTH_MAX:
-        raise Unfit(f"is nested deeper than {limits.JSON_DEPTH_MAX} levels")
-    # By exact type first: to ask what a value is a kind of takes longer than to write it.
-    if writer := _WRITERS.get(kind):
-        return writer(value)
-    if nested := _NESTED.get(kind):
-        return nested(value, depth)
-    if (fields := _fields_of(kind)) is not None:
+        raise InvalidValue(f"is nested deeper than {limits.JSON_DEPTH_MAX} levels")
+    # Look up the exact type first: isinstance checks take longer than the encoding.
+    if encoder := _ENCODERS.get(cls):
+        return encoder(value)
+    if encode_container := _CONTAINER_ENCODERS.get(cls):
+        return encode_container(value, depth)
+    if (fields := _fields_of(cls)) is not None:
         return {name: _member(name, getattr(value, name), depth) for name in fields}
-    return _write_kind_of(value, depth)
+    return _encode_subclass(value, depth)
 
 
-@lru_cache(_CLASSES_REMEMBERED)
-def _fields_of(kind: type) -> tuple[str, ...] | None:
-    if not dataclasses.is_dataclass(kind) or issubclass(kind, Enum):
+@lru_cache(_CACHED_CLASSES)
+def _fields_of(cls: type) -> tuple[str, ...] | None:
+    if not dataclasses.is_dataclass(cls) or issubclass(cls, Enum):
         return None
-    # A field that is not an argument of the constructor is made anew when it is read.
-    return tuple(field.name for field in dataclasses.fields(kind) if field.init)
+    # The constructor computes fields with init=False again on decoding.
+    return tuple(field.name for field in dataclasses.fields(cls) if field.init)
 
 
-def _write_kind_of(value: object, depth: int) -> Json:
+def _encode_subclass(value: object, depth: int) -> Json:
     match value:
         case Enum():
-            return write(value.value, depth)
+            return encode(value.value, depth)
         case str():
             return str.__str__(value)
         case int():
@@ -74,78 +74,80 @@ def _write_kind_of(value: object, depth: int) -> Json:
         case float():
             return _number(value)
         case _:
-            found = (nested for kind, nested in _NESTED.items() if isinstance(value, kind))
+            found = (
+                encode_container for cls, encode_container in _CONTAINER_ENCODERS.items() if isinstance(value, cls)
+            )
             return next(found, _object)(value, depth)
 
 
 def _items(values: list[Any] | tuple[Any, ...], depth: int) -> list[Json]:
-    written = []
+    encoded = []
     for index, item in enumerate(values):
         try:
-            written.append(write(item, depth + 1))
-        except Unfit as error:
-            raise error.inside(f"[{index}]") from None
-    return written
+            encoded.append(encode(item, depth + 1))
+        except InvalidValue as error:
+            raise error.with_prefix(f"[{index}]") from None
+    return encoded
 
 
 def _sorted_items(values: set[Any] | frozenset[Any], depth: int) -> list[Json]:
-    # Sorted, so that the same set is the same JSON in every process.
+    # Sort the items: equal sets must have equal JSON in every process.
     return sorted(_items(tuple(values), depth), key=strict_json.canonical)
 
 
 def _members(values: Mapping[Any, Any], depth: int) -> dict[str, Json]:
-    written: dict[str, Json] = {}
+    encoded: dict[str, Json] = {}
     for key, item in values.items():
         name = key if type(key) is str else _key(key)
-        if name in written:
-            raise Unfit(f"has two keys that are both written as {name!r}")
-        written[name] = _member(name, item, depth)
-    return written
+        if name in encoded:
+            raise InvalidValue(f"has two keys that are both encoded as {name!r}")
+        encoded[name] = _member(name, item, depth)
+    return encoded
 
 
 def _key(key: object) -> str:
-    name = key if key is None else write(key)
+    name = key if key is None else encode(key)
     if not isinstance(name, str):
-        raise Unfit(f"has the key {key!r} of type {type(key).__name__}; keys are strings")
+        raise InvalidValue(f"has the key {key!r} of type {type(key).__name__}; keys are strings")
     return name
 
 
 def _member(name: str, value: object, depth: int) -> Json:
     try:
-        return write(value, depth + 1)
-    except Unfit as error:
-        raise error.inside(f".{name}") from None
+        return encode(value, depth + 1)
+    except InvalidValue as error:
+        raise error.with_prefix(f".{name}") from None
 
 
 def _object(value: Any, depth: int) -> Json:
-    if (library := foreign_model(type(value))) is not None:
-        return _WRITERS_OF_MODELS[library](value)
-    if writer := next((writer for kind, writer in _WRITERS.items() if isinstance(value, kind)), None):
-        return writer(value)
+    if (library := model_library(type(value))) is not None:
+        return _MODEL_ENCODERS[library](value)
+    if encoder := next((encoder for cls, encoder in _ENCODERS.items() if isinstance(value, cls)), None):
+        return encoder(value)
     if isinstance(value, Mapping):
         return _members(value, depth)
-    raise Unfit(f"a {type(value).__name__} cannot be written as JSON")
+    raise InvalidValue(f"a {type(value).__name__} cannot be encoded as JSON")
 
 
-def foreign_model(kind: object) -> str | None:
-    """Return the name of the library whose model *kind* is, if that library is in use at all."""
-    for library, base in _FOREIGN:
-        # Whoever has such a class has imported its library; nobody else should have to.
+def model_library(cls: object) -> str | None:
+    """Return the library whose model class *cls* is; None if it is no model class."""
+    for library, base in _MODEL_LIBRARIES:
+        # A program with such a class has imported its library; do not import it here.
         module = sys.modules.get(library)
-        if module is not None and isinstance(kind, type) and issubclass(kind, getattr(module, base)):
+        if module is not None and isinstance(cls, type) and issubclass(cls, getattr(module, base)):
             return library
     return None
 
 
 def _number(value: float) -> float:
     if not math.isfinite(value):
-        raise Unfit(f"{value} is not JSON")
+        raise InvalidValue(f"{value} is not JSON")
     return float.__float__(value)
 
 
 def _time(value: time) -> str:
     if value.tzinfo is not None and value.utcoffset() is None:
-        raise Unfit("is a time in a zone whose offset depends on the day; give a datetime")
+        raise InvalidValue("is a time in a zone whose offset depends on the date; use a datetime")
     return value.isoformat()
 
 
@@ -156,7 +158,7 @@ def _seconds(value: timedelta) -> float:
     except OverflowError:
         exact = False
     if not exact:
-        raise Unfit("is a timedelta too long to be written in seconds exactly")
+        raise InvalidValue("is a timedelta too long to be encoded exactly in seconds")
     return seconds
 
 
@@ -164,18 +166,18 @@ def _struct(value: Any) -> Json:
     try:
         return sys.modules["msgspec"].to_builtins(value, str_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Unfit(f"a {type(value).__name__} cannot be written by msgspec: {error}") from error
+        raise InvalidValue(f"a {type(value).__name__} cannot be encoded by msgspec: {error}") from error
 
 
 def _model(value: Any) -> Json:
     try:
         return value.model_dump(mode="json", by_alias=True)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Unfit(f"a {type(value).__name__} cannot be written by pydantic: {error}") from error
+        raise InvalidValue(f"a {type(value).__name__} cannot be encoded by pydantic: {error}") from error
 
 
-# A datetime is a date as well, so it stands before it.
-_WRITERS: Final[dict[type, Callable[[Any], Json]]] = {
+# datetime is a subclass of date and must come first.
+_ENCODERS: Final[dict[type, Callable[[Any], Json]]] = {
     float: _number,
     datetime: datetime.isoformat,
     date: date.isoformat,
@@ -184,11 +186,11 @@ _WRITERS: Final[dict[type, Callable[[Any], Json]]] = {
     UUID: str,
     Decimal: str,
 }
-_NESTED: Final[dict[type, Callable[[Any, int], Json]]] = {
+_CONTAINER_ENCODERS: Final[dict[type, Callable[[Any, int], Json]]] = {
     list: _items,
     tuple: _items,
     dict: _members,
     set: _sorted_items,
     frozenset: _sorted_items,
 }
-_WRITERS_OF_MODELS: Final[dict[str, Callable[[Any], Json]]] = {"msgspec": _struct, "pydantic": _model}
+_MODEL_ENCODERS: Final[dict[str, Callable[[Any], Json]]] = {"msgspec": _struct, "pydantic": _model}

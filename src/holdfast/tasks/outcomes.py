@@ -1,6 +1,6 @@
-"""How an attempt ended, from what its handler returned or raised: a rule without input or output.
+"""Maps the return value or exception of a handler to the outcome of its attempt. Pure functions.
 
-Whatever a handler does, the outcome is one that a settle accepts: one job's bad result never refuses the batch.
+Every outcome is one that settle accepts, so that an invalid result of one job cannot make a batch fail.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from holdfast.domain.new_job import CheckedJob, JobLike, NewJob
 from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.tasks.arguments import PayloadInvalid
 from holdfast.tasks.context import Context
-from holdfast.tasks.control_flow import Ask, Cancelled, Defer, Fail, Retry
-from holdfast.tasks.json_encode import Unfit, write
+from holdfast.tasks.control_flow import Cancelled, Defer, Fail, OutcomeRequest, Retry
+from holdfast.tasks.json_encode import InvalidValue, encode
 from holdfast.tasks.policy import Policy
 
 _CONNECTION_ERRORS: Final = (OSError, TimeoutError, Unavailable)
-# These are of the same family but tell of files: the same call would fail again.
+# These OSErrors are about files: the same call would fail again.
 _FILE_ERRORS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
-_WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_NOTHING: Final = Done()
+_WORD_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_DONE: Final = Done()
 
 
-def outcome_of(ended: object, policy: Policy, context: Context) -> Outcome:
-    """Return the outcome of an attempt whose handler returned, or raised, *ended*. It raises nothing.
+def outcome_of(result: object, policy: Policy, context: Context) -> Outcome:
+    """Return the outcome of an attempt whose handler returned or raised *result*. Never raises.
 
-    A value may run code of its own while it is encoded. What that raises counts as raised by the handler.
+    Encoding a value may run its code; an exception from that counts as raised by the handler.
     """
     try:
-        return _outcome_of(ended, policy, context)
-    except BaseException as error:  # an exit or a cancel too: the attempt must be decided
+        return _outcome_of(result, policy, context)
+    except BaseException as error:  # SystemExit and CancelledError too: the attempt must be decided
         try:
             return _outcome_of_error(error, policy, context)
-        except BaseException:  # an error that is broken itself
-            return _refused("the outcome cannot be encoded, and neither can the error that this raises")
+        except BaseException:  # the exception itself cannot be handled
+            return _invalid_result("neither the outcome nor the error from encoding it can be encoded")
 
 
-def _outcome_of(ended: object, policy: Policy, context: Context) -> Outcome:
-    if ended is None and not context.collected:
-        return _NOTHING
-    if isinstance(ended, BaseException):
-        return _outcome_of_error(ended, policy, context)
-    if isinstance(ended, Failed | Deferred | Released):
-        return _sound(ended, context)
-    return _done(ended if isinstance(ended, Done) else Done(ended), context)
+def _outcome_of(result: object, policy: Policy, context: Context) -> Outcome:
+    if result is None and not context.collected:
+        return _DONE
+    if isinstance(result, BaseException):
+        return _outcome_of_error(result, policy, context)
+    if isinstance(result, Failed | Deferred | Released):
+        return _checked(result, context)
+    return _done(result if isinstance(result, Done) else Done(result), context)
 
 
 def _outcome_of_error(error: BaseException, policy: Policy, context: Context) -> Outcome:
-    if isinstance(error, Ask):
-        return _asked(error, policy, context)
+    if isinstance(error, OutcomeRequest):
+        return _requested(error, policy, context)
     if isinstance(error, Cancelled | asyncio.CancelledError) and context.cancelled:
         return _stopped(policy, context)
     if isinstance(error, PayloadInvalid):
@@ -69,7 +69,7 @@ def _outcome_of_error(error: BaseException, policy: Policy, context: Context) ->
     )
 
 
-def _asked(error: Ask, policy: Policy, context: Context) -> Outcome:
+def _requested(error: OutcomeRequest, policy: Policy, context: Context) -> Outcome:
     trace = None if error.__cause__ is None and error.__context__ is None else _trace(error)
     match error:
         case Retry():
@@ -84,7 +84,7 @@ def _asked(error: Ask, policy: Policy, context: Context) -> Outcome:
 
 
 def _stopped(policy: Policy, context: Context) -> Outcome:
-    """Return the outcome of a handler that stopped when told to; where somebody cancelled the job, the store does."""
+    """Return the outcome of a handler that stopped on request; if the job was cancelled, the store cancels it."""
     if context.stop_reason == "timeout":
         message = f"the attempt took longer than {policy.timeout_seconds:g} s"
         return Failed(message, reason=failures.TIMEOUT, backoff=_backoff(policy, context))
@@ -96,29 +96,29 @@ def _is_permanent(error: BaseException, policy: Policy) -> bool:
         return True
     if not policy.retry_on or isinstance(error, policy.retry_on):
         return False
-    # A list of errors worth another attempt is not meant to exclude a broken connection.
+    # Connection errors are retried even if retry_on does not list them.
     return isinstance(error, _FILE_ERRORS) or not isinstance(error, _CONNECTION_ERRORS)
 
 
 def _backoff(policy: Policy, context: Context) -> Backoff | None:
-    """Return the task's backoff for a job that was enqueued without any, as one known by name only is."""
+    """Return the task's backoff for a job that was enqueued without one, such as by kind name only."""
     return policy.backoff if context.job.backoff_json is None else None
 
 
 def _done(done: Done, context: Context) -> Outcome:
     try:
-        result = write(done.result)
-    except Unfit as error:
-        return _refused(f"result{error.path}: {error.problem}")
+        result = encode(done.result)
+    except InvalidValue as error:
+        return _invalid_result(f"result{error.path}: {error.problem}")
     try:
         done = Done(result, _completed(done.follow_ups, context), done.artifacts)
     except InvalidInput as error:
-        return _refused(str(error))
-    return _sound(_joined(done, context) if context.collected else done, context)
+        return _invalid_result(str(error))
+    return _checked(_with_collected(done, context) if context.collected else done, context)
 
 
 def _completed(follow_ups: Sequence[JobLike], context: Context) -> Sequence[JobLike]:
-    """Return *follow_ups* with the options of their kinds' tasks, or raise `InvalidInput`."""
+    """Return *follow_ups* with the options of their kinds' tasks; raise `InvalidInput` if one is invalid."""
     if not follow_ups or not isinstance(follow_ups, list | tuple):
         return follow_ups
     completed = []
@@ -130,52 +130,52 @@ def _completed(follow_ups: Sequence[JobLike], context: Context) -> Sequence[JobL
     return completed
 
 
-def _joined(done: Done, context: Context) -> Done:
+def _with_collected(done: Done, context: Context) -> Done:
     try:
-        own = {artifact.name for artifact in done.artifacts}
-        kept = [artifact for artifact in context.artifacts if artifact.name not in own]
-        return Done(done.result, (*context.follow_ups, *done.follow_ups), (*kept, *done.artifacts))
+        own_names = {artifact.name for artifact in done.artifacts}
+        collected = [artifact for artifact in context.artifacts if artifact.name not in own_names]
+        return Done(done.result, (*context.follow_ups, *done.follow_ups), (*collected, *done.artifacts))
     except (TypeError, AttributeError):
-        # Not artifacts or not a list: the check that follows says so in its words.
+        # Not artifacts or not a list: the following check reports it.
         return done
 
 
-def _sound(outcome: Outcome, context: Context) -> Outcome:
-    """Return *outcome* if a settle would accept it, else a failure that says why not."""
+def _checked(outcome: Outcome, context: Context) -> Outcome:
+    """Return *outcome* if settle would accept it, else a failure with the reason."""
     try:
         checked = check_outcome(outcome, tenant=context.job.tenant, fresh_id=str)
     except InvalidInput as error:
-        return _refused(str(error))
+        return _invalid_result(str(error))
     if isinstance(outcome, Done) and checked.follow_ups:
-        # Copies, because what the handler still changes must not change what is settled.
-        follow_ups = tuple(map(_copied, outcome.follow_ups, checked.follow_ups))
+        # Copy the follow-ups, because the handler may still change the originals.
+        follow_ups = tuple(map(_copy, outcome.follow_ups, checked.follow_ups))
         return Done(outcome.result, follow_ups, checked.artifacts)
     return outcome
 
 
-def _copied(new: JobLike, checked: CheckedJob) -> NewJob:
+def _copy(new: JobLike, checked: CheckedJob) -> NewJob:
     options = new.options if isinstance(new, NewJob) else new
-    kept: Any = {name: value for name, value in options.items() if name not in {"kind", "payload"}}
-    return NewJob(checked.settings.route.kind, strict_json.decode(checked.payload_json), **kept)
+    collected: Any = {name: value for name, value in options.items() if name not in {"kind", "payload"}}
+    return NewJob(checked.settings.route.kind, strict_json.decode(checked.payload_json), **collected)
 
 
-def _refused(problem: str) -> Failed:
+def _invalid_result(problem: str) -> Failed:
     return Failed(problem, reason=failures.RESULT_INVALID, permanent=True)
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, HoldfastError):
         return error.code
-    words = _WORD.sub("_", type(error).__name__).lower()
-    code = re.sub(r"[^a-z0-9_]+", "_", words).strip("_")[: limits.REASON_CHARS_MAX]
+    name = _WORD_BOUNDARY.sub("_", type(error).__name__).lower()
+    code = re.sub(r"[^a-z0-9_]+", "_", name).strip("_")[: limits.REASON_CHARS_MAX]
     return code or "error"
 
 
 def _message(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
-    except BaseException:  # an error that cannot be shown is still one that happened
-        return f"a {type(error).__name__} that cannot be shown"
+    except BaseException:  # __str__ itself may fail
+        return f"a {type(error).__name__} whose message cannot be shown"
 
 
 def _trace(error: BaseException) -> str:

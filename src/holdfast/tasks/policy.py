@@ -1,4 +1,4 @@
-"""What a task says of its attempts: how long one may take, and which errors are worth another."""
+"""The policy of a task's attempts: timeout, retried errors, isolation."""
 
 from __future__ import annotations
 
@@ -14,83 +14,84 @@ from holdfast.domain.sessions import joins_session
 from holdfast.domain.validation import Duration
 
 Isolation: TypeAlias = Literal["process"]
-"""How a handler is kept apart from the others of its worker."""
+"""How a handler is isolated from others of its worker."""
 
 
 class TaskOptions(JobOptions, total=False):
-    """The words of `task`: those of `enqueue`, for every job of the task, and those that the worker heeds."""
+    """The options of `task`: those of `enqueue` as defaults for its jobs, and options for the worker."""
 
     timeout: Duration
-    """How long an attempt may take; default one hour. Past it the handler is stopped and the attempt fails."""
+    """How long an attempt may take, default one hour; then the handler is stopped and the attempt fails."""
     retry_on: type[BaseException] | Sequence[type[BaseException]]
-    """Errors worth another attempt; all others, but for broken connections, then fail the job for good."""
+    """Errors to retry; all others except connection errors then fail the job permanently."""
     permanent_on: type[BaseException] | Sequence[type[BaseException]]
-    """Errors that fail the job for good."""
+    """Errors that fail the job permanently."""
     isolate: Isolation | None
-    """`process`: the handler runs in a process of its own, which may crash or be killed without harm to others."""
+    """`process` runs the handler in its own process, which may crash or be killed without harm to others."""
     memory_limit: int | None
-    """How many bytes of memory that process may use."""
+    """The memory limit of that process in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the worker treats the attempts of one task."""
+    """How the worker runs the attempts of one task."""
 
     timeout_seconds: float = limits.TASK_TIMEOUT_MS_DEFAULT / 1000
     retry_on: tuple[type[BaseException], ...] = ()
     permanent_on: tuple[type[BaseException], ...] = ()
     backoff: Backoff | None = None
-    """Pauses between attempts, for jobs that bring none of their own."""
+    """The backoff between attempts, for jobs that were enqueued without one."""
     max_attempts: int = limits.MAX_ATTEMPTS_DEFAULT
     isolate: Isolation | None = None
     memory_limit_bytes: int | None = None
 
 
 DEFAULT: Final = Policy()
-_OWN_WORDS: Final = ("timeout", "retry_on", "permanent_on", "isolate", "memory_limit")
+_WORKER_OPTIONS: Final = ("timeout", "retry_on", "permanent_on", "isolate", "memory_limit")
 
 
-def split(kind: str, words: TaskOptions) -> tuple[JobOptions, Policy]:
-    """Return the options of a task's jobs and its policy, or raise `InvalidInput` naming the word that is wrong."""
-    if words.get("job_id") is not None:
-        raise InvalidInput("job_id", "cannot be one for all jobs of a task; give it with using")
-    given: Any = words
-    options: Any = {word: value for word, value in given.items() if word not in _OWN_WORDS}
-    # Which session an entry joins is said with each; how it joins may be said once for all.
-    named: Any = {"session": "checked"} if joins_session(options) else {}
-    check_job(NewJob(kind, **named | options), fresh_id="checked")
+def split(kind: str, task_options: TaskOptions) -> tuple[JobOptions, Policy]:
+    """Return the options of a task's jobs and its policy; raise `InvalidInput` for an invalid option."""
+    if task_options.get("job_id") is not None:
+        raise InvalidInput("job_id", "cannot be the same for all jobs of a task; pass it to task.using")
+    given: Any = task_options
+    options: Any = {name: value for name, value in given.items() if name not in _WORKER_OPTIONS}
+    # Each enqueue names its session; the task may set how its entries join one.
+    session: Any = {"session": "checked"} if joins_session(options) else {}
+    check_job(NewJob(kind, **session | options), fresh_id="checked")
     policy = Policy(
-        timeout_seconds=validation.duration_ms(words.get("timeout", DEFAULT.timeout_seconds), "timeout", 1) / 1000,
-        retry_on=_errors(words.get("retry_on", ()), "retry_on"),
-        permanent_on=_errors(words.get("permanent_on", ()), "permanent_on"),
-        backoff=words.get("backoff"),
-        max_attempts=words.get("max_attempts", DEFAULT.max_attempts),
-        isolate=check_isolation(words.get("isolate")),
-        memory_limit_bytes=check_memory_limit(words.get("memory_limit")),
+        timeout_seconds=validation.duration_ms(task_options.get("timeout", DEFAULT.timeout_seconds), "timeout", 1)
+        / 1000,
+        retry_on=_errors(task_options.get("retry_on", ()), "retry_on"),
+        permanent_on=_errors(task_options.get("permanent_on", ()), "permanent_on"),
+        backoff=task_options.get("backoff"),
+        max_attempts=task_options.get("max_attempts", DEFAULT.max_attempts),
+        isolate=check_isolation(task_options.get("isolate")),
+        memory_limit_bytes=check_memory_limit(task_options.get("memory_limit")),
     )
     if policy.memory_limit_bytes is not None and policy.isolate is None:
-        raise InvalidInput("memory_limit", "needs isolate='process': only a process of its own can be limited")
+        raise InvalidInput("memory_limit", "requires isolate='process': only a separate process can be limited")
     return options, policy
 
 
 def check_isolation(value: object) -> Isolation | None:
-    """Return how to isolate, or raise `InvalidInput`."""
+    """Return *value* if it is a valid `isolate` option; raise `InvalidInput` if not."""
     isolation: Isolation | None = validation.one_of(value, "isolate", (None, "process"))
     return isolation
 
 
 def check_memory_limit(value: object) -> int | None:
-    """Return a limit of memory in bytes, or raise `InvalidInput`."""
+    """Return *value* if it is a valid memory limit in bytes; raise `InvalidInput` if not."""
     if value is None:
         return None
     return validation.integer(value, "memory_limit", limits.MEMORY_LIMIT_BYTES_MIN, limits.MEMORY_LIMIT_BYTES_MAX)
 
 
 def _errors(values: object, field: str) -> tuple[type[BaseException], ...]:
-    listed = (values,) if isinstance(values, type) else values
-    if not isinstance(listed, Sequence) or isinstance(listed, str):
+    classes = (values,) if isinstance(values, type) else values
+    if not isinstance(classes, Sequence) or isinstance(classes, str):
         raise InvalidInput(field, f"must be a list of exception classes, not {type(values).__name__}")
-    for index, value in enumerate(listed):
+    for index, value in enumerate(classes):
         if not isinstance(value, type) or not issubclass(value, BaseException):
             raise InvalidInput(f"{field}[{index}]", f"must be an exception class, not {value!r}")
-    return tuple(listed)
+    return tuple(classes)

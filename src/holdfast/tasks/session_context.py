@@ -1,6 +1,6 @@
-"""What the handler of a session task sees of its turn: a `Context` of the whole claim, with checkpoints.
+"""The context of a session task's handler: a `Context` of the whole turn, with checkpoints.
 
-Two classes, because a checkpoint reaches the store: one that blocks and one that is awaited. All else is the same.
+There is a sync and an async class, because a checkpoint calls the store. They are otherwise the same.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from holdfast.tasks.context import Context
 M = TypeVar("M")
 
 
-class TakesMore(Protocol):
-    """What a worker gives a turn so that it can take in more, in both colours."""
+class CheckpointSource(Protocol):
+    """Claims more entries for a running turn, sync and async; provided by the worker."""
 
-    def take(self) -> list[Any]:
-        """Return the messages that joined just now."""
+    def claim(self) -> list[Any]:
+        """Claim waiting entries for the turn; return their messages."""
         ...
 
-    async def take_async(self) -> list[Any]:
-        """Return the messages that joined just now."""
+    async def claim_async(self) -> list[Any]:
+        """Claim waiting entries for the turn; return their messages."""
         ...
 
 
 class BaseSessionContext(Context):
-    """One turn as its handler sees it: what it writes through `Context` belongs to the first entry."""
+    """Base class of session contexts; progress and the id of `Context` are those of the first entry."""
 
-    __slots__ = ("_takes_more", "_turn")
+    __slots__ = ("_checkpoint_source", "_turn")
 
     def __init__(self, turn: SessionClaim) -> None:
         super().__init__(turn.claims[0])
         self._turn = turn
-        self._takes_more: TakesMore | None = None
+        self._checkpoint_source: CheckpointSource | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of session {self.session!r}, {len(self.entries)} entries>"
 
     @property
     def turn(self) -> SessionClaim:
-        """The claim as it stands now, with all that was taken in."""
+        """The claim, including entries added at checkpoints."""
         return self._turn
 
     @property
     def session(self) -> str:
-        """The session whose turn it is."""
+        """The name of the session."""
         return self._turn.session
 
     @property
     def tenant(self) -> str:
-        """Whose session it is."""
+        """The tenant of the session."""
         return self._turn.tenant
 
     @property
@@ -63,49 +63,49 @@ class BaseSessionContext(Context):
 
     @property
     def fencing_token(self) -> int:
-        """Larger than that of every turn of this session before. Write it beside your own data."""
+        """The fencing token, larger than in every earlier turn of this session. Store it with your own data."""
         return self._turn.fencing_token
 
     @property
     def entries(self) -> tuple[Job, ...]:
-        """The entries of this turn as they were claimed, in order, with those that were taken in."""
+        """The entries of this turn as they were claimed, in order, including those added at checkpoints."""
         return self._turn.entries
 
-    def take_in(self, more: SessionClaim) -> None:
-        """Let the turn have *more* entries, for the worker to call."""
+    def add_entries(self, more: SessionClaim) -> None:
+        """Add the entries of *more* to the turn. Called by the worker."""
         with self._lock:
             self._turn = self._turn.joined(more)
 
-    def _about(self) -> dict[str, object]:
-        return {**super()._about(), "session": self.session}
+    def _log_fields(self) -> dict[str, object]:
+        return {**super()._log_fields(), "session": self.session}
 
-    def _checkpoints(self) -> TakesMore:
-        if self._takes_more is None:
-            raise Misconfigured("a checkpoint can be made only in a handler that a worker runs")
-        return self._takes_more
+    def _checkpoints(self) -> CheckpointSource:
+        if self._checkpoint_source is None:
+            raise Misconfigured("checkpoint() is available only in a handler that a worker runs")
+        return self._checkpoint_source
 
 
 class SessionContext(BaseSessionContext, Generic[M]):
-    """One turn as a handler that blocks sees it; *M* is what a message is to it."""
+    """The context of a sync session handler; *M* is the type of a message."""
 
     __slots__ = ()
 
     def checkpoint(self) -> list[M]:
-        """Take in what has come meanwhile and may join the running turn; return its messages, perhaps none.
+        """Add entries that arrived since the turn began and may join it; return their messages, perhaps none.
 
-        Raises `Cancelled` if the handler shall stop.
+        Raises `Cancelled` if the handler should stop.
         """
-        return self._checkpoints().take()
+        return self._checkpoints().claim()
 
 
 class AsyncSessionContext(BaseSessionContext, Generic[M]):
-    """One turn as a handler that is awaited sees it; *M* is what a message is to it."""
+    """The context of an async session handler; *M* is the type of a message."""
 
     __slots__ = ()
 
     async def checkpoint(self) -> list[M]:
-        """Take in what has come meanwhile and may join the running turn; return its messages, perhaps none.
+        """Add entries that arrived since the turn began and may join it; return their messages, perhaps none.
 
-        Raises `Cancelled` if the handler shall stop.
+        Raises `Cancelled` if the handler should stop.
         """
-        return await self._checkpoints().take_async()
+        return await self._checkpoints().claim_async()

@@ -1,7 +1,7 @@
-"""Session tasks: a function with a kind that answers the turns of sessions, one call for each.
+"""Session tasks: functions that handle the turns of sessions, one call for each turn.
 
-It is given its context and the messages of all entries that were joined. What is enqueued is one message at a time,
-or several as one entry, typed by what the function's list holds.
+The function takes its context and the messages of all entries of the turn. `enqueue` takes one message, or several
+that form one entry; their type is the item type of the function's list parameter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.tasks.task import BaseTask
 if TYPE_CHECKING:
     from holdfast.client.async_queue import AsyncQueue
     from holdfast.client.queue import Queue
-    from holdfast.tasks.decorators import Home
+    from holdfast.tasks.decorators import QueueReference
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -32,51 +32,57 @@ Result = TypeVar("Result")
 
 
 class SessionTaskOptions(TaskOptions, total=False):
-    """The words of `session_task`: those of `task`, and how much one turn may take in."""
+    """The options of `session_task`: those of `task`, and the limit of a turn."""
 
     limit: int
-    """How many entries a turn may have, with those that join at checkpoints; default 100."""
+    """The maximum number of entries of a turn, including those added at checkpoints; default 100."""
 
 
 class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
-    """What session tasks of both colours have."""
+    """Base class of session tasks."""
 
     takes_context = True
     limit: int
-    """How many entries a turn of it may have."""
+    """The maximum number of entries of a turn."""
     messages: Messages
-    """How its messages are written and read."""
+    """Encodes and decodes its messages."""
 
-    def __init__(self, function: Callable[..., R], kind: str, words: SessionTaskOptions, home: Home[Any]) -> None:
-        told: Any = {word: value for word, value in words.items() if word != "limit"}
-        for word in ("isolate", "memory_limit"):
-            if told.get(word) is not None:
-                raise InvalidInput(word, "means nothing in a session: its turns run in the worker's own process")
+    def __init__(
+        self,
+        function: Callable[..., R],
+        kind: str,
+        task_options: SessionTaskOptions,
+        queue_reference: QueueReference[Any],
+    ) -> None:
+        plain_options: Any = {name: value for name, value in task_options.items() if name != "limit"}
+        for name in ("isolate", "memory_limit"):
+            if plain_options.get(name) is not None:
+                raise InvalidInput(name, "is not supported for session tasks, which run in the worker's process")
         self.messages = Messages(function)
-        super().__init__(function, kind, told, home)
+        super().__init__(function, kind, plain_options, queue_reference)
         options: Any = {"session": "checked", **self.options}
         check_job(NewJob(kind, **options), fresh_id="checked")
         self.limit = validation.integer(
-            words.get("limit", limits.SESSION_CLAIM_DEFAULT), "limit", 1, limits.CLAIM_MAX
+            task_options.get("limit", limits.SESSION_CLAIM_DEFAULT), "limit", 1, limits.CLAIM_MAX
         )
-        _refuse_other_colour(function)
+        _check_context_type(function)
 
     def __call__(self, context: BaseSessionContext, messages: Any = (), /) -> R:
-        """Run the function, here and now, as if it were no task."""
-        return self.function(context, messages) if self.messages.given else self.function(context)
+        """Call the function directly, without enqueueing an entry."""
+        return self.function(context, messages) if self.messages.takes_messages else self.function(context)
 
     def new(self, *messages: M_contra, **options: Unpack[JobOptions]) -> NewJob:
-        """Return an entry of one message, or of several, to be enqueued: for `enqueue_many` or a follow-up."""
-        words: Any = {**self.options, **options}
-        if words.get("session") is None:
+        """Return an entry of one or several messages as a `NewJob`, for `enqueue_many` or a follow-up."""
+        task_options: Any = {**self.options, **options}
+        if task_options.get("session") is None:
             raise InvalidInput("session", "must be named: enqueue(…, session='chat-42')")
-        written = self.messages.write(messages)
+        encoded = self.messages.encode(messages)
         if len(messages) > 1:
-            return NewJob(self.kind, None, **{**words, "items": written})
-        return NewJob(self.kind, written[0], **words)
+            return NewJob(self.kind, None, **{**task_options, "items": encoded})
+        return NewJob(self.kind, encoded[0], **task_options)
 
     def completed(self, payload: Json, options: JobOptions) -> NewJob:
-        """Return an entry that a caller describes by name: with the task's options, its messages checked."""
+        """Return an entry with the task's options as defaults; raise `InvalidInput` if a message is invalid."""
         merged = with_defaults(options, self.options)
         if merged.get("session") is None:
             raise InvalidInput("session", f"must be named: {self.kind!r} is a session task")
@@ -92,38 +98,38 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
 class SessionTask(BaseSessionTask[M_contra, R]):
     """A session task of a `Queue`: `enqueue` blocks until the entry is durable."""
 
-    _home: Home[Queue]
+    _queue_reference: QueueReference[Queue]
 
     def enqueue(self, *messages: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
-        """Store a message, or several, as one entry of the session that the words or `using` name."""
+        """Enqueue one or several messages as one entry of the session that *options* or `using` name."""
         new = self.new(*messages, **options)
-        return self._home.queue.enqueue(new.kind, new.payload, **new.options)
+        return self._queue_reference.queue.enqueue(new.kind, new.payload, **new.options)
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
-        """Store many entries in one commit, each made by `new` of this task; see `Queue.enqueue_many`."""
-        return self._home.queue.enqueue_many(self._own(jobs))
+        """Enqueue many entries in one commit, each created by `new` of this task; see `Queue.enqueue_many`."""
+        return self._queue_reference.queue.enqueue_many(self._check_own(jobs))
 
 
 class AsyncSessionTask(BaseSessionTask[M_contra, R]):
-    """A session task of an `AsyncQueue`: `enqueue` is awaited."""
+    """A session task of an `AsyncQueue`: `enqueue` is a coroutine."""
 
-    _home: Home[AsyncQueue]
+    _queue_reference: QueueReference[AsyncQueue]
 
     async def enqueue(self, *messages: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
-        """Store a message, or several, as one entry of the session that the words or `using` name."""
+        """Enqueue one or several messages as one entry of the session that *options* or `using` name."""
         new = self.new(*messages, **options)
-        return await self._home.queue.enqueue(new.kind, new.payload, **new.options)
+        return await self._queue_reference.queue.enqueue(new.kind, new.payload, **new.options)
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
-        """Store many entries in one commit, each made by `new` of this task; see `AsyncQueue.enqueue_many`."""
-        return await self._home.queue.enqueue_many(self._own(jobs))
+        """Enqueue many entries in one commit, each created by `new` of this task; see `AsyncQueue.enqueue_many`."""
+        return await self._queue_reference.queue.enqueue_many(self._check_own(jobs))
 
 
 AnySessionTask: TypeAlias = BaseSessionTask[Any, Any]
 
 
-class DeclaresSession(Protocol):
-    """What `queue.session_task("kind", …)` returns: it makes a session task of a function."""
+class SessionTaskDecorator(Protocol):
+    """The type of the decorator that `queue.session_task("kind", …)` returns."""
 
     @overload
     def __call__(self, function: Callable[[SessionContext[M], list[M]], Result], /) -> SessionTask[M, Result]: ...
@@ -137,7 +143,7 @@ class DeclaresSession(Protocol):
     def __call__(self, function: Callable[[AsyncSessionContext[Any]], Result], /) -> SessionTask[Never, Result]: ...
 
 
-class DeclaresAsyncSession(Protocol):
+class AsyncSessionTaskDecorator(Protocol):
     """The same for an `AsyncQueue`."""
 
     @overload
@@ -157,17 +163,20 @@ class DeclaresAsyncSession(Protocol):
 
 
 def context_of(task: AnySessionTask) -> type[BaseSessionContext]:
-    """Return the class of the context that the function of *task* is given."""
-    # Generic classes are no types of their own; what they hold is the type checker's alone.
+    """Return the class of the context that the worker passes to the function of *task*."""
+    # The type arguments of the generic classes exist for type checkers only.
     return cast(type[BaseSessionContext], AsyncSessionContext if task.is_async else SessionContext)
 
 
-def _refuse_other_colour(function: Callable[..., Any]) -> None:
-    """Raise `Misconfigured` if the function names a context whose checkpoints it could not make."""
+def _check_context_type(function: Callable[..., Any]) -> None:
+    """Raise `Misconfigured` if a sync function takes an async context, or the reverse."""
     first = next(iter(inspect.signature(function).parameters.values()))
-    named = first.annotation if isinstance(first.annotation, str) else getattr(first.annotation, "__name__", "")
-    wanted, other = "SessionContext", "AsyncSessionContext"
+    annotation = first.annotation if isinstance(first.annotation, str) else getattr(first.annotation, "__name__", "")
+    expected, other = "SessionContext", "AsyncSessionContext"
     if inspect.iscoroutinefunction(function):
-        wanted, other = other, wanted
-    if named.partition("[")[0].rpartition(".")[2].strip("'\" ") == other:
-        raise Misconfigured(f"{function.__qualname__} must take {wanted}, not {other}, as `def` and `async def` say")
+        expected, other = other, expected
+    if annotation.partition("[")[0].rpartition(".")[2].strip("'\" ") == other:
+        raise Misconfigured(
+            f"{function.__qualname__} must take {expected}, not {other}: `async def` takes AsyncSessionContext,"
+            " `def` takes SessionContext"
+        )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.client.async_queue import AsyncQueue
     from holdfast.client.queue import Queue
-    from holdfast.tasks.decorators import Home
+    from holdfast.tasks.decorators import QueueReference
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)  # noqa: PLC0105  # one letter, as is usual beside a ParamSpec
@@ -36,63 +36,65 @@ _KINDS_SHOWN: Final = 8
 
 
 class BaseTask(Generic[P, R]):
-    """What tasks of both colours have: a kind, a function, options for its jobs and a policy for its attempts."""
+    """Base class of tasks: a kind, a function, options for its jobs and a policy for its attempts."""
 
     kind: str
-    """Under which name its jobs are stored."""
+    """The name under which its jobs are stored."""
     function: Callable[..., R]
     options: JobOptions
-    """The words of `enqueue` that hold for its jobs."""
+    """Default `enqueue` options for its jobs."""
     policy: Policy
     arguments: Arguments
     is_async: bool
-    """Whether the function is to be awaited."""
+    """Whether the function is a coroutine function."""
     declared_in: str | None = None
-    """The module that declares it, where that is known: importing it elsewhere declares it there."""
+    """The module that declares it, if known; isolated processes import this module."""
     takes_context: bool = False
-    """Whether the worker hands the function its `Context` as first argument."""
+    """Whether the worker passes the function its `Context` as first argument."""
 
-    def __init__(self, function: Callable[..., R], kind: str, words: TaskOptions, home: Home[Any]) -> None:
+    def __init__(
+        self, function: Callable[..., R], kind: str, task_options: TaskOptions, queue_reference: QueueReference[Any]
+    ) -> None:
         self.kind = validation.name(kind, "kind")
         self.function = function
-        self.options, self.policy = split(kind, words)
+        self.options, self.policy = split(kind, task_options)
         self.arguments = Arguments(function, without_first=self.takes_context)
         self.is_async = inspect.iscoroutinefunction(function)
-        self._home = home
+        self._queue_reference = queue_reference
         update_wrapper(self, function, updated=())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.kind}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function, here and now, as if it were no task."""
+        """Call the function directly, without enqueueing a job."""
         return self.function(*args, **kwargs)
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """Return the call as a job to be enqueued: for `enqueue_many`, a transaction or a follow-up."""
+        """Return the call as a `NewJob`, for `enqueue_many`, a transaction or a follow-up."""
         return NewJob(self.kind, self.arguments.payload(args, kwargs), **self.options)
 
     def completed(self, payload: Json, options: JobOptions) -> NewJob:
-        """Return a job of this kind that a caller describes by name: with the task's options, its payload checked."""
+        """Return a job with the task's options as defaults; raise `InvalidInput` if the payload is invalid."""
         self.arguments.check(payload)
         return NewJob(self.kind, payload, **with_defaults(options, self.options))
 
     @property
     def registry(self) -> TaskRegistry | None:
-        """The tasks of the queue that its jobs go to, if that is known."""
-        queue = self._home.known
+        """The task registry of its queue; None if no queue is known yet."""
+        queue = self._queue_reference.known
         return None if queue is None else queue.tasks
 
-    def _own(self, jobs: Iterable[NewJob]) -> list[NewJob]:
-        """Return *jobs* if each is a call of this task."""
-        listed = list(jobs)
-        for index, job in enumerate(listed):
+    def _check_own(self, jobs: Iterable[NewJob]) -> list[NewJob]:
+        """Return *jobs* as a list; raise `InvalidInput` if one is not a call of this task."""
+        checked = list(jobs)
+        for index, job in enumerate(checked):
             if getattr(job, "kind", None) != self.kind:
-                raise InvalidInput(f"jobs[{index}]", f"must be made by `new` of the task {self.kind!r}")
-        return listed
+                raise InvalidInput(f"jobs[{index}]", f"must be created by `new` of the task {self.kind!r}")
+        return checked
 
     def using(self, **options: Unpack[JobOptions]) -> Self:
-        """Return the same task with other options for its jobs; this one stays as it is."""
+        """Return a copy of this task with *options* as additional defaults for its jobs."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, options=with_defaults(options, self.options))
         return other
@@ -101,48 +103,48 @@ class BaseTask(Generic[P, R]):
 class Task(BaseTask[P, R]):
     """A task of a `Queue`: `enqueue` blocks until the job is durable."""
 
-    _home: Home[Queue]
+    _queue_reference: QueueReference[Queue]
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Store the call as a job, typed by the function's own parameters; see `Queue.enqueue`."""
-        payload = self.arguments.unread_payload(args, kwargs)
+        """Enqueue a call of the function, with the function's own parameters; see `Queue.enqueue`."""
+        payload = self.arguments.unchecked_payload(args, kwargs)
         try:
-            return self._home.queue.enqueue(self.kind, payload, **self.options)
+            return self._queue_reference.queue.enqueue(self.kind, payload, **self.options)
         except InvalidInput as error:
-            raise _of_arguments(error) from None
+            raise _as_argument_error(error) from None
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
-        """Store many calls in one commit, each made by `new` of this task; see `Queue.enqueue_many`."""
-        return self._home.queue.enqueue_many(self._own(jobs))
+        """Enqueue many calls in one commit, each created by `new` of this task; see `Queue.enqueue_many`."""
+        return self._queue_reference.queue.enqueue_many(self._check_own(jobs))
 
 
 class AsyncTask(BaseTask[P, R]):
-    """A task of an `AsyncQueue`: `enqueue` is awaited."""
+    """A task of an `AsyncQueue`: `enqueue` is a coroutine."""
 
-    _home: Home[AsyncQueue]
+    _queue_reference: QueueReference[AsyncQueue]
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Store the call as a job, typed by the function's own parameters; see `AsyncQueue.enqueue`."""
-        payload = self.arguments.unread_payload(args, kwargs)
+        """Enqueue a call of the function, with the function's own parameters; see `AsyncQueue.enqueue`."""
+        payload = self.arguments.unchecked_payload(args, kwargs)
         try:
-            return await self._home.queue.enqueue(self.kind, payload, **self.options)
+            return await self._queue_reference.queue.enqueue(self.kind, payload, **self.options)
         except InvalidInput as error:
-            raise _of_arguments(error) from None
+            raise _as_argument_error(error) from None
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
-        """Store many calls in one commit, each made by `new` of this task; see `AsyncQueue.enqueue_many`."""
-        return await self._home.queue.enqueue_many(self._own(jobs))
+        """Enqueue many calls in one commit, each created by `new` of this task; see `AsyncQueue.enqueue_many`."""
+        return await self._queue_reference.queue.enqueue_many(self._check_own(jobs))
 
 
 class ContextTask(Task[P, R]):
-    """A task whose function has a `Context` as first parameter: the worker's to fill, not part of `enqueue`."""
+    """A task whose function takes a `Context` first; the worker passes it, `enqueue` does not take it."""
 
     takes_context = True
 
-    def __call__(  # type: ignore[override]  # a direct call has to bring the context as well
+    def __call__(  # type: ignore[override]  # a direct call must pass the context too
         self, context: Context, /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run the function, here and now, as if it were no task."""
+        """Call the function directly, without enqueueing a job."""
         return self.function(context, *args, **kwargs)
 
 
@@ -151,21 +153,21 @@ class AsyncContextTask(AsyncTask[P, R]):
 
     takes_context = True
 
-    def __call__(  # type: ignore[override]  # a direct call has to bring the context as well
+    def __call__(  # type: ignore[override]  # a direct call must pass the context too
         self, context: Context, /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run the function, here and now, as if it were no task."""
+        """Call the function directly, without enqueueing a job."""
         return self.function(context, *args, **kwargs)
 
 
 AnyTask: TypeAlias = BaseTask[Any, Any]
 
 MAIN_MODULES: Final = ("__main__", "__mp_main__")
-"""What a program's own module is called: in the program, and in the processes it starts."""
+"""The names of a program's main module: in the program itself, and in processes that it starts."""
 
 
 class TaskRegistry:
-    """The tasks that a queue knows, by kind. Safe to share between threads."""
+    """The tasks of a queue, by kind. Thread-safe."""
 
     _all: ClassVar[weakref.WeakSet[TaskRegistry]] = weakref.WeakSet()
 
@@ -175,18 +177,18 @@ class TaskRegistry:
         self._all.add(self)
 
     @classmethod
-    def everywhere(cls, kind: str) -> list[AnyTask]:
-        """Return what goes by *kind* in any registry of this process."""
+    def find_in_process(cls, kind: str) -> list[AnyTask]:
+        """Return the tasks of *kind* in all registries of this process."""
         return [task for registry in cls._all if (task := registry._tasks.get(kind)) is not None]
 
     def add(self, *tasks: AnyTask) -> None:
-        """Take *tasks* in, or raise `Misconfigured`, and take none, if the kind of one has another function."""
+        """Add *tasks*; raise `Misconfigured` and add none if a kind is already registered with another function."""
         with self._lock:
             for task in tasks:
-                known = self._tasks.get(task.kind, task)
-                if known.function is not task.function:
+                registered = self._tasks.get(task.kind, task)
+                if registered.function is not task.function:
                     raise Misconfigured(
-                        f"kind {task.kind!r} is declared twice, for {_shown(known)} and for {_shown(task)}"
+                        f"kind {task.kind!r} is declared twice, as {_source(registered)} and as {_source(task)}"
                     )
             for task in tasks:
                 self._tasks.setdefault(task.kind, task)
@@ -196,17 +198,17 @@ class TaskRegistry:
         try:
             return self._tasks[kind]
         except KeyError:
-            raise UnknownKind(kind, f"no task of this kind is declared here{self._suggestion(kind)}") from None
+            raise UnknownKind(kind, f"no task of this kind is declared{self._suggestion(kind)}") from None
 
     def _suggestion(self, kind: str) -> str:
         close = difflib.get_close_matches(kind, self._tasks, n=1)
         if close:
             return f"; did you mean {close[0]!r}?"
-        known = ", ".join(map(repr, list(self._tasks)[:_KINDS_SHOWN]))
-        return f"; these are: {known}{', …' if len(self._tasks) > _KINDS_SHOWN else ''}" if known else ""
+        kinds = ", ".join(map(repr, list(self._tasks)[:_KINDS_SHOWN]))
+        return f"; declared kinds: {kinds}{', …' if len(self._tasks) > _KINDS_SHOWN else ''}" if kinds else ""
 
     def complete(self, new: JobLike) -> JobLike:
-        """Return *new* with the options of the task of its kind, its payload checked; as it is if there is none."""
+        """Return *new* with the options of its kind's task, its payload checked; unchanged if there is no task."""
         if not self._tasks:
             return new
         kind, payload, options = parts_of(new)
@@ -214,11 +216,11 @@ class TaskRegistry:
         return new if task is None else task.completed(payload, options)
 
     def kinds(self) -> tuple[str, ...]:
-        """Every kind, in order of declaration."""
+        """Return every kind in order of declaration."""
         return tuple(self._tasks)
 
     def lanes(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """Return the lanes that jobs of *kinds* go to unless an enqueue names another."""
+        """Return the default lanes of *kinds*."""
         return tuple(dict.fromkeys(self.get(kind).options.get("lane", DEFAULT_NAME) for kind in kinds))
 
     def __contains__(self, kind: object) -> bool:
@@ -231,34 +233,34 @@ class TaskRegistry:
         return len(self._tasks)
 
 
-def _shown(task: AnyTask) -> str:
+def _source(task: AnyTask) -> str:
     return f"{task.function.__module__}.{getattr(task.function, '__qualname__', task.function)}"
 
 
-def _of_arguments(error: InvalidInput) -> InvalidInput:
-    """Return *error* in the words of whoever called the task, who gave arguments and not a payload."""
-    place, dot, rest = error.field.partition("payload")
-    return InvalidInput(f"arguments{rest}", error.problem) if dot and not place else error
+def _as_argument_error(error: InvalidInput) -> InvalidInput:
+    """Return *error* with `arguments` instead of `payload` in its field, because the caller passed arguments."""
+    prefix, dot, rest = error.field.partition("payload")
+    return InvalidInput(f"arguments{rest}", error.problem) if dot and not prefix else error
 
 
 def check_function(function: object) -> Callable[..., Any]:
-    """Return *function* if it can be a task."""
+    """Return *function*; raise `InvalidInput` if it cannot be a task."""
     if not callable(function) or isinstance(function, type | BaseTask):
         raise InvalidInput("function", f"must be a function, not {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidInput("function", "is a generator: it would return before it has done anything")
+        raise InvalidInput("function", "is a generator function: calling it would not run its body")
     return function
 
 
 def kind_of(function: Callable[..., Any]) -> str:
-    """Return the kind of a task that was given none: where its function is imported from."""
+    """Return the default kind of a task: the module and qualified name of its function."""
     return f"{_module_of(function)}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def _module_of(function: Callable[..., Any]) -> str:
     if function.__module__ not in MAIN_MODULES:
         return function.__module__
-    # A program's own module has another name for the worker that imports it.
+    # A worker that imports the main module knows it under its real name.
     spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
     path = inspect.unwrap(function).__code__.co_filename
     return spec.name if spec is not None and spec.origin == path else Path(path).stem

@@ -1,6 +1,6 @@
-"""Telemetry, for those who install it: spans by OpenTelemetry, metrics by Prometheus' own library.
+"""Optional telemetry: OpenTelemetry spans and Prometheus metrics.
 
-Neither is loaded until it is asked for, and a queue that nobody watches does not know of it.
+The libraries are imported on first use of `trace` or `metrics`; a queue without telemetry has no overhead.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HOST_DEFAULT = "127.0.0.1"
 
 
 def trace(queue: Queue | AsyncQueue, *, tracer_provider: TracerProvider | None = None) -> None:
-    """Make spans of what *queue* enqueues, claims, runs and settles from now on, in its workers too.
+    """Create spans for enqueue, claim, run and settle of *queue* from now on, also in its workers.
 
-    Without a provider the global one is asked. A worker that runs already makes no spans of its runs.
+    Without *tracer_provider* the global provider is used. A worker that is already running creates no run spans.
     """
     try:
         from holdfast.telemetry.tracing import trace_operations  # noqa: PLC0415
@@ -42,10 +42,10 @@ def metrics(
     host: str = HOST_DEFAULT,
     registry: CollectorRegistry | None = None,
 ) -> Metrics:
-    """Return what measures *queue* and the worker it is given to: `Worker(queue, metrics=metrics(queue, port=9464))`.
+    """Return the metrics of *queue* and of one worker: `Worker(queue, metrics=metrics(queue, port=9464))`.
 
-    With *port* it is served at `http://host:port/metrics` while the worker runs; 0 takes any free one. It stands in a
-    *registry* of its own unless one is given.
+    With *port* they are served at `http://host:port/metrics` while the worker runs; 0 selects a free port. They are
+    registered in *registry*, or in a new registry.
     """
     try:
         from holdfast.telemetry.worker_metrics import Metrics  # noqa: PLC0415
@@ -54,5 +54,5 @@ def metrics(
     return Metrics(queue, port=port, host=host, registry=registry)
 
 
-def _missing(what: str, extra: str, error: ImportError) -> Misconfigured:
-    return Misconfigured(f"{what} a library; install it with `pip install 'holdfast[{extra}]'` ({error})")
+def _missing(feature: str, extra: str, error: ImportError) -> Misconfigured:
+    return Misconfigured(f"{feature} a library; install it with `pip install 'holdfast[{extra}]'` ({error})")

@@ -1,6 +1,6 @@
-"""The metrics, each named once: what is measured, in which unit, by which labels.
+"""Definitions of all metrics: name, type, labels and description.
 
-docs/telemetry.md and the dashboard are compared with this list.
+Tests compare docs/telemetry.md and the dashboard with this list.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from typing import Final, Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """One metric as Prometheus sees it."""
+    """The definition of one Prometheus metric."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     labels: tuple[str, ...]
-    says: str
+    description: str
     source: Literal["store", "worker"]
-    """Whether it is read from the store, the same by whomever, or is what one worker saw itself."""
+    """`store` if it is read from the store and the same in every process, `worker` if one worker measures it."""
 
 
-WHOSE: Final = ("lane", "kind")
-# A wait may be a millisecond or a night, and so may a run.
+LABELS: Final = ("lane", "kind")
+# Waits and runs take from milliseconds to hours.
 BUCKETS_SECONDS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 
 STORE_UP: Final = Metric("holdfast_store_up", "gauge", (), "1 if the store answered, else 0", "store")
-READY: Final = Metric("holdfast_jobs_ready", "gauge", WHOSE, "Jobs that could be claimed now", "store")
+READY: Final = Metric("holdfast_jobs_ready", "gauge", LABELS, "Jobs that can be claimed now", "store")
 OLDEST: Final = Metric(
-    "holdfast_oldest_ready_age_seconds", "gauge", WHOSE, "For how long the oldest ready job has been due", "store"
+    "holdfast_oldest_ready_age_seconds", "gauge", LABELS, "How long the oldest ready job has been due", "store"
 )
-SCHEDULED: Final = Metric("holdfast_jobs_scheduled", "gauge", (), "Jobs that wait for their moment", "store")
+SCHEDULED: Final = Metric("holdfast_jobs_scheduled", "gauge", (), "Jobs that wait for their due time", "store")
 BLOCKED: Final = Metric("holdfast_jobs_blocked", "gauge", (), "Jobs that wait for a predecessor to end", "store")
 RUNNING: Final = Metric("holdfast_jobs_running", "gauge", (), "Jobs under a lease", "store")
 EXPIRED: Final = Metric(
@@ -39,32 +39,30 @@ SUSPECT: Final = Metric(
 )
 WORKERS: Final = Metric("holdfast_workers", "gauge", ("state",), "Workers in the registry", "store")
 
-WAIT: Final = Metric(
-    "holdfast_job_wait_seconds", "histogram", WHOSE, "From when a job was due until it was claimed", "worker"
-)
-RUN: Final = Metric("holdfast_job_run_seconds", "histogram", WHOSE, "How long a handler ran", "worker")
+WAIT: Final = Metric("holdfast_job_wait_seconds", "histogram", LABELS, "Time from due to claimed", "worker")
+RUN: Final = Metric("holdfast_job_run_seconds", "histogram", LABELS, "How long a handler ran", "worker")
 ATTEMPTS: Final = Metric(
     "holdfast_attempts_total",
     "counter",
-    (*WHOSE, "outcome"),
+    (*LABELS, "outcome"),
     "Attempts that ended: done, failed, deferred, released, or lost with their lease",
     "worker",
 )
 FINISHED: Final = Metric(
     "holdfast_jobs_finished_total",
     "counter",
-    (*WHOSE, "state"),
-    "Jobs that a settlement brought to their end",
+    (*LABELS, "state"),
+    "Jobs that a settlement finished",
     "worker",
 )
-LAPSES: Final = Metric(
-    "holdfast_expires_total", "counter", WHOSE, "Expired attempts, counted when their job is claimed again", "worker"
+EXPIRED_ATTEMPTS: Final = Metric(
+    "holdfast_expires_total", "counter", LABELS, "Expired attempts, counted when their job is claimed again", "worker"
 )
 SWITCHES: Final = Metric(
-    "holdfast_affinity_switches_total", "counter", (), "How often the worker turned to another affinity", "worker"
+    "holdfast_affinity_switches_total", "counter", (), "How often the worker switched to another affinity", "worker"
 )
 SLOTS: Final = Metric("holdfast_worker_slots", "gauge", (), "How many jobs the worker runs at once", "worker")
-IN_HAND: Final = Metric("holdfast_worker_jobs", "gauge", (), "Jobs in the worker's hands", "worker")
+WORKER_JOBS: Final = Metric("holdfast_worker_jobs", "gauge", (), "Jobs that the worker holds", "worker")
 
 METRICS: Final[tuple[Metric, ...]] = (
     STORE_UP,
@@ -80,9 +78,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     RUN,
     ATTEMPTS,
     FINISHED,
-    LAPSES,
+    EXPIRED_ATTEMPTS,
     SWITCHES,
     SLOTS,
-    IN_HAND,
+    WORKER_JOBS,
 )
-"""Every metric there is."""
+"""All metrics."""

@@ -1,4 +1,4 @@
-"""Single spans: how one ends, what an error says on it, and what all have in common."""
+"""Helpers for spans: common attributes, context managers and error status."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.trace.propagation import set_span_in_context
 
 from holdfast.domain.errors import HoldfastError
-from holdfast.tasks.control_flow import Ask, Cancelled, Defer
+from holdfast.tasks.control_flow import Cancelled, Defer, OutcomeRequest
 
 
-def attributes(operation: str, kind_of_operation: str, lanes: Set[str], kinds: Set[str]) -> dict[str, Any]:
-    """Return what the conventions for messaging want said, and the kind of the jobs if it is one."""
-    said: dict[str, Any] = {
+def attributes(operation: str, operation_type: str, lanes: Set[str], kinds: Set[str]) -> dict[str, Any]:
+    """Return the attributes of the semantic conventions for messaging, and the kind if all jobs share it."""
+    values: dict[str, Any] = {
         "messaging.system": "holdfast",
         "messaging.operation.name": operation,
-        "messaging.operation.type": kind_of_operation,
+        "messaging.operation.type": operation_type,
     }
     if len(lanes) == 1:
-        said["messaging.destination.name"] = next(iter(lanes))
+        values["messaging.destination.name"] = next(iter(lanes))
     if len(kinds) == 1:
-        said["holdfast.job.kind"] = next(iter(kinds))
-    return said
+        values["holdfast.job.kind"] = next(iter(kinds))
+    return values
 
 
 class OpenSpan:
-    """A span that ends with its block, which may be that of a procedure."""
+    """A context manager that ends a span, with the error of its block if there is one."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -42,15 +42,15 @@ class OpenSpan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, GeneratorExit):
-            # What stopped a procedure from outside is what it is closed for.
+            # A closed coroutine gets GeneratorExit; its context is the actual error.
             error = error.__context__
         if error is not None:
-            fail_with(self._span, error)
+            fail_with_error(self._span, error)
         self._span.end()
 
 
 class RunSpan:
-    """The span of a handler, current while it runs, so that what it calls stands below it."""
+    """A context manager for the span of a handler; it is the current span while the handler runs."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -66,20 +66,20 @@ class RunSpan:
         if self._token is not None:
             current.detach(self._token)
         if error is not None and not isinstance(error, Defer | Cancelled):
-            # What is asked for by an exception needs no traceback.
-            if isinstance(error, Exception) and not isinstance(error, Ask):
+            # A requested outcome needs no traceback.
+            if isinstance(error, Exception) and not isinstance(error, OutcomeRequest):
                 self._span.record_exception(error)
-            reason = getattr(error, "reason", None) if isinstance(error, Ask) else None
+            reason = getattr(error, "reason", None) if isinstance(error, OutcomeRequest) else None
             fail(self._span, reason or type(error).__qualname__, str(error))
         self._span.end()
 
 
-def fail_with(span: Span, error: BaseException) -> None:
-    """Say that *span* came to *error*."""
+def fail_with_error(span: Span, error: BaseException) -> None:
+    """Set the error status of *span* from *error*."""
     fail(span, error.code if isinstance(error, HoldfastError) else type(error).__qualname__, str(error))
 
 
-def fail(span: Span, kind_of_error: str, message: str) -> None:
-    """Say that *span* came to an error."""
-    span.set_attribute("error.type", kind_of_error)
+def fail(span: Span, error_type: str, message: str) -> None:
+    """Set the error status of *span*."""
+    span.set_attribute("error.type", error_type)
     span.set_status(Status(StatusCode.ERROR, message))

@@ -1,6 +1,6 @@
-"""What a store says of itself when Prometheus asks: the same whoever is asked, and cheap however much waits.
+"""The store's metrics, read when Prometheus scrapes: the same in every process, at a bounded cost.
 
-It belongs to no worker, so that anything with a registry of its own can serve it.
+The collector needs no worker; any program with a registry can serve it.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ from holdfast.telemetry.metric_definitions import Metric
 
 log = logging.getLogger("holdfast.telemetry")
 
-# Several may ask at once; what is so old still serves the next.
-_FRESH_SECONDS = 5.0
-# And of a store that takes long to answer, as many times as long is left between two questions.
+# How long values are cached, for scrapes in quick succession.
+_CACHE_SECONDS = 5.0
+# After a slow read, the next one waits this many times its duration.
 _PAUSE_FACTOR = 50
 _WORKER_STATES = ("active", "stopping", "silent")
 
 
 class StoreCollector(Collector):
-    """Asks the store, at most every few seconds."""
+    """Reads metrics from the store, at most every few seconds."""
 
-    def __init__(self, operations: Operations, runner: SyncTarget, *, fresh_seconds: float = _FRESH_SECONDS) -> None:
+    def __init__(self, operations: Operations, runner: SyncTarget, *, cache_seconds: float = _CACHE_SECONDS) -> None:
         self._operations = operations
         self._runner = runner
-        self._fresh_seconds = fresh_seconds
+        self._cache_seconds = cache_seconds
         self._lock = Lock()
-        self._next_at: float | None = None
-        self._answer: list[Family] = []
+        self._next_read_at: float | None = None
+        self._families: list[Family] = []
 
     def describe(self) -> Iterable[Family]:
-        """Return nothing: a registry that asks for names must not ask the store."""
+        """Return nothing: registering the collector must not read the store."""
         return ()
 
     def collect(self) -> Iterable[Family]:
-        """Return what the store says; if it does not answer, only that."""
+        """Return the store's metrics; if the store does not answer, only `holdfast_store_up`."""
         with self._lock:
-            begun = time.monotonic()
-            if self._next_at is None or begun >= self._next_at:
-                self._answer = self._ask()
-                self._next_at = pause_until(begun, time.monotonic(), self._fresh_seconds)
-            return list(self._answer)
+            started_at = time.monotonic()
+            if self._next_read_at is None or started_at >= self._next_read_at:
+                self._families = self._read_store()
+                self._next_read_at = next_read_at(started_at, time.monotonic(), self._cache_seconds)
+            return list(self._families)
 
-    def _ask(self) -> list[Family]:
+    def _read_store(self) -> list[Family]:
         try:
             backlog = run_sync(self._operations.sync_on(self._runner).backlog())
             workers = run_sync(self._operations.sync_on(self._runner).workers(limit=limits.PAGE_MAX))
         except HoldfastError as error:
-            log.warning("the store could not be asked for metrics: %s", error)
-            return [_plain(metric_definitions.STORE_UP, 0)]
-        return [_plain(metric_definitions.STORE_UP, 1), *_of_backlog(backlog), _of_workers(workers)]
+            log.warning("cannot read metrics from the store: %s", error)
+            return [_single(metric_definitions.STORE_UP, 0)]
+        return [_single(metric_definitions.STORE_UP, 1), *_backlog_families(backlog), _worker_family(workers)]
 
 
-def pause_until(begun: float, ended: float, fresh_seconds: float) -> float:
-    """Return when to ask again a store that has answered from *begun* to *ended*: it must not do little else."""
-    return ended + max(fresh_seconds, (ended - begun) * _PAUSE_FACTOR)
+def next_read_at(started_at: float, ended_at: float, cache_seconds: float) -> float:
+    """Return when to read the store again after a read from *started_at* to *ended_at*; slow reads wait longer."""
+    return ended_at + max(cache_seconds, (ended_at - started_at) * _PAUSE_FACTOR)
 
 
-def _of_backlog(backlog: Backlog) -> list[Family]:
+def _backlog_families(backlog: Backlog) -> list[Family]:
     ready, oldest = _family(metric_definitions.READY), _family(metric_definitions.OLDEST)
     for waiting in backlog.ready:
         ready.add_metric([waiting.lane, waiting.kind], waiting.jobs)
@@ -80,27 +80,27 @@ def _of_backlog(backlog: Backlog) -> list[Family]:
     return [
         ready,
         oldest,
-        _plain(metric_definitions.SCHEDULED, backlog.scheduled),
-        _plain(metric_definitions.BLOCKED, backlog.blocked),
-        _plain(metric_definitions.RUNNING, backlog.running),
-        _plain(metric_definitions.EXPIRED, backlog.expired),
-        _plain(metric_definitions.SUSPECT, backlog.suspect),
+        _single(metric_definitions.SCHEDULED, backlog.scheduled),
+        _single(metric_definitions.BLOCKED, backlog.blocked),
+        _single(metric_definitions.RUNNING, backlog.running),
+        _single(metric_definitions.EXPIRED, backlog.expired),
+        _single(metric_definitions.SUSPECT, backlog.suspect),
     ]
 
 
-def _of_workers(workers: Iterable[WorkerInfo]) -> Family:
-    counted = Counter(worker.state for worker in workers)
+def _worker_family(workers: Iterable[WorkerInfo]) -> Family:
+    counts = Counter(worker.state for worker in workers)
     family = _family(metric_definitions.WORKERS)
     for state in _WORKER_STATES:
-        family.add_metric([state], counted[state])  # type: ignore[index]  # the states are these
+        family.add_metric([state], counts[state])  # type: ignore[index]  # these are the states
     return family
 
 
 def _family(metric: Metric) -> GaugeMetricFamily:
-    return GaugeMetricFamily(metric.name, metric.says, labels=metric.labels)
+    return GaugeMetricFamily(metric.name, metric.description, labels=metric.labels)
 
 
-def _plain(metric: Metric, value: float) -> Family:
+def _single(metric: Metric, value: float) -> Family:
     family = _family(metric)
     family.add_metric([], value)
     return family

@@ -1,7 +1,7 @@
-"""Spans by OpenTelemetry: enqueue, claim, run and settle, joined by the W3C trace context in a job's headers.
+"""OpenTelemetry spans of enqueue, claim, run and settle, connected by the W3C trace context in a job's headers.
 
-The conventions for messaging are kept: an enqueue sends, a claim receives, a run processes, a settle settles. The
-context is put into what is stored and not into what was asked for, so that a call sent again is still the same call.
+The spans follow the semantic conventions for messaging: enqueue sends, claim receives, run processes, settle settles.
+The context is added to the stored job and not to the call's arguments, so that a repeated call is still recognized.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.domain.new_job import CheckedJob, JobSettings
 from holdfast.domain.results import Enqueued
 from holdfast.storage.runners import Runner
 from holdfast.storage.store import Store
-from holdfast.telemetry.spans import OpenSpan, RunSpan, attributes, fail, fail_with
+from holdfast.telemetry.spans import OpenSpan, RunSpan, attributes, fail, fail_with_error
 from holdfast.version import __version__
 
 _W3C = TraceContextTextMapPropagator()
@@ -34,7 +34,7 @@ _HEADER = "traceparent"
 
 
 def trace_operations(operations: Operations, provider: TracerProvider | None) -> None:
-    """Let *operations*, and the workers that use them, make spans."""
+    """Create spans for *operations* and the workers that use them."""
     tracer = get_tracer("holdfast", __version__, provider)
     shared = operations.shared
     shared.middleware = TracingMiddleware(shared.middleware.store, tracer)
@@ -43,66 +43,66 @@ def trace_operations(operations: Operations, provider: TracerProvider | None) ->
 
 
 class TracingMiddleware(Middleware):
-    """Enqueues, claims and settles, each in a span."""
+    """Middleware that creates spans for enqueue, claim and settle."""
 
     def __init__(self, store: Store, tracer: Tracer) -> None:
         super().__init__(store)
         self._tracer = tracer
 
     async def enqueue_one(self, runner: Runner, checked: CheckedJob) -> Enqueued:
-        """Store one job under a span, whose context it carries."""
+        """Enqueue one job in a span; the job's headers carry its context."""
         with OpenSpan(enqueue_span(self._tracer, [checked], None)) as span:
-            made = await super().enqueue_one(runner, *_carrying([checked], span))
-            span.set_attribute("holdfast.job.created", made.created)
-            return made
+            result = await super().enqueue_one(runner, *_with_trace_context([checked], span))
+            span.set_attribute("holdfast.job.created", result.created)
+            return result
 
     async def enqueue(self, runner: Runner, checked: Sequence[CheckedJob]) -> list[Enqueued]:
-        """Store jobs under one span, whose context they carry."""
+        """Enqueue jobs in one span; their headers carry its context."""
         with OpenSpan(enqueue_span(self._tracer, checked, None)) as span:
-            return await super().enqueue(runner, _carrying(checked, span))
+            return await super().enqueue(runner, _with_trace_context(checked, span))
 
     async def claim(self, runner: Runner, request: ClaimRequest) -> list[Claim]:
-        """Lease what there is; a span tells of it unless there was nothing."""
+        """Claim jobs; create a span unless no job was claimed."""
         with _ClaimSpan(self._tracer, request) as span:
             span.claims = await super().claim(runner, request)
             return span.claims
 
     async def settle(self, runner: Runner, outcomes: CheckedSettlements) -> list[Settlement]:
-        """Record outcomes, each under a span of its job's own trace."""
+        """Settle outcomes, each in a span of its job's trace."""
         with _SettleSpans(self._tracer, outcomes) as spans:
-            settlements = await super().settle(runner, spans.carried)
-            spans.note(settlements)
+            settlements = await super().settle(runner, spans.traced)
+            spans.record(settlements)
             return settlements
 
     async def settle_and_claim(
         self, runner: Runner, outcomes: CheckedSettlements, started: Sequence[Lease], request: ClaimRequest
     ) -> tuple[list[Settlement], list[Claim]]:
-        """Do all of it in one commit."""
+        """Settle and claim in one commit, with the spans of both."""
         with _SettleSpans(self._tracer, outcomes) as spans, _ClaimSpan(self._tracer, request) as span:
-            settlements, span.claims = await super().settle_and_claim(runner, spans.carried, started, request)
-            spans.note(settlements)
+            settlements, span.claims = await super().settle_and_claim(runner, spans.traced, started, request)
+            spans.record(settlements)
             return settlements, span.claims
 
 
 def enqueue_span(tracer: Tracer, jobs: Sequence[CheckedJob], parent: Context | None) -> Span:
-    """Return the open span of an enqueue of these jobs."""
+    """Start the span of an enqueue of these jobs and return it."""
     kinds = {job.settings.route.kind for job in jobs}
-    said = attributes("enqueue", "send", {job.settings.route.lane for job in jobs}, kinds)
+    values = attributes("enqueue", "send", {job.settings.route.lane for job in jobs}, kinds)
     if len(jobs) == 1:
-        said["messaging.message.id"] = jobs[0].id
+        values["messaging.message.id"] = jobs[0].id
     else:
-        said["messaging.batch.message_count"] = len(jobs)
-    return tracer.start_span(_named("enqueue", kinds), parent, SpanKind.PRODUCER, said)
+        values["messaging.batch.message_count"] = len(jobs)
+    return tracer.start_span(_span_name("enqueue", kinds), parent, SpanKind.PRODUCER, values)
 
 
 class _ClaimSpan:
-    """The span of a claim, made once it is known what there was; one that found nothing leaves none."""
+    """The span of a claim, created after the claim; a claim without jobs creates none."""
 
     def __init__(self, tracer: Tracer, request: ClaimRequest) -> None:
         self.claims: list[Claim] = []
         self._tracer = tracer
         self._request = request
-        self._begun_ns = time.time_ns()
+        self._started_ns = time.time_ns()
 
     def __enter__(self) -> _ClaimSpan:
         return self
@@ -110,55 +110,55 @@ class _ClaimSpan:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not self.claims and error is None:
             return
-        said = attributes("claim", "receive", set(self._request.lanes), {claim.job.kind for claim in self.claims})
-        said["messaging.batch.message_count"] = len(self.claims)
-        said["messaging.client.id"] = self._request.worker
-        links = [link for claim in self.claims for link in _creation(claim.job.headers_json).links]
-        name = _named("claim", self._request.lanes)
+        values = attributes("claim", "receive", set(self._request.lanes), {claim.job.kind for claim in self.claims})
+        values["messaging.batch.message_count"] = len(self.claims)
+        values["messaging.client.id"] = self._request.worker
+        links = [link for claim in self.claims for link in _creation_context(claim.job.headers_json).links]
+        name = _span_name("claim", self._request.lanes)
         span = self._tracer.start_span(
-            name, kind=SpanKind.CLIENT, attributes=said, links=links, start_time=self._begun_ns
+            name, kind=SpanKind.CLIENT, attributes=values, links=links, start_time=self._started_ns
         )
         OpenSpan(span).__exit__(kind, error, trace)
 
 
 class _SettleSpans:
-    """The spans of a settle: one for each job, in the job's own trace, and one for what follows it."""
+    """The spans of a settle: one for each job, in the job's trace, and one for its follow-ups."""
 
     def __init__(self, tracer: Tracer, outcomes: CheckedSettlements) -> None:
         self._tracer = tracer
         self._open = ExitStack()
         self._spans: list[Span] = []
         self._outcomes = outcomes
-        self.carried: CheckedSettlements = outcomes
-        """The same outcomes, their follow-ups carrying the trace on."""
+        self.traced: CheckedSettlements = outcomes
+        """The same outcomes; their follow-ups carry the trace context."""
 
     def __enter__(self) -> _SettleSpans:
         self._open.__enter__()
-        self.carried = [(claim, self._begin(claim, checked)) for claim, checked in self._outcomes]
+        self.traced = [(claim, self._start_span(claim, checked)) for claim, checked in self._outcomes]
         return self
 
-    def _begin(self, claim: Claim, checked: Any) -> Any:
+    def _start_span(self, claim: Claim, checked: Any) -> Any:
         job = claim.job
-        said = attributes("settle", "settle", {job.lane}, {job.kind})
-        said["messaging.message.id"] = job.id
-        said["holdfast.job.outcome"] = type(checked.outcome).__name__.lower()
-        parent = _creation(job.headers_json).context
-        # Whoever settles by hand may be in a span of another trace.
-        here = get_current_span().get_span_context()
-        links = [Link(here)] if here.is_valid and parent is not None else []
-        span = self._tracer.start_span(_named("settle", {job.kind}), parent, SpanKind.CLIENT, said, links)
+        values = attributes("settle", "settle", {job.lane}, {job.kind})
+        values["messaging.message.id"] = job.id
+        values["holdfast.job.outcome"] = type(checked.outcome).__name__.lower()
+        parent = _creation_context(job.headers_json).context
+        # A caller that settles directly may be in a span of another trace.
+        current_context = get_current_span().get_span_context()
+        links = [Link(current_context)] if current_context.is_valid and parent is not None else []
+        span = self._tracer.start_span(_span_name("settle", {job.kind}), parent, SpanKind.CLIENT, values, links)
         self._spans.append(self._open.enter_context(OpenSpan(span)))
         if not checked.follow_ups:
             return checked
-        following = enqueue_span(self._tracer, checked.follow_ups, set_span_in_context(span))
-        self._open.enter_context(OpenSpan(following))
-        return checked._replace(follow_ups=tuple(_carrying(checked.follow_ups, following)))
+        follow_up_span = enqueue_span(self._tracer, checked.follow_ups, set_span_in_context(span))
+        self._open.enter_context(OpenSpan(follow_up_span))
+        return checked._replace(follow_ups=tuple(_with_trace_context(checked.follow_ups, follow_up_span)))
 
-    def note(self, settlements: Sequence[Settlement]) -> None:
-        """Say on each span what became of it."""
+    def record(self, settlements: Sequence[Settlement]) -> None:
+        """Set the result of each settlement on its span."""
         for span, settlement in zip(self._spans, settlements, strict=True):
             if settlement.error is not None:
-                fail_with(span, settlement.error)
+                fail_with_error(span, settlement.error)
             elif settlement.job is not None:
                 span.set_attribute("holdfast.job.state", settlement.job.state)
 
@@ -167,23 +167,23 @@ class _SettleSpans:
 
 
 class TracingWatch(Watch):
-    """Runs each handler in a span of its job's own trace."""
+    """Runs each handler in a span of its job's trace."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._begun: set[tuple[int, int]] = set()
-        """Attempts whose handlers were seen to begin, and that have not ended."""
+        self._started: set[tuple[int, int]] = set()
+        """The attempts whose handlers run in this process."""
         self.running = self._running
 
     def _running(self, claim: Claim) -> RunSpan:
-        self._begun.add((claim.job.seq, claim.job.epoch))
+        self._started.add((claim.job.seq, claim.job.epoch))
         return RunSpan(self._span(claim, None))
 
     def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
-        """Make the span of a handler that ran elsewhere, such as in a process of its own, once it is over."""
+        """Create the span of a handler that ran in another process, such as an isolated one, after its end."""
         key = (claim.job.seq, claim.job.epoch)
-        if key in self._begun:
-            self._begun.discard(key)
+        if key in self._started:
+            self._started.discard(key)
         elif seconds is not None:
             span = self._span(claim, time.time_ns() - round(seconds * 1e9))
             if outcome == "failed":
@@ -191,10 +191,10 @@ class TracingWatch(Watch):
                 fail(span, "failed" if failure is None else failure.reason, failure.message if failure else "")
             span.end()
 
-    def _span(self, claim: Claim, begun_ns: int | None) -> Span:
+    def _span(self, claim: Claim, started_ns: int | None) -> Span:
         job = claim.job
-        said = attributes("run", "process", {job.lane}, {job.kind})
-        said.update(
+        values = attributes("run", "process", {job.lane}, {job.kind})
+        values.update(
             {
                 "messaging.message.id": job.id,
                 "messaging.client.id": job.worker or "",
@@ -202,49 +202,51 @@ class TracingWatch(Watch):
                 "holdfast.job.epoch": job.epoch,
             }
         )
-        parent, links = _creation(job.headers_json)
+        parent, links = _creation_context(job.headers_json)
         return self._tracer.start_span(
-            _named("run", {job.kind}), parent, SpanKind.CONSUMER, said, links, start_time=begun_ns
+            _span_name("run", {job.kind}), parent, SpanKind.CONSUMER, values, links, start_time=started_ns
         )
 
 
-class _Creation(NamedTuple):
+class _CreationContext(NamedTuple):
     """The trace context in which a job was enqueued, as a parent and as a link."""
 
     context: Context | None
     links: tuple[Link, ...]
 
 
-# A job's headers are asked for at its claim, its run and its settlement, and jobs of one enqueue have the same.
+# Headers are decoded at claim, run and settle, and jobs of one enqueue share them; so cache the result.
 @lru_cache(4_096)
-def _creation(headers_json: str) -> _Creation:
+def _creation_context(headers_json: str) -> _CreationContext:
     if _HEADER not in headers_json:
-        return _Creation(None, ())
+        return _CreationContext(None, ())
     context = _W3C.extract(strict_json.decode(headers_json))
-    found = get_current_span(context).get_span_context()
-    return _Creation(context, (Link(found),)) if found.is_valid else _Creation(None, ())
+    span_context = get_current_span(context).get_span_context()
+    return _CreationContext(context, (Link(span_context),)) if span_context.is_valid else _CreationContext(None, ())
 
 
-def _carrying(jobs: Sequence[CheckedJob], span: Span) -> list[CheckedJob]:
-    """Return *jobs* with the context of *span* in their headers, unless they bring one of their own."""
+def _with_trace_context(jobs: Sequence[CheckedJob], span: Span) -> list[CheckedJob]:
+    """Return *jobs* with the context of *span* in their headers, unless their headers have a context."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, set_span_in_context(span))
     if not carrier:
         return list(jobs)
-    changed: dict[int, JobSettings] = {}
-    return [job._replace(settings=_with(job.settings, carrier, changed)) for job in jobs]
+    updated_by_id: dict[int, JobSettings] = {}
+    return [job._replace(settings=_with_headers(job.settings, carrier, updated_by_id)) for job in jobs]
 
 
-def _with(settings: JobSettings, carrier: dict[str, str], changed: dict[int, JobSettings]) -> JobSettings:
-    # Many jobs come under the same settings, which are the same object then.
-    known = changed.get(id(settings))
-    if known is None:
+def _with_headers(
+    settings: JobSettings, carrier: dict[str, str], updated_by_id: dict[int, JobSettings]
+) -> JobSettings:
+    # Many jobs share one settings object.
+    updated = updated_by_id.get(id(settings))
+    if updated is None:
         headers = strict_json.decode(settings.headers_json)
         if not any(name.lower() == _HEADER for name in headers):
             headers = {**headers, **carrier}
-        known = changed[id(settings)] = settings._replace(headers_json=strict_json.compact(headers))
-    return known
+        updated = updated_by_id[id(settings)] = settings._replace(headers_json=strict_json.compact(headers))
+    return updated
 
 
-def _named(operation: str, objects: Sequence[str] | set[str]) -> str:
+def _span_name(operation: str, objects: Sequence[str] | set[str]) -> str:
     return f"{operation} {next(iter(objects))}" if len(objects) == 1 else operation

@@ -1,7 +1,7 @@
-"""A kit for testing programs that use Holdfast: a clock to move, workers that run inline, and what was enqueued.
+"""Tools for testing programs that use Holdfast: a manual clock, inline workers and assertions on enqueued jobs.
 
-Nothing here replaces a part of Holdfast. Jobs go through the serializer, the store and the rules as they do in
-production; only the waiting is left out.
+Nothing here replaces a part of Holdfast. Jobs use the same serializer, store and rules as in production; only the
+waiting is omitted.
 """
 
 from holdfast.testing.assertions import assert_enqueued, enqueued, refute_enqueued

@@ -1,4 +1,4 @@
-"""What was enqueued: found by what a test says of it, and shown beside what it asked for where nothing fits."""
+"""Assertions on enqueued jobs; a failure shows the expected fields beside the nearest jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.domain.job import STATES, WAITING, Job, State
 from holdfast.domain.validation import Duration
 from holdfast.storage.transaction import run_sync
 from holdfast.tasks.task import AnyTask, BaseTask
-from holdfast.testing.matchers import Miss, misses
+from holdfast.testing.matchers import Mismatch, mismatches
 from holdfast.testing.redirect import AnyQueue
 
 _SHOWN_MAX = 5
@@ -19,68 +19,70 @@ _READ_MAX = 10_000
 
 
 class Expected(TypedDict, total=False):
-    """What a test may say of a job, declared once for every place that takes it; the rest is not looked at."""
+    """The fields of a job that a test may check; fields that are not given are ignored."""
 
     payload: Any
-    """What its payload has: of an object the members named here, at every depth; all else as it is."""
+    """The payload: of an object only the given members are compared, at every depth; other values must be equal."""
     headers: Mapping[str, str]
     tags: Mapping[str, str]
     lane: str
     tenant: str
     priority: int
     delay: Duration
-    """In how many seconds after its enqueue it falls due."""
+    """The seconds from its enqueue until it is due."""
     affinity: str | None
     requires: Sequence[str]
     dedupe_key: str | None
     max_attempts: int
     job_id: str
     states: Sequence[State]
-    """In which states it may be; by default it waits: `scheduled`, `blocked` or `ready`."""
+    """The allowed states; by default the waiting ones: `scheduled`, `blocked` or `ready`."""
 
 
-_WORDS = frozenset(Expected.__annotations__)
+_OPTIONS = frozenset(Expected.__annotations__)
 
 
 def enqueued(queue: AnyQueue, kind: str | AnyTask | None = None, **expected: Unpack[Expected]) -> list[Job]:
-    """Return the jobs that fit, oldest first; without a word all that wait."""
-    return [job for job, missed in _judged(queue, kind, expected) if not missed]
+    """Return the matching jobs, oldest first; without options, all waiting jobs."""
+    return [job for job, differences in _compare_jobs(queue, kind, expected) if not differences]
 
 
 def assert_enqueued(
     queue: AnyQueue, kind: str | AnyTask | None = None, *, count: int | None = None, **expected: Unpack[Expected]
 ) -> Job:
-    """Return the oldest job that fits, or raise `AssertionError` showing what was enqueued instead.
+    """Return the oldest matching job; raise `AssertionError` that shows the enqueued jobs if there is none.
 
-    With *count*, exactly so many must fit.
+    With *count*, exactly *count* jobs must match.
     """
-    judged = _judged(queue, kind, expected)
-    fitting = [job for job, missed in judged if not missed]
+    compared = _compare_jobs(queue, kind, expected)
+    matching = [job for job, differences in compared if not differences]
     if count is not None:
         validation.integer(count, "count", 1, _READ_MAX)
-    if not fitting or (count is not None and len(fitting) != count):
-        raise AssertionError(_complaint(kind, expected, judged, fitting, count))
-    return fitting[0]
+    if not matching or (count is not None and len(matching) != count):
+        raise AssertionError(_failure_message(kind, expected, compared, matching, count))
+    return matching[0]
 
 
 def refute_enqueued(queue: AnyQueue, kind: str | AnyTask | None = None, **expected: Unpack[Expected]) -> None:
-    """Raise `AssertionError`, showing them, if there are jobs that fit."""
+    """Raise `AssertionError` that shows the matching jobs if there are any."""
     found = enqueued(queue, kind, **expected)
     if found:
-        lines = [f"{_jobs(len(found))} like this should not have been enqueued: {_shown(kind, expected)}"]
-        raise AssertionError("\n".join([*lines, *_listed([(job, []) for job in found])]))
+        lines = [f"{_jobs(len(found))} like this should not have been enqueued: {_format_expected(kind, expected)}"]
+        raise AssertionError("\n".join([*lines, *_format_jobs([(job, []) for job in found])]))
 
 
-def _judged(queue: AnyQueue, kind: str | AnyTask | None, expected: Expected) -> list[tuple[Job, list[Miss]]]:
-    unknown = set(expected) - _WORDS
+def _compare_jobs(
+    queue: AnyQueue, kind: str | AnyTask | None, expected: Expected
+) -> list[tuple[Job, list[Mismatch]]]:
+    unknown = set(expected) - _OPTIONS
     if unknown:
-        raise InvalidInput(min(unknown), f"is nothing to look for; these are: {', '.join(sorted(_WORDS))}")
+        raise InvalidInput(min(unknown), f"unknown option; valid options are {', '.join(sorted(_OPTIONS))}")
     for index, state in enumerate(expected.get("states", ())):
         validation.one_of(state, f"states[{index}]", STATES)
-    wanted: dict[str, Any] = {"states": WAITING, **expected}
+    expected_fields: dict[str, Any] = {"states": WAITING, **expected}
     if kind is not None:
-        wanted["kind"] = kind.kind if isinstance(kind, BaseTask) else validation.name(kind, "kind")
-    return [(job, misses(job, wanted)) for job in _all_jobs(queue)]
+        expected_fields["kind"] = kind.kind if isinstance(kind, BaseTask) else validation.name(kind, "kind")
+    return [(job, mismatches(job, expected_fields)) for job in _all_jobs(queue)]
 
 
 def _all_jobs(queue: AnyQueue) -> list[Job]:
@@ -95,43 +97,46 @@ def _all_jobs(queue: AnyQueue) -> list[Job]:
         if after is None:
             return found[::-1]
         if len(found) >= _READ_MAX:
-            raise AssertionError(f"the store has more than {_READ_MAX} jobs; does each test have one of its own?")
+            raise AssertionError(f"the store has more than {_READ_MAX} jobs; use a separate store for each test")
 
 
-# --- complaints ----------------------------------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------------------------------
 
 
-def _complaint(
+def _failure_message(
     kind: str | AnyTask | None,
     expected: Expected,
-    judged: list[tuple[Job, list[Miss]]],
-    fitting: list[Job],
+    compared: list[tuple[Job, list[Mismatch]]],
+    matching: list[Job],
     count: int | None,
 ) -> str:
-    if fitting:
-        lines = [f"{_jobs(len(fitting))} like this, not {count}: {_shown(kind, expected)}"]
-        return "\n".join([*lines, *_listed([(job, []) for job in fitting])])
-    lines = [f"no job like this was enqueued: {_shown(kind, expected)}"]
-    if not judged:
-        return "\n".join([*lines, "nothing was enqueued at all"])
-    # Those that miss least stand first; what is missed of the kind weighs more than all the rest.
-    nearest = sorted(judged, key=lambda one: sum(miss.weight for miss in one[1]))
-    return "\n".join([*lines, "what was enqueued, the nearest first:", *_listed(nearest)])
+    if matching:
+        lines = [f"{_jobs(len(matching))} like this, not {count}: {_format_expected(kind, expected)}"]
+        return "\n".join([*lines, *_format_jobs([(job, []) for job in matching])])
+    lines = [f"no job like this was enqueued: {_format_expected(kind, expected)}"]
+    if not compared:
+        return "\n".join([*lines, "no jobs were enqueued"])
+    # The best matches come first; a wrong kind weighs more than all other differences.
+    nearest = sorted(compared, key=lambda item: sum(mismatch.weight for mismatch in item[1]))
+    return "\n".join([*lines, "enqueued jobs, nearest first:", *_format_jobs(nearest)])
 
 
-def _listed(judged: Sequence[tuple[Job, list[Miss]]]) -> list[str]:
+def _format_jobs(compared: Sequence[tuple[Job, list[Mismatch]]]) -> list[str]:
     lines = []
-    for job, missed in judged[:_SHOWN_MAX]:
+    for job, differences in compared[:_SHOWN_MAX]:
         lines.append(f"  {job.kind} {_short(job.payload)}, {job.state} in lane {job.lane} ({job.id})")
-        lines.extend(f"    {miss.place}: wanted {_short(miss.wanted)}, is {_short(miss.found)}" for miss in missed)
-    if len(judged) > _SHOWN_MAX:
-        lines.append(f"  and {_jobs(len(judged) - _SHOWN_MAX)} more")
+        lines.extend(
+            f"    {mismatch.path}: expected {_short(mismatch.expected)}, is {_short(mismatch.found)}"
+            for mismatch in differences
+        )
+    if len(compared) > _SHOWN_MAX:
+        lines.append(f"  and {_jobs(len(compared) - _SHOWN_MAX)} more")
     return lines
 
 
-def _shown(kind: str | AnyTask | None, expected: Expected) -> str:
-    said = {"kind": kind.kind if isinstance(kind, BaseTask) else kind, **expected}
-    return ", ".join(f"{word} {_short(value)}" for word, value in said.items() if value is not None) or "any"
+def _format_expected(kind: str | AnyTask | None, expected: Expected) -> str:
+    fields = {"kind": kind.kind if isinstance(kind, BaseTask) else kind, **expected}
+    return ", ".join(f"{name} {_short(value)}" for name, value in fields.items() if value is not None) or "any"
 
 
 def _short(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A store's clock that moves only when a test moves it."""
+"""A store clock that only a test advances."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from holdfast.domain.validation import Duration
 
 
 class ManualClock:
-    """Stands still at the moment it was made, or at *at*: `connect(url, clock=ManualClock())`."""
+    """A clock that starts at the current time, or at *at*, and stands still: `connect(url, clock=ManualClock())`."""
 
     def __init__(self, at: datetime | None = None) -> None:
         wall_ms = time.time_ns() // 1_000_000 if at is None else validation.timestamp_ms(at, "at")
         self._now = Now(wall_ms, wall_ms)
 
     def now(self) -> Now:
-        """Read both clocks."""
+        """Return the wall-clock and the lease-clock time."""
         return self._now
 
     @property
-    def moment(self) -> datetime:
-        """What the wall clock shows."""
+    def time(self) -> datetime:
+        """The time of the wall clock."""
         return validation.datetime_of(self._now.wall_ms)
 
     def advance(self, seconds: Duration) -> None:
-        """Let time pass, for due moments and leases alike."""
+        """Advance the time for due jobs and leases."""
         passed_ms = validation.duration_ms(seconds, "seconds", 0, limits.TIMESTAMP_MS_MAX)
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)
 
-    def travel_to(self, moment: datetime) -> None:
-        """Let time pass until *moment*."""
-        passed_ms = validation.timestamp_ms(moment, "moment") - self._now.wall_ms
+    def travel_to(self, time: datetime) -> None:
+        """Advance the time to *time*."""
+        passed_ms = validation.timestamp_ms(time, "time") - self._now.wall_ms
         if passed_ms < 0:
-            raise InvalidInput("moment", f"{moment} has passed; time goes forward, only a wall clock is set back")
+            raise InvalidInput("time", f"{time} has passed; use set_wall_clock to set the wall clock back")
         self._now = Now(self._now.wall_ms + passed_ms, self._now.lease_ms + passed_ms)
 
     def set_wall_clock(self, seconds: float) -> None:
-        """Move the wall clock by so many seconds, forward or back, without any time passing: leases stay."""
+        """Move the wall clock by *seconds*, forward or back, without advancing the lease clock."""
         self._now = self._now._replace(wall_ms=self._now.wall_ms + round(seconds * 1000))

@@ -1,4 +1,4 @@
-"""Running jobs in a test: all that there are, or one of them, until nothing is left to wait for."""
+"""Running jobs in a test: `drain` runs all of them, `run_job` one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from holdfast.worker.worker import Worker
 
 __all__ = ["Drained", "Ran", "drain", "drain_async", "run_job", "run_job_async"]
 
-WhichJob: TypeAlias = NewJob | Enqueued | Job | str
-"""A job to be enqueued, one that is, or the id of one."""
+JobReference: TypeAlias = NewJob | Enqueued | Job | str
+"""A job to enqueue, an enqueued job, or the id of one."""
 
 _ATTEMPTS_MAX = 10_000
 _RELEASED = Released()
@@ -38,19 +38,19 @@ _RELEASED = Released()
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain has run, in order."""
+    """The attempts that a drain has run, in order."""
 
     ran: tuple[Ran, ...]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many attempts ended, by outcome."""
-        return dict(Counter(one.outcome for one in self.ran))
+        """The number of attempts by outcome."""
+        return dict(Counter(ran.outcome for ran in self.ran))
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs as each attempt left them."""
-        return tuple(one.job for one in self.ran)
+        """The job of each attempt, as it was after the attempt."""
+        return tuple(ran.job for ran in self.ran)
 
     def __len__(self) -> int:
         return len(self.ran)
@@ -66,22 +66,22 @@ def drain(
     horizon: Duration | None = None,
     raises: bool = True,
     attempts_max: int = _ATTEMPTS_MAX,
-    **words: Unpack[ClaimOptions],
+    **options: Unpack[ClaimOptions],
 ) -> Drained:
-    """Run every job that could be claimed, and what follows from it, in this thread; return what was run.
+    """Run every job that can be claimed, and the jobs they enqueue, in this thread; return the attempts.
 
-    The words of a claim say which; by default those of every task, as for a `Worker`. With *clock*, the one given to
-    `connect`, time moves on to the next job that falls due, by *horizon* at most, until none is left. Turns of
-    sessions are run when no other job is left, each counted as one attempt, led by its first entry. What a handler
-    raises is raised here once its attempt is settled, unless `raises=False`; outcomes it asks for are not. More than
-    *attempts_max* attempts mean that it would never end, and raise `AssertionError`.
+    The options of a claim select the jobs; by default all tasks' jobs run, as in a `Worker`. With *clock*, the clock
+    passed to `connect`, time advances to the next due job, by *horizon* at most, until no job is left. Turns of
+    sessions run when no other job is left; each counts as one attempt, represented by its first entry. An exception
+    of a handler is raised here after its attempt is settled, unless `raises=False` or the handler chose its outcome
+    with it. More than *attempts_max* attempts raise `AssertionError`, because the drain may never end.
     """
     operations = queue.operations.sync_on(queue.store)
-    draining = _Draining(queue, operations, words, clock, horizon, attempts_max)
+    draining = _Drain(queue, operations, options, clock, horizon, attempts_max)
     while (claim := run_sync(draining.next())) is not None:
         inline = InlineAttempt(queue, claim, draining.capabilities)
         inline.run()
-        draining.note(run_sync(inline.settle(operations)), raises=raises)
+        draining.add(run_sync(inline.settle(operations)), raises=raises)
     return Drained(tuple(draining.ran))
 
 
@@ -92,82 +92,82 @@ async def drain_async(
     horizon: Duration | None = None,
     raises: bool = True,
     attempts_max: int = _ATTEMPTS_MAX,
-    **words: Unpack[ClaimOptions],
+    **options: Unpack[ClaimOptions],
 ) -> Drained:
-    """Do as `drain` does, in a running event loop."""
+    """Do the same as `drain` in a running event loop."""
     operations = queue.operations.async_on(queue.store)
-    draining = _Draining(queue, operations, words, clock, horizon, attempts_max)
+    draining = _Drain(queue, operations, options, clock, horizon, attempts_max)
     while (claim := await draining.next()) is not None:
         inline = InlineAttempt(queue, claim, draining.capabilities)
         await inline.run_async()
-        draining.note(await inline.settle(operations), raises=raises)
+        draining.add(await inline.settle(operations), raises=raises)
     return Drained(tuple(draining.ran))
 
 
-def run_job(queue: Queue, job: WhichJob, *, clock: ManualClock | None = None, raises: bool = True) -> Job:
-    """Run one attempt of one job, before all others, and return the job as it leaves it.
+def run_job(queue: Queue, job: JobReference, *, clock: ManualClock | None = None, raises: bool = True) -> Job:
+    """Run one attempt of one job, before all others, and return the job after the attempt.
 
-    *job* is a call as `task.new(…)` gives it, which is enqueued first, or a job that was. One that is not due yet
-    needs the *clock*, which then moves on. What the handler raises is raised here, as by `drain`.
+    *job* is a call created by `task.new(…)`, which is enqueued first, or an enqueued job. A job that is not due yet
+    needs *clock*, which is advanced. An exception of the handler is raised as in `drain`.
     """
     operations = queue.operations.sync_on(queue.store)
     inline = InlineAttempt(queue, run_sync(_claim_one(queue, operations, job, clock)))
     inline.run()
-    return _raised(run_sync(inline.settle(operations)), raises=raises)
+    return _job_or_raise(run_sync(inline.settle(operations)), raises=raises)
 
 
 async def run_job_async(
-    queue: AnyQueue, job: WhichJob, *, clock: ManualClock | None = None, raises: bool = True
+    queue: AnyQueue, job: JobReference, *, clock: ManualClock | None = None, raises: bool = True
 ) -> Job:
-    """Do as `run_job` does, in a running event loop."""
+    """Do the same as `run_job` in a running event loop."""
     operations = queue.operations.async_on(queue.store)
     inline = InlineAttempt(queue, await _claim_one(queue, operations, job, clock))
     await inline.run_async()
-    return _raised(await inline.settle(operations), raises=raises)
+    return _job_or_raise(await inline.settle(operations), raises=raises)
 
 
-def _raised(ran: Ran, *, raises: bool) -> Job:
+def _job_or_raise(ran: Ran, *, raises: bool) -> Job:
     if raises:
         ran.raise_defect()
     return ran.job
 
 
-class _Draining:
-    """Which job comes next, and how far time has moved for it."""
+class _Drain:
+    """Claims the next job and advances the clock if needed."""
 
     def __init__(
         self,
         queue: AnyQueue,
         operations: Operations,
-        words: ClaimOptions,
+        options: ClaimOptions,
         clock: ManualClock | None,
         horizon: Duration | None,
         attempts_max: int,
     ) -> None:
         if horizon is not None and clock is None:
-            raise Misconfigured("a horizon needs the clock that is to be moved: drain(queue, clock=clock, horizon=…)")
+            raise Misconfigured("horizon requires clock, the clock to advance: drain(queue, clock=clock, horizon=…)")
         self.ran: list[Ran] = []
         self._operations = operations
-        self._subscription = _subscription(queue, words)
+        self._subscription = _subscription(queue, options)
         self._clock = clock
         self._left_ms = math.inf if horizon is None else validation.duration_ms(horizon, "horizon")
         self._attempts_max = attempts_max
 
     @property
     def capabilities(self) -> Sequence[str]:
-        """What its worker has."""
-        return self._subscription.words().get("capabilities", ())
+        """The capabilities of its worker."""
+        return self._subscription.options().get("capabilities", ())
 
     async def next(self) -> Claim | SessionClaim | None:
-        """Claim the next job, or the next turn of a session, moving time on to it if need be."""
+        """Claim the next job or session turn, advancing the clock if needed; return None if none is left."""
         while (claim := (await self._claim())) is None:
-            if not (await self._move_on()):
+            if not (await self._advance_clock()):
                 return None
         if len(self.ran) >= self._attempts_max:
             job = claim.job if isinstance(claim, Claim) else claim.entries[0]
             raise AssertionError(
                 f"{self._attempts_max} attempts were run and there is still work, the next is {job!r}; "
-                "does a job enqueue itself again? Give a horizon, or a larger attempts_max"
+                "does a job enqueue itself again? Pass a horizon or a larger attempts_max"
             )
         return claim
 
@@ -178,44 +178,46 @@ class _Draining:
             return claim
         return await self._operations.claim_any_session(**sessions)
 
-    async def _move_on(self) -> bool:
-        """Let time pass until the next job falls due; tell whether there is one within reach."""
+    async def _advance_clock(self) -> bool:
+        """Advance the clock to the next due job; return whether there is one within the horizon."""
         if self._clock is None:
             return False
         seconds = await self._operations.runner.read(seconds_to_due)
-        # What is due and was not claimed is not for us.
+        # A job that is due and was not claimed does not match the claim options.
         if not seconds or seconds * 1000 > self._left_ms:
             return False
         self._clock.advance(seconds)
         self._left_ms -= seconds * 1000
         return True
 
-    def note(self, ran: Ran, *, raises: bool) -> None:
-        """Take note of what was run, and raise what is wrong with it."""
+    def add(self, ran: Ran, *, raises: bool) -> None:
+        """Add an attempt; with *raises*, raise its error."""
         self.ran.append(ran)
         if raises:
             ran.raise_defect()
 
 
-def _subscription(queue: AnyQueue, words: ClaimOptions) -> Subscription:
-    """Return what a worker with these words would take."""
-    worker = Worker(queue, **words)
-    named: ClaimOptions = {**words, "worker": worker.name, "incarnation": worker.incarnation}
-    return Subscription(queue.tasks, named)
+def _subscription(queue: AnyQueue, options: ClaimOptions) -> Subscription:
+    """Return the subscription of a worker with these options."""
+    worker = Worker(queue, **options)
+    claim_options: ClaimOptions = {**options, "worker": worker.name, "incarnation": worker.incarnation}
+    return Subscription(queue.tasks, claim_options)
 
 
-async def _claim_one(queue: AnyQueue, operations: Operations, which: WhichJob, clock: ManualClock | None) -> Claim:
-    """Claim one job and no other, as a worker with all that it requires would."""
-    job = await _find(queue, operations, which)
+async def _claim_one(
+    queue: AnyQueue, operations: Operations, job_or_id: JobReference, clock: ManualClock | None
+) -> Claim:
+    """Claim this job and no other, as a worker with its required capabilities."""
+    job = await _find(queue, operations, job_or_id)
     if job.finished:
-        raise AssertionError(f"{job!r} cannot be claimed: {_why(job, clock)}")
+        raise AssertionError(f"{job!r} cannot be claimed: {_unclaimable_reason(job, clock)}")
     if job.entry is not None:
         raise Misconfigured(
-            f"{job!r} is an entry of session {job.entry.session!r}, whose turns go in order; run them with drain"
+            f"{job!r} is an entry of session {job.entry.session!r}, whose turns run in order; run them with drain"
         )
-    if clock is not None and job.due_at > clock.moment:
+    if clock is not None and job.due_at > clock.time:
         clock.travel_to(job.due_at)
-    # Nothing may stand before it; what it was is put back at once.
+    # Give the job the highest priority for the claim; its own priority is restored below.
     await operations.reprioritize(job.id, limits.PRIORITY_MAX)
     claim = await operations.claim(kinds=[job.kind], lanes=[job.lane], tenant=job.tenant, capabilities=job.requires)
     if claim is not None and claim.job.id != job.id:
@@ -225,21 +227,21 @@ async def _claim_one(queue: AnyQueue, operations: Operations, which: WhichJob, c
     if not now.finished:
         await operations.reprioritize(job.id, job.priority)
     if claim is None:
-        raise AssertionError(f"{now!r} cannot be claimed: {_why(now, clock)}")
+        raise AssertionError(f"{now!r} cannot be claimed: {_unclaimable_reason(now, clock)}")
     return Claim(claim.job._replace(priority=job.priority), claim.lease_ms)
 
 
-async def _find(queue: AnyQueue, operations: Operations, which: WhichJob) -> Job:
-    if isinstance(which, NewJob):
-        queue.tasks.get(which.kind)
-        options: Any = which.options
-        return (await operations.enqueue(which.kind, which.payload, **options)).job
-    return await operations.get(which if isinstance(which, str) else which.id)
+async def _find(queue: AnyQueue, operations: Operations, job_or_id: JobReference) -> Job:
+    if isinstance(job_or_id, NewJob):
+        queue.tasks.get(job_or_id.kind)
+        options: Any = job_or_id.options
+        return (await operations.enqueue(job_or_id.kind, job_or_id.payload, **options)).job
+    return await operations.get(job_or_id if isinstance(job_or_id, str) else job_or_id.id)
 
 
-def _why(job: Job, clock: ManualClock | None) -> str:
+def _unclaimable_reason(job: Job, clock: ManualClock | None) -> str:
     if job.finished:
-        return f"it is {job.state} already"
+        return f"it is already {job.state}"
     if job.state == "scheduled" and clock is None:
-        return f"it is due at {job.due_at}; give the clock, so that time can move on"
-    return f"it is {job.state} in the lane {job.lane!r}; is that paused, or held by somebody?"
+        return f"it is due at {job.due_at}; pass clock= to advance the time"
+    return f"it is {job.state} in the lane {job.lane!r}; is the lane paused, or the job held by another worker?"

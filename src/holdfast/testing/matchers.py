@@ -1,4 +1,4 @@
-"""Comparing a job with what a test says of it: where it differs, word by word."""
+"""Compares a job with the fields that a test expects, and lists the differences."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.domain import validation
 from holdfast.domain.job import Job
-from holdfast.tasks.json_encode import Unfit, write
+from holdfast.tasks.json_encode import InvalidValue, encode
 
 
-class Miss(NamedTuple):
-    """One place in which a job is not as wanted."""
+class Mismatch(NamedTuple):
+    """One difference between a job and the expected fields."""
 
-    place: str
-    wanted: object
+    path: str
+    expected: object
     found: object
 
     @property
     def weight(self) -> int:
-        """How far it keeps a job from being the one that was meant."""
-        return {"kind": 100, "state": 3}.get(self.place, 1)
+        """The weight of the difference when jobs are ranked."""
+        return {"kind": 100, "state": 3}.get(self.path, 1)
 
 
 class _Nothing:
@@ -31,62 +31,62 @@ class _Nothing:
 NOTHING: Final = _Nothing()
 
 
-def misses(job: Job, wanted: Mapping[str, Any]) -> list[Miss]:
-    """Return where *job* differs from what is *wanted*; nothing if it fits."""
-    found: list[Miss] = []
-    for word, value in wanted.items():
-        if word == "states":
+def mismatches(job: Job, expected: Mapping[str, Any]) -> list[Mismatch]:
+    """Return the differences between *job* and the *expected* fields; an empty list if it matches."""
+    found: list[Mismatch] = []
+    for name, value in expected.items():
+        if name == "states":
             if job.state not in value:
-                found.append(Miss("state", _listed(value), job.state))
-        elif word in _PARTLY:
-            _compare(word, _written(value), getattr(job, word), found)
+                found.append(Mismatch("state", _one_or_all(value), job.state))
+        elif name in _PARTIAL:
+            _compare(name, _encode_members(value), getattr(job, name), found)
         else:
-            is_so, should_be = _EXACT.get(word, lambda job, word=word: getattr(job, word))(job), value
-            if word in _NORMAL:
-                should_be = _NORMAL[word](value)
-            if is_so != should_be:
-                found.append(Miss(word, should_be, is_so))
+            actual, expected_value = _GETTERS.get(name, lambda job, name=name: getattr(job, name))(job), value
+            if name in _NORMALIZE:
+                expected_value = _NORMALIZE[name](value)
+            if actual != expected_value:
+                found.append(Mismatch(name, expected_value, actual))
     return found
 
 
-_PARTLY: Final = frozenset(("payload", "headers", "tags"))
-_EXACT: Final[dict[str, Callable[[Job], object]]] = {
+_PARTIAL: Final = frozenset(("payload", "headers", "tags"))
+_GETTERS: Final[dict[str, Callable[[Job], object]]] = {
     "job_id": lambda job: job.id,
     "delay": lambda job: (job.due_at_ms - job.enqueued_at_ms) / 1000,
     "requires": lambda job: sorted(job.requires),
 }
-_NORMAL: Final[dict[str, Callable[[Any], object]]] = {
+_NORMALIZE: Final[dict[str, Callable[[Any], object]]] = {
     "delay": lambda value: validation.duration_ms(value, "delay") / 1000,
     "requires": sorted,
 }
 
 
-def _compare(place: str, wanted: object, found: object, missed: list[Miss]) -> None:
-    """Note where *found* lacks what is *wanted*: of an object only the members that are named."""
+def _compare(path: str, expected: object, found: object, differences: list[Mismatch]) -> None:
+    """Add the differences between *found* and *expected*; of an object only the expected members are compared."""
     if found is NOTHING:
-        missed.append(Miss(place, wanted, found))
-    elif isinstance(wanted, Mapping) and isinstance(found, Mapping):
-        for name, value in wanted.items():
-            _compare(f"{place}.{name}", value, found.get(name, NOTHING), missed)
-    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        for index, (value, other) in enumerate(zip(wanted, found, strict=True)):
-            _compare(f"{place}[{index}]", value, other, missed)
-    # The wanted side stands first, so that it may be something that equals many. True is not 1 in JSON.
-    elif wanted != found or (isinstance(wanted, int) and isinstance(wanted, bool) != isinstance(found, bool)):
-        missed.append(Miss(place, wanted, found))
+        differences.append(Mismatch(path, expected, found))
+    elif isinstance(expected, Mapping) and isinstance(found, Mapping):
+        for name, value in expected.items():
+            _compare(f"{path}.{name}", value, found.get(name, NOTHING), differences)
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for index, (value, other) in enumerate(zip(expected, found, strict=True)):
+            _compare(f"{path}[{index}]", value, other, differences)
+    # The expected value comes first, because its __eq__ may match many values. True is not 1 in JSON.
+    elif expected != found or (isinstance(expected, int) and isinstance(expected, bool) != isinstance(found, bool)):
+        differences.append(Mismatch(path, expected, found))
 
 
-def _written(value: object) -> object:
-    """Return *value* as the serializer would write it, but for what it cannot, such as something that equals all."""
+def _encode_members(value: object) -> object:
+    """Return *value* as the serializer encodes it; values that it cannot encode, such as matchers, are kept."""
     if isinstance(value, Mapping):
-        return {str(name): _written(member) for name, member in value.items()}
+        return {str(name): _encode_members(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_written(member) for member in value]
+        return [_encode_members(member) for member in value]
     try:
-        return write(value)
-    except Unfit:
+        return encode(value)
+    except InvalidValue:
         return value
 
 
-def _listed(states: Any) -> object:
+def _one_or_all(states: Any) -> object:
     return states[0] if len(states) == 1 else tuple(states)

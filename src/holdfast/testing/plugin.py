@@ -1,4 +1,4 @@
-"""The plugin for pytest: a fresh queue for each test, on each engine that is asked for."""
+"""The pytest plugin: a new queue for each test, on each selected engine."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from holdfast.testing.redirect import redirected
 ENGINES = ("sqlite", "postgres")
 _VARIABLE = "HOLDFAST_TEST_POSTGRES"
 _NO_SERVER = (
-    "Holdfast has no PostgreSQL to test with: give --holdfast-postgres, holdfast_postgres in the configuration, "
+    "Holdfast has no PostgreSQL server for tests: set --holdfast-postgres, holdfast_postgres in the configuration, "
     f"or {_VARIABLE}"
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take in what can be chosen."""
+    """Add the plugin's options."""
     group = parser.getgroup("holdfast")
     group.addoption("--holdfast-engines", metavar="LIST", help="engines for Holdfast's queues: sqlite,postgres")
     group.addoption("--holdfast-postgres", metavar="URL", help="a server whose user may create schemas")
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that uses a queue once on each engine; with one engine only, its name stays as it is."""
+    """Parametrize tests that use a queue with the engines; with one engine, test names do not change."""
     if "holdfast_engine" in metafunc.fixturenames:
         engines = _engines(metafunc.config)
         if len(engines) > 1:
@@ -43,7 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say loudly how many tests were not run for want of a server."""
+    """Report how many tests were skipped because no server is configured."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if _NO_SERVER in str(report.longrepr)]
     if skipped:
         tests = f"{len(skipped)} test{'s' * (len(skipped) != 1)}"
@@ -52,9 +52,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _engines(config: pytest.Config) -> list[str]:
-    given = config.getoption("--holdfast-engines")
-    words = config.getini("holdfast_engines") if given is None else [given]
-    engines = [engine for word in words for engine in word.replace(",", " ").split()]
+    option = config.getoption("--holdfast-engines")
+    values = config.getini("holdfast_engines") if option is None else [option]
+    engines = [engine for value in values for engine in value.replace(",", " ").split()]
     unknown = [engine for engine in engines if engine not in ENGINES]
     if unknown or not engines:
         raise pytest.UsageError(f"holdfast_engines: {unknown or 'nothing'} is not one of {', '.join(ENGINES)}")
@@ -63,14 +63,14 @@ def _engines(config: pytest.Config) -> list[str]:
 
 @pytest.fixture
 def holdfast_engine(request: pytest.FixtureRequest) -> str:
-    """Give the engine of this test's queue: `sqlite` or `postgres`."""
+    """Return the engine of this test's queue: `sqlite` or `postgres`."""
     engine: str = getattr(request, "param", None) or _engines(request.config)[0]
     return engine
 
 
 @pytest.fixture
 def holdfast_clock() -> ManualClock:
-    """Give the clock of this test's queue, which stands still until it is moved."""
+    """Return the manual clock of this test's queue."""
     return ManualClock()
 
 
@@ -78,13 +78,13 @@ def holdfast_clock() -> ManualClock:
 def holdfast_queue(
     holdfast_engine: str, holdfast_clock: ManualClock, tmp_path: Path, pytestconfig: pytest.Config
 ) -> Iterator[Queue]:
-    """Give a queue on a store of its own: a fresh file, or a fresh schema that is dropped after the test."""
+    """Return a queue on a new store: a new file, or a new schema that is dropped after the test."""
     if holdfast_engine == "sqlite":
         with connect(str(tmp_path / "holdfast.db"), durability="relaxed", clock=holdfast_clock) as queue:
             yield queue
         return
     url = _server_url(pytestconfig)
-    # Whoever stays with SQLite needs no driver.
+    # Import here: SQLite needs no PostgreSQL driver.
     from holdfast.storage.postgres.migrate import TEST_PREFIX, discard_schema  # noqa: PLC0415
 
     schema = f"{TEST_PREFIX}{uuid.uuid4().hex[:16]}"
@@ -97,13 +97,13 @@ def holdfast_queue(
 
 @pytest.fixture
 def holdfast_async_queue(holdfast_queue: Queue) -> AsyncQueue:
-    """Give the same queue, to be awaited."""
+    """Return the same queue as an `AsyncQueue`."""
     return AsyncQueue(holdfast_queue.store, holdfast_queue.operations)
 
 
 @pytest.fixture
 def holdfast_redirect(holdfast_queue: Queue) -> Iterator[Callable[[Queue | AsyncQueue], None]]:
-    """Let a queue of the program use this test's store until its end: `holdfast_redirect(app.queue)`."""
+    """Return a function that redirects a program's queue to this test's store: `holdfast_redirect(app.queue)`."""
     with ExitStack() as stack:
         yield lambda queue: stack.enter_context(redirected(queue, to=holdfast_queue))
 

@@ -1,4 +1,4 @@
-"""Letting the queue of a program use the store of a test."""
+"""Redirects the queue of a program to the store of a test."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ AnyQueue: TypeAlias = Queue | AsyncQueue
 
 @contextmanager
 def redirected(queue: AnyQueue, to: AnyQueue) -> Iterator[None]:
-    """Let *queue*, its tasks and its workers use the store of *to* for the block; its own is not touched."""
-    before = queue.store, queue.operations
+    """Make *queue*, its tasks and its workers use the store of *to* during the block."""
+    original = queue.store, queue.operations
     queue._use(to.store, to.operations)
     try:
         yield
     finally:
-        queue._use(*before)
+        queue._use(*original)

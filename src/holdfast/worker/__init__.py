@@ -1,1 +1,1 @@
-"""Running jobs: the worker, its slots, its leases, its upkeep. Built only on the client."""
+"""The worker: runs jobs in slots, renews their leases and maintains the store. Uses only the client."""

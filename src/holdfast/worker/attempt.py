@@ -1,7 +1,7 @@
-"""One attempt in this worker's hands: what it runs, how long it may, and what becomes of it.
+"""One running attempt: its handler, its time limits and its outcome.
 
-An attempt is touched by three: the slot that runs its handler, the keeper of leases, and the core that settles it.
-What they tell each other goes through here, under one lock.
+Three threads use an attempt: the executor that runs its handler, the lease keeper, and the worker loop that settles
+it. A lock in the attempt decides which of them sets the outcome.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 
 class OpenTransaction(Protocol):
-    """A transaction that a handler has opened and that its settlement is to join."""
+    """A transaction that a handler has opened and that the settlement of its attempt joins."""
 
     def finish(self, outcome: Outcome) -> Outcome | None:
-        """Settle in it and commit, or undo it; return what is still to be settled, if anything."""
+        """Settle in the transaction and commit, or roll back; return the outcome still to settle, if any."""
         ...
 
     async def finish_async(self, outcome: Outcome) -> Outcome | None:
-        """Do the same for a handler that is awaited."""
+        """Do the same for an async handler."""
         ...
 
 
 class RunningAttempt:
-    """One job under one claim, from the claim to its settlement."""
+    """One claim of one job, from the claim to its settlement."""
 
     __slots__ = (
         "_decided",
@@ -46,6 +46,7 @@ class RunningAttempt:
         "_outcome",
         "cancel_handler",
         "claim",
+        "claimed_at",
         "context",
         "ended_at",
         "function",
@@ -56,145 +57,144 @@ class RunningAttempt:
         "settled",
         "slot_freed",
         "started_at",
-        "taken_at",
         "task",
         "timer",
         "transaction",
     )
 
-    def __init__(self, claim: Claim, task: AnyTask, asked_at: float, timer: Timer = REAL_TIMER) -> None:
+    def __init__(self, claim: Claim, task: AnyTask, sent_at: float, timer: Timer = REAL_TIMER) -> None:
         self.claim = claim
         self.task = task
         self.timer = timer
         self.function: Callable[..., Any] = task.function
-        """What is called: the task's function, or that in the blocks of those who watch."""
+        """The function to call: the task's function, perhaps wrapped by middleware."""
         self.context = Context(claim)
         self.context._tasks = task.registry
         self.key = (claim.job.seq, claim.job.epoch)
-        """What tells it from every other attempt."""
+        """Identifies the attempt: the job's number and epoch."""
         self.started_at: float | None = None
-        """When a slot took it, by the monotonic clock; none while it waits for one."""
+        """When its slot started it, by the monotonic clock; None while it waits."""
         self.loading_since: float | None = None
-        """Since when it waits for what it needs to be loaded, by the monotonic clock; none if it does not."""
-        self.taken_at = self.timer.monotonic()
-        """When this worker heard that it has the job, by the monotonic clock."""
-        self.lease_ends_at = asked_at + claim.lease_ms / 1000
-        """Until when this worker may believe that it holds the job, by the monotonic clock.
+        """When it began to wait for its affinity to load, by the monotonic clock; None if it does not wait."""
+        self.claimed_at = self.timer.monotonic()
+        """When this worker received the claim, by the monotonic clock."""
+        self.lease_ends_at = sent_at + claim.lease_ms / 1000
+        """When the lease expires at the earliest, by the monotonic clock.
 
-        Counted from before it asked, because it cannot know when in between the store answered.
+        Counted from before the request was sent, because the worker does not know when the store granted the lease.
         """
         self.ended_at: float | None = None
-        """When its handler came to its end, by the monotonic clock."""
+        """When its handler ended, by the monotonic clock."""
         self.cancel_handler: Callable[[], None] | None = None
-        """Cancels an awaited handler from any thread; a blocking one can only be asked."""
+        """Cancels an async handler from any thread; a sync handler sees the request in its context."""
         self.transaction: OpenTransaction | None = None
-        """What its handler has opened, if it has."""
+        """The transaction that its handler has opened, if any."""
         self.slot_freed = False
-        """Whether its slot is another's by now: its handler has ended, or was abandoned."""
+        """Whether it has given up its slot, because its handler ended or was abandoned."""
         self.isolated = False
-        """Whether its handler runs in a process of its own."""
+        """Whether its handler runs in its own process."""
         self.settled = False
-        """Whether it was settled by its own transaction."""
+        """Whether its handler's transaction has settled it."""
         self._lock = threading.Lock()
         self._decided = False
         self._outcome: Outcome | None = None
 
     @property
     def claims(self) -> Sequence[Claim]:
-        """What is held under it: its one job, or all entries of a turn."""
+        """The claims it holds: one job, or all entries of a turn."""
         return (self.claim,)
 
     @property
     def suspect(self) -> bool:
-        """Whether it may kill the process it runs in, as far as its past tells."""
+        """Whether the job's earlier attempts suggest that it may kill the process it runs in."""
         return is_suspect(self.claim.job)
 
     @property
     def timeout_at(self) -> float | None:
-        """When its time is up, by the monotonic clock; none while it waits for a slot. Loading counts by itself."""
-        begun = self.loading_since if self.started_at is None else self.started_at
-        return None if begun is None else begun + self.task.policy.timeout_seconds
+        """When it times out, by the monotonic clock; None while it waits for a slot. Loading has its own timeout."""
+        started_at = self.loading_since if self.started_at is None else self.started_at
+        return None if started_at is None else started_at + self.task.policy.timeout_seconds
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether nothing but a free slot is missing for it to begin."""
+        """Whether it can start as soon as a slot is free."""
         return self.started_at is None and self.loading_since is None
 
     @property
     def run_seconds(self) -> float | None:
-        """How long its handler ran; none if it has not come to its end, or never began."""
+        """How long its handler ran; None if the handler has not ended or never started."""
         if self.started_at is None or self.ended_at is None:
             return None
         return self.ended_at - self.started_at
 
     @property
     def stopped(self) -> StopReason | None:
-        """Why its handler was told to stop, if it was."""
+        """Why its handler was requested to stop, if it was."""
         return self.context.stop_reason
 
     @property
     def decided(self) -> bool:
-        """Whether it is settled what becomes of it, whatever its handler still does."""
+        """Whether its outcome is final; the handler may still run."""
         return self._decided
 
     @property
     def outcome(self) -> Outcome | None:
-        """What to settle it with; none while that is open, and for good if there is nothing to settle any more."""
+        """The outcome to settle; None while undecided, or if nothing is left to settle."""
         return self._outcome
 
     def arguments(self) -> tuple[tuple[object, ...], dict[str, object]]:
-        """Return what the handler is called with."""
+        """Return the positional and keyword arguments of the handler."""
         args, kwargs = self.task.arguments.call(self.claim.job.payload)
         return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
 
-    def settling(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
-        """Settle it with *outcome*, all that is held under it."""
+    def settle(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
+        """Settle its claims with *outcome*."""
         return operations.settle(self.claim, outcome)
 
-    # --- whether it begins -----------------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------------------
 
     def start(self) -> bool:
-        """Note that a slot has it; tell whether its handler is to run. One told to stop before is given back."""
+        """Record the start in a slot and return whether to run the handler; release it if a stop was requested."""
         with self._lock:
             self.started_at = self.timer.monotonic()
             if not self._decided and self.stopped is not None:
                 self._decided, self._outcome = True, Released()
             return not self._decided
 
-    def give_back(self) -> bool:
-        """Release it if no slot has started it; tell whether that was so."""
+    def release_if_waiting(self) -> bool:
+        """Release it if no slot has started it; return whether it was released."""
         with self._lock:
             if self._decided or self.started_at is not None:
                 return False
             self._decided, self._outcome = True, Released()
             return True
 
-    # --- how it ends: whoever comes first decides ------------------------------------------------------------------
+    # --- outcome: the first decision wins --------------------------------------------------------------------
 
-    def conclude(self, ended: object) -> None:
-        """Let what a sync handler returned or raised decide, unless that is done. It raises nothing."""
-        outcome: Outcome | None = outcome_of(ended, self.task.policy, self.context)
+    def conclude(self, result: object) -> None:
+        """Decide the attempt from the value that a sync handler returned or raised, if undecided. Never raises."""
+        outcome: Outcome | None = outcome_of(result, self.task.policy, self.context)
         if self.transaction is not None and outcome is not None:
             try:
                 outcome = self.transaction.finish(outcome)
-            except BaseException as error:  # an exit too: the slot must go on
+            except BaseException as error:  # SystemExit too: the slot must continue
                 outcome = outcome_of(error, self.task.policy, self.context)
         self.decide(outcome)
 
-    async def conclude_async(self, ended: object) -> None:
-        """Let what an async handler returned or raised decide, unless that is done. It raises nothing."""
-        outcome: Outcome | None = outcome_of(ended, self.task.policy, self.context)
+    async def conclude_async(self, result: object) -> None:
+        """Decide the attempt from the value that an async handler returned or raised, if undecided. Never raises."""
+        outcome: Outcome | None = outcome_of(result, self.task.policy, self.context)
         if self.transaction is not None and outcome is not None:
             try:
                 outcome = await self.transaction.finish_async(outcome)
-            except BaseException as error:  # an exit or a cancel too: the slot must go on
+            except BaseException as error:  # SystemExit and CancelledError too: the slot must continue
                 outcome = outcome_of(error, self.task.policy, self.context)
         self.decide(outcome)
 
     def decide(self, outcome: Outcome | None) -> bool:
-        """Settle with *outcome*, or with none let the job go; tell whether that was still open.
+        """Set the outcome, or None to drop the attempt; return whether it was undecided.
 
-        The handler may run on if it does not heed: what it returns is dropped.
+        A handler that keeps running cannot change the outcome: its return value is ignored.
         """
         with self._lock:
             if self._decided:
@@ -205,27 +205,27 @@ class RunningAttempt:
         return True
 
     def fail_loading(self, error: Exception) -> bool:
-        """Fail for now because what it needs could not be loaded; tell whether that was still open."""
+        """Fail the attempt because its affinity could not be loaded; return whether it was undecided."""
         backoff = self.task.policy.backoff if self.claim.job.backoff_json is None else None
         return self.decide(Failed(str(error), reason=failures.LOAD_FAILED, backoff=backoff))
 
     def amend(self, outcome: Outcome) -> None:
-        """Settle with another outcome, because the store refused the first."""
+        """Replace the outcome, because the store refused the first one."""
         self._outcome = outcome
 
     def time_out(self) -> bool:
-        """Fail the attempt because its time is up, and stop its handler; tell whether that was still open."""
-        self.context.ask_to_stop("timeout")
+        """Fail the attempt with a timeout and stop its handler; return whether it was undecided."""
+        self.context.request_stop("timeout")
         return self._decide_and_cancel(outcome_of(Cancelled("timeout"), self.task.policy, self.context))
 
-    def lose(self) -> bool:
-        """Let go of a job whose lease is gone, and stop its handler; tell whether that was still open."""
-        self.context.ask_to_stop("lost")
+    def lose_lease(self) -> bool:
+        """Drop the attempt because its lease is lost, and stop its handler; return whether it was undecided."""
+        self.context.request_stop("lost")
         return self._decide_and_cancel(None)
 
     def stop(self, reason: StopReason) -> None:
-        """Tell the handler to stop: an awaited one is cancelled, once, a blocking one sees it in its context."""
-        if self.context.ask_to_stop(reason):
+        """Request the handler to stop: cancel an async handler once; a sync handler sees it in its context."""
+        if self.context.request_stop(reason):
             self._cancel()
 
     def _decide_and_cancel(self, outcome: Outcome | None) -> bool:
@@ -240,23 +240,23 @@ class RunningAttempt:
             cancel()
 
 
-def refused(refusal: HoldfastError) -> Failed:
-    """Return what an attempt ends with whose outcome was refused, such as for a follow-up to a draining lane."""
+def failure_from_refusal(refusal: HoldfastError) -> Failed:
+    """Return the failure of an attempt whose outcome was refused, such as for a follow-up to a draining lane."""
     return Failed(f"its outcome was refused: {refusal}", reason=refusal.code, permanent=True)
 
 
 def amend_invalid(attempts: Sequence[RunningAttempt]) -> bool:
-    """Let attempts whose outcome cannot be stored fail for good; return whether there were any."""
+    """Fail attempts permanently whose outcome cannot be stored; return whether there were any."""
     found = False
     for attempt in attempts:
         try:
             check_outcome(attempt.outcome or Released(), tenant=attempt.claim.job.tenant, fresh_id=str)
-        except Exception as error:  # whatever a value of the handler raises while it is encoded
+        except Exception as error:  # encoding the handler's value may raise anything
             found = True
             attempt.amend(Failed(str(error), reason=failures.RESULT_INVALID, permanent=True))
     return found
 
 
-def name_of(outcome: Outcome | None) -> str:
-    """Return what an attempt that ended with *outcome* is counted as."""
+def outcome_name(outcome: Outcome | None) -> str:
+    """Return the name under which *outcome* is counted."""
     return "lost" if outcome is None else type(outcome).__name__.lower()

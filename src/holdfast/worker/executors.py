@@ -1,8 +1,7 @@
-"""Where handlers run: long-lived threads for those that block, long-lived tasks for those that are awaited.
+"""Executors: long-lived threads run sync handlers, long-lived asyncio tasks run async handlers.
 
-Neither is made anew for each job. A slot takes an attempt, runs its handler to the end, tells the core and takes the
-next. The line bounds how many run at once, of all colours together, and gives away the slot of a handler that does
-not stop when it is told to.
+A slot runs one attempt after the other, so that no thread or task is created for each job. `ExecutorQueue` limits
+how many attempts run at once, sync and async together, and reassigns the slot of a handler that does not stop.
 """
 
 from __future__ import annotations
@@ -19,63 +18,63 @@ from typing import Any, Protocol, TypeAlias
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.timers import REAL_TIMER, Timer
 
-Told: TypeAlias = Callable[[RunningAttempt], None]
-"""Told of each attempt whose handler has ended."""
+EndedCallback: TypeAlias = Callable[[RunningAttempt], None]
+"""Called with each attempt whose handler has ended."""
 
-# For how long awaited handlers that never give way may keep the loop from everything else.
-_TURN_SECONDS = 0.005
-# How long handlers that are cancelled because the loop goes down may take to clean up.
+# How long async handlers that never suspend may run before the executor yields to the event loop.
+_YIELD_SECONDS = 0.005
+# How long cancelled handlers may take to clean up on shutdown.
 _CLOSING_SECONDS = 1.0
 
 
-class Executors(Protocol):
-    """Places in which handlers of one colour run."""
+class Executor(Protocol):
+    """Runs handlers of one type: sync, async or isolated."""
 
     def run(self, attempt: RunningAttempt) -> None:
-        """Run the attempt in a place that is free, or in a new one; from any thread."""
+        """Run the attempt in a free slot, or in a new one. Safe to call from any thread."""
         ...
 
 
 class ExecutorQueue:
-    """Attempts in the order in which they came, *size* of them at once, whatever their colour. From any thread."""
+    """A FIFO queue of attempts that runs at most *size* of them at once. Its methods are thread-safe."""
 
-    def __init__(self, size: int, slots_of: Callable[[RunningAttempt], Executors]) -> None:
+    def __init__(self, size: int, executor_for: Callable[[RunningAttempt], Executor]) -> None:
         self._size = size
-        self._slots_of = slots_of
+        self._executor_for = executor_for
         self._lock = threading.Lock()
         self._waiting: deque[RunningAttempt] = deque()
         self._running = 0
 
     def put(self, attempts: Sequence[RunningAttempt]) -> None:
-        """Run the attempts as soon as their turn comes."""
+        """Run the attempts when slots become free."""
         with self._lock:
             starting = attempts[: self._size - self._running]
             self._running += len(starting)
             self._waiting.extend(attempts[len(starting) :])
         for attempt in starting:
-            self._slots_of(attempt).run(attempt)
+            self._executor_for(attempt).run(attempt)
 
-    def following(self, attempt: RunningAttempt, here: Executors) -> RunningAttempt | None:
-        """Free the slot of an attempt that has ended; return what *here* is to run next, if anything."""
+    def release_slot(self, attempt: RunningAttempt, current: Executor) -> RunningAttempt | None:
+        """Free the slot of an ended attempt; return the attempt that the *current* executor runs next, if any."""
         with self._lock:
-            following = self._free(attempt)
-        if following is None or (slots := self._slots_of(following)) is here:
-            return following
-        slots.run(following)
+            next_attempt = self._free(attempt)
+        if next_attempt is None or (executor := self._executor_for(next_attempt)) is current:
+            return next_attempt
+        executor.run(next_attempt)
         return None
 
     def abandon(self, attempt: RunningAttempt) -> bool:
-        """Give the slot of a handler that does not stop to the next attempt; tell whether it still had it."""
+        """Give the slot of a handler that does not stop to the next attempt; return whether it still had the slot."""
         with self._lock:
-            had, following = not attempt.slot_freed, self._free(attempt)
-        if following is not None:
-            self._slots_of(following).run(following)
-        return had
+            had_slot, next_attempt = not attempt.slot_freed, self._free(attempt)
+        if next_attempt is not None:
+            self._executor_for(next_attempt).run(next_attempt)
+        return had_slot
 
     def _free(self, attempt: RunningAttempt) -> RunningAttempt | None:
-        """Return what takes the place of *attempt*; called under the lock."""
+        """Return the attempt that gets the slot of *attempt*; the caller holds the lock."""
         if attempt.slot_freed:
-            # It was abandoned, and another has its place.
+            # It was abandoned, and its slot was reassigned.
             return None
         attempt.slot_freed = True
         if self._waiting:
@@ -85,20 +84,20 @@ class ExecutorQueue:
 
 
 class ThreadExecutor:
-    """Threads for handlers that block, started as they are needed."""
+    """Runs sync handlers in threads, which it starts on demand."""
 
     _NAME = "holdfast-slot"
 
-    def __init__(self, told: Told) -> None:
-        self.line: ExecutorQueue
-        self._told = told
+    def __init__(self, on_ended: EndedCallback) -> None:
+        self.executor_queue: ExecutorQueue
+        self._on_ended = on_ended
         self._attempts: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
         self._threads = 0
         self._idle = 0
         self._lock = threading.Lock()
 
     def run(self, attempt: RunningAttempt) -> None:
-        """Run the attempt in a thread that is idle, or in a new one."""
+        """Run the attempt in an idle thread, or in a new one."""
         with self._lock:
             needed = not self._idle
             if needed:
@@ -108,52 +107,54 @@ class ThreadExecutor:
         if not needed:
             self._attempts.put(attempt)
             return
-        # Nothing can stop a thread: one that never comes to its end must not keep the process alive.
+        # A thread cannot be stopped: as a daemon it does not keep the process alive if its handler never returns.
         name = f"{self._NAME}-{self._threads}"
         threading.Thread(target=self._work, args=(attempt,), name=name, daemon=True).start()
 
     def _work(self, attempt: RunningAttempt | None) -> None:
         while attempt is not None:
-            tell = self._handle(attempt)
-            following = self.line.following(attempt, self)
-            if following is None:
+            notify = self._handle(attempt)
+            next_attempt = self.executor_queue.release_slot(attempt, self)
+            if next_attempt is None:
                 with self._lock:
                     self._idle += 1
-            tell(attempt)
-            attempt = self._attempts.get() if following is None else following
+            notify(attempt)
+            attempt = self._attempts.get() if next_attempt is None else next_attempt
 
-    def _handle(self, attempt: RunningAttempt) -> Told:
-        """Run the attempt to its end, and return whom to tell of it."""
+    def _handle(self, attempt: RunningAttempt) -> EndedCallback:
+        """Run the attempt and return the callback to call with it."""
         run_blocking(attempt)
-        return self._told
+        return self._on_ended
 
     def close(self) -> None:
-        """Let the threads end once they are free."""
+        """Make the threads exit when they are idle."""
         for _ in range(self._threads):
             self._attempts.put(None)
 
 
 def run_blocking(attempt: RunningAttempt) -> None:
-    """Run a blocking handler in this thread and let what it returns or raises decide."""
+    """Run a sync handler in this thread and decide the attempt from its return value or exception."""
     if not attempt.start():
         return
-    ended: object
+    result: object
     try:
         args, kwargs = attempt.arguments()
-        ended = attempt.function(*args, **kwargs)
-    except BaseException as error:  # whatever a handler raises is an outcome, an exit of its thread too
-        ended = error
+        result = attempt.function(*args, **kwargs)
+    except BaseException as error:  # every exception of a handler is an outcome, SystemExit too
+        result = error
     attempt.ended_at = attempt.timer.monotonic()
-    attempt.conclude(ended)
+    attempt.conclude(result)
 
 
 class TaskExecutor:
-    """Tasks for handlers that are awaited, started as they are needed, in the loop in which this is made."""
+    """Runs async handlers in asyncio tasks of the current event loop, which it starts on demand."""
 
-    def __init__(self, told: Told, owner: asyncio.Task[Any] | None = None, timer: Timer = REAL_TIMER) -> None:
-        """Call *told* with each attempt that ended; *owner* is the task that closes this."""
-        self.line: ExecutorQueue
-        self._told = told
+    def __init__(
+        self, on_ended: EndedCallback, owner: asyncio.Task[Any] | None = None, timer: Timer = REAL_TIMER
+    ) -> None:
+        """Call *on_ended* with each ended attempt; *owner* is the task that closes this executor."""
+        self.executor_queue: ExecutorQueue
+        self._on_ended = on_ended
         self._owner = owner
         self._timer = timer
         self._loop = asyncio.get_running_loop()
@@ -164,18 +165,18 @@ class TaskExecutor:
         self._closing = False
 
     def run(self, attempt: RunningAttempt) -> None:
-        """Run the attempt in a task that is idle, or in a new one; from any thread."""
+        """Run the attempt in an idle task, or in a new one. Safe to call from any thread."""
         if threading.get_ident() == self._thread:
             self._run_here(attempt)
             return
-        with suppress(RuntimeError):  # the loop is closed, and the worker with it
+        with suppress(RuntimeError):  # the event loop is closed: the worker has stopped
             self._loop.call_soon_threadsafe(self._run_here, attempt)
 
     def _run_here(self, attempt: RunningAttempt) -> None:
         self._attempts.append(attempt)
         while self._idle:
             waiter = self._idle.popleft()
-            # The task of one that is done was cancelled.
+            # A done waiter belongs to a cancelled task.
             if not waiter.done():
                 waiter.set_result(None)
                 return
@@ -190,14 +191,14 @@ class TaskExecutor:
         try:
             await self._run_attempts()
         finally:
-            # A handler may leave a cancel of its task behind that comes after its end.
-            if self._attempts and not self._going_down:
+            # A handler may schedule a cancellation of its task that arrives after the handler has ended.
+            if self._attempts and not self._shutting_down:
                 self._start_task()
 
     async def _run_attempts(self) -> None:
-        turn_ends_at = 0.0
+        yield_at = 0.0
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # this is one
+        assert task is not None  # noqa: S101  # this code runs in a task
         while not self._closing:
             while not self._attempts:
                 waiter = self._loop.create_future()
@@ -205,53 +206,53 @@ class TaskExecutor:
                 await waiter
             attempt = self._attempts.popleft()
             await self.run_in(task, attempt)
-            following = self.line.following(attempt, self)
-            if following is not None:
-                self._attempts.appendleft(following)
-            self._told(attempt)
-            if time.monotonic() > turn_ends_at:
-                # A handler that never waits for anything would else keep the loop until nothing is left to run.
+            next_attempt = self.executor_queue.release_slot(attempt, self)
+            if next_attempt is not None:
+                self._attempts.appendleft(next_attempt)
+            self._on_ended(attempt)
+            if time.monotonic() > yield_at:
+                # Handlers that never suspend would block the event loop as long as there are attempts.
                 await asyncio.sleep(0)
-                turn_ends_at = time.monotonic() + _TURN_SECONDS
+                yield_at = time.monotonic() + _YIELD_SECONDS
 
     async def run_in(self, task: asyncio.Task[Any], attempt: RunningAttempt) -> None:
-        """Run an awaited handler in *task*, which is the current one, and let what it returns or raises decide."""
+        """Run an async handler in *task*, the current task; decide the attempt from its return value or exception."""
         if not attempt.start():
             return
-        ended: object
-        attempt.cancel_handler = self._cancelling(task, attempt)
+        result: object
+        attempt.cancel_handler = self._make_canceller(task, attempt)
         try:
             args, kwargs = attempt.arguments()
-            ended = await attempt.function(*args, **kwargs)
-        except BaseException as error:  # whatever a handler raises is an outcome, a cancel of its own task too
-            ended = error
+            result = await attempt.function(*args, **kwargs)
+        except BaseException as error:  # every exception of a handler is an outcome, CancelledError too
+            result = error
         attempt.ended_at = attempt.timer.monotonic()
         attempt.cancel_handler = None
         if task.cancelling():
-            if self._going_down:
-                attempt.context.ask_to_stop("shutdown")
-            await _forget_cancel(task)
-        await attempt.conclude_async(ended)
+            if self._shutting_down:
+                attempt.context.request_stop("shutdown")
+            await _clear_cancellation(task)
+        await attempt.conclude_async(result)
 
     @property
-    def _going_down(self) -> bool:
-        """Whether the slots are cancelled, and not the handler in one of them."""
+    def _shutting_down(self) -> bool:
+        """Whether a cancellation is meant for the executor and not for a single handler."""
         return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
 
-    def _cancelling(self, task: asyncio.Task[Any], attempt: RunningAttempt) -> Callable[[], None]:
+    def _make_canceller(self, task: asyncio.Task[Any], attempt: RunningAttempt) -> Callable[[], None]:
         def cancel() -> None:
-            # By the time the loop comes to it, the slot may run another attempt.
+            # When the event loop calls this, the task may already run another attempt.
             if attempt.cancel_handler is not None:
                 task.cancel()
 
-        def ask() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and the handler with it
+        def cancel_threadsafe() -> None:
+            with suppress(RuntimeError):  # the event loop is closed: the handler has ended
                 self._loop.call_soon_threadsafe(cancel)
 
-        return ask
+        return cancel_threadsafe
 
     async def close(self) -> None:
-        """End the tasks, cancelling what still runs in them; a handler that does not heed is waited for no longer."""
+        """Cancel the tasks and wait a limited time for handlers to clean up."""
         self._closing = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -262,10 +263,10 @@ class TaskExecutor:
                     await asyncio.wait(tasks)
 
 
-async def _forget_cancel(task: asyncio.Task[Any]) -> None:
-    """Let the current *task* go on as if it had never been cancelled."""
+async def _clear_cancellation(task: asyncio.Task[Any]) -> None:
+    """Remove all cancellation requests from the current *task*."""
     with suppress(asyncio.CancelledError):
-        # A cancel that was asked for and not raised yet would be raised by what the slot awaits next.
+        # A requested cancellation that was not raised yet would be raised by the next await of the slot.
         await asyncio.sleep(0)
     while task.cancelling():
         task.uncancel()

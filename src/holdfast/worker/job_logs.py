@@ -1,8 +1,8 @@
-"""Log records for attempts: one for each that starts and one for each that ends.
+"""Log records for attempts: one when an attempt is claimed and one when it ends.
 
-They go to the logger `holdfast.job`. A failure that will be retried is a warning, and one that ends the job is an
-error with its traceback, so that a program that has not configured logging shows both. All others are below that
-level and cost nothing unless a logging handler takes them.
+They go to the logger `holdfast.job`. A failure that will be retried is a warning, and a failure that ends the job is
+an error with its traceback: a program that does not configure logging shows both. All other records have a lower
+level.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _log = logging.getLogger("holdfast.job")
 
 
 def log_started(attempts: Sequence[RunningAttempt]) -> None:
-    """Log attempts that were claimed and will run as slots become free."""
+    """Log claimed attempts."""
     if attempts and _log.isEnabledFor(logging.DEBUG):
         for attempt in attempts:
-            _log.debug("job %s claimed", attempt.claim.job.id, extra=_about(attempt, "claimed"))
+            _log.debug("job %s claimed", attempt.claim.job.id, extra=_fields(attempt, "claimed"))
 
 
 def failure_of(attempt: RunningAttempt, settled: Job | None) -> FailedAttempt | None:
-    """Return what is to be told of an attempt that failed; none if it did not, or if its job was cancelled.
+    """Return the report of a failed attempt; None if it did not fail or its job was cancelled.
 
-    *settled* is the job as the settlement left it, if the worker knows.
+    *settled* is the job after the settlement, if the worker knows it.
     """
     failed = attempt.outcome
     if settled is None or not isinstance(failed, Failed) or settled.state in {"done", "cancelled", "retired"}:
@@ -45,41 +45,41 @@ def failure_of(attempt: RunningAttempt, settled: Job | None) -> FailedAttempt | 
         failed.reason,
         failed.message,
         None if settled.state == "failed" else settled.due_at_ms,
-        attempt.whole.session if isinstance(attempt, Turn) else None,
+        attempt.session_claim.session if isinstance(attempt, Turn) else None,
     )
 
 
 def log_ended(attempt: RunningAttempt, outcome: str, failure: FailedAttempt | None = None) -> None:
-    """Log how an attempt ended; *failure* is what `failure_of` returned for it."""
+    """Log how an attempt ended; *failure* is the result of `failure_of` for it."""
     level = logging.INFO if failure is None else logging.WARNING if failure.retried else logging.ERROR
     if not _log.isEnabledFor(level):
         return
-    extra = {**_about(attempt, "ended"), "outcome": outcome, "seconds": _seconds(attempt)}
-    decided = attempt.outcome
-    if isinstance(decided, Failed):
-        extra["reason"] = decided.reason
+    extra = {**_fields(attempt, "ended"), "outcome": outcome, "seconds": _seconds(attempt)}
+    attempt_outcome = attempt.outcome
+    if isinstance(attempt_outcome, Failed):
+        extra["reason"] = attempt_outcome.reason
     if failure is None:
         _log.info("job %s ended: %s", attempt.claim.job.id, outcome, extra=extra)
         return
     extra |= {"job_number": failure.job_number, "max_attempts": failure.max_attempts, "failure": failure.message}
     if failure.next_attempt_at_ms is not None:
-        moment = datetime.fromtimestamp(failure.next_attempt_at_ms / 1000, UTC)
-        extra["next_attempt_at"] = moment.isoformat(timespec="milliseconds")
-    trace = decided.traceback if isinstance(decided, Failed) and not failure.retried else None
+        next_attempt_at = datetime.fromtimestamp(failure.next_attempt_at_ms / 1000, UTC)
+        extra["next_attempt_at"] = next_attempt_at.isoformat(timespec="milliseconds")
+    trace = attempt_outcome.traceback if isinstance(attempt_outcome, Failed) and not failure.retried else None
     _log_with_trace(level, failure.text(time.time() * 1000), trace, extra)
 
 
 def _log_with_trace(level: int, message: str, trace: str | None, extra: dict[str, object]) -> None:
-    """Log *message* with a traceback that exists only as text, as one from another process does."""
+    """Log *message* with a traceback in text form, such as one from another process."""
     record = _log.makeRecord(_log.name, level, __file__, 0, message, (), None, "log_ended", extra)
-    # Formatters print this after the message, as they do with the traceback of `exc_info`.
+    # Formatters print `exc_text` after the message, like the traceback of `exc_info`.
     record.exc_text = None if trace is None else trace.rstrip()
     _log.handle(record)
 
 
-def _about(attempt: RunningAttempt, event: str) -> dict[str, object]:
+def _fields(attempt: RunningAttempt, event: str) -> dict[str, object]:
     job = attempt.claim.job
-    about: dict[str, object] = {
+    fields: dict[str, object] = {
         "event": event,
         "job_id": job.id,
         "kind": job.kind,
@@ -90,13 +90,17 @@ def _about(attempt: RunningAttempt, event: str) -> dict[str, object]:
         "worker": job.worker,
     }
     if isinstance(attempt, Turn):
-        whole = attempt.whole
-        about |= {"session": whole.session, "fencing_token": whole.fencing_token, "entries": len(whole.entries)}
-    return about
+        session_claim = attempt.session_claim
+        fields |= {
+            "session": session_claim.session,
+            "fencing_token": session_claim.fencing_token,
+            "entries": len(session_claim.entries),
+        }
+    return fields
 
 
 def _seconds(attempt: RunningAttempt) -> float | None:
-    """Return for how long its handler ran; none if it was given back before any slot took it."""
+    """Return how long the handler ran; None if it never started."""
     if attempt.started_at is None:
         return None
     return round((attempt.ended_at or attempt.timer.monotonic()) - attempt.started_at, 6)

@@ -1,7 +1,7 @@
-"""Keeping leases: a thread with a store connection of its own extends what this worker holds, another watches time.
+"""Lease renewal and timeouts, in two threads.
 
-Both live apart from the event loop because handlers may block that. What only time tells must not wait for the store
-either: a timeout that has passed, and a store out of reach for so long that the leases can no longer be believed in.
+One thread renews the worker's leases over its own store connection. The other checks timeouts and expired leases, so
+that these checks never wait for the store. Neither uses the event loop, because handlers may block it.
 """
 
 from __future__ import annotations
@@ -27,52 +27,52 @@ from holdfast.worker.timers import Timer
 log = logging.getLogger("holdfast.worker")
 
 _Held: TypeAlias = tuple[RunningAttempt, Sequence[Claim]]
-"""An attempt, and what is held under it."""
+"""An attempt and its claims."""
 
-# A lease is extended three times before it would expire, so that two answers may be lost.
-_BEATS_IN_A_LEASE = 3
-# How often timeouts are looked at; one that starts and ends in between is noticed that late.
-_LOOKS_SECONDS = 0.25
-_LOOKS_SECONDS_LEAST = 0.005
-_RETRY_SECONDS_LAST = 0.2
-# Many cancels in a row are answered together.
-_HEED_SECONDS = 0.02
-# For how long after a lease was lost the store may still think that it is held.
-_LOST_LATER_SECONDS = 1.0
+# A lease is renewed three times before it expires: two renewals may fail.
+_RENEWALS_PER_LEASE = 3
+# How often timeouts are checked; a shorter timeout is noticed this late.
+_CHECK_SECONDS = 0.25
+_CHECK_SECONDS_MIN = 0.005
+_RETRY_SECONDS_MAX = 0.2
+# Cancel requests that arrive within this time are handled together.
+_CANCEL_GATHER_SECONDS = 0.02
+# How much later a lease may expire by the store's clock than by this worker's.
+_CLOCK_MARGIN_SECONDS = 1.0
 
 
 class LeaseKeeper:
-    """Extends leases until they are let go; tells of each attempt that it has decided itself."""
+    """Renews the leases of attempts until they are removed, and enforces timeouts."""
 
     def __init__(
         self, operations: Operations, runner: SyncTarget, worker: str, lease_seconds: float, timer: Timer
     ) -> None:
         self.decided: Callable[[RunningAttempt], None] = lambda _attempt: None
-        """Told of each attempt that is decided here while its handler still runs."""
+        """Called with each attempt that the keeper decides while its handler still runs."""
         self.recovered: Callable[[], None] = lambda: None
-        """Told when the store answers again."""
+        """Called when the store answers again after failed renewals."""
         self.lease_seconds = lease_seconds
         self.cut_off_at: float | None = None
-        """When a lease was last lost because the store did not answer, by the monotonic clock."""
+        """When a lease was last lost because the store did not answer, by the monotonic clock; else None."""
         self._unanswered_since: float | None = None
-        """Since when the store has not answered a heartbeat, by the monotonic clock."""
+        """When the first unanswered renewal was sent, by the monotonic clock; None if all were answered."""
         self._operations = operations
         self._runner = runner
         self._timer = timer
-        self._retrying = RetryState("lease renewals", timer, last=_RETRY_SECONDS_LAST)
-        self._beat_seconds = lease_seconds / _BEATS_IN_A_LEASE
+        self._retrying = RetryState("lease renewals", timer, last=_RETRY_SECONDS_MAX)
+        self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
         self._held: dict[tuple[int, int], RunningAttempt] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._topic = worker_topic(worker)
-        self._called = threading.Event()
-        """Wakes the thread that extends: somebody asked for a cancel, or the worker ends."""
-        self._resting = False
-        self._held_again = threading.Event()
-        """Wakes the watch where it rests because nothing was held."""
+        self._woken = threading.Event()
+        """Wakes the renewal thread: a cancel was requested, or the worker stops."""
+        self._watch_idle = False
+        self._attempt_added = threading.Event()
+        """Wakes the timeout thread if it waits for an attempt to watch."""
         self._threads = [
-            threading.Thread(target=self._keep, name="holdfast-leases", daemon=True),
-            threading.Thread(target=self._watch, name="holdfast-timeouts", daemon=True),
+            threading.Thread(target=self._renew_leases, name="holdfast-leases", daemon=True),
+            threading.Thread(target=self._watch_timeouts, name="holdfast-timeouts", daemon=True),
         ]
 
     def start(self) -> None:
@@ -81,34 +81,34 @@ class LeaseKeeper:
         for thread in self._threads:
             thread.start()
 
-    def hold(self, attempts: Iterable[RunningAttempt]) -> None:
-        """Extend the leases of *attempts* from now on."""
+    def add(self, attempts: Iterable[RunningAttempt]) -> None:
+        """Renew the leases of *attempts* from now on."""
         with self._lock:
             self._held.update((attempt.key, attempt) for attempt in attempts)
-            resting, self._resting = self._resting, False
+            resting, self._watch_idle = self._watch_idle, False
         if resting:
-            self._held_again.set()
+            self._attempt_added.set()
 
-    def let_go(self, attempts: Iterable[RunningAttempt]) -> None:
-        """Extend the leases of *attempts* no more."""
+    def remove(self, attempts: Iterable[RunningAttempt]) -> None:
+        """Stop renewing the leases of *attempts*."""
         with self._lock:
             for attempt in attempts:
                 self._held.pop(attempt.key, None)
 
     def held(self) -> list[RunningAttempt]:
-        """Return what is held now."""
+        """Return the attempts whose leases are renewed."""
         with self._lock:
             return list(self._held.values())
 
     def stop(self, seconds: float) -> bool:
-        """Tell the threads to end and wait for them for *seconds*; return whether they did.
+        """Stop the threads and wait up to *seconds*; return whether both have ended.
 
-        What is still held then expires. A thread that waits for the store ends when the store has answered.
+        Leases that are still held expire later. A thread that waits for the store ends when the store answers.
         """
         self._runner.notifier.remove(self._topic, self)
         self._stopping.set()
-        self._called.set()
-        self._held_again.set()
+        self._woken.set()
+        self._attempt_added.set()
         until = self._timer.monotonic() + seconds
         for thread in self._threads:
             if thread.is_alive():
@@ -116,116 +116,116 @@ class LeaseKeeper:
         return not any(thread.is_alive() for thread in self._threads)
 
     def wake(self) -> None:
-        """Ask the store at once: somebody wants a job of this worker to be cancelled. From any thread."""
-        self._called.set()
+        """Renew at once, because a cancel of a job of this worker was requested. Safe to call from any thread."""
+        self._woken.set()
 
-    # --- the thread that extends -----------------------------------------------------------------------------------
+    # --- renewal thread --------------------------------------------------------------------------------------------
 
-    def _keep(self) -> None:
-        pause = self._beat_seconds
-        while not self._stopped_within(pause):
-            # Past its timeout nothing is extended any more, whatever becomes of its settlement.
+    def _renew_leases(self) -> None:
+        pause = self._renewal_seconds
+        while not self._wait_for_renewal(pause):
+            # An attempt past its timeout is not renewed, even if its settlement fails.
             attempts = [attempt for attempt in self.held() if attempt.stopped not in {"timeout", "lost"}]
             if not attempts:
                 self._unanswered_since = None
-            pause = self._beat(attempts) if attempts else self._beat_seconds
+            pause = self._renew(attempts) if attempts else self._renewal_seconds
 
-    def _stopped_within(self, seconds: float) -> bool:
-        """Wait until the next beat, or until called; tell whether to end."""
-        if self._timer.wait(self._called, seconds):
-            self._stopping.wait(min(seconds, _HEED_SECONDS))
-            self._called.clear()
+    def _wait_for_renewal(self, seconds: float) -> bool:
+        """Wait until the next renewal is due or `wake` is called; return whether to stop."""
+        if self._timer.wait(self._woken, seconds):
+            self._stopping.wait(min(seconds, _CANCEL_GATHER_SECONDS))
+            self._woken.clear()
         return self._stopping.is_set()
 
-    def _beat(self, attempts: list[RunningAttempt]) -> float:
-        """Extend leases; return after how many seconds to do so again."""
+    def _renew(self, attempts: list[RunningAttempt]) -> float:
+        """Renew leases; return after how many seconds to renew again."""
         started = self._timer.monotonic()
         if self._unanswered_since is None:
             self._unanswered_since = started
         try:
-            for some in _calls(attempts):
-                self._beat_some(some, started)
+            for chunk in _chunks(attempts):
+                self._renew_chunk(chunk, started)
             self._unanswered_since = None
         except Unavailable as error:
-            return min(self._retrying.failed(error), self._beat_seconds)
+            return min(self._retrying.failed(error), self._renewal_seconds)
         if self._retrying.succeeded():
             self.recovered()
-        return max(0.0, started + self._beat_seconds - self._timer.monotonic())
+        return max(0.0, started + self._renewal_seconds - self._timer.monotonic())
 
-    def _beat_some(self, held: Sequence[_Held], started: float) -> None:
-        """Extend some leases and write the progress noted since the last time, in one commit."""
+    def _renew_chunk(self, held: Sequence[_Held], started: float) -> None:
+        """Renew some leases and write the progress noted since the last renewal, in one commit."""
         notes = [attempt.context.take_progress() for attempt, _ in held]
-        # What a turn notes of itself belongs to the first of its entries.
-        noted = [
+        # The progress of a turn belongs to its first entry.
+        renewals = [
             LeaseUpdate(claims[0], note, started=attempt.started_at is not None)
             for (attempt, claims), note in zip(held, notes, strict=True)
         ]
-        noted += [LeaseUpdate(claim) for _, claims in held for claim in claims[1:]]
+        renewals += [LeaseUpdate(claim) for _, claims in held for claim in claims[1:]]
         try:
-            answers = run_sync(self._operations.sync_on(self._runner).renew_many(noted))
+            answers = run_sync(self._operations.sync_on(self._runner).renew_many(renewals))
         except Unavailable:
             for (attempt, _), note in zip(held, notes, strict=True):
                 attempt.context.return_progress(note)
             raise
-        further = iter(answers[len(held) :])
+        remaining = iter(answers[len(held) :])
         for (attempt, claims), answer in zip(held, answers, strict=False):
-            self.heed(attempt, _together([answer, *islice(further, len(claims) - 1)]), started)
+            self.handle_renewal(attempt, _combine([answer, *islice(remaining, len(claims) - 1)]), started)
 
-    def heed(self, attempt: RunningAttempt, answer: Renewal | HoldfastError, started: float) -> None:
-        """Do what the store answered to a heartbeat that was *started* at a moment of the monotonic clock."""
+    def handle_renewal(self, attempt: RunningAttempt, answer: Renewal | HoldfastError, started: float) -> None:
+        """Apply the store's answer to a renewal that was sent at *started*, by the monotonic clock."""
         if isinstance(answer, Renewal):
             attempt.lease_ends_at = started + self.lease_seconds
             if answer.cancel_requested and attempt.stopped is None:
                 attempt.stop("cancel")
-        elif isinstance(answer, LeaseLost) and attempt.lose():
+        elif isinstance(answer, LeaseLost) and attempt.lose_lease():
             log.warning("lost the lease of job %s: %s", attempt.claim.job.id, answer)
             self.decided(attempt)
 
-    async def say_phase(self, store: Store, attempts: Sequence[RunningAttempt], phase: str) -> None:
-        """Write at once what attempts do now; what cannot be written is left to the next heartbeat."""
-        telling = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
-        noted = [LeaseUpdate(attempt.claim, Note(phase)) for attempt in telling]
+    async def write_phase(self, store: Store, attempts: Sequence[RunningAttempt], phase: str) -> None:
+        """Write the phase of attempts at once; if that fails, the next renewal writes it."""
+        undecided = [attempt for attempt in attempts if not attempt.decided][: limits.SETTLE_MANY_MAX]
+        renewals = [LeaseUpdate(attempt.claim, Note(phase)) for attempt in undecided]
         started = self._timer.monotonic()
         with suppress(HoldfastError):
-            answers = await self._operations.async_on(store).renew_many(noted)
-            for attempt, answer in zip(telling, answers, strict=True):
-                self.heed(attempt, answer, started)
+            answers = await self._operations.async_on(store).renew_many(renewals)
+            for attempt, answer in zip(undecided, answers, strict=True):
+                self.handle_renewal(attempt, answer, started)
 
-    def told_cut_off(self, asked_at: float) -> None:
-        """Note that a claim made *asked_at* a moment of the monotonic clock has told the store of the lost leases."""
+    def note_cut_off_sent(self, sent_at: float) -> None:
+        """Record that a claim sent at *sent_at* of the monotonic clock has reported the lost leases to the store."""
         lost_at = self.cut_off_at
-        # By the store's clock the leases may end a moment later than this worker gives them up.
-        if lost_at is not None and asked_at > lost_at + _LOST_LATER_SECONDS:
+        # By the store's clock the leases may expire slightly later than by this worker's.
+        if lost_at is not None and sent_at > lost_at + _CLOCK_MARGIN_SECONDS:
             self.cut_off_at = None
 
-    # --- the thread that watches time ------------------------------------------------------------------------------
+    # --- timeout thread --------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _watch_timeouts(self) -> None:
         while not self._stopping.is_set():
-            attempts = self._held_or_rest()
+            attempts = self._wait_for_attempts()
             now = self._timer.monotonic()
             for attempt in attempts:
                 self._end_overdue(attempt, now)
-            self._timer.wait(self._stopping, _seconds_to_next(attempts, self._timer.monotonic()))
+            self._timer.wait(self._stopping, _seconds_to_next_check(attempts, self._timer.monotonic()))
 
-    def _held_or_rest(self) -> list[RunningAttempt]:
-        """Return what is held, as soon as there is anything."""
+    def _wait_for_attempts(self) -> list[RunningAttempt]:
+        """Wait until there are attempts to watch, or the worker stops; return them."""
         with self._lock:
-            self._resting = not self._held
-            if self._resting:
-                self._held_again.clear()
-        if self._resting and not self._stopping.is_set():
-            self._held_again.wait()
+            self._watch_idle = not self._held
+            if self._watch_idle:
+                self._attempt_added.clear()
+        if self._watch_idle and not self._stopping.is_set():
+            self._attempt_added.wait()
         return self.held()
 
     def _end_overdue(self, attempt: RunningAttempt, now: float) -> None:
-        """Stop a handler whose time is up, or whose job may be another worker's by now."""
+        """Stop a handler that is past its timeout or whose lease has expired."""
         job_id = attempt.claim.job.id
         if attempt.lease_ends_at <= now:
             unanswered = self._unanswered_since
-            if attempt.lose():
-                log.error("let go of job %s: its lease could not be extended in time", job_id)
-                # A process that could not even ask in time was stopped or blocked, perhaps by the job itself.
+            if attempt.lose_lease():
+                log.error("lost the lease of job %s: it could not be renewed in time", job_id)
+                # If no renewal was sent in time, the process was stopped or blocked, perhaps by the job itself.
                 if unanswered is not None and unanswered < attempt.lease_ends_at:
                     self.cut_off_at = now
                 self.decided(attempt)
@@ -234,33 +234,33 @@ class LeaseKeeper:
             self.decided(attempt)
 
 
-def _calls(attempts: Sequence[RunningAttempt]) -> Iterator[list[_Held]]:
-    """Part attempts so that what is held under each part fits into one call."""
-    part: list[_Held] = []
+def _chunks(attempts: Sequence[RunningAttempt]) -> Iterator[list[_Held]]:
+    """Split attempts into chunks whose claims fit into one call."""
+    chunk: list[_Held] = []
     size = 0
     for attempt in attempts:
-        # Asked for once: a turn may take in more at any time.
+        # Read once: a turn may add claims at any time.
         claims = attempt.claims
         size += len(claims)
         if size > limits.SETTLE_MANY_MAX:
-            yield part
-            part, size = [], len(claims)
-        part.append((attempt, claims))
-    yield part
+            yield chunk
+            chunk, size = [], len(claims)
+        chunk.append((attempt, claims))
+    yield chunk
 
 
-def _together(answers: list[Renewal | HoldfastError]) -> Renewal | HoldfastError:
-    """Return the answer to a whole attempt: one entry that is lost is a turn that is lost, and so for a cancel."""
+def _combine(answers: list[Renewal | HoldfastError]) -> Renewal | HoldfastError:
+    """Return one answer for an attempt: a lost or cancelled entry means a lost or cancelled turn."""
     if len(answers) == 1:
         return answers[0]
     renewals = [answer for answer in answers if isinstance(answer, Renewal)]
     if len(renewals) < len(answers):
         return next(answer for answer in answers if not isinstance(answer, Renewal))
-    return min(renewals)._replace(cancel_requested=any(one.cancel_requested for one in renewals))
+    return min(renewals)._replace(cancel_requested=any(renewal.cancel_requested for renewal in renewals))
 
 
-def _seconds_to_next(attempts: Sequence[RunningAttempt], now: float) -> float:
-    """Return for how long no time is up, at least if no shorter timeout is started meanwhile."""
+def _seconds_to_next_check(attempts: Sequence[RunningAttempt], now: float) -> float:
+    """Return the seconds until the next timeout or lease expiry, within the check interval."""
     ends = [attempt.lease_ends_at for attempt in attempts if attempt.stopped is None]
     ends += [at for attempt in attempts if attempt.stopped is None and (at := attempt.timeout_at) is not None]
-    return max(_LOOKS_SECONDS_LEAST, min([end - now for end in ends] + [_LOOKS_SECONDS]))
+    return max(_CHECK_SECONDS_MIN, min([end - now for end in ends] + [_CHECK_SECONDS]))

@@ -1,7 +1,7 @@
-"""The heart of a worker: free slots are filled by claims, ended attempts are settled in the same commit.
+"""The worker's main loop: claims jobs for free slots and settles ended attempts in the same commit.
 
-One loop does both. It asks for as many jobs as there are free slots, and for a few more only while handlers are so
-short that a slot would wait for the next commit; it lets ended attempts gather for a few milliseconds at most.
+The loop claims as many jobs as there are free slots. It claims more only if handlers are so short that slots would
+wait for the next commit. It collects ended attempts for a few milliseconds at most.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from holdfast.domain.outcomes import Released
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import Store
 from holdfast.tasks.task import TaskRegistry
-from holdfast.worker.attempt import RunningAttempt, amend_invalid, name_of, refused
+from holdfast.worker.attempt import RunningAttempt, amend_invalid, failure_from_refusal, outcome_name
 from holdfast.worker.executors import ExecutorQueue, TaskExecutor, ThreadExecutor
-from holdfast.worker.isolation.dispatcher import IsolationSettings, Places
+from holdfast.worker.isolation.dispatcher import Dispatcher, IsolationSettings
 from holdfast.worker.job_logs import failure_of, log_ended, log_started
 from holdfast.worker.lane_listener import LaneListener
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.retry import RetryState
 from holdfast.worker.session_loop import SessionTurns
-from holdfast.worker.session_turn import Turn, part_turns
+from holdfast.worker.session_turn import Turn, separate_turns
 from holdfast.worker.status import FailedAttempt, RunningJob, running_jobs
 from holdfast.worker.stuck_handlers import StuckHandlers
 from holdfast.worker.subscription import Subscription, affinities_of
@@ -45,22 +45,25 @@ from holdfast.worker.watched_attempts import watch_attempts
 log = logging.getLogger("holdfast.worker")
 
 _LINGER_SECONDS = 0.002
-# While handlers take less than this, so much more work is taken than there are slots.
+# If handlers take less time than this on average, the worker claims enough jobs ahead to cover this time.
 _HORIZON_SECONDS = 0.02
 _PREFETCH_MAX = 500
-# What has waited for a slot for so long is given back, because another worker may be idle.
-_PATIENCE_SECONDS = 1.0
-# Without a signal, how often a worker looks for work by itself.
-_LOOK_SECONDS = 1.0
+# Jobs that have waited longer for a slot are released, because another worker may be idle.
+_WAIT_SECONDS_MAX = 1.0
+# How often a worker polls for jobs if no notification comes.
+_POLL_SECONDS = 1.0
 _AVERAGE_WEIGHT = 0.05
 # How many failures a worker's status shows.
 _FAILURES_KEPT = 5
-# How often the store is asked at least while the worker stops.
+# The longest wait between retries during shutdown.
 _STOPPING_RETRY_SECONDS = 0.1
 
 
 class WorkerLoop:
-    """Claims, hands out, settles. Lives in one event loop; slots and the keeper tell it of ends from threads."""
+    """Claims jobs, starts attempts and settles them.
+
+    It runs in one event loop. Executors and the lease keeper report ended attempts to it from other threads.
+    """
 
     def __init__(
         self,
@@ -71,19 +74,19 @@ class WorkerLoop:
         *,
         concurrency: int,
         keeper: LeaseKeeper,
-        give_up: Callable[[], None],
+        request_stop: Callable[[], None],
         isolation: IsolationSettings,
         timer: Timer,
-        residents: WarmResourceSettings | None = None,
+        warm_resources: WarmResourceSettings | None = None,
         watches: Sequence[Watch] = (),
     ) -> None:
-        self.gave_up: HandlersStuck | None = None
-        """Why this worker cannot go on, if it cannot."""
-        self._give_up = give_up
+        self.fatal_error: HandlersStuck | None = None
+        """The error that makes this worker stop, if any."""
+        self._request_stop = request_stop
         self.counts: Counter[str] = Counter()
-        """How attempts ended here, by outcome."""
+        """Ended attempts, by outcome."""
         self.failures: deque[FailedAttempt] = deque(maxlen=_FAILURES_KEPT)
-        """The attempts that failed last, the newest first."""
+        """The latest failed attempts, newest first."""
         self._operations = operations
         self._store = store
         self._tasks = tasks
@@ -98,57 +101,57 @@ class WorkerLoop:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadExecutor(self.handler_ended)
         self._coroutines = TaskExecutor(self.handler_ended, asyncio.current_task(), timer)
-        self._places = self._made_places(isolation)
-        self._line = ExecutorQueue(concurrency, self._places.slots_of)
-        self._threads.line = self._coroutines.line = self._places.processes.line = self._line
-        self._stuck = StuckHandlers(self._line, concurrency, timer)
-        self.residents = None if residents is None else self._made_residents(residents)
-        """What is loaded, if this worker loads anything."""
-        self.said_soon: Callable[[], None] = lambda: None
-        """Told when something of this worker has changed that others see in the registry."""
+        self._dispatcher = self._create_dispatcher(isolation)
+        self._executor_queue = ExecutorQueue(concurrency, self._dispatcher.executor_for)
+        for executor in (self._threads, self._coroutines, self._dispatcher.processes):
+            executor.executor_queue = self._executor_queue
+        self._stuck = StuckHandlers(self._executor_queue, concurrency, timer)
+        self.warm_resources = None if warm_resources is None else self._create_warm_resources(warm_resources)
+        """The loaded affinities; None if this worker loads nothing."""
+        self.on_state_change: Callable[[], None] = lambda: None
+        """Called if this worker's row in the registry needs an update."""
         self._busy = 0
-        """Handlers that run or wait for their slot."""
+        """The number of attempts that run or wait for a slot."""
         self._held: dict[tuple[int, int], RunningAttempt] = {}
-        """Claimed and not yet settled."""
-        self._ahead = UnacknowledgedAttempts()
+        """Attempts that are claimed and not yet settled."""
+        self._unacknowledged = UnacknowledgedAttempts()
         self._freed: deque[RunningAttempt] = deque()
         self._decided: deque[RunningAttempt] = deque()
-        self._told = False
+        self._wake_pending = False
         self._wake = asyncio.Event()
         self._listener = LaneListener(store.notifier, self._wake)
-        self._turns = self._made_turns()
-        self._stopping = False
-        self._abandoned = False
-        self._try_again = asyncio.Event()
-        """Ends a wait for the store: it answers others again, or the worker stops."""
-        self._dry_until = 0.0
-        """Until when there is no use in asking for work, unless a signal comes."""
+        self._turns = self._create_session_turns()
+        self._stopping = self._abandoned = False
+        self._retry_now = asyncio.Event()
+        """Ends a wait before a retry: the store answered another call, or the worker stops."""
+        self._next_claim_at = 0.0
+        """When to claim next if no notification comes before."""
         self._run_seconds = 1.0
-        """How long handlers take, as a moving average."""
+        """The moving average of how long handlers run."""
 
-    def _made_places(self, isolation: IsolationSettings) -> Places:
-        words = self._subscription.words
-        return Places(
+    def _create_dispatcher(self, isolation: IsolationSettings) -> Dispatcher:
+        options = self._subscription.options
+        return Dispatcher(
             isolation,
-            lambda: [self._tasks.get(kind) for kind in words().get("kinds") or ()],
-            told=self.handler_ended,
-            enter=self._enter,
-            blocking=self._threads,
-            awaited=self._coroutines,
+            lambda: [self._tasks.get(kind) for kind in options().get("kinds") or ()],
+            on_ended=self.handler_ended,
+            submit=self._submit,
+            sync_executor=self._threads,
+            async_executor=self._coroutines,
             store=self._store,
-            words=words(),
+            options=options(),
         )
 
-    def _made_residents(self, terms: WarmResourceSettings) -> WarmResources:
+    def _create_warm_resources(self, settings: WarmResourceSettings) -> WarmResources:
         return WarmResources(
-            terms,
-            ready=self._line.put,
-            say=partial(self._keeper.say_phase, self._store),
-            changed=self._residents_changed,
+            settings,
+            ready=self._executor_queue.put,
+            write_phase=partial(self._keeper.write_phase, self._store),
+            on_changed=self._warm_resources_changed,
             timer=self._timer,
         )
 
-    def _made_turns(self) -> SessionTurns:
+    def _create_session_turns(self) -> SessionTurns:
         return SessionTurns(
             self._operations,
             self._store,
@@ -158,199 +161,202 @@ class WorkerLoop:
             lease_seconds=self._keeper.lease_seconds,
             timer=self._timer,
             wake=self._wake,
-            rest=self._rest,
-            hand_out=self._take_in,
-            ended=self._turn_ended,
+            wait_before_retry=self._wait_before_retry,
+            start_attempts=self._start_attempts,
+            on_ended=self._turn_ended,
         )
 
-    # --- what others tell ------------------------------------------------------------------------------------------
+    # --- callbacks -------------------------------------------------------------------------------------------------
 
     def handler_ended(self, attempt: RunningAttempt) -> None:
-        """Note that a slot is free again, and what its handler came to; from any thread."""
+        """Record that a handler has ended and its slot is free. Safe to call from any thread."""
         self._freed.append(attempt)
-        self._tell()
+        self._wake_loop()
 
     def attempt_decided(self, attempt: RunningAttempt) -> None:
-        """Note that an attempt was decided while its handler still runs; from any thread."""
+        """Record that an attempt was decided while its handler still runs. Safe to call from any thread."""
         self._decided.append(attempt)
-        self._tell()
+        self._wake_loop()
 
     def stop(self) -> None:
-        """Claim nothing more, and end once nothing is held."""
+        """Claim no more jobs, and return from `serve` when no attempt is held."""
         self._stopping = True
-        self._try_again.set()
+        self._retry_now.set()
         self._wake.set()
 
     def store_recovered(self) -> None:
-        """Ask the store again at once, because it answers others; from any thread."""
+        """Retry failed store calls at once, because another call succeeded. Safe to call from any thread."""
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._try_again.set)
+            self._loop.call_soon_threadsafe(self._retry_now.set)
 
     def abandon(self) -> None:
-        """Let the next cancel end `serve`, whatever is held then."""
+        """Make the next cancellation end `serve` even if attempts are held."""
         self._abandoned = True
 
-    def _tell(self) -> None:
-        # Only the first of many ends pays for waking the loop.
-        if not self._told:
-            self._told = True
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+    def _wake_loop(self) -> None:
+        # Waking the event loop is costly: do it once for all attempts that end before the loop runs.
+        if not self._wake_pending:
+            self._wake_pending = True
+            with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Run jobs until told to stop and nothing is held any more.
+        """Run jobs until `stop` is called and no attempt is held.
 
-        A cancel counts as being told to stop, unless this was abandoned: what is held is settled or released first.
+        A cancellation acts like `stop`, unless `abandon` was called: held attempts are settled or released first.
         """
         try:
-            await self._places.start()
+            await self._dispatcher.start()
             while not self._stopping or self._held:
                 try:
-                    await self._step()
+                    await self._iterate()
                 except asyncio.CancelledError:
                     if self._abandoned:
                         raise
                     self.stop()
-                    # The step that was cancelled may have had them in hand; a settlement may be sent again.
+                    # The cancelled iteration may have taken them from the queue; sending a settlement twice is safe.
                     self._decided.extend(attempt for attempt in self._held.values() if attempt.decided)
         finally:
-            self._places.close()
+            self._dispatcher.close()
             self._listener.close()
             self._turns.close()
             self._threads.close()
-            if self.residents is not None:
-                await self.residents.close()
+            if self.warm_resources is not None:
+                await self.warm_resources.close()
             await self._coroutines.close()
 
-    async def _step(self) -> None:
-        self._give_back_stuck()
+    async def _iterate(self) -> None:
+        self._release_delayed()
         ended, turns = self._take_ended()
-        self._take_slots()
+        self._reclaim_slots()
         room = self._room()
-        asks = room > 0 and self._timer.monotonic() >= self._dry_until and self._subscription.jobs() is not None
-        for_turns = self._turns.share(room, jobs_wait=asks)
-        if turns or self._turns.to_give_back:
+        claim_jobs = (
+            room > 0 and self._timer.monotonic() >= self._next_claim_at and self._subscription.jobs() is not None
+        )
+        turn_slots = self._turns.share(room, jobs_wait=claim_jobs)
+        if turns or self._turns.has_entries_to_release:
             await self._turns.settle(turns)
-        if ended or asks:
-            await self._exchange(ended, room - for_turns)
-        if for_turns:
-            await self._turns.claim(for_turns, lambda: self._stopping)
-        if not (ended or turns or asks or for_turns):
+        if ended or claim_jobs:
+            await self._settle_and_claim(ended, room - turn_slots)
+        if turn_slots:
+            await self._turns.claim(turn_slots, lambda: self._stopping)
+        if not (ended or turns or claim_jobs or turn_slots):
             await self._pause()
 
-    def _take_slots(self) -> None:
-        """Give the slots of handlers that do not stop to others, and end in good order if they become too many."""
-        for attempt in self._stuck.take_slots():
+    def _reclaim_slots(self) -> None:
+        """Free the slots of handlers that do not stop, and shut down if there are too many of them."""
+        for attempt in self._stuck.reclaim_slots():
             self._free(attempt)
-        stuck = self._stuck.too_many()
-        if self.residents is not None:
-            stuck = self.residents.give_up_overdue() or stuck
-        if stuck is not None and self.gave_up is None:
-            self.gave_up = stuck
+        stuck = self._stuck.error_if_too_many()
+        if self.warm_resources is not None:
+            stuck = self.warm_resources.cancel_overdue() or stuck
+        if stuck is not None and self.fatal_error is None:
+            self.fatal_error = stuck
             log.critical("%s", stuck)
-            self._give_up()
+            self._request_stop()
 
     def _free(self, attempt: RunningAttempt) -> None:
-        """Note that an attempt is in no slot any more."""
+        """Record that an attempt has left its slot."""
         self._busy -= 1
-        self._turns.freed(attempt)
-        self._places.ended(attempt)
-        if self.residents is not None:
-            self.residents.let_go(attempt)
+        self._turns.slot_freed(attempt)
+        self._dispatcher.slot_freed(attempt)
+        if self.warm_resources is not None:
+            self.warm_resources.release(attempt)
 
-    def _residents_changed(self) -> None:
-        self.said_soon()
+    def _warm_resources_changed(self) -> None:
+        self.on_state_change()
         self._wake.set()
 
-    def words(self) -> ClaimOptions:
+    def claim_options(self) -> ClaimOptions:
         """Return the options of a claim."""
-        words = self._subscription.words()
-        if self.residents is not None:
-            words = {**words, **self.residents.words()}
-        return words
+        options = self._subscription.options()
+        if self.warm_resources is not None:
+            options = {**options, **self.warm_resources.claim_options()}
+        return options
 
     async def _pause(self) -> None:
-        """Wait for an end, a signal or the next look; then let further ends gather."""
-        until = self._timer.monotonic() + _LOOK_SECONDS
+        """Wait for an ended attempt, a notification or the next poll; then collect further ended attempts."""
+        until = self._timer.monotonic() + _POLL_SECONDS
         if self._room():
-            dry_until = math.inf if self._subscription.jobs() is None else self._dry_until
-            until = min(dry_until, self._turns.dry_until, until)
+            next_claim_at = math.inf if self._subscription.jobs() is None else self._next_claim_at
+            until = min(next_claim_at, self._turns.next_claim_at, until)
         await self._timer.wait_async(self._wake, until - self._timer.monotonic())
         self._wake.clear()
-        if self._listener.take():
-            self._dry_until = 0.0
-        self._turns.hear()
+        if self._listener.take_notified():
+            self._next_claim_at = 0.0
+        self._turns.check_notified()
         if (self._freed or self._decided) and self._busy > len(self._freed):
             await asyncio.sleep(_LINGER_SECONDS)
 
     def _room(self) -> int:
-        """Return how many more jobs this worker should have in its hands."""
-        if self._stopping or self._places.closed:
+        """Return how many more jobs this worker should claim."""
+        if self._stopping or self._dispatcher.paused:
             return 0
-        more = 0
+        extra = 0
         if self._run_seconds < _HORIZON_SECONDS:
-            more = min(int(self._concurrency * _HORIZON_SECONDS / max(self._run_seconds, 1e-5)), _PREFETCH_MAX)
-        # A call may settle and claim so many; what is beyond waits for the next.
-        return max(0, min(self._concurrency + more - self._busy, limits.CLAIM_MAX))
+            extra = min(int(self._concurrency * _HORIZON_SECONDS / max(self._run_seconds, 1e-5)), _PREFETCH_MAX)
+        # One call claims a limited number of jobs; the next call claims more.
+        return max(0, min(self._concurrency + extra - self._busy, limits.CLAIM_MAX))
 
     def _take_ended(self) -> tuple[list[RunningAttempt], list[Turn]]:
-        """Return what is to be settled, a call's worth of it, and let go of what is not ours any more."""
-        self._told = False
+        """Return the attempts to settle in the next call, and drop those that need no settlement."""
+        self._wake_pending = False
         while self._freed:
             attempt = self._freed.popleft()
-            if not self._stuck.came_back(attempt):
+            if not self._stuck.handler_ended(attempt):
                 self._free(attempt)
                 self._note_run(attempt)
-            self._turns.came_to_its_end(attempt)
+            self._turns.handler_ended(attempt)
             self._decided.append(attempt)
         ended: dict[tuple[int, int], RunningAttempt] = {}
         while self._decided and len(ended) < limits.SETTLE_MANY_MAX:
             attempt = self._decided.popleft()
             if attempt.key not in self._held:
-                # Settled or let go before its handler came to its end.
+                # The attempt was settled or lost before its handler ended.
                 continue
             self._stuck.watch(attempt)
             if attempt.outcome is None:
                 self._let_go([attempt], "done" if attempt.settled else "lost")
             else:
                 ended[attempt.key] = attempt
-        return part_turns(ended.values())
+        return separate_turns(ended.values())
 
     def _note_run(self, attempt: RunningAttempt) -> None:
-        if (took := attempt.run_seconds) is not None:
-            self._run_seconds += (took - self._run_seconds) * _AVERAGE_WEIGHT
+        if (seconds := attempt.run_seconds) is not None:
+            self._run_seconds += (seconds - self._run_seconds) * _AVERAGE_WEIGHT
 
-    def _give_back_stuck(self) -> None:
-        """Give back what was taken ahead and waits behind handlers that turned out to be long."""
+    def _release_delayed(self) -> None:
+        """Release jobs that were claimed ahead and wait behind handlers that run longer than expected."""
         if self._busy <= self._concurrency:
             return
         waiting = next((attempt for attempt in self._held.values() if attempt.waits_for_slot), None)
-        if waiting is not None and self._timer.monotonic() - waiting.taken_at > _PATIENCE_SECONDS:
+        if waiting is not None and self._timer.monotonic() - waiting.claimed_at > _WAIT_SECONDS_MAX:
             self._run_seconds = 1.0
             self.release_waiting(loading=False)
 
     # --- one commit ------------------------------------------------------------------------------------------------
 
-    async def _exchange(self, ended: list[RunningAttempt], room: int) -> None:
-        """Settle what ended and claim what there is room for, in one commit, however often the store fails."""
+    async def _settle_and_claim(self, ended: list[RunningAttempt], room: int) -> None:
+        """Settle *ended* and claim up to *room* jobs in one commit; retry until the store answers."""
         token = secrets.token_hex(16)
-        asked_at = self._timer.monotonic()
+        sent_at = self._timer.monotonic()
         unknown = False
         while ended or (room and (unknown or not self._stopping)):
             if not self._stopping:
-                self._try_again.clear()
+                self._retry_now.clear()
             try:
-                # A claim that may have been granted is asked for again, to be given back and not left to expire.
-                asked = room if unknown or not self._stopping else 0
-                settlements, claims = await self._send(ended, asked, token)
+                # A claim that may have been committed is sent again, so that its jobs are released and do not have
+                # to expire.
+                limit = room if unknown or not self._stopping else 0
+                settlements, claims = await self._send(ended, limit, token)
             except Unavailable as error:
-                await self._rest(self._retrying.failed(error))
-                ended = self._still_ours(ended)
+                await self._wait_before_retry(self._retrying.failed(error))
+                ended = self._still_held(ended)
                 unknown = unknown or isinstance(error, OutcomeUnknown)
-                if not unknown or self._timer.monotonic() > asked_at + self._keeper.lease_seconds:
-                    unknown, asked_at, token = False, self._timer.monotonic(), secrets.token_hex(16)
+                if not unknown or self._timer.monotonic() > sent_at + self._keeper.lease_seconds:
+                    unknown, sent_at, token = False, self._timer.monotonic(), secrets.token_hex(16)
             except Exception as error:
                 if not amend_invalid(ended):
                     raise
@@ -358,41 +364,41 @@ class WorkerLoop:
             else:
                 self._retrying.succeeded()
                 self._note_settled(ended, settlements)
-                self._hand_out(claims, asked_at)
+                self._start_claims(claims, sent_at)
                 if len(claims) < room:
-                    self._dry_until = self._timer.monotonic() + _LOOK_SECONDS * RANDOM.uniform(0.5, 1.0)
+                    self._next_claim_at = self._timer.monotonic() + _POLL_SECONDS * RANDOM.uniform(0.5, 1.0)
                 return
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait before the store is asked again; it ends early if the store answers others or the worker stops."""
+    async def _wait_before_retry(self, seconds: float) -> None:
+        """Wait before a retry; return early if the store answers another call or the worker stops."""
         if self._stopping:
             await self._timer.sleep(min(seconds, _STOPPING_RETRY_SECONDS))
         else:
-            await self._timer.wait_async(self._try_again, seconds)
+            await self._timer.wait_async(self._retry_now, seconds)
 
     async def _send(self, ended: list[RunningAttempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
             return await self._operations.async_on(self._store).settle_many(pairs), []
         kinds = (self._subscription.jobs() or {}).get("kinds")
-        words: ClaimOptions = {**self.words(), "kinds": kinds, "lease_token": token}
-        self._listener.listen(words.get("lanes", ()))
-        words["acknowledged"] = self._free_slots()
-        words["cut_off"], asked_at = self._keeper.cut_off_at is not None, self._timer.monotonic()
-        started = self._ahead.started()
+        options: ClaimOptions = {**self.claim_options(), "kinds": kinds, "lease_token": token}
+        self._listener.listen(options.get("lanes", ()))
+        options["acknowledged"] = self._free_slots()
+        options["cut_off"], sent_at = self._keeper.cut_off_at is not None, self._timer.monotonic()
+        started = self._unacknowledged.started()
         settled, claims = await self._operations.async_on(self._store).settle_and_claim(
-            pairs, limit=room, started=[attempt.claim for attempt in started], **words
+            pairs, limit=room, started=[attempt.claim for attempt in started], **options
         )
-        self._ahead.let_go(started)
-        self._keeper.told_cut_off(asked_at)
+        self._unacknowledged.let_go(started)
+        self._keeper.note_cut_off_sent(sent_at)
         return settled, claims
 
     def _free_slots(self) -> int:
-        """Return how many of the jobs claimed next start at once; those that first load something do not."""
-        return 0 if self.residents is not None else max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
+        """Return how many of the jobs claimed next can start at once; 0 if affinities may have to be loaded first."""
+        return 0 if self.warm_resources is not None else max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
 
-    def _still_ours(self, ended: Sequence[RunningAttempt]) -> list[RunningAttempt]:
-        """Return those that may still be settled; a settlement is tried until its lease has ended."""
+    def _still_held(self, ended: Sequence[RunningAttempt]) -> list[RunningAttempt]:
+        """Return the attempts whose lease has not expired; drop the others."""
         now = self._timer.monotonic()
         gone = [attempt for attempt in ended if attempt.lease_ends_at <= now]
         if gone:
@@ -404,7 +410,7 @@ class WorkerLoop:
         settled = []
         for attempt, settlement in zip(ended, settlements, strict=True):
             if settlement.error is None:
-                self._count(attempt, name_of(attempt.outcome), settlement.job)
+                self._count(attempt, outcome_name(attempt.outcome), settlement.job)
                 settled.append(attempt)
             elif isinstance(settlement.error, LeaseLost):
                 log.warning("the result of job %s was refused: %s", attempt.claim.job.id, settlement.error)
@@ -425,12 +431,12 @@ class WorkerLoop:
 
     def _amend(self, attempt: RunningAttempt, refusal: HoldfastError) -> None:
         log.error("the outcome of job %s was refused: %s", attempt.claim.job.id, refusal)
-        attempt.amend(refused(refusal))
+        attempt.amend(failure_from_refusal(refusal))
         self._decided.append(attempt)
 
     def _let_go(self, attempts: Sequence[RunningAttempt], counted: str | None = None) -> None:
-        self._keeper.let_go(attempts)
-        self._ahead.let_go(attempts)
+        self._keeper.remove(attempts)
+        self._unacknowledged.let_go(attempts)
         for attempt in attempts:
             if self._held.pop(attempt.key, None) is not None and counted is not None:
                 self._count(attempt, counted)
@@ -439,74 +445,74 @@ class WorkerLoop:
         self._count(turn, outcome, first)
         self._let_go([turn])
 
-    def _hand_out(self, claims: Sequence[Claim], asked_at: float) -> None:
-        self._take_in(
-            [RunningAttempt(claim, self._tasks.get(claim.job.kind), asked_at, self._timer) for claim in claims]
+    def _start_claims(self, claims: Sequence[Claim], sent_at: float) -> None:
+        self._start_attempts(
+            [RunningAttempt(claim, self._tasks.get(claim.job.kind), sent_at, self._timer) for claim in claims]
         )
 
-    def _take_in(self, attempts: Sequence[RunningAttempt]) -> None:
-        """Hold what was claimed, and let it run as soon as there is a slot."""
+    def _start_attempts(self, attempts: Sequence[RunningAttempt]) -> None:
+        """Hold the leases of *attempts* and run them when slots become free."""
         for attempt in attempts:
             if attempt.task.takes_context:
                 offer_transaction(attempt, self._operations, self._store)
         if self._watches:
             watch_attempts(self._watches, attempts)
         self._held.update((attempt.key, attempt) for attempt in attempts)
-        self._ahead.take_in(attempts)
-        self._keeper.hold(attempts)
+        self._unacknowledged.add(attempts)
+        self._keeper.add(attempts)
         if self._stopping:
-            # Claimed by a call that was under way when the worker was told to stop.
+            # These were claimed by a call that was in progress when the worker was stopped.
             self.release_waiting()
             return
         log_started(attempts)
         self._busy += len(attempts)
-        self._enter(self._places.admit(attempts))
+        self._submit(self._dispatcher.admit(attempts))
 
-    def _enter(self, attempts: Sequence[RunningAttempt]) -> None:
-        """Let attempts run as soon as what they need is loaded and their turn comes."""
-        self._line.put(attempts if self.residents is None else self.residents.admit(attempts))
+    def _submit(self, attempts: Sequence[RunningAttempt]) -> None:
+        """Queue attempts for slots; those whose affinity is not loaded wait for it first."""
+        self._executor_queue.put(attempts if self.warm_resources is None else self.warm_resources.admit(attempts))
 
-    # --- going down ------------------------------------------------------------------------------------------------
+    # --- shutdown --------------------------------------------------------------------------------------------------
 
     def release_waiting(self, *, loading: bool = True) -> None:
-        """Give back what no slot has started yet, with *loading* also what waits for something to be loaded."""
+        """Release attempts that have not started; with *loading*, also those that wait for an affinity to load."""
         for attempt in list(self._held.values()):
-            if (loading or attempt.loading_since is None) and attempt.give_back():
+            if (loading or attempt.loading_since is None) and attempt.release_if_waiting():
                 self.attempt_decided(attempt)
 
     @property
     def loaded(self) -> tuple[str, ...]:
-        """The affinities at hand."""
-        if self.residents is not None:
-            return self.residents.loaded
-        return affinities_of(self._subscription.words())
+        """The loaded affinities."""
+        if self.warm_resources is not None:
+            return self.warm_resources.loaded
+        return affinities_of(self._subscription.options())
 
     @property
     def loading(self) -> tuple[str, ...]:
-        """Those on their way in."""
-        return () if self.residents is None else self.residents.loading
+        """The affinities that are being loaded."""
+        return () if self.warm_resources is None else self.warm_resources.loading
 
     @property
     def switches(self) -> int:
-        """How often one affinity had to make room for another."""
-        return 0 if self.residents is None else self.residents.switches
+        """How often an affinity was unloaded to make room for another."""
+        return 0 if self.warm_resources is None else self.warm_resources.switches
 
     @property
     def abandoned(self) -> int:
-        """How many handlers run on without a slot, though they were told to stop."""
+        """The number of handlers that keep running without a slot after the request to stop."""
         return len(self._stuck)
 
     @property
     def running(self) -> int:
-        """How many jobs are in this worker's hands."""
+        """The number of attempts that this worker holds."""
         return len(self._held)
 
     def running_jobs(self) -> tuple[RunningJob, ...]:
-        """Return what is in this worker's hands, the longest first; from any thread."""
+        """Return the jobs that this worker holds, longest running first. Safe to call from any thread."""
         return running_jobs(self._keeper.held(), self._timer.monotonic())
 
     def release_running(self, *, at_once: bool) -> None:
-        """Tell handlers to stop; with *at_once* give their jobs back without waiting for them."""
+        """Request all handlers to stop; with *at_once*, release their jobs without waiting for them."""
         for attempt in list(self._held.values()):
             attempt.stop("shutdown")
             if at_once and attempt.decide(Released()):
@@ -514,21 +520,23 @@ class WorkerLoop:
 
 
 class UnacknowledgedAttempts:
-    """The attempts in a worker's hands whose claims are not acknowledged yet."""
+    """The held attempts whose claims are not acknowledged yet."""
 
     def __init__(self) -> None:
         self._attempts: dict[tuple[int, int], RunningAttempt] = {}
 
-    def take_in(self, attempts: Iterable[RunningAttempt]) -> None:
-        """Keep those of *attempts* that were not acknowledged by the claim itself."""
+    def add(self, attempts: Iterable[RunningAttempt]) -> None:
+        """Add those of *attempts* that the claim itself did not acknowledge."""
         self._attempts.update((attempt.key, attempt) for attempt in attempts if attempt.claim.job.unacknowledged)
 
     def started(self) -> list[RunningAttempt]:
-        """Return those that run, as many as one call can acknowledge; one that has ended is settled instead."""
-        running = [one for one in self._attempts.values() if one.started_at is not None and not one.decided]
+        """Return running attempts, as many as one call can acknowledge; settlement acknowledges ended ones."""
+        running = [
+            attempt for attempt in self._attempts.values() if attempt.started_at is not None and not attempt.decided
+        ]
         return running[: limits.SETTLE_MANY_MAX]
 
     def let_go(self, attempts: Iterable[RunningAttempt]) -> None:
-        """Forget attempts that were acknowledged or have ended."""
+        """Remove attempts that were acknowledged or have ended."""
         for attempt in attempts:
             self._attempts.pop(attempt.key, None)

@@ -1,4 +1,4 @@
-"""Calls to the store that a part of the worker repeats until the store answers."""
+"""Retries of store calls that a part of the worker repeats until the store answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger("holdfast.worker")
 
 
 class RetryState:
-    """Says how long to wait before the next try, and logs each change of state once.
+    """Computes the wait before the next retry, and logs each change of state once.
 
     *purpose* names the calls in the log. The wait doubles from *first* to *last* seconds,
     and is cut by up to a half at random.
@@ -25,17 +25,17 @@ class RetryState:
         self._tries = 0
 
     def failed(self, error: BaseException) -> float:
-        """Note that a call failed; return how many seconds to wait before the next."""
+        """Record a failed call; return how many seconds to wait before the next."""
         if self._failing_since is None:
             self._failing_since, self._tries = self._timer.monotonic(), 0
-            log.warning("%s fail and are tried again until they succeed: %s", self._purpose, error)
-        # The exponent is bounded: after a day of failures the power would not fit a float.
+            log.warning("%s fail and are retried until they succeed: %s", self._purpose, error)
+        # The exponent is limited: after a day of failures the power would overflow a float.
         seconds: float = min(self._first * 2 ** min(self._tries, 16), self._last)
         self._tries += 1
         return seconds * RANDOM.uniform(0.5, 1.0)
 
     def succeeded(self) -> bool:
-        """Note that a call succeeded; return whether the one before had failed."""
+        """Record a successful call; return whether the previous call had failed."""
         if self._failing_since is None:
             return False
         seconds = self._timer.monotonic() - self._failing_since

@@ -1,7 +1,7 @@
-"""One turn of a session in this worker's hands: an attempt at several entries under one claim.
+"""One running turn of a session: an attempt that holds several entries under one claim.
 
-To slots, leases and timeouts it is an attempt like any other, led by its first entry; what is renewed, settled and
-given back is the whole. What is taken in at checkpoints becomes part of it while its handler runs.
+Slots, leases and timeouts treat it like any other attempt, represented by its first entry; all entries are renewed,
+settled and released together. Checkpoints add entries while its handler runs.
 """
 
 from __future__ import annotations
@@ -33,98 +33,98 @@ from holdfast.worker.timers import REAL_TIMER, Timer
 
 log = logging.getLogger("holdfast.worker")
 
-# How long a checkpoint that the store did not answer waits at most before it asks again.
+# The longest wait before the retry of a failed checkpoint.
 _RETRY_SECONDS: Final = 0.2
 
 
 class Turn(RunningAttempt):
     """One run of a session's entries, from the claim to its settlement."""
 
-    __slots__ = ("_tasks", "_unreadable", "session_context")
+    __slots__ = ("_invalid_entries", "_tasks", "session_context")
 
-    def __init__(self, claim: SessionClaim, tasks: TaskRegistry, asked_at: float, timer: Timer = REAL_TIMER) -> None:
+    def __init__(self, claim: SessionClaim, tasks: TaskRegistry, sent_at: float, timer: Timer = REAL_TIMER) -> None:
         task = session_task(tasks, claim.entries[0].kind)
-        super().__init__(claim.claims[0], task, asked_at, timer)
+        super().__init__(claim.claims[0], task, sent_at, timer)
         self.session_context = context_of(task)(claim)
         self.context = self.session_context
         self.context._tasks = tasks
         self._tasks = tasks
-        self._unreadable: dict[int, PayloadInvalid] = {}
+        self._invalid_entries: dict[int, PayloadInvalid] = {}
 
     @property
-    def whole(self) -> SessionClaim:
-        """The claim as it stands now."""
+    def session_claim(self) -> SessionClaim:
+        """The claim with all entries added so far."""
         return self.session_context.turn
 
     @property
     def claims(self) -> Sequence[Claim]:
-        """Every entry as a claim of its own."""
-        return self.whole.claims
+        """One claim for each entry."""
+        return self.session_claim.claims
 
     @property
     def suspect(self) -> bool:
-        """Whether one of the entries may kill the process it runs in."""
-        return any(map(is_suspect, self.whole.entries))
+        """Whether an entry may kill the process it runs in."""
+        return any(map(is_suspect, self.session_claim.entries))
 
     @property
     def limit(self) -> int:
-        """How many entries it may have."""
+        """The maximum number of entries."""
         return cast(AnySessionTask, self.task).limit
 
-    def take_in(self, more: SessionClaim) -> bool:
-        """Make *more* a part of it; tell whether that was still open. What is decided is settled as it stood."""
+    def add_entries(self, more: SessionClaim) -> bool:
+        """Add the entries of *more* if the turn is undecided; return whether they were added."""
         with self._lock:
             if not self._decided:
-                self.session_context.take_in(more)
+                self.session_context.add_entries(more)
             return not self._decided
 
     # --- messages --------------------------------------------------------------------------------------------------
 
     def arguments(self) -> tuple[tuple[object, ...], dict[str, object]]:
-        """Return what the handler is called with: its context, and the messages that can be read."""
-        messages = self.read(self.whole.entries)
-        if len(self._unreadable) == len(self.whole.entries):
-            raise next(iter(self._unreadable.values()))
+        """Return the arguments of the handler: its context and the messages that can be decoded."""
+        messages = self.decode(self.session_claim.entries)
+        if len(self._invalid_entries) == len(self.session_claim.entries):
+            raise next(iter(self._invalid_entries.values()))
         task = cast(AnySessionTask, self.task)
-        return ((self.context, messages) if task.messages.given else (self.context,)), {}
+        return ((self.context, messages) if task.messages.takes_messages else (self.context,)), {}
 
-    def read(self, entries: Sequence[Job]) -> list[Any]:
-        """Return the messages of *entries* in order, each read as its own kind's task says.
+    def decode(self, entries: Sequence[Job]) -> list[Any]:
+        """Return the messages of *entries* in order, each decoded by the task of its kind.
 
-        An entry that cannot be read fails for good when the turn is settled, and takes no other with it.
+        An entry that cannot be decoded fails permanently when the turn is settled; the other entries are unaffected.
         """
         messages: list[Any] = []
         for entry in entries:
             try:
-                messages += session_task(self._tasks, entry.kind).messages.read(entry)
+                messages += session_task(self._tasks, entry.kind).messages.decode(entry)
             except PayloadInvalid as error:
-                about = (entry.id, self.whole.session, error)
-                log.error("entry %s of session %s fails for good, because it cannot be read: %s", *about)
-                self._unreadable[entry.seq] = error
+                about = (entry.id, self.session_claim.session, error)
+                log.error("entry %s of session %s fails permanently, because it cannot be decoded: %s", *about)
+                self._invalid_entries[entry.seq] = error
         return messages
 
-    # --- the end ---------------------------------------------------------------------------------------------------
+    # --- settlement ------------------------------------------------------------------------------------------------
 
-    def settling(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
+    def settle(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
         """Settle the whole claim, one outcome for each entry."""
-        return operations.settle(self.whole, self._outcomes(outcome))
+        return operations.settle(self.session_claim, self._outcomes(outcome))
 
     def _outcomes(self, outcome: Outcome) -> list[Outcome]:
-        """Return the outcome of each entry; what comes with that of the turn, such as follow-ups, comes once."""
+        """Return the outcome of each entry; only the first gets the follow-ups and artifacts of the turn."""
         outcomes: list[Outcome] = []
-        following = outcome
-        for entry in self.whole.entries:
-            unreadable = self._unreadable.get(entry.seq)
+        first_outcome = outcome
+        for entry in self.session_claim.entries:
+            unreadable = self._invalid_entries.get(entry.seq)
             if unreadable is not None:
                 outcomes.append(Failed(str(unreadable), reason=failures.PAYLOAD_INVALID, permanent=True))
                 continue
-            outcomes.append(following)
-            following = Done(outcome.result) if isinstance(outcome, Done) else outcome
+            outcomes.append(first_outcome)
+            first_outcome = Done(outcome.result) if isinstance(outcome, Done) else outcome
         return outcomes
 
 
-def part_turns(attempts: Iterable[RunningAttempt]) -> tuple[list[RunningAttempt], list[Turn]]:
-    """Return attempts at one job and those at a session's turn apart."""
+def separate_turns(attempts: Iterable[RunningAttempt]) -> tuple[list[RunningAttempt], list[Turn]]:
+    """Return the attempts of jobs and the turns of sessions as two lists."""
     turns: list[Turn] = []
     jobs: list[RunningAttempt] = []
     for attempt in attempts:
@@ -139,7 +139,7 @@ def session_task(tasks: TaskRegistry, kind: str) -> AnySessionTask:
     """Return the session task of *kind*."""
     task = tasks.get(kind)
     if not isinstance(task, BaseSessionTask):
-        raise Misconfigured(f"kind {kind!r} is a plain task; declare it with session_task to answer sessions")
+        raise Misconfigured(f"kind {kind!r} is a plain task; declare it with session_task to handle sessions")
     return task
 
 
@@ -147,16 +147,16 @@ def session_task(tasks: TaskRegistry, kind: str) -> AnySessionTask:
 
 
 def offer_checkpoints(turn: Turn, operations: Operations, store: Store, capabilities: Sequence[str]) -> None:
-    """Let the handler of *turn* take in more while it runs."""
-    turn.session_context._takes_more = Checkpoints(turn, operations, store, capabilities)
+    """Allow the handler of *turn* to add entries at checkpoints."""
+    turn.session_context._checkpoint_source = Checkpoints(turn, operations, store, capabilities)
 
 
 class Checkpoints:
-    """Takes in more of the session for one turn, one call at a time, in both colours."""
+    """Adds entries to one turn at checkpoints, one call at a time, sync and async."""
 
     def __init__(self, turn: Turn, operations: Operations, store: Store, capabilities: Sequence[str]) -> None:
         self._turn = turn
-        self._session = turn.whole.session
+        self._session = turn.session_claim.session
         self._operations = operations
         self._store = store
         self._capabilities = capabilities
@@ -164,45 +164,45 @@ class Checkpoints:
         self._lock_async = asyncio.Lock()
         self._retrying = RetryState(f"checkpoints of session {self._session}", turn.timer, last=_RETRY_SECONDS)
 
-    def take(self) -> list[Any]:
-        """Return the messages that joined just now."""
+    def claim(self) -> list[Any]:
+        """Claim waiting entries for the turn; return their messages."""
         with self._lock:
-            while (words := self._words()) is not None:
+            while (options := self._claim_options()) is not None:
                 try:
-                    more = run_sync(self._operations.sync_on(self._store).claim_session(self._session, **words))
+                    more = run_sync(self._operations.sync_on(self._store).claim_session(self._session, **options))
                 except LeaseLost:
                     raise self._lost() from None
                 except Unavailable as error:
-                    self._turn.context.wait_cancelled(self._bear(error))
+                    self._turn.context.wait_cancelled(self._retry_or_raise(error))
                     continue
-                if more is not None and not self._turn.take_in(more):
+                if more is not None and not self._turn.add_entries(more):
                     with suppress(HoldfastError):
                         run_sync(self._operations.sync_on(self._store).settle(more, Released()))
                     raise self._lost()
                 return self._messages(more)
             return []
 
-    async def take_async(self) -> list[Any]:
-        """Return the messages that joined just now."""
+    async def claim_async(self) -> list[Any]:
+        """Claim waiting entries for the turn; return their messages."""
         async with self._lock_async:
-            while (words := self._words()) is not None:
+            while (options := self._claim_options()) is not None:
                 try:
-                    more = await self._operations.async_on(self._store).claim_session(self._session, **words)
+                    more = await self._operations.async_on(self._store).claim_session(self._session, **options)
                 except LeaseLost:
                     raise self._lost() from None
                 except Unavailable as error:
-                    await self._turn.timer.sleep(self._bear(error))
+                    await self._turn.timer.sleep(self._retry_or_raise(error))
                     continue
-                if more is not None and not self._turn.take_in(more):
+                if more is not None and not self._turn.add_entries(more):
                     with suppress(HoldfastError):
                         await self._operations.async_on(self._store).settle(more, Released())
                     raise self._lost()
                 return self._messages(more)
             return []
 
-    def _words(self) -> SessionClaimOptions | None:
-        """Return the words of the claim; none if there is no room for more, or if it is a command, never joined."""
-        turn, held = self._turn, self._turn.whole
+    def _claim_options(self) -> SessionClaimOptions | None:
+        """Return the options of the claim; None if the turn is full, or is a command, which takes no more entries."""
+        turn, held = self._turn, self._turn.session_claim
         if turn.transaction is not None:
             raise Misconfigured("a checkpoint must come before the turn's transaction is opened, not within it")
         if turn.decided:
@@ -224,8 +224,8 @@ class Checkpoints:
             "lease": held.lease_ms / 1000,
         }
 
-    def _bear(self, error: Unavailable) -> float:
-        """Return how many seconds to wait before the checkpoint is tried again, if the turn may still be held."""
+    def _retry_or_raise(self, error: Unavailable) -> float:
+        """Return how many seconds to wait before a retry, or raise `Cancelled` if the lease may have expired."""
         if self._turn.timer.monotonic() > self._turn.lease_ends_at:
             raise self._lost() from error
         return self._retrying.failed(error)
@@ -233,9 +233,9 @@ class Checkpoints:
     def _messages(self, more: SessionClaim | None) -> list[Any]:
         self._retrying.succeeded()
         self._turn.context.raise_if_cancelled()
-        return [] if more is None else self._turn.read(more.entries)
+        return [] if more is None else self._turn.decode(more.entries)
 
     def _lost(self) -> Cancelled:
-        """Return what to raise where there is no turn any more that could take in anything."""
-        self._turn.lose()
+        """Mark the turn as lost; return the exception to raise in its handler."""
+        self._turn.lose_lease()
         return Cancelled(self._turn.stopped or "lost")

@@ -1,4 +1,4 @@
-"""How a worker is doing, for those who watch it."""
+"""The status of a worker: running jobs, counters and recent failures."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _SUMMARY_CHARS_MAX: Final = 300
 
 
 class RunningJob(NamedTuple):
-    """One job in a worker's hands."""
+    """One job that a worker holds."""
 
     job_id: str
     kind: str
     attempt: int
     seconds: float | None
-    """For how long its handler has run; none while it waits for a slot."""
+    """How long its handler has run; None while it waits for a slot."""
     entries: int = 1
-    """How many entries a turn of a session has; the job is the first of them."""
+    """The number of entries of a session's turn; the job is the first of them."""
     job_number: int = 0
     phase: str | None = None
-    """What its handler last said that it is doing."""
+    """The phase that its handler reported last."""
     percent: float | None = None
-    """How far its handler last said that it is."""
+    """The percentage that its handler reported last."""
 
 
 def running_jobs(attempts: Iterable[RunningAttempt], now: float) -> tuple[RunningJob, ...]:
-    """Return what is in a worker's hands at *now* of its timer, the longest first."""
+    """Return the jobs of *attempts* at the time *now* of the worker's timer, longest running first."""
     jobs = [
         RunningJob(
             attempt.claim.job.id,
@@ -39,7 +39,7 @@ def running_jobs(attempts: Iterable[RunningAttempt], now: float) -> tuple[Runnin
             None if attempt.started_at is None else now - attempt.started_at,
             len(attempt.claims),
             attempt.claim.job.seq,
-            *attempt.context.newest_progress,
+            *attempt.context.latest_progress,
         )
         for attempt in attempts
     ]
@@ -57,17 +57,17 @@ class FailedAttempt(NamedTuple):
     reason: str
     message: str
     next_attempt_at_ms: int | None
-    """The wall time of the store's clock at which the job may run again; none if it has failed for good."""
+    """When the job may run again, by the store's wall clock; None if it has failed permanently."""
     session: str | None = None
-    """The session whose turn it was, if it was one; the job is the first of the turn."""
+    """The session, if the attempt was a turn of one; the job is the first entry of the turn."""
 
     @property
     def retried(self) -> bool:
-        """Whether the job will be tried again."""
+        """Whether the job will be retried."""
         return self.next_attempt_at_ms is not None
 
     def text(self, now_ms: float) -> str:
-        """Return the failure as one sentence; *now_ms* is the wall time now."""
+        """Return one line that describes the failure; *now_ms* is the current wall-clock time."""
         of_session = "" if self.session is None else f" of session {self.session}"
         if self.next_attempt_at_ms is None:
             failed, following = "failed for good", ""
@@ -87,24 +87,24 @@ class FailedAttempt(NamedTuple):
 
 
 class WorkerStatus(NamedTuple):
-    """What a worker has done and is doing."""
+    """The status of a worker, as `Worker.status` returns it."""
 
     worker: str
     running: tuple[RunningJob, ...]
     ended: dict[str, int]
-    """How many attempts ended, by outcome; a turn counts as one.
+    """The number of ended attempts by outcome; a turn counts as one.
 
-    `done`, `retried` (failed, and the job will be tried again), `failed` (the job failed for good), `deferred`,
+    `done`, `retried` (failed, the job will be retried), `failed` (the job failed permanently), `deferred`,
     `released`, `lost`.
     """
     stopping: bool
     abandoned: int = 0
-    """Handlers that run on without a slot, though they were told to stop."""
+    """The number of handlers that keep running without a slot after the request to stop."""
     loaded: tuple[str, ...] = ()
-    """The affinities it has at hand."""
+    """The loaded affinities."""
     switches: int = 0
-    """How often one of them had to make room for another."""
+    """How often an affinity was unloaded to make room for another."""
     loading: tuple[str, ...] = ()
-    """Those on their way in."""
+    """The affinities that are being loaded."""
     failures: tuple[FailedAttempt, ...] = ()
-    """The attempts that failed last, the newest first."""
+    """The latest failed attempts, newest first."""

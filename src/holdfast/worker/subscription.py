@@ -1,4 +1,4 @@
-"""What a worker takes: the words of its claims, which follow tasks that are declared while it runs."""
+"""The claim options of a worker; they include tasks that are declared while it runs."""
 
 from __future__ import annotations
 
@@ -13,69 +13,73 @@ from holdfast.tasks.task import TaskRegistry
 
 log = logging.getLogger("holdfast.worker")
 
-# The words of a claim that mean the same to a claim of any session.
-_SESSION_WORDS: Final = ("tenant", "capabilities", "worker", "incarnation", "lease")
+# The claim options that a claim of any session shares.
+_SESSION_OPTIONS: Final = ("tenant", "capabilities", "worker", "incarnation", "lease")
 
 
 class Subscription:
-    """By default the kinds that the queue has tasks for, in the lanes these name; else what the worker was told."""
+    """The kinds and lanes of a worker: those given, or by default those of the queue's tasks."""
 
-    def __init__(self, tasks: TaskRegistry, words: ClaimOptions) -> None:
+    def __init__(self, tasks: TaskRegistry, options: ClaimOptions) -> None:
         self._tasks = tasks
-        self._given = words
+        self._given = options
         self._known = len(tasks)
-        for kind in words.get("kinds") or ():
+        for kind in options.get("kinds") or ():
             tasks.get(kind)
-        self._words: ClaimOptions
+        self._options: ClaimOptions
         self._jobs: ClaimOptions | None
         self._sessions: AnySessionOptions | None
-        self._complete()
+        self._update_options()
 
-    def words(self) -> ClaimOptions:
-        """Return what this worker takes as of now, jobs and sessions alike, in the words of a claim."""
+    def options(self) -> ClaimOptions:
+        """Return the current claim options for jobs and sessions together."""
         if len(self._tasks) != self._known:
-            self._know_more()
-        return self._words
+            self._add_kinds()
+        return self._options
 
     def jobs(self) -> ClaimOptions | None:
-        """Return the words of a claim of jobs as of now; none if it only serves sessions."""
-        self.words()
+        """Return the current options of a claim of jobs; None if the worker only handles sessions."""
+        self.options()
         return self._jobs
 
     def sessions(self) -> AnySessionOptions | None:
-        """Return the words of a claim of any session as of now; none if it serves none."""
-        self.words()
+        """Return the current options of a claim of any session; None if the worker handles no sessions."""
+        self.options()
         return self._sessions
 
-    def _know_more(self) -> None:
+    def _add_kinds(self) -> None:
         self._known = len(self._tasks)
-        before = self._words
-        self._complete()
-        lanes = self._words.get("lanes", ())
-        for kind in self._words.get("kinds") or ():
+        before = self._options
+        self._update_options()
+        lanes = self._options.get("lanes", ())
+        for kind in self._options.get("kinds") or ():
             if kind in (before.get("kinds") or ()):
                 continue
             [lane] = self._tasks.lanes([kind])
             if lane in lanes:
-                log.info("takes jobs of kind %s as well, which was declared meanwhile", kind)
+                log.info("now claims jobs of kind %s too, which was declared after the worker's start", kind)
             else:
-                log.warning("kind %s was declared for lane %s, which this worker does not take from", kind, lane)
+                log.warning("kind %s was declared for lane %s, which this worker does not claim from", kind, lane)
 
-    def _complete(self) -> None:
-        words = self._words = self._completed()
-        answers = {task.kind: task.limit for task in self._tasks if isinstance(task, BaseSessionTask)}
-        kinds = words.get("kinds") or ()
-        plain = [kind for kind in kinds if kind not in answers]
-        # The first claim of an exclusive worker takes back what its start before held, though it asks for nothing.
-        self._jobs = {**words, "kinds": plain} if plain or words.get("exclusive") else None
-        answered = {kind: limit for kind, limit in answers.items() if kind in kinds}
-        if not answered:
+    def _update_options(self) -> None:
+        options = self._options = self._resolve_options()
+        limits_by_kind = {task.kind: task.limit for task in self._tasks if isinstance(task, BaseSessionTask)}
+        kinds = options.get("kinds") or ()
+        job_kinds = [kind for kind in kinds if kind not in limits_by_kind]
+        # An exclusive worker's first claim takes back the jobs of its previous run, even if it claims no kind.
+        self._jobs = {**options, "kinds": job_kinds} if job_kinds or options.get("exclusive") else None
+        session_limits = {kind: limit for kind, limit in limits_by_kind.items() if kind in kinds}
+        if not session_limits:
             self._sessions = None
             return
-        shared: Any = {word: value for word, value in words.items() if word in _SESSION_WORDS}
-        self._sessions = shared | {"lanes": words.get("lanes", ()), "kinds": list(answered), "limit": answered}
+        shared: Any = {name: value for name, value in options.items() if name in _SESSION_OPTIONS}
+        self._sessions = shared | {
+            "lanes": options.get("lanes", ()),
+            "kinds": list(session_limits),
+            "limit": session_limits,
+        }
 
-    def _completed(self) -> ClaimOptions:
+    def _resolve_options(self) -> ClaimOptions:
         kinds = self._given.get("kinds")
         if kinds is None:
             kinds = self._tasks.kinds()
@@ -85,7 +89,7 @@ class Subscription:
         return {**self._given, "kinds": list(kinds), "lanes": list(lanes)}
 
 
-def affinities_of(words: ClaimOptions) -> tuple[str, ...]:
-    """Return the affinities that a claim with these words favours."""
-    affinity = words.get("affinity")
+def affinities_of(options: ClaimOptions) -> tuple[str, ...]:
+    """Return the affinities that a claim with these options prefers."""
+    affinity = options.get("affinity")
     return (affinity,) if isinstance(affinity, str) else tuple(affinity or ())

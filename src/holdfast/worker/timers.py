@@ -1,7 +1,7 @@
 """The worker's time: every part of a worker reads the clock and waits through one `Timer`.
 
-A test passes another one to `Worker` and moves time itself, in place of waiting for leases, timeouts and grace
-periods. Only time that the operating system measures, such as that of a process which is to exit, is not read here.
+A test passes its own timer to `Worker` and advances time itself, instead of waiting for leases, timeouts and grace
+periods. Waits for the operating system, such as for the exit of a process, do not use the timer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final, Protocol
 
 
 class Scheduled(Protocol):
-    """A call that is due later."""
+    """A scheduled call."""
 
     def cancel(self) -> object:
-        """Do not make the call, if it was not made yet."""
+        """Cancel the call if it has not run yet."""
         ...
 
 
@@ -28,7 +28,7 @@ class Timer:
     monotonic = staticmethod(time.monotonic)
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """Return a block that is cancelled after *seconds* and then raises `TimeoutError`, as `asyncio.timeout`."""
+        """Return a context manager that raises `TimeoutError` after *seconds*, like `asyncio.timeout`."""
         return asyncio.timeout(seconds)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
@@ -36,7 +36,7 @@ class Timer:
         return event.wait(seconds)
 
     def call_later(self, seconds: float, function: Callable[[], object]) -> Scheduled:
-        """Call *function* in a thread of its own after *seconds*."""
+        """Call *function* in a new thread after *seconds*."""
         timer = threading.Timer(seconds, function)
         timer.daemon = True
         timer.start()

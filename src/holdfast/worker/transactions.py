@@ -1,7 +1,7 @@
-"""A handler's own transaction, which the settlement of its attempt joins: both commit, or neither.
+"""A handler's transaction that also settles its attempt: both commit, or neither.
 
-It stays open from the handler's block until the handler returns, so that its result is part of the commit. It is
-bounded in time, because on SQLite it holds up every other writer: past that it is undone, whatever its handler does.
+It stays open after the handler's block until the handler returns, because the commit includes the result. On SQLite
+it blocks every other writer, so it has a time limit: after that it is rolled back, even if the handler still runs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 
 def offer_transaction(attempt: RunningAttempt, operations: Operations, store: Store) -> None:
-    """Let the handler of *attempt* open a transaction that its settlement joins."""
+    """Allow the handler of *attempt* to open a transaction that its settlement joins."""
     attempt.context._open_transaction = partial(SettlingTransaction, attempt, operations, store)
 
 
 class SettlingTransaction:
-    """The block that `context.transaction()` gives, in both colours."""
+    """The context manager that `context.transaction()` returns, sync and async."""
 
     def __init__(self, attempt: RunningAttempt, operations: Operations, store: Store, seconds: float) -> None:
         self._attempt = attempt
@@ -42,20 +42,20 @@ class SettlingTransaction:
         self._seconds = seconds
         self._ends_at = 0.0
         self._expired = False
-        self._guarded: _Guarded | None = None
+        self._guarded: _GuardedTransaction | None = None
         self._opened: AbstractContextManager[ExternalTransaction] | None = None
         self._opened_async: AbstractAsyncContextManager[ExternalTransaction] | None = None
         self._timer = attempt.timer
-        self._expiring: Scheduled | None = None
+        self._expiry: Scheduled | None = None
 
-    # --- the block -------------------------------------------------------------------------------------------------
+    # --- enter and exit---------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Transaction:
         self._check_only_one()
         opened = self._store.transaction()
         guarded = self._begin(opened.__enter__())
         self._opened = opened
-        self._expiring = self._timer.call_later(self._seconds, self._expire)
+        self._expiry = self._timer.call_later(self._seconds, self._expire)
         return Transaction(self._operations, guarded)
 
     def __exit__(
@@ -63,14 +63,14 @@ class SettlingTransaction:
     ) -> None:
         if error is not None and self._guarded is not None:
             with self._guarded.lock:
-                self._undo(error)
+                self._rollback(error)
 
     async def __aenter__(self) -> AsyncTransaction:
         self._check_only_one()
         opened = self._store.transaction_async()
         guarded = self._begin(await opened.__aenter__())
         self._opened_async = opened
-        self._expiring = asyncio.ensure_future(self._expire_async())
+        self._expiry = asyncio.ensure_future(self._expire_async())
         return AsyncTransaction(self._operations, guarded)
 
     async def __aexit__(
@@ -78,112 +78,112 @@ class SettlingTransaction:
     ) -> None:
         if error is not None and self._guarded is not None:
             async with self._guarded.lock_async:
-                await self._undo_async(error)
+                await self._rollback_async(error)
 
     def _check_only_one(self) -> None:
         if self._attempt.transaction is not None:
-            raise Misconfigured("this attempt has opened its transaction already; there is one for each")
+            raise Misconfigured("this attempt has already opened its transaction; an attempt can open only one")
 
-    def _begin(self, joined: ExternalTransaction) -> _Guarded:
-        self._guarded = _Guarded(joined)
+    def _begin(self, external: ExternalTransaction) -> _GuardedTransaction:
+        self._guarded = _GuardedTransaction(external)
         self._ends_at = self._timer.monotonic() + self._seconds
         self._attempt.transaction = self
         return self._guarded
 
-    # --- when its time is up ---------------------------------------------------------------------------------------
+    # --- time limit -----------------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
         if self._guarded is not None:
             with self._guarded.lock:
                 self._expired = self._opened is not None
-                self._undo(_UndoneError())
+                self._rollback(_RolledBackError())
 
     async def _expire_async(self) -> None:
         await self._timer.sleep(self._seconds)
-        # From here on it must not be cancelled half way.
-        self._expiring = None
+        # From here on the rollback must not be cancelled.
+        self._expiry = None
         if self._guarded is not None:
             async with self._guarded.lock_async:
                 self._expired = self._opened_async is not None
-                await self._undo_async(_UndoneError())
+                await self._rollback_async(_RolledBackError())
 
-    # --- the end ---------------------------------------------------------------------------------------------------
+    # --- settlement ------------------------------------------------------------------------------------------------
 
     def finish(self, outcome: Outcome) -> Outcome | None:
-        """Settle in it and commit, or undo it; return what is still to be settled, if anything."""
+        """Settle in the transaction and commit, or roll back; return the outcome still to settle, if any."""
         if self._guarded is None:
             return outcome
         with self._guarded.lock:
             if self._opened is None:
-                return self._without_it(outcome)
-            if refused := self._refusal(outcome):
-                self._undo(_UndoneError())
-                return refused
+                return self._outcome_after_rollback(outcome)
+            if instead := self._outcome_instead_of_commit(outcome):
+                self._rollback(_RolledBackError())
+                return instead
             try:
-                run_sync(self._attempt.settling(self._operations.sync_on(self._guarded.joined), outcome))
-                self._end()
+                run_sync(self._attempt.settle(self._operations.sync_on(self._guarded.external), outcome))
+                self._mark_ended()
                 self._opened.__exit__(None, None, None)
-            except BaseException as error:  # whatever happens, it must not stay open
-                self._undo(error)
-                return self._after(error)
+            except BaseException as error:  # the transaction must never stay open
+                self._rollback(error)
+                return self._outcome_after_error(error)
             self._attempt.settled = True
             return None
 
     async def finish_async(self, outcome: Outcome) -> Outcome | None:
-        """Do the same for a handler that is awaited."""
+        """Do the same for an async handler."""
         if self._guarded is None:
             return outcome
         async with self._guarded.lock_async:
             if self._opened_async is None:
-                return self._without_it(outcome)
-            if refused := self._refusal(outcome):
-                await self._undo_async(_UndoneError())
-                return refused
+                return self._outcome_after_rollback(outcome)
+            if instead := self._outcome_instead_of_commit(outcome):
+                await self._rollback_async(_RolledBackError())
+                return instead
             try:
-                await self._attempt.settling(self._operations.async_on(self._guarded.joined), outcome)
-                self._end()
+                await self._attempt.settle(self._operations.async_on(self._guarded.external), outcome)
+                self._mark_ended()
                 await self._opened_async.__aexit__(None, None, None)
-            except BaseException as error:  # whatever happens, it must not stay open
-                await self._undo_async(error)
-                return self._after(error)
+            except BaseException as error:  # the transaction must never stay open
+                await self._rollback_async(error)
+                return self._outcome_after_error(error)
             self._attempt.settled = True
             return None
 
-    def _without_it(self, outcome: Outcome) -> Outcome:
-        """Return what the attempt ends with when its transaction is no more: never done without its writes."""
-        return self._too_long() if self._expired and isinstance(outcome, Done | Failed) else outcome
+    def _outcome_after_rollback(self, outcome: Outcome) -> Outcome:
+        """Return the outcome after the transaction was rolled back: not `Done`, because its writes are lost."""
+        return self._timeout_failure() if self._expired and isinstance(outcome, Done | Failed) else outcome
 
-    def _refusal(self, outcome: Outcome) -> Outcome | None:
-        """Return what the attempt ends with instead, if this must not be committed."""
+    def _outcome_instead_of_commit(self, outcome: Outcome) -> Outcome | None:
+        """Return the outcome to settle without a commit; None if the transaction may commit."""
         if not isinstance(outcome, Done):
             return outcome
         if self._attempt.stopped in {"lost", "timeout"} or self._timer.monotonic() > self._ends_at:
-            return self._too_long()
+            return self._timeout_failure()
         return None
 
-    def _too_long(self) -> Failed:
+    def _timeout_failure(self) -> Failed:
         message = f"its transaction was open for longer than {self._seconds:g} s"
         return Failed(message, reason="transaction_timeout")
 
-    def _after(self, error: BaseException) -> Outcome | None:
-        """Return what the attempt ends with when its commit did not succeed."""
+    def _outcome_after_error(self, error: BaseException) -> Outcome | None:
+        """Return the outcome of an attempt whose commit failed."""
         if not isinstance(error, Exception):
             raise error
         if isinstance(error, LeaseLost | OutcomeUnknown):
-            # Not ours any more, or perhaps committed: if it was not, the lease will expire.
+            # The lease is lost, or the commit may have succeeded; if it did not, the lease expires.
             return None
-        # The caller's own tables may refuse the commit as well.
+        # Constraints of the caller's tables may reject the commit too.
         reason = error.code if isinstance(error, HoldfastError) else "transaction_refused"
         return Failed(f"its transaction could not be committed: {error}", reason=reason)
 
-    def _end(self) -> None:
-        if self._expiring is not None:
-            self._expiring.cancel()
+    def _mark_ended(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
         if self._guarded is not None:
             self._guarded.ended = True
 
-    def _undo(self, error: BaseException) -> None:
-        self._end()
+    def _rollback(self, error: BaseException) -> None:
+        self._mark_ended()
         opened, self._opened = self._opened, None
         if opened is not None:
             try:
@@ -192,8 +192,8 @@ class SettlingTransaction:
                 if raised is not error:
                     raise
 
-    async def _undo_async(self, error: BaseException) -> None:
-        self._end()
+    async def _rollback_async(self, error: BaseException) -> None:
+        self._mark_ended()
         opened, self._opened_async = self._opened_async, None
         if opened is not None:
             try:
@@ -203,12 +203,12 @@ class SettlingTransaction:
                     raise
 
 
-class _Guarded:
-    """The transaction as its handler has it: no call is under way when it ends, and none comes after."""
+class _GuardedTransaction:
+    """The transaction for its handler: locks keep calls from overlapping its end, and refuse calls after it."""
 
-    def __init__(self, joined: ExternalTransaction) -> None:
-        self.joined = joined
-        self.notifier = joined.notifier
+    def __init__(self, external: ExternalTransaction) -> None:
+        self.external = external
+        self.notifier = external.notifier
         self.lock = threading.Lock()
         self.lock_async = asyncio.Lock()
         self.ended = False
@@ -220,8 +220,8 @@ class _Guarded:
     def write(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
         """Run *operation* in a savepoint."""
         with self.lock:
-            self._refuse_ended()
-            return self.joined.write(operation, plain)
+            self._check_open()
+            return self.external.write(operation, plain)
 
     async def read_async(self, operation: Operation[T]) -> T:
         """Run *operation* in a savepoint."""
@@ -230,25 +230,25 @@ class _Guarded:
     async def write_async(self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None) -> T:
         """Run *operation* in a savepoint."""
         async with self.lock_async:
-            self._refuse_ended()
-            return await self.joined.write_async(operation, plain)
+            self._check_open()
+            return await self.external.write_async(operation, plain)
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
-        """Run the caller's own SQL."""
+        """Run the caller's SQL."""
         with self.lock:
-            self._refuse_ended()
-            return self.joined.execute(sql, values)
+            self._check_open()
+            return self.external.execute(sql, values)
 
     async def execute_async(self, sql: str, values: Any = ()) -> list[Any]:
-        """Run the caller's own SQL."""
+        """Run the caller's SQL."""
         async with self.lock_async:
-            self._refuse_ended()
-            return await self.joined.execute_async(sql, values)
+            self._check_open()
+            return await self.external.execute_async(sql, values)
 
-    def _refuse_ended(self) -> None:
+    def _check_open(self) -> None:
         if self.ended:
-            raise Misconfigured("the transaction of this attempt has ended; it may have been open for too long")
+            raise Misconfigured("the transaction of this attempt has ended; it may have exceeded its time limit")
 
 
-class _UndoneError(Exception):
-    """The transaction comes to nothing, as its handler did."""
+class _RolledBackError(Exception):
+    """Passed to the store's context manager to roll back."""

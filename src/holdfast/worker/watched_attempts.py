@@ -1,4 +1,4 @@
-"""Attempts under watch: told of, and run inside the blocks of those who ask for it. Others never come here."""
+"""Middleware around attempts: reports claimed attempts and wraps their handlers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Enclose: TypeAlias = Callable[[Claim], AbstractContextManager[object]]
 
 
 class WorkerMetrics(Watch):
-    """What measures one worker."""
+    """Middleware that measures one worker."""
 
     def start(self, concurrency: int, status: Callable[[], WorkerStatus]) -> None:
-        """Begin to measure a worker with so many slots; *status* tells how it is doing."""
+        """Start measuring a worker with *concurrency* slots; *status* returns its status."""
 
     def stop(self) -> None:
-        """Take note that the worker has ended."""
+        """Stop measuring: the worker has stopped."""
 
 
 def watch_attempts(watches: Sequence[Watch], attempts: Sequence[RunningAttempt]) -> None:
-    """Tell of attempts that were claimed, and let their handlers run inside the watches' blocks."""
+    """Report claimed attempts to *watches*, and wrap their handlers in the context managers of `running`."""
     claims = [attempt.claim for attempt in attempts]
     for watch in watches:
         watch.claimed(claims)

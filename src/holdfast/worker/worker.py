@@ -1,7 +1,7 @@
-"""`Worker`: runs the tasks of a queue until it is told to stop.
+"""`Worker`: runs the tasks of a queue until it is stopped.
 
-It owns the start and the end: which thread and loop everything lives in, what signals mean, how long handlers are
-waited for. What happens in between is the core's.
+This module covers start and shutdown: threads, the event loop, signals and the grace period. The loop in between is
+`WorkerLoop`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from holdfast.domain.validation import Duration
 from holdfast.storage.cancellation import in_daemon_thread
 from holdfast.tasks.policy import Isolation, check_isolation, check_memory_limit
 from holdfast.worker import isolation
-from holdfast.worker.isolation.dispatcher import IsolationSettings, refuse_unfit
+from holdfast.worker.isolation.dispatcher import IsolationSettings, check_isolatable
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.maintenance import WorkerMaintenance
 from holdfast.worker.status import WorkerStatus
 from holdfast.worker.subscription import Subscription
 from holdfast.worker.timers import REAL_TIMER, Timer
-from holdfast.worker.warm_resources import Hook, check_terms
+from holdfast.worker.warm_resources import Hook, check_warm_resources
 from holdfast.worker.watched_attempts import WorkerMetrics
 
 log = logging.getLogger("holdfast.worker")
@@ -43,34 +43,37 @@ log = logging.getLogger("holdfast.worker")
 CONCURRENCY_DEFAULT = 8
 GRACE_SECONDS_DEFAULT = 30.0
 _NAMES_SHOWN = 8
-# How often `running` looks whether a worker that does not start has ended.
+# How often `running` checks whether a worker that has not started yet has exited.
 _STARTED_SECONDS = 0.05
-# A worker ends within five seconds after the grace period, whatever the store and the handlers do. Each step may take
-# what is left of them, but for what the steps after it need at least; the rest is for the interpreter to exit.
+# A worker exits within five seconds after the grace period, even if the store or a handler hangs. Each shutdown step
+# may use the remaining time except for a reserve for the later steps; the interpreter's exit gets the rest.
 _ENDING_SECONDS = 3.5
-# Of these, how long handlers that were told to stop are waited for.
+# The part of these seconds in which handlers may still react to the request to stop.
 _STOPPING_SECONDS = 1.0
 
 
 class Worker:
-    """Runs the tasks of *queue*, *concurrency* at once.
+    """Runs the tasks of *queue*, at most *concurrency* at once.
 
-    The words of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`) say
-    which jobs it takes; by default those of every task the queue knows, in the lanes these name. *grace* is how many
-    seconds running handlers are waited for when the worker is told to stop; what is left is released. *retention* is
-    how many seconds finished jobs and events are kept; none keeps them for ever. *metrics* measures it: see
-    `holdfast.telemetry`. *timer* is the clock that it reads and waits by, for tests that move time.
+    The options of a claim (`lanes`, `kinds`, `tenant`, `capabilities`, `affinity`, `drain`, `exclusive`, `lease`)
+    select the jobs; by default the worker claims jobs of every task of the queue, in the lanes of these tasks.
+    *grace* is the number of seconds to wait for running handlers on shutdown; jobs that still run then are released.
+    *retention* is the number of seconds to keep finished jobs and events; with None, they are never deleted.
+    *metrics* receives measurements: see `holdfast.telemetry`. *timer* provides the time and the waits, for tests that
+    control time.
 
-    *load* and *unload* are functions of either colour, called with an affinity whose model, or whatever it names, is
-    to be loaded before jobs beside it run, or to make room for another; *residents* of them are at hand at once, one
-    unless said otherwise. `affinity` then says what is loaded from the start. *residence* is for how many seconds
-    jobs beside these are favoured while others wait; without it, as long as there are any.
+    *load* and *unload* are sync or async functions that take an affinity. The worker calls *load* before it runs jobs
+    with an affinity that is not loaded, and *unload* to make room for another. *residents* is the number of
+    affinities that may be loaded at once, 1 by default. `affinity` then names those that are loaded at the start.
+    *residence* is the number of seconds for which the worker prefers jobs of loaded affinities while others wait; by
+    default it prefers them as long as there are any.
 
-    With `isolate="process"` every handler runs in a process of its own, not only those whose task says so. For all of
-    them: *memory_limit* is how many bytes one may use unless its task says otherwise, *recycle_after* how many
-    attempts it runs before another takes its place, *kill_after* how many seconds one that is told to stop may take.
+    With `isolate="process"` every handler runs in its own process, not only those of tasks that set `isolate`. For
+    all isolated handlers, *memory_limit* is the limit in bytes unless the task sets its own, *recycle_after* the
+    number of attempts after which a process is replaced, and *kill_after* the number of seconds a handler may take to
+    stop.
 
-    Raises `HandlersStuck` once more handlers than it has slots run on though they were told to stop.
+    Raises `HandlersStuck` if more handlers than there are slots keep running after the request to stop.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Worker:
         kill_after: Duration = limits.KILL_AFTER_MS_DEFAULT / 1000,
         metrics: WorkerMetrics | None = None,
         timer: Timer = REAL_TIMER,
-        **words: Unpack[ClaimOptions],
+        **options: Unpack[ClaimOptions],
     ) -> None:
         if not isinstance(queue, Queue | AsyncQueue):
             raise InvalidInput(
@@ -110,42 +113,45 @@ class Worker:
             recycle_after=validation.integer(recycle_after, "recycle_after", 1, limits.RECYCLE_AFTER_MAX),
             kill_after_seconds=validation.duration_ms(kill_after, "kill_after") / 1000,
         )
-        self._residents = check_terms(load, unload, residents, residence, words.get("affinity"))
-        for word in ("wait", "lease_token", "residence_left", "affinities_held", "affinities_max"):
-            if word in words:
-                raise InvalidInput(word, "is the worker's own to say")
-        self.name = validation.name(words.get("worker", ids.worker_name()), "worker")
-        self.incarnation = words.get("incarnation", uuid.uuid4().hex)
-        self._words: ClaimOptions = {**words, "worker": self.name, "incarnation": self.incarnation}
-        self._lease_seconds = check_claim(self._words, limit=1, fresh_token="").lease_ms / 1000
-        self._refuse_unfit()
+        self._warm_resources = check_warm_resources(load, unload, residents, residence, options.get("affinity"))
+        for name in ("wait", "lease_token", "residence_left", "affinities_held", "affinities_max"):
+            if name in options:
+                raise InvalidInput(name, "cannot be set; the worker controls it")
+        self.name = validation.name(options.get("worker", ids.worker_name()), "worker")
+        self.incarnation = options.get("incarnation", uuid.uuid4().hex)
+        self._claim_options: ClaimOptions = {**options, "worker": self.name, "incarnation": self.incarnation}
+        self._lease_seconds = check_claim(self._claim_options, limit=1, fresh_token="").lease_ms / 1000
+        self._check_isolatable()
         self._metrics = metrics
         self._timer = timer
-        self._core: WorkerLoop | None = None
+        self._worker_loop: WorkerLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
-        self._stop_asked = False
+        self._stop_requested = False
         self._serving = threading.Event()
         self._ends_at: float | None = None
-        """When it has to have ended, by its timer; none before the grace period is over."""
+        """When shutdown has to be complete, in time of the timer; None before the end of the grace period."""
         self._cancel: asyncio.CancelledError | None = None
-        """What `serve` was cancelled with, to be raised at its end."""
+        """The cancellation of `serve`, raised after shutdown."""
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run jobs in this thread until a signal or `stop` ends it; a second signal ends it at once."""
+        """Run jobs in this thread until SIGTERM, SIGINT or `stop`; a second signal skips the grace period."""
         asyncio.run(self._serve_alone())
 
     @contextmanager
     def running(self) -> Iterator[Worker]:
-        """Run jobs in a thread of this program for a block: `with Worker(queue).running(): …`.
+        """Run jobs in a background thread for the duration of a block: `with Worker(queue).running(): …`.
 
-        At the end of the block the worker stops as by `stop`: it waits for running handlers up to *grace* and
-        releases the rest. What made it end earlier is raised then; what keeps it from starting, at once.
+        At the end of the block the worker stops as with `stop`: it waits for running handlers up to *grace* and
+        releases the other jobs. An error that prevents its start is raised at once; an error that ends it early is
+        raised at the end of the block.
         """
         ended: Future[None] = Future()
-        threading.Thread(target=_run_into, args=(ended, self.run), name="holdfast-worker", daemon=True).start()
+        threading.Thread(
+            target=_run_and_set_result, args=(ended, self.run), name="holdfast-worker", daemon=True
+        ).start()
         while not self._serving.wait(_STARTED_SECONDS):
             if ended.done():
                 ended.result()
@@ -157,7 +163,7 @@ class Worker:
             try:
                 ended.result()
             except KeyboardInterrupt:
-                # Pressed again while it waits for handlers.
+                # A second Ctrl-C during the grace period.
                 self.stop()
                 ended.result()
                 raise
@@ -166,137 +172,140 @@ class Worker:
         try:
             await self.serve(signals=threading.current_thread() is threading.main_thread())
         finally:
-            # Calls that are still under way would keep the loop from closing.
+            # Store calls that still run would keep the event loop from closing.
             await self._store.interrupt_async()
 
     async def serve(self, *, signals: bool = False) -> None:
-        """Run jobs in this event loop until `stop` is called, or with *signals* until SIGTERM or SIGINT.
+        """Run jobs in this event loop until `stop` is called or, with *signals*, until SIGTERM or SIGINT.
 
-        A cancel counts as `stop`, and a second one as a second `stop`: `CancelledError` is raised once running
-        handlers have ended or their jobs are released.
+        A cancellation acts like `stop`, and a second one like a second `stop`: `CancelledError` is raised after
+        running handlers have ended or their jobs are released.
         """
         if isolation.inside:
             raise Misconfigured(
-                "a worker is started by importing this module, and processes of a worker import it;"
-                " start it under `if __name__ == '__main__':`, or in another module"
+                "importing this module starts a worker, and the processes of isolated handlers import it too;"
+                " start the worker under `if __name__ == '__main__':`, or in another module"
             )
-        self._refuse_unfit()
+        self._check_isolatable()
         self._ends_at, self._cancel = None, None
         self._loop = asyncio.get_running_loop()
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self.stop)
-        subscription = Subscription(self._tasks, self._words)
+        subscription = Subscription(self._tasks, self._claim_options)
         keeper_store = self._store.clone()
         keeper = LeaseKeeper(self._operations, keeper_store, self.name, self._lease_seconds, self._timer)
         try:
-            self._core = WorkerLoop(
+            self._worker_loop = WorkerLoop(
                 self._operations,
                 self._store,
                 self._tasks,
                 subscription,
                 concurrency=self._concurrency,
                 keeper=keeper,
-                give_up=self.stop,
-                residents=self._residents,
+                request_stop=self.stop,
+                warm_resources=self._warm_resources,
                 isolation=self._isolation,
                 timer=self._timer,
-                watches=self._operations.watches if self._metrics is None else self._measured_by(self._metrics),
+                watches=self._operations.watches if self._metrics is None else self._start_metrics(self._metrics),
             )
             keeper.start()
             log.info("%s", self.summary())
             self._serving.set()
-            async with self._kept_up(self._core) as upkeep:
-                await self._serve_and_end(self._core, upkeep)
-            if self._core.gave_up is not None:
-                raise self._core.gave_up
+            async with self._running_maintenance(self._worker_loop) as maintenance:
+                await self._serve_and_end(self._worker_loop, maintenance)
+            if self._worker_loop.fatal_error is not None:
+                raise self._worker_loop.fatal_error
             if self._cancel is not None:
                 raise self._cancel
         finally:
-            if not keeper.stop(self._left(0.25)):
+            if not keeper.stop(self._seconds_left(0.25)):
                 keeper_store.interrupt()
-                keeper.stop(self._left(0))
+                keeper.stop(self._seconds_left(0))
             if self._metrics is not None:
-                # Its server takes up to half a second to stop.
-                await self._end_within(self._left(0), _in_daemon_thread(self._metrics.stop))
+                # The HTTP server of the metrics takes up to half a second to stop.
+                await self._end_within(self._seconds_left(0), _in_daemon_thread(self._metrics.stop))
             if keeper_store is not self._store:
-                # Other writers may keep a file from being closed.
-                await self._end_within(self._left(0), _in_daemon_thread(keeper_store.close))
+                # Closing a file may block while other processes write.
+                await self._end_within(self._seconds_left(0), _in_daemon_thread(keeper_store.close))
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     self._loop.remove_signal_handler(number)
             log.info("worker %s has stopped", self.name)
 
-    def _measured_by(self, metrics: WorkerMetrics) -> tuple[Watch, ...]:
+    def _start_metrics(self, metrics: WorkerMetrics) -> tuple[Watch, ...]:
         metrics.start(self._concurrency, self.status)
         return (*self._operations.watches, metrics)
 
     @asynccontextmanager
-    async def _kept_up(self, core: WorkerLoop) -> AsyncIterator[WorkerMaintenance]:
-        """Do the upkeep beside the block, and take this worker out of the registry at its end."""
-        upkeep = WorkerMaintenance(
+    async def _running_maintenance(self, worker_loop: WorkerLoop) -> AsyncIterator[WorkerMaintenance]:
+        """Run maintenance during the block; at its end, delete this worker's row from the registry."""
+        maintenance = WorkerMaintenance(
             self._operations,
             self._store,
-            core.words,
+            worker_loop.claim_options,
             concurrency=self._concurrency,
-            running=lambda: core.running,
-            loaded=lambda: core.loaded,
-            switches=lambda: core.switches,
+            running=lambda: worker_loop.running,
+            loaded=lambda: worker_loop.loaded,
+            switches=lambda: worker_loop.switches,
             retention_seconds=self._retention_seconds,
             timer=self._timer,
         )
-        core.said_soon = upkeep.say_soon
-        running = asyncio.ensure_future(upkeep.run())
+        worker_loop.on_state_change = maintenance.report_soon
+        running = asyncio.ensure_future(maintenance.run())
         try:
-            yield upkeep
+            yield maintenance
         finally:
-            upkeep.end()
-            await self._end_within(self._left(1.0), running)
-            await self._end_within(self._left(0.5), asyncio.ensure_future(upkeep.leave()))
+            maintenance.stop()
+            await self._end_within(self._seconds_left(1.0), running)
+            await self._end_within(self._seconds_left(0.5), asyncio.ensure_future(maintenance.delete_row()))
 
     def stop(self) -> None:
-        """Take no more jobs, wait for those that run, then end; called again, end at once. From any thread."""
-        self._stop_asked = True
+        """Claim no more jobs and stop after running handlers have ended; a second call skips the wait.
+
+        Safe to call from any thread.
+        """
+        self._stop_requested = True
         if self._loop is not None and self._stops is not None:
-            with suppress(RuntimeError):  # it has ended already
+            with suppress(RuntimeError):  # the loop is closed: the worker has stopped
                 self._loop.call_soon_threadsafe(self._stops.put_nowait, None)
 
-    async def _serve_and_end(self, core: WorkerLoop, upkeep: WorkerMaintenance) -> None:
-        """Serve until told to stop, then let handlers end, then give back what is left."""
+    async def _serve_and_end(self, worker_loop: WorkerLoop, maintenance: WorkerMaintenance) -> None:
+        """Serve until `stop`, wait for running handlers, then release the remaining jobs."""
         self._stops = asyncio.Queue()
-        if self._stop_asked:
+        if self._stop_requested:
             self._stops.put_nowait(None)
-        serving = asyncio.ensure_future(core.serve())
+        serving = asyncio.ensure_future(worker_loop.serve())
         try:
             if not await self._stopped_before(serving, None):
                 return
-            log.info("worker %s takes no more jobs and waits for those that run", self.name)
-            core.stop()
-            upkeep.say_stopping()
-            core.release_waiting()
+            log.info("worker %s claims no more jobs and waits for running handlers", self.name)
+            worker_loop.stop()
+            maintenance.report_stopping()
+            worker_loop.release_waiting()
             stopped = await self._stopped_before(serving, self._grace_seconds)
             self._ends_at = self._timer.monotonic() + _ENDING_SECONDS
             if stopped is None:
-                core.release_running(at_once=False)
+                worker_loop.release_running(at_once=False)
                 await self._stopped_before(serving, _STOPPING_SECONDS)
             if stopped is not False:
-                core.release_running(at_once=True)
-                # If the store is out of reach for longer, what is left expires.
-                await self._stopped_before(serving, self._left(2.0))
+                worker_loop.release_running(at_once=True)
+                # If the store does not answer in this time, the leases of the remaining jobs expire.
+                await self._stopped_before(serving, self._seconds_left(2.0))
         finally:
-            core.abandon()
+            worker_loop.abandon()
             serving.cancel()
-            await self._end_within(self._left(1.5), serving)
+            await self._end_within(self._seconds_left(1.5), serving)
 
-    def _left(self, reserved: float) -> float:
-        """Return how many seconds a step of the end may take if *reserved* are kept for those after it."""
+    def _seconds_left(self, reserved: float) -> float:
+        """Return how many seconds a shutdown step may take if later steps need *reserved* seconds."""
         now = self._timer.monotonic()
         if self._ends_at is None:
             self._ends_at = now + _ENDING_SECONDS
         return max(self._ends_at - now - reserved, 0.05)
 
     async def _end_within(self, seconds: float, running: asyncio.Future[Any]) -> None:
-        """Wait for the end of what runs, and cancel it after *seconds*; what it raises is of no use any more."""
+        """Wait for *running* and cancel it after *seconds*; ignore its exception."""
         try:
             async with self._timer.timeout(seconds):
                 await asyncio.wait((running,))
@@ -309,15 +318,18 @@ class Worker:
             running.exception()
 
     async def _stopped_before(self, serving: asyncio.Future[None], seconds: float | None) -> bool | None:
-        """Wait for a stop: true if one came, false if the serving ended before it, none if neither did in time."""
-        assert self._stops is not None  # noqa: S101  # made before anything is served
+        """Wait for a stop request.
+
+        Return True if one came, False if *serving* ended first, None if *seconds* passed before either.
+        """
+        assert self._stops is not None  # noqa: S101  # created before serving starts
         stop = asyncio.ensure_future(self._stops.get())
         try:
             with suppress(TimeoutError):
                 async with self._timer.timeout(seconds):
                     await asyncio.wait((serving, stop), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError as error:
-            # A second cancel ends the grace period, as a second signal does.
+            # A second cancellation ends the grace period, as a second signal does.
             self._cancel = error
             return True
         else:
@@ -329,45 +341,45 @@ class Worker:
             stop.cancel()
 
     def summary(self) -> str:
-        """Return in one line what this worker takes, and from where."""
-        words = Subscription(self._tasks, self._words).words()
-        lanes, kinds = _listed(words.get("lanes", ())), _listed(words.get("kinds") or ())
+        """Return one line that names the kinds, lanes and store of this worker."""
+        options = Subscription(self._tasks, self._claim_options).options()
+        lanes, kinds = _join_names(options.get("lanes", ())), _join_names(options.get("kinds") or ())
         return (
             f"worker {self.name} (process {os.getpid()}) takes {kinds} from lane{'s' * (',' in lanes)} {lanes}"
             f" of {self._store.description()}, {self._concurrency} at once"
         )
 
-    # --- how it is doing -------------------------------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------------------------------
 
     def status(self) -> WorkerStatus:
-        """Return what it has done and is doing, for those who watch; from any thread."""
-        core = self._core
-        if core is None:
+        """Return the worker's running jobs, counters and recent failures. Safe to call from any thread."""
+        worker_loop = self._worker_loop
+        if worker_loop is None:
             return WorkerStatus(self.name, (), {}, stopping=False)
         return WorkerStatus(
             self.name,
-            core.running_jobs(),
-            dict(core.counts),
-            stopping=self._stop_asked,
-            abandoned=core.abandoned,
-            loaded=core.loaded,
-            loading=core.loading,
-            switches=core.switches,
-            failures=tuple(core.failures),
+            worker_loop.running_jobs(),
+            dict(worker_loop.counts),
+            stopping=self._stop_requested,
+            abandoned=worker_loop.abandoned,
+            loaded=worker_loop.loaded,
+            loading=worker_loop.loading,
+            switches=worker_loop.switches,
+            failures=tuple(worker_loop.failures),
         )
 
-    def _refuse_unfit(self) -> None:
-        """Raise `Misconfigured` if tasks that are known so far cannot be isolated as they should be."""
-        kinds = self._words.get("kinds")
+    def _check_isolatable(self) -> None:
+        """Raise `Misconfigured` if a task declared so far needs isolation and cannot be isolated."""
+        kinds = self._claim_options.get("kinds")
         tasks = [task for task in self._tasks if kinds is None or task.kind in kinds]
-        refuse_unfit(self._isolation, tasks)
+        check_isolatable(self._isolation, tasks)
 
 
 def _in_daemon_thread(function: Callable[[], None]) -> asyncio.Future[None]:
     return asyncio.ensure_future(in_daemon_thread(function))
 
 
-def _run_into(ended: Future[None], run: Callable[[], None]) -> None:
+def _run_and_set_result(ended: Future[None], run: Callable[[], None]) -> None:
     try:
         run()
     except BaseException as error:
@@ -376,7 +388,7 @@ def _run_into(ended: Future[None], run: Callable[[], None]) -> None:
         ended.set_result(None)
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Return names in one line, of many the first ones and how many follow."""
+def _join_names(names: Sequence[str]) -> str:
+    """Return *names* in one line: the first few, and the number of the others."""
     shown = ", ".join(names[:_NAMES_SHOWN])
     return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"

@@ -24,23 +24,23 @@ def queue(durable_harness: Harness) -> Queue:
 
 
 class Shared(NamedTuple):
-    """A queue that other processes can open as well: it has the clock of its store."""
+    """A queue that other processes can open too: it uses the clock of its store."""
 
     queue: Queue
-    words: dict[str, str]
-    """What they open it by."""
+    options: dict[str, str]
+    """The URL of the queue."""
 
 
 @pytest.fixture(params=DURABLE_ENGINES)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
     with ExitStack() as stack:
-        words = {"url": str(tmp_path / "shared.db")}
+        options = {"url": str(tmp_path / "shared.db")}
         if request.param == "postgres":
             schema = stack.enter_context(migrated_schema())
-            words = {"url": f"{database_url()}?options={quote(f'-csearch_path={schema}')}", "schema": schema}
-        queue = opened(words)
+            options = {"url": f"{database_url()}?options={quote(f'-csearch_path={schema}')}", "schema": schema}
+        queue = opened(options)
         queue.migrate()
-        yield Shared(queue, words)
+        yield Shared(queue, options)
         queue.close()
 
 

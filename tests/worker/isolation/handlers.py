@@ -1,4 +1,4 @@
-"""Tasks for tests of isolation. They stand in a module, because another process has to find them there."""
+"""Tasks for tests of isolation. They are in a module, because another process has to import them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LIMIT = 256 << 20
 AT_ONCE = Backoff(base=0)
 
 
-class OneOfAKind(Exception):  # noqa: N818  # its name is what is tested
-    """Cannot be pickled: it holds a lock, and cannot be made again from its arguments."""
+class OneOfAKind(Exception):  # noqa: N818  # the test checks its name
+    """Cannot be pickled: it holds a lock and cannot be created from its arguments."""
 
     def __init__(self, message: str, *, lock: object) -> None:
         super().__init__(message)
@@ -29,26 +29,26 @@ class OneOfAKind(Exception):  # noqa: N818  # its name is what is tested
 
 
 class Exiting(dict[str, int]):
-    """Ends the process while it is encoded, unless that is caught."""
+    """Raises SystemExit while it is encoded."""
 
     def items(self) -> Any:
         raise SystemExit(3)
 
 
-def here(place: str) -> None:
-    """Leave a mark for the test to see: the number of this process."""
+def mark_started(place: str) -> None:
+    """Write the pid of this process to a file for the test."""
     unfinished = Path(f"{place}.unfinished")
     unfinished.write_text(str(os.getpid()), encoding="utf-8")
     unfinished.rename(place)
 
 
 def note(place: str, context: Context) -> None:
-    """Write down why the handler was told to stop."""
+    """Write the stop reason to a file."""
     Path(place).write_text(str(context.stop_reason), encoding="utf-8")
 
 
 def linger(place: str) -> None:
-    """Stay until the test says to go on."""
+    """Wait until the test creates a file."""
     while not Path(place).exists():
         time.sleep(0.002)
 
@@ -93,15 +93,15 @@ def collect(context: Context) -> str:
 
 
 @tasks.task("report", isolate="process")
-def report(context: Context, go_on: str) -> None:
+def report(context: Context, proceed: str) -> None:
     context.progress("reading", percent=10)
     context.progress(percent=20.5)
-    linger(go_on)
+    linger(proceed)
 
 
 @tasks.task("start", isolate="process")
 def start_and_terminate() -> int | None:
-    """Start a process the usual way, and tell it to end the usual way."""
+    """Start a process with `multiprocessing` and terminate it."""
     process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     process.start()
     process.terminate()
@@ -110,9 +110,9 @@ def start_and_terminate() -> int | None:
 
 
 @tasks.task("print", isolate="process")
-def print_some(words: str) -> None:
-    print(words)
-    print(words, file=sys.stderr)
+def print_some(text: str) -> None:
+    print(text)
+    print(text, file=sys.stderr)
 
 
 # --- ends -----------------------------------------------------------------------------------------------------------
@@ -185,11 +185,11 @@ async def cancel_itself() -> None:
     await asyncio.sleep(0)
 
 
-# --- deaths ---------------------------------------------------------------------------------------------------------
+# --- crashes --------------------------------------------------------------------------------------------------------
 
 
 def crash() -> NoReturn:
-    """Read what is not there, in C."""
+    """Read invalid memory in C."""
     ctypes.string_at(0)
     raise AssertionError("survived")
 
@@ -234,7 +234,7 @@ def _die(how: str) -> None:
 
 @tasks.task("family", isolate="process", max_attempts=1, timeout=3600)
 def family(place: str) -> None:
-    """Start a process that would outlive this one, and be killed."""
+    """Start a process that would outlive this one, and kill this one."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(place).write_text(str(child.pid), encoding="utf-8")
     os._exit(3)
@@ -281,33 +281,33 @@ async def eat_little_later() -> int:
 
 
 def hold_gil(seconds: float) -> None:
-    """Sleep in C without letting any other thread of this process run."""
+    """Sleep in C without releasing the GIL."""
     ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
 
 @tasks.task("hold", isolate="process", max_attempts=2, timeout=3600)
 def hold(started: str, seconds: float) -> str:
-    here(started)
+    mark_started(started)
     hold_gil(seconds)
     return "held"
 
 
 @tasks.task("hold.short", isolate="process", max_attempts=1, timeout=0.1)
 def hold_short(started: str) -> None:
-    here(started)
+    mark_started(started)
     hold_gil(600)
 
 
 @tasks.task("ignore", isolate="process", timeout=3600)
 def ignore(started: str) -> None:
-    here(started)
+    mark_started(started)
     while True:
         time.sleep(0.01)
 
 
 @tasks.task("ignore.later", isolate="process", timeout=3600)
 async def ignore_later(started: str) -> None:
-    here(started)
+    mark_started(started)
     while True:
         try:
             await asyncio.sleep(600)
@@ -315,17 +315,17 @@ async def ignore_later(started: str) -> None:
             continue
 
 
-@tasks.task("heed", isolate="process", timeout=3600)
-def heed(context: Context, started: str, told: str) -> None:
-    here(started)
+@tasks.task("stops", isolate="process", timeout=3600)
+def stops(context: Context, started: str, told: str) -> None:
+    mark_started(started)
     context.wait_cancelled()
     note(told, context)
     context.raise_if_cancelled()
 
 
-@tasks.task("heed.later", isolate="process", timeout=3600)
-async def heed_later(context: Context, started: str, told: str) -> None:
-    here(started)
+@tasks.task("stops.async", isolate="process", timeout=3600)
+async def stops_async(context: Context, started: str, told: str) -> None:
+    mark_started(started)
     try:
         await asyncio.sleep(600)
     except asyncio.CancelledError:
@@ -333,14 +333,14 @@ async def heed_later(context: Context, started: str, told: str) -> None:
         raise
 
 
-tasks.task("heed.short", isolate="process", timeout=0.2)(heed.function)
-tasks.task("heed.short.later", isolate="process", timeout=0.2)(heed_later.function)
+tasks.task("stops.short", isolate="process", timeout=0.2)(stops.function)
+tasks.task("stops.short.async", isolate="process", timeout=0.2)(stops_async.function)
 
 
 @tasks.task("linger", isolate="process", timeout=3600)
-def linger_on(started: str, go_on: str) -> str:
-    here(started)
-    linger(go_on)
+def linger_on(started: str, proceed: str) -> str:
+    mark_started(started)
+    linger(proceed)
     return "at last"
 
 
@@ -369,7 +369,7 @@ async def effect_later(context: Context, number: int) -> str:
 
 @tasks.task("poison", max_attempts=3, backoff=AT_ONCE)
 def poison(started: str) -> None:
-    """Kill the process it runs in, once its neighbours are there; it does not ask to be isolated."""
+    """Kill its process after its neighbours have started; the task does not set `isolate`."""
     for neighbour in range(3):
         linger(f"{started}{neighbour}")
     crash()
@@ -377,9 +377,9 @@ def poison(started: str) -> None:
 
 @tasks.task("neighbour", max_attempts=2, backoff=AT_ONCE)
 def neighbour(context: Context, started: str) -> int:
-    """Run beside the poisonous one, and be done at the second attempt."""
+    """Run beside the killing job; the second attempt is done."""
     if context.attempt == 1:
-        here(started)
+        mark_started(started)
         time.sleep(600)
     return os.getpid()
 
@@ -391,5 +391,5 @@ _grown: list[bytes] = []
 
 @tasks.task("grow", isolate="process")
 def grow(size: int) -> None:
-    """Keep so much memory, as a leak would."""
+    """Keep memory allocated, as a leak would."""
     _grown.append(b"x" * size)

@@ -1,4 +1,4 @@
-"""Looking at processes: which there are, and what they hold."""
+"""Inspection of processes: children, open files and memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.chaos.threads import wait_until
 
 
 def is_gone(process: int) -> bool:
-    """Whether there is no such process, or only its remains."""
+    """Return whether the process does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -18,7 +18,7 @@ def is_gone(process: int) -> bool:
 
 
 def isolated(process: int) -> set[int]:
-    """Return the template and the isolated processes that stem from *process* and run."""
+    """Return the running fork server and isolated processes that descend from *process*."""
     return {found for found in _descendants(process) if _is_ours(found)}
 
 
@@ -48,17 +48,17 @@ def _descendants(process: int) -> set[int]:
 
 
 def open_files(process: int) -> int:
-    """Return how many files the process has open."""
+    """Return the number of open files of the process."""
     return len(list(Path(f"/proc/{process}/fd").iterdir()))
 
 
 def memory_bytes(process: int) -> int:
-    """Return how much memory the process has in use."""
+    """Return the memory usage of the process."""
     pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def marked(place: Path) -> int:
-    """Return the process that a handler has marked *place* with, once it has."""
+    """Wait until a handler has written its pid to *place* and return the pid."""
     wait_until(place.exists)
     return int(place.read_text(encoding="utf-8"))

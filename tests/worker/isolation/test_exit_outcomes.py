@@ -1,4 +1,4 @@
-"""A handler that kills its process fails its own attempt and nobody else's, and the failure says how it died."""
+"""A handler that kills its process fails only its own attempt, and the failure tells how the process died."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from holdfast import Queue
 from tests.chaos.threads import wait_until
 from tests.worker.isolation import handlers
 from tests.worker.isolation.processes import is_gone, isolated, marked
-from tests.worker.workers import at_work, ended
+from tests.worker.workers import running_worker, wait_finished
 
 DEATHS = {
     "segfault": "its process was killed by signal 11 (SIGSEGV)",
     "exit": "its process ended with exit code 7 before the handler had returned",
     "abort": "its process was killed by signal 6 (SIGABRT)",
-    "kill": "its process was killed by signal 9 (SIGKILL): by somebody, or by the kernel for want of memory",
+    "kill": "its process was killed by signal 9 (SIGKILL): by a user or program, or by the kernel (out of memory)",
 }
 
 
 class TestAProcessThatDies:
     def test_it_fails_its_attempt_among_healthy_ones(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=4):
-            made = {}
+        with running_worker(queue, concurrency=4):
+            enqueued = {}
             for how in DEATHS:
-                made[how] = handlers.die.enqueue(how).id
+                enqueued[how] = handlers.die.enqueue(how).id
                 healthy = [handlers.echo.enqueue(number).id for number in range(5)]
-                assert [ended(queue, job_id).result for job_id in healthy] == list(range(5))
-            found = {how: ended(queue, job_id) for how, job_id in made.items()}
+                assert [wait_finished(queue, job_id).result for job_id in healthy] == list(range(5))
+            found = {how: wait_finished(queue, job_id) for how, job_id in enqueued.items()}
 
         for how, message in DEATHS.items():
             failure = found[how].failure
@@ -39,53 +39,53 @@ class TestAProcessThatDies:
         assert {job.state for job in queue.jobs(kind="echo").jobs} == {"done"}
 
     def test_an_awaited_one_does_too(self, queue: Queue) -> None:
-        made = handlers.die_later.enqueue("segfault")
-        with at_work(queue):
-            failure = ended(queue, made.id).failure
+        enqueued = handlers.die_later.enqueue("segfault")
+        with running_worker(queue):
+            failure = wait_finished(queue, enqueued.id).failure
 
         assert failure is not None
         assert failure.reason == "process_died"
 
     def test_a_crash_in_c_shows_the_python_frames_that_led_to_it(self, queue: Queue) -> None:
-        made = handlers.die.enqueue("segfault")
-        with at_work(queue):
-            failure = ended(queue, made.id).failure
+        enqueued = handlers.die.enqueue("segfault")
+        with running_worker(queue):
+            failure = wait_finished(queue, enqueued.id).failure
 
         assert failure is not None
         assert "Segmentation fault" in (failure.traceback or "")
         assert " in crash\n" in (failure.traceback or "")
 
     def test_its_attempts_are_spent_one_by_one(self, queue: Queue) -> None:
-        made = handlers.die_twice.enqueue("exit")
-        with at_work(queue):
-            job = ended(queue, made.id)
+        enqueued = handlers.die_twice.enqueue("exit")
+        with running_worker(queue):
+            job = wait_finished(queue, enqueued.id)
 
         assert (job.state, job.attempt) == ("failed", 2)
-        assert [attempt.failure_reason for attempt in queue.attempts(made.id)] == ["process_died"] * 2
+        assert [attempt.failure_reason for attempt in queue.attempts(enqueued.id)] == ["process_died"] * 2
 
-    def test_one_that_talks_nonsense_is_killed(self, queue: Queue) -> None:
-        with at_work(queue):
-            failure = ended(queue, handlers.die.enqueue("garbage").id).failure
-            assert ended(queue, handlers.echo.enqueue(1).id).result == 1
+    def test_one_that_sends_an_invalid_message_is_killed(self, queue: Queue) -> None:
+        with running_worker(queue):
+            failure = wait_finished(queue, handlers.die.enqueue("garbage").id).failure
+            assert wait_finished(queue, handlers.echo.enqueue(1).id).result == 1
 
         assert failure is not None
         assert failure.reason == "process_died"
-        assert "does not understand" in failure.message
+        assert "sent an invalid message" in failure.message
 
     def test_what_it_printed_before_is_not_lost(
         self, queue: Queue, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Else it would be written at once whoever prints it.
+        # Otherwise all output would be unbuffered anyway.
         monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-        with at_work(queue):
-            ended(queue, handlers.die.enqueue("print and exit").id)
+        with running_worker(queue):
+            wait_finished(queue, handlers.die.enqueue("print and exit").id)
 
         assert "famous last words\n" in capfd.readouterr().out
 
     def test_what_it_started_dies_with_it(self, queue: Queue, tmp_path: Path) -> None:
         place = tmp_path / "grandchild"
-        with at_work(queue):
-            ended(queue, handlers.family.enqueue(str(place)).id)
+        with running_worker(queue):
+            wait_finished(queue, handlers.family.enqueue(str(place)).id)
 
         wait_until(lambda: is_gone(marked(place)))
 
@@ -93,48 +93,48 @@ class TestAProcessThatDies:
 class TestKilledFromOutside:
     def test_a_running_one_fails_its_attempt(self, queue: Queue, tmp_path: Path) -> None:
         started = tmp_path / "started"
-        made = handlers.linger_on.using(max_attempts=1).enqueue(str(started), str(tmp_path / "never"))
-        with at_work(queue):
+        enqueued = handlers.linger_on.using(max_attempts=1).enqueue(str(started), str(tmp_path / "never"))
+        with running_worker(queue):
             os.kill(marked(started), signal.SIGKILL)
-            failure = ended(queue, made.id).failure
+            failure = wait_finished(queue, enqueued.id).failure
 
         assert failure is not None
         assert failure.reason == "process_died"
         assert "signal 9 (SIGKILL)" in failure.message
 
     def test_a_free_one_harms_no_job(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=1):
-            first = ended(queue, handlers.which.enqueue().id).result
+        with running_worker(queue, concurrency=1):
+            first = wait_finished(queue, handlers.which.enqueue().id).result
             for _ in range(10):
                 os.kill(first, signal.SIGKILL)
-                job = ended(queue, handlers.which.enqueue().id)
+                job = wait_finished(queue, handlers.which.enqueue().id)
                 assert (job.state, job.attempt) == ("done", 1)
                 assert job.result != first
                 first = job.result
 
     def test_one_that_has_not_read_what_to_do_harms_no_job(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=1) as working:
-            first = ended(queue, handlers.which.enqueue().id).result
+        with running_worker(queue, concurrency=1) as working:
+            first = wait_finished(queue, handlers.which.enqueue().id).result
             os.kill(first, signal.SIGSTOP)
-            made = handlers.which.enqueue()
+            enqueued = handlers.which.enqueue()
             wait_until(lambda: any(job.seconds is not None for job in working.worker.status().running))
             os.kill(first, signal.SIGKILL)
-            job = ended(queue, made.id)
+            job = wait_finished(queue, enqueued.id)
 
         assert (job.state, job.attempt) == ("done", 1)
         assert job.result != first
 
-    def test_without_its_template_another_is_started(self, queue: Queue, tmp_path: Path) -> None:
+    def test_a_dead_fork_server_is_replaced(self, queue: Queue, tmp_path: Path) -> None:
         started = tmp_path / "started"
-        # Nothing but the kernel can end this one.
-        made = handlers.hold.using(max_attempts=1).enqueue(str(started), 600)
-        with at_work(queue):
+        # Only SIGKILL can end this handler.
+        enqueued = handlers.hold.using(max_attempts=1).enqueue(str(started), 600)
+        with running_worker(queue):
             running = marked(started)
-            template = int(Path(f"/proc/{running}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-            os.kill(template, signal.SIGKILL)
-            failure = ended(queue, made.id).failure
+            fork_server = int(Path(f"/proc/{running}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            os.kill(fork_server, signal.SIGKILL)
+            failure = wait_finished(queue, enqueued.id).failure
             wait_until(lambda: is_gone(running))
-            assert ended(queue, handlers.echo.enqueue(1).id).result == 1
+            assert wait_finished(queue, handlers.echo.enqueue(1).id).result == 1
 
         assert failure is not None
         assert failure.reason == "process_died"
@@ -142,11 +142,11 @@ class TestKilledFromOutside:
 
 class TestMemory:
     def test_too_much_is_a_failure_that_says_so_among_healthy_ones(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=3):
+        with running_worker(queue, concurrency=3):
             hungry = [handlers.eat.enqueue(), handlers.eat_later.enqueue()]
             healthy = [handlers.echo.enqueue(number) for number in range(20)]
-            assert [ended(queue, made.id).result for made in healthy] == list(range(20))
-            failures = [ended(queue, made.id).failure for made in hungry]
+            assert [wait_finished(queue, enqueued.id).result for enqueued in healthy] == list(range(20))
+            failures = [wait_finished(queue, enqueued.id).failure for enqueued in hungry]
 
         for failure in failures:
             assert failure is not None
@@ -154,37 +154,37 @@ class TestMemory:
             assert "eaten.append(bytearray(1 << 20))" in (failure.traceback or "")
 
     def test_it_is_an_error_like_any_other_to_the_policy(self, queue: Queue) -> None:
-        made = handlers.eat_for_good.enqueue()
-        with at_work(queue):
-            job = ended(queue, made.id)
+        enqueued = handlers.eat_for_good.enqueue()
+        with running_worker(queue):
+            job = wait_finished(queue, enqueued.id)
 
         assert job.failure is not None
         assert (job.failure.failure_class, job.failure.reason, job.attempt) == ("permanent", "out_of_memory", 1)
 
     def test_the_process_that_ran_out_is_not_used_again(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=1):
-            first = ended(queue, handlers.which.enqueue().id).result
-            ended(queue, handlers.eat.enqueue().id)
-            assert ended(queue, handlers.which.enqueue().id).result != first
+        with running_worker(queue, concurrency=1):
+            first = wait_finished(queue, handlers.which.enqueue().id).result
+            wait_finished(queue, handlers.eat.enqueue().id)
+            assert wait_finished(queue, handlers.which.enqueue().id).result != first
 
     @pytest.mark.parametrize(("size", "state"), [(100 << 20, "done"), (300 << 20, "failed")])
     def test_the_workers_limit_holds_for_tasks_that_name_none(self, queue: Queue, size: int, state: str) -> None:
-        made = handlers.eat_unlimited.enqueue(size)
-        with at_work(queue, memory_limit=handlers.LIMIT):
-            assert ended(queue, made.id).state == state
+        enqueued = handlers.eat_unlimited.enqueue(size)
+        with running_worker(queue, memory_limit=handlers.LIMIT):
+            assert wait_finished(queue, enqueued.id).state == state
 
     def test_the_limit_ends_with_the_handler_it_was_meant_for(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=1):
+        with running_worker(queue, concurrency=1):
             for limited in (handlers.eat_little, handlers.eat_little_later):
-                before = ended(queue, limited.enqueue().id)
-                after = ended(queue, handlers.eat_unlimited.enqueue(300 << 20).id)
+                before = wait_finished(queue, limited.enqueue().id)
+                after = wait_finished(queue, handlers.eat_unlimited.enqueue(300 << 20).id)
                 assert (after.state, after.result) == ("done", before.result)
 
 
 def test_no_process_is_left_behind(queue: Queue) -> None:
-    with at_work(queue, concurrency=4):
+    with running_worker(queue, concurrency=4):
         for how in DEATHS:
-            ended(queue, handlers.die.enqueue(how).id)
+            wait_finished(queue, handlers.die.enqueue(how).id)
         assert isolated(os.getpid())
 
     wait_until(lambda: not isolated(os.getpid()))

@@ -1,4 +1,4 @@
-"""What the worker and its isolated processes say to each other, word by word."""
+"""The messages between the worker, the fork server and isolated processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Queue
 from holdfast.worker.isolation import codec, log_records, task_locator
-from holdfast.worker.isolation.process_pool import Child, ForkServerProcess, NoProcess, Pool
+from holdfast.worker.isolation.process_pool import Child, ForkServerProcess, Pool, ProcessUnavailable
 from tests.chaos.threads import wait_until
 from tests.support.claims import claim_one
 from tests.worker.isolation import handlers
@@ -18,22 +18,22 @@ from tests.worker.isolation.processes import is_gone
 
 
 def _setup() -> dict[str, Any]:
-    places = {task.kind: task_locator.place_of(task) for task in handlers.tasks.tasks if task.policy.isolate}
+    places = {task.kind: task_locator.locate(task) for task in handlers.tasks.tasks if task.policy.isolate}
     about = {"store": None, "worker": "w", "incarnation": "i", "levels": log_records.levels()}
-    return {**task_locator.surroundings(), **about, "places": places}
+    return {**task_locator.import_environment(), **about, "locations": places}
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ForkServerProcess]:
-    made = ForkServerProcess(_setup())
-    assert made.wait_ready() == {}
-    yield made
-    made.close()
+def fork_server() -> Iterator[ForkServerProcess]:
+    enqueued = ForkServerProcess(_setup())
+    assert enqueued.wait_ready() == {}
+    yield enqueued
+    enqueued.close()
 
 
 @pytest.fixture
-def child(template: ForkServerProcess) -> Iterator[Child]:
-    forked = template.fork()
+def child(fork_server: ForkServerProcess) -> Iterator[Child]:
+    forked = fork_server.fork()
     yield forked
     forked.close()
 
@@ -44,15 +44,15 @@ def _request(queue: Queue, task: Any, **arguments: Any) -> dict[str, Any]:
     claim = claim_one(queue)
     return {
         "kind": task.kind,
-        "place": task_locator.place_of(task),
+        "location": task_locator.locate(task),
         "memory_limit": None,
-        **codec.claim_to(claim),
+        **codec.encode_claim(claim),
     }
 
 
 def test_a_stop_that_comes_before_its_attempt_has_begun_is_heeded(queue: Queue, child: Child, tmp_path: Path) -> None:
     request = _request(queue, handlers.ignore, started=str(tmp_path / "never"))
-    child.channel.send({"stop": "cancel", "key": [codec.claim_from(request).job.seq, 1]})
+    child.channel.send({"stop": "cancel", "key": [codec.decode_claim(request).job.seq, 1]})
     child.channel.send(request)
 
     answer = child.channel.receive()
@@ -62,7 +62,7 @@ def test_a_stop_that_comes_before_its_attempt_has_begun_is_heeded(queue: Queue, 
 
 def test_a_stop_of_another_attempt_is_not(queue: Queue, child: Child) -> None:
     request = _request(queue, handlers.echo, value=7)
-    child.channel.send({"stop": "cancel", "key": [codec.claim_from(request).job.seq, 99]})
+    child.channel.send({"stop": "cancel", "key": [codec.decode_claim(request).job.seq, 99]})
     child.channel.send(request)
 
     answer = child.channel.receive()
@@ -76,35 +76,35 @@ def test_a_claim_comes_back_as_it_went(queue: Queue) -> None:
     )
     claim = claim_one(queue, capabilities=["gpu"])
 
-    assert codec.claim_from(codec.claim_to(claim)) == claim
+    assert codec.decode_claim(codec.encode_claim(claim)) == claim
 
 
-def test_a_process_ends_when_it_is_let_go(template: ForkServerProcess) -> None:
-    child = template.fork()
+def test_a_process_exits_when_its_channel_is_closed(fork_server: ForkServerProcess) -> None:
+    child = fork_server.fork()
     child.close()
 
     wait_until(lambda: is_gone(child.pid))
 
 
-def test_a_template_that_is_gone_forks_no_more() -> None:
-    template = ForkServerProcess({**_setup(), "places": {}})
-    template.wait_ready()
-    template.close()
+def test_a_closed_fork_server_forks_no_more() -> None:
+    fork_server = ForkServerProcess({**_setup(), "locations": {}})
+    fork_server.wait_ready()
+    fork_server.close()
 
-    with pytest.raises(NoProcess):
-        template.fork()
+    with pytest.raises(ProcessUnavailable):
+        fork_server.fork()
 
 
 def test_a_closed_pool_starts_nothing() -> None:
     pool = Pool(_setup, 10)
     pool.close()
 
-    with pytest.raises(NoProcess, match="goes down"):
-        pool.take()
+    with pytest.raises(ProcessUnavailable, match="shuts down"):
+        pool.acquire()
 
 
-def test_a_template_that_cannot_start_is_an_error_and_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_start_is_an_error_and_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
 
-    with pytest.raises(NoProcess):
+    with pytest.raises(ProcessUnavailable):
         ForkServerProcess(_setup()).wait_ready()

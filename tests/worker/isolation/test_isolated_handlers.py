@@ -1,4 +1,4 @@
-"""An isolated handler cannot be told from any other by what it sees and by what becomes of its job."""
+"""An isolated handler behaves like any other, and its job has the same outcome."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast import Attempt, Backoff, Queue
 from tests.chaos.threads import wait_until
 from tests.worker.isolation import handlers
 from tests.worker.isolation.workers import LEASE_SECONDS
-from tests.worker.workers import at_work, ended, without_tasks
+from tests.worker.workers import running_worker, wait_finished, without_tasks
 
 
 def _ended_alike(queue: Queue, job_id: str) -> tuple[Any, ...]:
-    """Return all that tells how a job's first attempt ended, but for the frames that the two ways do not share."""
+    """Return the result of a job's first attempt, without the traceback frames that differ."""
     wait_until(lambda: any(attempt.ended_at_ms is not None for attempt in queue.attempts(job_id)))
     job = queue.get(job_id)
     attempt = queue.attempts(job_id)[0]
@@ -35,61 +35,63 @@ def _failure(attempt: Attempt) -> tuple[Any, ...]:
 
 class TestWhereItRuns:
     def test_it_runs_in_a_process_that_is_used_again(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=1):
-            found = [ended(queue, queue.enqueue(kind, {}).id).result for kind in ("which", "which.later", "which")]
+        with running_worker(queue, concurrency=1):
+            found = [
+                wait_finished(queue, queue.enqueue(kind, {}).id).result for kind in ("which", "which.later", "which")
+            ]
 
         assert len(set(found)) == 1
         assert found[0] != os.getpid()
 
     def test_another_process_takes_the_place_of_one_that_has_run_enough(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=1, recycle_after=2):
-            found = [ended(queue, queue.enqueue("which", {}).id).result for _ in range(5)]
+        with running_worker(queue, concurrency=1, recycle_after=2):
+            found = [wait_finished(queue, queue.enqueue("which", {}).id).result for _ in range(5)]
 
         assert [found.index(process) for process in found] == [0, 0, 2, 2, 4]
 
     def test_a_worker_may_isolate_every_task(self, queue: Queue) -> None:
-        made = queue.enqueue("which.plain", {})
-        with at_work(queue, kinds=["which.plain"], isolate="process"):
-            assert ended(queue, made.id).result != os.getpid()
+        enqueued = queue.enqueue("which.plain", {})
+        with running_worker(queue, kinds=["which.plain"], isolate="process"):
+            assert wait_finished(queue, enqueued.id).result != os.getpid()
 
     def test_it_may_start_processes_and_tell_them_to_end(self, queue: Queue) -> None:
-        with at_work(queue):
-            assert ended(queue, handlers.start_and_terminate.enqueue().id).result == -signal.SIGTERM
+        with running_worker(queue):
+            assert wait_finished(queue, handlers.start_and_terminate.enqueue().id).result == -signal.SIGTERM
 
     def test_other_tasks_stay_in_the_worker(self, queue: Queue) -> None:
-        made = queue.enqueue("which.plain", {})
-        with at_work(queue):
-            assert ended(queue, made.id).result == os.getpid()
+        enqueued = queue.enqueue("which.plain", {})
+        with running_worker(queue):
+            assert wait_finished(queue, enqueued.id).result == os.getpid()
 
 
 class TestTheContext:
     def test_it_tells_of_the_job_as_it_was_claimed(self, queue: Queue) -> None:
-        made = queue.enqueue("about", {}, tags={"colour": "blue"})
-        with at_work(queue, worker="the worker"):
-            job = ended(queue, made.id)
+        enqueued = queue.enqueue("about", {}, tags={"colour": "blue"})
+        with running_worker(queue, worker="the worker"):
+            job = wait_finished(queue, enqueued.id)
 
-        assert job.result == [made.id, 1, 1, "the worker", job.lease_token, {"colour": "blue"}]
+        assert job.result == [enqueued.id, 1, 1, "the worker", job.lease_token, {"colour": "blue"}]
 
     def test_what_it_logs_is_handled_by_the_workers_loggers(
         self, queue: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
-        made = queue.enqueue("about", {})
-        with caplog.at_level(logging.INFO), at_work(queue):
-            ended(queue, made.id)
+        enqueued = queue.enqueue("about", {})
+        with caplog.at_level(logging.INFO), running_worker(queue):
+            wait_finished(queue, enqueued.id)
 
         (record,) = [record for record in caplog.records if record.name == "holdfast.task.about"]
         assert record.getMessage() == "seen by the worker"
         assert (record.levelno, record.funcName) == (logging.WARNING, "about")
-        assert vars(record).items() >= {"job_id": made.id, "attempt": 1, "colour": "red"}.items()
+        assert vars(record).items() >= {"job_id": enqueued.id, "attempt": 1, "colour": "red"}.items()
         assert record.process != os.getpid()
 
     def test_artifacts_and_follow_ups_are_stored_with_the_result(self, queue: Queue) -> None:
-        made = queue.enqueue("collect", {})
-        with at_work(queue, kinds=["collect"]):
-            ended(queue, made.id)
+        enqueued = queue.enqueue("collect", {})
+        with running_worker(queue, kinds=["collect"]):
+            wait_finished(queue, enqueued.id)
 
-        assert queue.artifact(made.id, "big.bin").data == bytes(range(256)) * 4096
-        assert queue.artifact(made.id, "empty.bin").data == b""
+        assert queue.artifact(enqueued.id, "big.bin").data == bytes(range(256)) * 4096
+        assert queue.artifact(enqueued.id, "empty.bin").data == b""
         later, again = (job for job in reversed(queue.jobs(kind="echo").jobs))
         assert (later.payload, later.priority, later.tags) == ({"value": "later"}, 3, {"from": "collect"})
         assert later.backoff == handlers.AT_ONCE
@@ -97,19 +99,19 @@ class TestTheContext:
         assert again.payload == {"value": "again"}
 
     def test_progress_arrives_while_the_handler_runs(self, queue: Queue, tmp_path: Path) -> None:
-        go_on = tmp_path / "go_on"
-        made = queue.enqueue("report", {"go_on": str(go_on)})
-        with at_work(queue, lease=LEASE_SECONDS):
-            wait_until(lambda: queue.get(made.id).percent == 20.5)
-            assert queue.get(made.id).phase == "reading"
-            go_on.touch()
-            assert ended(queue, made.id).state == "done"
+        proceed = tmp_path / "proceed"
+        enqueued = queue.enqueue("report", {"proceed": str(proceed)})
+        with running_worker(queue, lease=LEASE_SECONDS):
+            wait_until(lambda: queue.get(enqueued.id).percent == 20.5)
+            assert queue.get(enqueued.id).phase == "reading"
+            proceed.touch()
+            assert wait_finished(queue, enqueued.id).state == "done"
 
 
 class TestEnds:
     @pytest.mark.parametrize("kind", ["end.isolated", "end.later"])
     def test_what_it_raises_means_what_it_means_in_the_worker(self, queue: Queue, kind: str) -> None:
-        with at_work(queue, kinds=["end.inside", kind]):
+        with running_worker(queue, kinds=["end.inside", kind]):
             for how in handlers.ENDS:
                 if how == "released":
                     continue
@@ -118,18 +120,18 @@ class TestEnds:
                 assert _ended_alike(queue, isolated.id) == _ended_alike(queue, inside.id), how
 
     def test_one_that_cancels_its_own_task_fails_and_its_process_goes_on(self, queue: Queue) -> None:
-        with at_work(queue, concurrency=1):
-            process = ended(queue, queue.enqueue("which.later", {}).id).result
-            failure = ended(queue, handlers.cancel_itself.enqueue().id).failure
-            assert ended(queue, queue.enqueue("which.later", {}).id).result == process
+        with running_worker(queue, concurrency=1):
+            process = wait_finished(queue, queue.enqueue("which.later", {}).id).result
+            failure = wait_finished(queue, handlers.cancel_itself.enqueue().id).failure
+            assert wait_finished(queue, queue.enqueue("which.later", {}).id).result == process
 
         assert failure is not None
         assert failure.reason == "cancelled_error"
 
     def test_the_traceback_names_the_line_that_raised(self, queue: Queue) -> None:
-        made = queue.enqueue("end.isolated", {"how": "odd"}, max_attempts=1)
-        with at_work(queue):
-            failure = ended(queue, made.id).failure
+        enqueued = queue.enqueue("end.isolated", {"how": "odd"}, max_attempts=1)
+        with running_worker(queue):
+            failure = wait_finished(queue, enqueued.id).failure
 
         assert failure is not None
         assert (failure.reason, failure.message) == ("one_of_a_kind", "one of a kind")
@@ -138,13 +140,13 @@ class TestEnds:
     def test_a_job_that_fails_for_good_is_logged_as_an_error_with_the_traceback_of_its_process(
         self, queue: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
-        made = queue.enqueue("end.isolated", {"how": "odd"}, max_attempts=2, backoff=handlers.AT_ONCE)
-        with at_work(queue):
+        enqueued = queue.enqueue("end.isolated", {"how": "odd"}, max_attempts=2, backoff=handlers.AT_ONCE)
+        with running_worker(queue):
             wait_until(lambda: bool(_failures_logged(caplog, logging.ERROR)))
 
         [retried], [failed] = (_failures_logged(caplog, level) for level in (logging.WARNING, logging.ERROR))
-        job = queue.get(made.id)
-        named = f"job #{job.seq} ({made.id}) end.isolated failed"
+        job = queue.get(enqueued.id)
+        named = f"job #{job.seq} ({enqueued.id}) end.isolated failed"
         assert retried[0].startswith(f"{named} (attempt 1 of 2): one_of_a_kind: one of a kind; retrying")
         assert failed[0] == f"{named} for good (attempt 2 of 2): one_of_a_kind: one of a kind"
         assert failed[1] == "Traceback (most recent call last):"
@@ -152,13 +154,13 @@ class TestEnds:
 
     @pytest.mark.slow("handlers run in processes of their own")
     def test_a_result_that_cannot_be_stored_fails_as_in_the_worker(self, queue: Queue) -> None:
-        with at_work(queue, kinds=["end.inside", "end.isolated", "echo"]):
+        with running_worker(queue, kinds=["end.inside", "end.isolated", "echo"]):
             for how in handlers.UNFIT:
                 inside = queue.enqueue("end.inside", {"how": how}, max_attempts=1)
                 isolated = queue.enqueue("end.isolated", {"how": how}, max_attempts=1)
                 assert _ended_alike(queue, isolated.id) == _ended_alike(queue, inside.id), how
-            # And the next is none the worse for it.
-            assert ended(queue, queue.enqueue("echo", {"value": 1}).id).result == 1
+            # The next attempt is unaffected.
+            assert wait_finished(queue, queue.enqueue("echo", {"value": 1}).id).result == 1
 
     @pytest.mark.parametrize(
         "value",
@@ -166,14 +168,14 @@ class TestEnds:
         ids=["long", "large", "deep", "odd"],
     )
     def test_results_come_back_exactly(self, queue: Queue, value: Any) -> None:
-        made = queue.enqueue("echo", {"value": value})
-        with at_work(queue):
-            assert ended(queue, made.id).result == value
+        enqueued = queue.enqueue("echo", {"value": value})
+        with running_worker(queue):
+            assert wait_finished(queue, enqueued.id).result == value
 
     def test_a_payload_that_is_no_call_fails_for_good(self, queue: Queue) -> None:
-        made = without_tasks(queue).enqueue("echo", {"nothing": 1})
-        with at_work(queue):
-            failure = ended(queue, made.id).failure
+        enqueued = without_tasks(queue).enqueue("echo", {"nothing": 1})
+        with running_worker(queue):
+            failure = wait_finished(queue, enqueued.id).failure
 
         assert failure is not None
         assert (failure.failure_class, failure.reason) == ("permanent", "payload_invalid")
@@ -182,9 +184,9 @@ class TestEnds:
     def test_what_it_prints_is_printed_and_disturbs_nothing(
         self, queue: Queue, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        made = queue.enqueue("print", {"words": "straight from the handler"})
-        with at_work(queue):
-            assert ended(queue, made.id).state == "done"
+        enqueued = queue.enqueue("print", {"text": "straight from the handler"})
+        with running_worker(queue):
+            assert wait_finished(queue, enqueued.id).state == "done"
 
         printed = capfd.readouterr()
         assert "straight from the handler\n" in printed.out
@@ -196,9 +198,9 @@ class TestTransactions:
     def test_its_writes_and_the_settlement_are_one_commit(self, shared_queue: Queue) -> None:
         queue = shared_queue
         _make_effects(queue)
-        with at_work(queue):
-            first = ended(queue, queue.enqueue("effect", {"number": 1}, max_attempts=1).id)
-            second = ended(queue, queue.enqueue("effect.later", {"number": 2}, max_attempts=1).id)
+        with running_worker(queue):
+            first = wait_finished(queue, queue.enqueue("effect", {"number": 1}, max_attempts=1).id)
+            second = wait_finished(queue, queue.enqueue("effect.later", {"number": 2}, max_attempts=1).id)
 
         assert (first.state, first.result) == (second.state, second.result) == ("done", "written")
         assert _effects(queue) == [1, 2]
@@ -207,9 +209,9 @@ class TestTransactions:
     def test_one_that_dies_leaves_nothing_written(self, shared_queue: Queue) -> None:
         queue = shared_queue
         _make_effects(queue)
-        with at_work(queue):
-            job = ended(queue, queue.enqueue("effect", {"number": 1, "then": "segfault"}, max_attempts=1).id)
-            after = ended(queue, queue.enqueue("effect", {"number": 2}, max_attempts=1).id)
+        with running_worker(queue):
+            job = wait_finished(queue, queue.enqueue("effect", {"number": 1, "then": "segfault"}, max_attempts=1).id)
+            after = wait_finished(queue, queue.enqueue("effect", {"number": 2}, max_attempts=1).id)
 
         assert job.failure is not None
         assert job.failure.reason == "process_died"
@@ -218,18 +220,18 @@ class TestTransactions:
         assert len(queue.jobs(kind="echo").jobs) == 1
 
     def test_a_store_that_no_other_process_can_open_is_refused_by_name(self, queue: Queue) -> None:
-        # The store of this queue has a clock of its own.
-        made = queue.enqueue("effect", {"number": 1}, max_attempts=1)
-        with at_work(queue):
-            failure = ended(queue, made.id).failure
+        # The store of this queue has its own clock.
+        enqueued = queue.enqueue("effect", {"number": 1}, max_attempts=1)
+        with running_worker(queue):
+            failure = wait_finished(queue, enqueued.id).failure
 
         assert failure is not None
         assert failure.reason == "misconfigured"
-        assert "no other process can open it" in failure.message
+        assert "another process cannot open it" in failure.message
 
 
 def _failures_logged(caplog: pytest.LogCaptureFixture, level: int) -> list[list[str]]:
-    """Return the lines of each record of that level about the end of an attempt."""
+    """Return the lines of each record of *level* about an ended attempt."""
     found = [record for record in caplog.records if (record.name, record.levelno) == ("holdfast.job", level)]
     return [logging.Formatter().format(record).splitlines() for record in found]
 

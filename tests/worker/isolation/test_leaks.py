@@ -1,4 +1,4 @@
-"""Nothing is left behind: no process, no open file, no memory, however a worker ends and however many jobs it ran."""
+"""A worker leaks no processes, open files or memory, however it ends and however many jobs it ran."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.worker.isolation import handlers
 from tests.worker.isolation.conftest import Shared
 from tests.worker.isolation.processes import is_gone, isolated, marked, memory_bytes, open_files
 from tests.worker.isolation.workers import work
-from tests.worker.workers import at_work, ended
+from tests.worker.workers import running_worker, wait_finished
 
 
 class TestAWorkerThatIsKilled:
     @pytest.mark.parametrize("kind", ["ignore", "ignore.later", "hold", "linger"])
     def test_it_leaves_no_process(self, shared: Shared, tmp_path: Path, kind: str) -> None:
-        more: dict[str, dict[str, Any]] = {"hold": {"seconds": 600}, "linger": {"go_on": str(tmp_path / "never")}}
+        more: dict[str, dict[str, Any]] = {"hold": {"seconds": 600}, "linger": {"proceed": str(tmp_path / "never")}}
         places = [tmp_path / f"started-{number}" for number in range(2)]
         for place in places:
             shared.queue.enqueue(kind, {"started": str(place), **more.get(kind, {})})
-        with Child(work, shared.words, {"concurrency": 2}) as victim:
+        with Child(work, shared.options, {"concurrency": 2}) as victim:
             for place in places:
                 marked(place)
             left = isolated(victim.pid)
@@ -37,20 +37,20 @@ class TestAWorkerThatIsKilled:
 
     def test_one_told_to_end_leaves_no_process_either(self, shared: Shared, tmp_path: Path) -> None:
         started = tmp_path / "started"
-        made = shared.queue.enqueue("hold", {"started": str(started), "seconds": 600})
-        with Child(work, shared.words, {"grace": 0.1}) as worker:
+        enqueued = shared.queue.enqueue("hold", {"started": str(started), "seconds": 600})
+        with Child(work, shared.options, {"grace": 0.1}) as worker:
             marked(started)
             left = isolated(worker.pid)
             os.kill(worker.pid, signal.SIGTERM)
             worker.end()
             wait_until(lambda: all(map(is_gone, left)))
 
-        job = shared.queue.get(made.id)
+        job = shared.queue.get(enqueued.id)
         assert (job.state, job.attempt) == ("ready", 0)
 
 
 def _run_many(queue: Queue, count: int) -> None:
-    """Run so many jobs, some of which kill their process, and wait for all."""
+    """Run *count* jobs, some of which kill their process, and wait for all."""
     for first in range(0, count, 1_000):
         jobs = [
             NewJob("die", {"how": "exit"}, max_attempts=1)
@@ -58,19 +58,19 @@ def _run_many(queue: Queue, count: int) -> None:
             else NewJob("echo", {"value": number})
             for number in range(first, min(first + 1_000, count))
         ]
-        made = queue.enqueue_many(jobs)
-        for each in reversed(made):
-            ended(queue, each.id)
+        enqueued = queue.enqueue_many(jobs)
+        for each in reversed(enqueued):
+            wait_finished(queue, each.id)
 
 
 def _leaks_nothing(queue: Queue, jobs: int, memory_bytes_more: int) -> None:
     ours = os.getpid()
-    with at_work(queue, concurrency=4, recycle_after=150):
+    with running_worker(queue, concurrency=4, recycle_after=150):
         _run_many(queue, min(1_000, jobs))
         files, memory, threads = open_files(ours), memory_bytes(ours), threading.active_count()
         _run_many(queue, jobs)
         left = isolated(ours)
-        assert len(left) <= 1 + 4 + 4  # the template, a process for each slot, and those about to end
+        assert len(left) <= 1 + 4 + 4  # the fork server, a process for each slot, and exiting ones
         assert open_files(ours) <= files + 10
         assert max(open_files(process) for process in left if not is_gone(process)) < 30
         assert threading.active_count() <= threads + 2
@@ -93,8 +93,8 @@ def test_ten_thousand_jobs_leak_nothing(queue: Queue) -> None:
 
 def test_a_process_that_has_grown_is_replaced(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.domain.limits.RECYCLE_GROWTH_BYTES", 50 << 20)
-    with at_work(queue, concurrency=1):
-        first = ended(queue, handlers.which.enqueue().id).result
-        assert ended(queue, handlers.which.enqueue().id).result == first
-        ended(queue, handlers.grow.enqueue(100 << 20).id)
-        assert ended(queue, handlers.which.enqueue().id).result != first
+    with running_worker(queue, concurrency=1):
+        first = wait_finished(queue, handlers.which.enqueue().id).result
+        assert wait_finished(queue, handlers.which.enqueue().id).result == first
+        wait_finished(queue, handlers.grow.enqueue(100 << 20).id)
+        assert wait_finished(queue, handlers.which.enqueue().id).result != first

@@ -1,4 +1,4 @@
-"""An isolated handler is told to stop as any other is; if it does not, its process is killed."""
+"""An isolated handler is requested to stop like any other; if it does not, its process is killed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.support.stores import Harness
 from tests.worker.isolation import handlers
 from tests.worker.isolation.processes import is_gone, marked
 from tests.worker.isolation.workers import LEASE_SECONDS
-from tests.worker.workers import at_work, ended, in_state, live
+from tests.worker.workers import in_state, live, running_worker, wait_finished
 
-HEEDING = pytest.mark.parametrize("kind", ["heed", "heed.later"])
+STOPPING = pytest.mark.parametrize("kind", ["stops", "stops.async"])
 IGNORING = pytest.mark.parametrize("kind", ["ignore", "ignore.later"])
 
 
@@ -33,16 +33,16 @@ class TestTheGilHeldInC:
     def test_for_three_leases_it_keeps_its_lease(self, durable_harness: Harness, started: Path) -> None:
         queue = live(durable_harness)
         queue.include(handlers.tasks, again=True)
-        made = handlers.hold.enqueue(str(started), 3 * LEASE_SECONDS)
-        with at_work(queue, lease=LEASE_SECONDS):
-            job = ended(queue, made.id)
+        enqueued = handlers.hold.enqueue(str(started), 3 * LEASE_SECONDS)
+        with running_worker(queue, lease=LEASE_SECONDS):
+            job = wait_finished(queue, enqueued.id)
 
         assert (job.state, job.result, job.attempt, job.epoch) == ("done", "held", 1, 1)
 
     def test_past_its_timeout_its_process_is_killed(self, queue: Queue, started: Path) -> None:
-        made = handlers.hold_short.enqueue(str(started))
-        with at_work(queue, kill_after=0.05):
-            failure = ended(queue, made.id).failure
+        enqueued = handlers.hold_short.enqueue(str(started))
+        with running_worker(queue, kill_after=0.05):
+            failure = wait_finished(queue, enqueued.id).failure
             wait_until(lambda: is_gone(marked(started)))
 
         assert failure is not None
@@ -50,40 +50,40 @@ class TestTheGilHeldInC:
 
 
 class TestCancel:
-    @HEEDING
+    @STOPPING
     def test_one_that_heeds_is_told_and_keeps_its_process(
         self, queue: Queue, started: Path, told: Path, kind: str
     ) -> None:
-        made = queue.enqueue(kind, {"started": str(started), "told": str(told)})
-        with at_work(queue, lease=LEASE_SECONDS, concurrency=1):
+        enqueued = queue.enqueue(kind, {"started": str(started), "told": str(told)})
+        with running_worker(queue, lease=LEASE_SECONDS, concurrency=1):
             process = marked(started)
-            queue.cancel(made.id)
-            assert ended(queue, made.id).state == "cancelled"
+            queue.cancel(enqueued.id)
+            assert wait_finished(queue, enqueued.id).state == "cancelled"
             assert told.read_text(encoding="utf-8") == "cancel"
-            assert ended(queue, handlers.which.enqueue().id).result == process
+            assert wait_finished(queue, handlers.which.enqueue().id).result == process
 
     @IGNORING
     def test_one_that_ignores_it_is_killed_after_a_grace(self, queue: Queue, started: Path, kind: str) -> None:
-        made = queue.enqueue(kind, {"started": str(started)})
-        with at_work(queue, lease=LEASE_SECONDS, concurrency=1, kill_after=0.05):
+        enqueued = queue.enqueue(kind, {"started": str(started)})
+        with running_worker(queue, lease=LEASE_SECONDS, concurrency=1, kill_after=0.05):
             process = marked(started)
-            queue.cancel(made.id)
-            job = ended(queue, made.id)
+            queue.cancel(enqueued.id)
+            job = wait_finished(queue, enqueued.id)
             wait_until(lambda: is_gone(process))
-            # And its slot is free again.
-            assert ended(queue, handlers.echo.enqueue(1).id).result == 1
+            # Its slot is free again.
+            assert wait_finished(queue, handlers.echo.enqueue(1).id).result == 1
 
         assert (job.state, job.failure) == ("cancelled", None)
 
 
 class TestTimeout:
-    @pytest.mark.parametrize("kind", ["heed.short", "heed.short.later"])
-    def test_one_that_heeds_keeps_its_process(self, queue: Queue, started: Path, told: Path, kind: str) -> None:
-        made = queue.enqueue(kind, {"started": str(started), "told": str(told)}, max_attempts=1)
-        with at_work(queue, concurrency=1):
+    @pytest.mark.parametrize("kind", ["stops.short", "stops.short.async"])
+    def test_one_that_stops_keeps_its_process(self, queue: Queue, started: Path, told: Path, kind: str) -> None:
+        enqueued = queue.enqueue(kind, {"started": str(started), "told": str(told)}, max_attempts=1)
+        with running_worker(queue, concurrency=1):
             process = marked(started)
-            failure = ended(queue, made.id).failure
-            assert ended(queue, handlers.which.enqueue().id).result == process
+            failure = wait_finished(queue, enqueued.id).failure
+            assert wait_finished(queue, handlers.which.enqueue().id).result == process
 
         assert failure is not None
         assert (failure.failure_class, failure.reason) == ("transient", "timeout")
@@ -92,43 +92,43 @@ class TestTimeout:
 
 class TestShutdown:
     def test_running_ones_may_end_within_the_grace(self, queue: Queue, started: Path, tmp_path: Path) -> None:
-        go_on = tmp_path / "go_on"
-        made = queue.enqueue("linger", {"started": str(started), "go_on": str(go_on)})
-        with at_work(queue, grace=30) as working:
+        proceed = tmp_path / "proceed"
+        enqueued = queue.enqueue("linger", {"started": str(started), "proceed": str(proceed)})
+        with running_worker(queue, grace=30) as working:
             process = marked(started)
             working.worker.stop()
             wait_until(lambda: working.worker.status().stopping)
-            go_on.touch()
+            proceed.touch()
             working.end()
 
-        assert queue.get(made.id).result == "at last"
+        assert queue.get(enqueued.id).result == "at last"
         wait_until(lambda: is_gone(process))
 
-    @HEEDING
+    @STOPPING
     def test_one_that_heeds_is_given_back_without_spending_its_attempt(
         self, queue: Queue, started: Path, told: Path, kind: str
     ) -> None:
-        made = queue.enqueue(kind, {"started": str(started), "told": str(told)})
-        with at_work(queue, grace=0) as working:
+        enqueued = queue.enqueue(kind, {"started": str(started), "told": str(told)})
+        with running_worker(queue, grace=0) as working:
             process = marked(started)
             working.worker.stop()
             working.end()
 
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert (job.state, job.attempt, job.releases) == ("ready", 0, 1)
         assert told.read_text(encoding="utf-8") == "shutdown"
         wait_until(lambda: is_gone(process))
 
     @pytest.mark.parametrize("kind", ["ignore", "ignore.later", "hold"])
     def test_one_that_does_not_is_given_back_and_killed(self, queue: Queue, started: Path, kind: str) -> None:
-        words = {"seconds": 600} if kind == "hold" else {}
-        made = queue.enqueue(kind, {"started": str(started), **words})
-        with at_work(queue, grace=0) as working:
+        options = {"seconds": 600} if kind == "hold" else {}
+        enqueued = queue.enqueue(kind, {"started": str(started), **options})
+        with running_worker(queue, grace=0) as working:
             process = marked(started)
             working.worker.stop()
             working.end()
 
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert (job.state, job.attempt, job.releases) == ("ready", 0, 1)
         wait_until(lambda: is_gone(process))
 
@@ -136,10 +136,10 @@ class TestShutdown:
 def test_a_lost_lease_stops_it(durable_harness: Harness, started: Path, told: Path) -> None:
     queue = durable_harness.open()
     queue.include(handlers.tasks, again=True)
-    made = queue.enqueue("heed", {"started": str(started), "told": str(told)})
-    with at_work(queue, lease=LEASE_SECONDS):
+    enqueued = queue.enqueue("stops", {"started": str(started), "told": str(told)})
+    with running_worker(queue, lease=LEASE_SECONDS):
         marked(started)
-        queue.cancel(made.id, force=True)
-        in_state(queue, made.id, "cancelled")
+        queue.cancel(enqueued.id, force=True)
+        in_state(queue, enqueued.id, "cancelled")
         wait_until(told.exists)
         wait_until(lambda: told.read_text(encoding="utf-8") == "lost")

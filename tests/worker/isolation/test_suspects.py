@@ -1,4 +1,4 @@
-"""A job that may have killed its worker runs isolated, or alone, until it has shown what it is."""
+"""A job that may have killed its worker runs isolated or alone in its next attempt."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.worker.isolation import handlers
 from tests.worker.isolation.conftest import Shared
 from tests.worker.isolation.processes import is_gone
 from tests.worker.isolation.workers import work
-from tests.worker.workers import arrived, at_work, ended
+from tests.worker.workers import running_worker, wait_finished, wait_for_event
 
 
 def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, tmp_path: Path) -> None:
     queue, started = shared.queue, str(tmp_path / "started")
     poison = handlers.poison.enqueue(started)
     neighbours = [handlers.neighbour.enqueue(f"{started}{number}") for number in range(3)]
-    with Child(work, shared.words, {"concurrency": 4, "lease": 0.5}) as victim:
+    with Child(work, shared.options, {"concurrency": 4, "lease": 0.5}) as victim:
         wait_until(lambda: is_gone(victim.pid))
-    with at_work(queue, concurrency=4):
-        found = [ended(queue, made.id) for made in neighbours]
-        job = ended(queue, poison.id)
+    with running_worker(queue, concurrency=4):
+        found = [wait_finished(queue, enqueued.id) for enqueued in neighbours]
+        job = wait_finished(queue, poison.id)
 
     assert [(each.state, each.attempt) for each in found] == [("done", 2)] * 3
     assert os.getpid() not in {each.result for each in found}
@@ -41,60 +41,60 @@ def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, 
 
 @pytest.mark.slow("handlers run in processes of their own")
 def test_what_a_killed_worker_took_ahead_spends_no_attempt(shared: Shared, tmp_path: Path) -> None:
-    # It takes seconds: a process starts, and a lease has to end by the real clock.
+    # It takes seconds: a process starts, and a lease has to expire in real time.
     queue = shared.queue
-    with Child(work, shared.words, {"concurrency": 1, "lease": 1}) as victim:
-        # So many short handlers let a worker take work ahead.
-        for made in queue.enqueue_many([NewJob("which.plain", {}) for _ in range(400)]):
-            ended(queue, made.id)
+    with Child(work, shared.options, {"concurrency": 1, "lease": 1}) as victim:
+        # The number of short handlers after which a worker claims ahead.
+        for enqueued in queue.enqueue_many([NewJob("which.plain", {}) for _ in range(400)]):
+            wait_finished(queue, enqueued.id)
         handlers.neighbour.enqueue(str(tmp_path / "started"))
         ahead = queue.enqueue_many([NewJob("which.plain", {}, max_attempts=1) for _ in range(10)])
         wait_until(lambda: queue.counts().get("running", 0) > 1)
         os.kill(victim.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(victim.pid))
-    with at_work(queue, concurrency=1, kinds=["which.plain"]):
-        jobs = [ended(queue, made.id) for made in ahead]
+    with running_worker(queue, concurrency=1, kinds=["which.plain"]):
+        jobs = [wait_finished(queue, enqueued.id) for enqueued in ahead]
 
     assert [(job.state, job.attempt) for job in jobs] == [("done", 1)] * 10
-    outcomes = [attempt.outcome for made in ahead for attempt in queue.attempts(made.id)]
+    outcomes = [attempt.outcome for enqueued in ahead for attempt in queue.attempts(enqueued.id)]
     assert set(outcomes) == {"released", "done"}
 
 
 def _expired(harness: Harness, queue: Queue, kind: str, **payload: Any) -> str:
     """Return a job whose first attempt expired."""
-    made = queue.enqueue(kind, payload)
+    enqueued = queue.enqueue(kind, payload)
     claim = queue.claim(kinds=[kind], lease=1)
     assert claim is not None
-    assert claim.job.id == made.id
+    assert claim.job.id == enqueued.id
     harness.clock.advance(2)
-    return made.id
+    return enqueued.id
 
 
 class TestASuspect:
     def test_it_runs_isolated_though_its_task_does_not_say_so(self, durable_harness: Harness, queue: Queue) -> None:
         suspect = _expired(durable_harness, queue, "which.plain")
         innocent = queue.enqueue("which.plain", {})
-        with at_work(queue, kinds=["which.plain"]):
-            assert ended(queue, suspect).result != os.getpid()
-            assert ended(queue, innocent.id).result == os.getpid()
+        with running_worker(queue, kinds=["which.plain"]):
+            assert wait_finished(queue, suspect).result != os.getpid()
+            assert wait_finished(queue, innocent.id).result == os.getpid()
 
     def test_it_stays_one_if_it_is_given_back_before_it_was_run(self, durable_harness: Harness, queue: Queue) -> None:
         suspect = _expired(durable_harness, queue, "which.plain")
         claim = queue.claim(kinds=["which.plain"])
         assert claim is not None
         queue.settle(claim, Released())
-        with at_work(queue, kinds=["which.plain"]):
-            assert ended(queue, suspect).result != os.getpid()
+        with running_worker(queue, kinds=["which.plain"]):
+            assert wait_finished(queue, suspect).result != os.getpid()
 
 
 class Guests:
-    """A task inside a function, which no other process finds: it notes who runs at the same time."""
+    """A task inside a function, which another process cannot find: it records which handlers run at once."""
 
     def __init__(self, queue: Queue) -> None:
         self.together: list[set[str]] = []
         self.begun: list[str] = []
         self.running: set[str] = set()
-        self.go_on = threading.Event()
+        self.proceed = threading.Event()
         self.started = threading.Event()
         self._lock = threading.Lock()
         queue.task("guest")(self._guest())
@@ -107,7 +107,7 @@ class Guests:
                 self.together.append(set(self.running))
             self.started.set()
             if name == "early":
-                assert self.go_on.wait(PATIENCE_SECONDS)
+                assert self.proceed.wait(PATIENCE_SECONDS)
             with self._lock:
                 self.together.append(set(self.running))
                 self.running.discard(name)
@@ -128,13 +128,15 @@ class TestOneThatCannotBeIsolated:
         queue, noted = guests
         suspect = _expired(durable_harness, queue, "guest", name="suspect")
         others = [queue.enqueue("guest", {"name": name}, priority=5) for name in ("early", "earlier")]
-        with at_work(queue, concurrency=3):
-            # All three are taken at once, and the suspect waits for the one that runs long.
-            arrived(noted.started)
+        with running_worker(queue, concurrency=3):
+            # All three are claimed at once, and the suspect waits for the long one.
+            wait_for_event(noted.started)
             wait_until(lambda: "cannot be isolated: it runs alone" in caplog.text)
             late = [queue.enqueue("guest", {"name": f"late {number}"}) for number in range(5)]
-            noted.go_on.set()
-            found = [ended(queue, job_id) for job_id in (suspect, *(made.id for made in (*others, *late)))]
+            noted.proceed.set()
+            found = [
+                wait_finished(queue, job_id) for job_id in (suspect, *(enqueued.id for enqueued in (*others, *late)))
+            ]
 
         assert {job.state for job in found} == {"done"}
         assert [names for names in noted.together if "suspect" in names] == [{"suspect"}] * 2

@@ -1,4 +1,4 @@
-"""A task is found in another process by importing its module; where that cannot be, the worker says so."""
+"""Another process finds a task by importing its module; if it cannot, the worker reports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import Misconfigured, Queue, Worker
 from tests.worker.isolation.processes import isolated
-from tests.worker.workers import at_work
+from tests.worker.workers import running_worker
 
 SOURCE = Path(holdfast.__file__).parents[1]
 HEAD = """
@@ -83,17 +83,17 @@ def where() -> str:
         ran = _run(tmp_path, "script.py", script=HEAD + self.TASK + "\nWorker(queue).run()\n")
 
         assert ran.returncode == 1
-        assert "Misconfigured: task 'script.where' cannot run in a process of its own" in ran.stderr
+        assert "Misconfigured: task 'script.where' cannot run isolated" in ran.stderr
         assert "if __name__ == '__main__':" in ran.stderr
 
     def test_a_task_from_standard_input_is_refused(self, tmp_path: Path) -> None:
         ran = _run(tmp_path, "-c", HEAD + self.TASK.replace("task(", "task('where', ") + "\nWorker(queue).run()\n")
 
         assert ran.returncode == 1
-        assert "it is declared in a session without a file" in ran.stderr
+        assert "it is declared in an interactive session" in ran.stderr
 
     def test_it_is_not_imported_again_for_a_suspect_that_never_asked_for_it(self, tmp_path: Path) -> None:
-        # Without a guard: what it enqueues would be enqueued once more by each process.
+        # Without a guard, each process that imports the program would enqueue the job again.
         text = """
 @queue.task("plain")
 def plain() -> int:
@@ -154,33 +154,33 @@ class TestATaskThatIsNotFound:
         assert "does not declare task 'script.where'" in ran.stderr
 
     def test_a_module_that_fails_there_shows_its_error(self, tmp_path: Path) -> None:
-        # The second time this is imported is in the other process.
+        # The second import is in the other process.
         fails = "if 'again' in os.environ:\n    raise RuntimeError('not here')\nos.environ['again'] = '1'\n"
         program = "import app; from holdfast import Worker; Worker(app.queue).run()"
         ran = _run(tmp_path, "-c", program, app=HEAD + TestAProgramsOwnModule.TASK + fails)
 
         assert ran.returncode == 1
-        assert "importing 'app' failed there" in ran.stderr
+        assert "importing 'app' failed in the isolated process" in ran.stderr
         assert "RuntimeError: not here" in ran.stderr
 
 
-class TestBadWords:
+class TestInvalidOptions:
     @pytest.mark.parametrize(
-        ("words", "problem"),
+        ("options", "problem"),
         [
             ({"isolate": "thread"}, "isolate: is 'thread'; it must be one of None, 'process'"),
             ({"isolate": True}, "isolate: is True"),
             ({"isolate": "process", "memory_limit": 1000}, "memory_limit: is out of range"),
             ({"isolate": "process", "memory_limit": "2G"}, "memory_limit: must be an integer"),
-            ({"memory_limit": 1 << 30}, "memory_limit: needs isolate='process'"),
+            ({"memory_limit": 1 << 30}, "memory_limit: requires isolate='process'"),
         ],
     )
-    def test_a_task_refuses_them(self, queue: Queue, words: Any, problem: str) -> None:
+    def test_a_task_refuses_them(self, queue: Queue, options: Any, problem: str) -> None:
         with pytest.raises(holdfast.InvalidInput, match=f"^{problem}"):
-            queue.task("bad", **words)(print)
+            queue.task("bad", **options)(print)
 
     @pytest.mark.parametrize(
-        ("words", "problem"),
+        ("options", "problem"),
         [
             ({"isolate": "thread"}, "isolate: is 'thread'"),
             ({"memory_limit": 0}, "memory_limit: is out of range"),
@@ -189,9 +189,9 @@ class TestBadWords:
             ({"kill_after": -1}, "kill_after: is out of range"),
         ],
     )
-    def test_a_worker_refuses_them(self, queue: Queue, words: Any, problem: str) -> None:
+    def test_a_worker_refuses_them(self, queue: Queue, options: Any, problem: str) -> None:
         with pytest.raises(holdfast.InvalidInput, match=f"^{problem}"):
-            Worker(queue, **words)
+            Worker(queue, **options)
 
 
 def test_a_library_function_is_found_by_the_module_that_makes_a_task_of_it(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_library_function_is_found_by_the_module_that_makes_a_task_of_it(tmp_p
     assert ran.stdout == f"cwd {tmp_path}\n", ran.stderr
 
 
-def test_one_function_of_two_queues_has_the_words_of_the_right_one(tmp_path: Path) -> None:
+def test_one_function_of_two_queues_has_the_options_of_the_right_one(tmp_path: Path) -> None:
     text = """
 def fail() -> None:
     raise ValueError("no")
@@ -217,7 +217,7 @@ queue.task("fail", isolate="process")(fail)
 
 
 def test_a_worker_of_plain_tasks_starts_no_process(queue: Queue) -> None:
-    made = queue.enqueue("which.plain", {})
-    with at_work(queue, kinds=["which.plain"]):
-        assert queue.wait(made.id, timeout=30).result == os.getpid()
+    enqueued = queue.enqueue("which.plain", {})
+    with running_worker(queue, kinds=["which.plain"]):
+        assert queue.wait(enqueued.id, timeout=30).result == os.getpid()
         assert not isolated(os.getpid())

@@ -1,4 +1,4 @@
-"""Workers with isolated handlers in processes of their own. Run as children of a test."""
+"""Workers with isolated handlers in separate processes. Run as children of a test."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from holdfast import Queue, Worker
 from tests.worker.isolation.handlers import tasks
 
 LEASE_SECONDS = 1.5
-"""Longer than elsewhere: starting processes keeps a busy machine busier."""
+"""Longer than elsewhere, because starting processes takes time on a busy machine."""
 
 
-def opened(words: dict[str, Any]) -> Queue:
-    """Return a client of the store under test that knows the tasks."""
-    queue = holdfast.connect(**words)
+def opened(options: dict[str, Any]) -> Queue:
+    """Return a client of the store under test that includes the tasks."""
+    queue = holdfast.connect(**options)
     queue.include(tasks, again=True)
     return queue
 
 
-def work(pipe: Connection, queue_words: dict[str, Any], words: dict[str, Any]) -> None:
-    """Be a worker until killed or told to end by a signal."""
+def work(pipe: Connection, queue_options: dict[str, Any], options: dict[str, Any]) -> None:
+    """Run a worker until it is killed or stopped by a signal."""
     logging.disable()
-    Worker(opened(queue_words), **words).run()
+    Worker(opened(queue_options), **options).run()
     pipe.send("ended")

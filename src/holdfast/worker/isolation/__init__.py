@@ -1,4 +1,4 @@
-"""Isolation: handlers in processes of their own, which may crash, hang or eat memory without harm to the worker."""
+"""Isolation: handlers in separate processes, which may crash, hang or use up memory without harm to the worker."""
 
 inside = False
-"""Whether this process is one of those in which handlers are isolated: it runs no worker of its own."""
+"""Whether this is an isolated process, or the fork server: it must not start a worker."""

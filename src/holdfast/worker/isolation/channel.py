@@ -1,7 +1,7 @@
-"""Frames over a socket: what the worker, the template and the isolated processes say to each other.
+"""Messages over a socket between the worker, the fork server and the isolated processes.
 
-A frame is a length and as many bytes. A message is one frame of JSON; bytes that belong to it follow as frames of
-their own. Nothing is ever pickled: what an isolated process says is data, whatever its handler did to it.
+A frame is a length and that many bytes. A message is one frame of JSON; its binary attachments follow as separate
+frames. Nothing is pickled: a message is only data, even if a handler has damaged its process.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 
-class Garbled(Exception):  # noqa: N818  # what was heard, in one word
-    """What came is no message: the other side's memory is damaged, or somebody else writes to its socket."""
+class InvalidMessage(Exception):  # noqa: N818
+    """The received bytes are not a message: the sender's memory is damaged, or another writer uses its socket."""
 
 
 class Channel:
@@ -35,9 +35,9 @@ class Channel:
         self._lock = threading.Lock()
 
     def send(self, message: Message, blobs: Sequence[bytes] = ()) -> None:
-        """Send a message and the bytes that belong to it, or raise `OSError` if nobody is there."""
+        """Send a message and its attachments; raise `OSError` if the other side has closed the socket."""
         text = _encode({**message, "blobs": len(blobs)} if blobs else message)
-        # A handler may leave halves of surrogate pairs in a text that is only logged.
+        # Log messages of a handler may contain lone surrogates.
         frame = text.encode("utf-8", "surrogatepass")
         with self._lock:
             self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
@@ -45,26 +45,29 @@ class Channel:
                 self._socket.sendall(_LENGTH.pack(len(blob)))
                 self._socket.sendall(blob)
 
-    def send_with(self, message: Message, *descriptors: int) -> None:
-        """Send a message and open files."""
+    def send_with_descriptors(self, message: Message, *descriptors: int) -> None:
+        """Send a message and open file descriptors."""
         frame = _encode(message).encode()
         with self._lock:
             socket.send_fds(self._socket, [_LENGTH.pack(len(frame)) + frame], list(descriptors))
 
     def receive(self) -> tuple[Message, list[bytes]] | None:
-        """Return the next message; none once the other side is gone. `ConnectionResetError`: it left mail unread."""
-        frame = self._frame()
+        """Return the next message; None after the other side has closed the socket.
+
+        Raise `ConnectionResetError` if the other side closed it with messages unread.
+        """
+        frame = self._read_frame()
         if frame is None:
             return None
         try:
             message = _decode(frame.decode("utf-8", "surrogatepass"))
             count = message.pop("blobs", 0)
         except (ValueError, AttributeError) as error:
-            raise Garbled(f"{len(frame)} bytes are no message") from error
-        blobs = [self._frame() for _ in range(count)]
+            raise InvalidMessage(f"{len(frame)} bytes are not a valid message") from error
+        blobs = [self._read_frame() for _ in range(count)]
         return None if None in blobs else (message, [blob for blob in blobs if blob is not None])
 
-    def _frame(self) -> bytes | None:
+    def _read_frame(self) -> bytes | None:
         head = self._reader.read(_LENGTH.size)
         if len(head) < _LENGTH.size:
             return None
@@ -72,8 +75,8 @@ class Channel:
         frame = self._reader.read(length)
         return frame if len(frame) == length else None
 
-    def hang_up(self) -> None:
-        """Let whoever receives here come to the end; what was sent before is still received."""
+    def shut_down(self) -> None:
+        """Shut down the socket: a blocked `receive` returns None after the messages that were sent before."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -83,18 +86,18 @@ class Channel:
             self._reader.close()
         self._socket.close()
 
-    def abandon(self) -> None:
-        """In a forked process: let go of the other's socket, whatever its threads were doing with it."""
+    def detach(self) -> None:
+        """Close the inherited socket in a forked process, even if a thread of the parent used it during the fork."""
         os.close(self._socket.detach())
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """Return the socket's own number."""
+        """Return the file descriptor of the socket."""
         return self._socket.fileno()
 
 
-def unpacked(buffer: bytearray) -> Message | None:
-    """Take the first message out of *buffer*, if it is there as a whole."""
+def unpack_message(buffer: bytearray) -> Message | None:
+    """Remove and return the first message in *buffer*; None if it is incomplete."""
     if len(buffer) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack_from(buffer)

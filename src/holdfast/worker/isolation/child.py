@@ -1,7 +1,7 @@
-"""What an isolated process does: it runs one attempt after the other and tells the worker how each of them went.
+"""The main loop of an isolated process: runs one attempt after the other and reports each outcome to the worker.
 
-It is forked from the template, so that its modules are imported. Handlers run in its main thread. It never claims,
-keeps no lease and settles nothing, but for an attempt whose own transaction does.
+It is forked from the fork server, which has imported the tasks. Handlers run in its main thread. It does not claim
+jobs or renew leases, and settles an attempt only in the handler's own transaction.
 """
 
 from __future__ import annotations
@@ -31,76 +31,76 @@ from holdfast.tasks.task import AnyTask
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.executors import TaskExecutor, run_blocking
 from holdfast.worker.isolation import codec, os_limits
-from holdfast.worker.isolation.channel import Channel, Garbled, Message
+from holdfast.worker.isolation.channel import Channel, InvalidMessage, Message
 from holdfast.worker.isolation.log_records import forward_records
 from holdfast.worker.isolation.task_locator import NotFound, TaskLocator
 from holdfast.worker.timers import REAL_TIMER
 from holdfast.worker.transactions import SettlingTransaction
 
-# Of what a handler notes the newest is sent, so often at most.
+# The shortest time between two progress messages; only the newest progress is sent.
 _NOTES_SECONDS = 0.05
 
 
 class IsolatedContext(Context):
-    """A context whose notes go to the worker, which writes them with its next heartbeat."""
+    """A context that sends progress to the worker, which writes it with the next lease renewal."""
 
-    __slots__ = ("_noted_again",)
+    __slots__ = ("_progress_noted",)
 
     def __init__(self, attempt: RunningAttempt, noted_again: threading.Event) -> None:
         super().__init__(attempt.claim)
-        self._noted_again = noted_again
+        self._progress_noted = noted_again
 
     def progress(self, phase: str | None = None, percent: float | None = None) -> None:
-        """Note what the job is doing."""
+        """Report the progress of the job."""
         super().progress(phase, percent)
-        self._noted_again.set()
+        self._progress_noted.set()
 
 
 class IsolatedProcess:
-    """Runs what the worker sends, until the worker hangs up."""
+    """Runs the attempts that the worker sends, until the worker closes the channel."""
 
-    def __init__(self, sock: socket.socket, faults: int, finder: TaskLocator, setup: Message) -> None:
+    def __init__(self, sock: socket.socket, fault_fd: int, locator: TaskLocator, setup: Message) -> None:
         self._channel = Channel(sock)
-        self._finder = finder
+        self._locator = locator
         self._setup = setup
         self._requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._current: RunningAttempt | None = None
-        self._told: Message | None = None
-        """The newest word to stop, which may come before its attempt has begun."""
+        self._stop_message: Message | None = None
+        """The latest request to stop; it may arrive before its attempt has started."""
         self._lock = threading.Lock()
-        self._noted = threading.Event()
+        self._progress_noted = threading.Event()
         self._notes_thread: threading.Thread | None = None
         self._runner: asyncio.Runner | None = None
-        self._slots: TaskExecutor | None = None
-        self._opened: tuple[Operations, Store] | None = None
+        self._executor: TaskExecutor | None = None
+        self._store_access: tuple[Operations, Store] | None = None
         self._out_of_memory = False
-        # A crash in C leaves the Python frames there that led to it, for the failure to show.
-        faulthandler.enable(faults, all_threads=False)
+        # After a crash in C, the failure shows the Python frames that faulthandler wrote.
+        faulthandler.enable(fault_fd, all_threads=False)
 
     def serve(self) -> None:
-        """Run attempts until the worker hangs up."""
-        # What a handler forks must not keep the worker from hearing of this process's end.
-        os.register_at_fork(after_in_child=self._channel.abandon)
+        """Run attempts until the worker closes the channel."""
+        # Processes that a handler forks must not keep the socket open after this process has exited.
+        os.register_at_fork(after_in_child=self._channel.detach)
         forward_records(self._channel, self._setup["levels"])
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                # What a handler printed before it crashed is not lost with it.
+                # Output that a handler printed before a crash must not be lost.
                 stream.reconfigure(line_buffering=True)
-        threading.Thread(target=self._listen, name="holdfast-isolated", daemon=True).start()
+        threading.Thread(target=self._receive_messages, name="holdfast-isolated", daemon=True).start()
         while (request := self._requests.get()) is not None:
-            self._answer(request)
+            self._handle_request(request)
 
-    # --- listening -------------------------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        """Take in what the worker says, also while a handler runs; if that is gone, so is this process."""
+    def _receive_messages(self) -> None:
+        """Receive messages from the worker, also while a handler runs; exit if the worker is gone."""
         while True:
             try:
                 received = self._channel.receive()
-            except (OSError, Garbled):
+            except (OSError, InvalidMessage):
                 received = None
             if received is None:
-                self._end()
+                self._exit()
                 return
             message, _ = received
             if "stop" in message:
@@ -108,30 +108,30 @@ class IsolatedProcess:
             else:
                 self._requests.put(message)
 
-    def _end(self) -> None:
+    def _exit(self) -> None:
         if self._current is not None:
             os._exit(0)
         self._requests.put(None)
 
     def _stop(self, message: Message) -> None:
         with self._lock:
-            self._told = message
+            self._stop_message = message
             current = self._current
-        _pass_on(message, current)
+        _stop_if_current(message, current)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
-    def _answer(self, request: Message) -> None:
+    def _handle_request(self, request: Message) -> None:
         try:
-            task = self._finder.find(request["kind"], request["place"])
+            task = self._locator.find(request["kind"], request["location"])
         except NotFound as error:
-            self._send({"unfound": str(error)})
+            self._send({"not_found": str(error)})
             return
-        attempt = self._attempt(request, task)
+        attempt = self._create_attempt(request, task)
         with self._lock:
             self._current = attempt
-            told = self._told
-        _pass_on(told, attempt)
+            stop_message = self._stop_message
+        _stop_if_current(stop_message, attempt)
         self._run(attempt)
         self._current = None
         for stream in (sys.stdout, sys.stderr):
@@ -139,13 +139,13 @@ class IsolatedProcess:
                 stream.flush()
         self._report(attempt)
 
-    def _attempt(self, request: Message, task: AnyTask) -> RunningAttempt:
+    def _create_attempt(self, request: Message, task: AnyTask) -> RunningAttempt:
         limit: int | None = request["memory_limit"]
         if limit is not None:
-            task = self._limited(task, limit)
-        attempt = RunningAttempt(codec.claim_from(request), task, REAL_TIMER.monotonic())
+            task = self._with_memory_limit(task, limit)
+        attempt = RunningAttempt(codec.decode_claim(request), task, REAL_TIMER.monotonic())
         if task.takes_context:
-            attempt.context = IsolatedContext(attempt, self._noted)
+            attempt.context = IsolatedContext(attempt, self._progress_noted)
             attempt.context._tasks = task.registry
             attempt.context._open_transaction = partial(self._open_transaction, attempt)
             self._start_notes()
@@ -156,25 +156,25 @@ class IsolatedProcess:
             run_blocking(attempt)
             return
         if self._runner is None:
-            # One loop for all of them, because what a module keeps open may belong to it.
+            # All attempts share one event loop, because objects that a module keeps open may be bound to it.
             self._runner = asyncio.Runner()
         self._runner.run(self._run_async(attempt))
 
     async def _run_async(self, attempt: RunningAttempt) -> None:
-        self._slots = self._slots or TaskExecutor(lambda _attempt: None)
+        self._executor = self._executor or TaskExecutor(lambda _create_attempt: None)
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # this is one
-        await self._slots.run_in(task, attempt)
+        assert task is not None  # noqa: S101  # this code runs in a task
+        await self._executor.run_in(task, attempt)
 
     def _report(self, attempt: RunningAttempt) -> None:
-        outcome, used = attempt.outcome, os_limits.memory_bytes()
+        outcome, memory_bytes = attempt.outcome, os_limits.memory_bytes()
         if outcome is None:
-            self._send({"ended": "settled" if attempt.settled else "let go", "memory": used})
+            self._send({"ended": "settled" if attempt.settled else "lost", "memory": memory_bytes})
             return
         if self._out_of_memory and isinstance(outcome, Failed) and outcome.reason == "memory_error":
             outcome = replace(outcome, reason=failures.OUT_OF_MEMORY)
-        message, blobs = codec.outcome_to(outcome, attempt.claim.job.tenant)
-        self._send({"ended": "outcome", "memory": used, "spent": self._out_of_memory, **message}, blobs)
+        message, blobs = codec.encode_outcome(outcome, attempt.claim.job.tenant)
+        self._send({"ended": "outcome", "memory": memory_bytes, "discard": self._out_of_memory, **message}, blobs)
 
     def _send(self, message: Message, blobs: list[bytes] | None = None) -> None:
         try:
@@ -190,8 +190,8 @@ class IsolatedProcess:
             self._notes_thread.start()
 
     def _send_notes(self) -> None:
-        while self._noted.wait():
-            self._noted.clear()
+        while self._progress_noted.wait():
+            self._progress_noted.clear()
             current = self._current
             note = None if current is None else current.context.take_progress()
             if current is not None and note is not None:
@@ -201,30 +201,32 @@ class IsolatedProcess:
     # --- the store -------------------------------------------------------------------------------------------------
 
     def _open_transaction(self, attempt: RunningAttempt, seconds: float) -> SettlingTransaction:
-        if self._opened is None:
+        if self._store_access is None:
             address = self._setup["store"]
             if address is None:
                 raise Misconfigured(
-                    "an isolated handler cannot open a transaction on this store, because no other process can open"
-                    " it: it is in memory, or has a clock of its own"
+                    "an isolated handler cannot open a transaction on this store, because another process cannot open"
+                    " it: it is in memory, or has its own clock"
                 )
             store = store_at(address)
-            claimer: ClaimOptions = {"worker": self._setup["worker"], "incarnation": self._setup["incarnation"]}
-            operations = operations_on(store, claimer)
+            claim_options: ClaimOptions = {"worker": self._setup["worker"], "incarnation": self._setup["incarnation"]}
+            operations = operations_on(store, claim_options)
             if attempt.task.registry is not None:
                 operations = operations.for_tasks(attempt.task.registry)
-            self._opened = (operations, store)
-        return SettlingTransaction(attempt, *self._opened, seconds)
+            self._store_access = (operations, store)
+        return SettlingTransaction(attempt, *self._store_access, seconds)
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
-    def _limited(self, task: AnyTask, limit_bytes: int) -> AnyTask:
-        """Return *task* with a function that is held to so much memory; what comes after it, its report, is not."""
-        limited = task.using()
-        limited.function = self._awaited(task, limit_bytes) if task.is_async else self._blocking(task, limit_bytes)
-        return limited
+    def _with_memory_limit(self, task: AnyTask, limit_bytes: int) -> AnyTask:
+        """Return a copy of *task* whose function runs under a memory limit; the report after it does not."""
+        limited_task = task.using()
+        limited_task.function = (
+            self._limit_async(task, limit_bytes) if task.is_async else self._limit_sync(task, limit_bytes)
+        )
+        return limited_task
 
-    def _blocking(self, task: AnyTask, limit_bytes: int) -> Any:
+    def _limit_sync(self, task: AnyTask, limit_bytes: int) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             os_limits.limit_memory(limit_bytes)
             try:
@@ -237,7 +239,7 @@ class IsolatedProcess:
 
         return call
 
-    def _awaited(self, task: AnyTask, limit_bytes: int) -> Any:
+    def _limit_async(self, task: AnyTask, limit_bytes: int) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
             os_limits.limit_memory(limit_bytes)
             try:
@@ -251,7 +253,7 @@ class IsolatedProcess:
         return call
 
 
-def _pass_on(told: Message | None, attempt: RunningAttempt | None) -> None:
-    """Stop the attempt if it is the one that was meant."""
-    if told is not None and attempt is not None and list(attempt.key) == told["key"]:
-        attempt.stop(told["stop"])
+def _stop_if_current(stop_message: Message | None, attempt: RunningAttempt | None) -> None:
+    """Stop the attempt if the message refers to it."""
+    if stop_message is not None and attempt is not None and list(attempt.key) == stop_message["key"]:
+        attempt.stop(stop_message["stop"])

@@ -1,4 +1,4 @@
-"""Claims and outcomes as messages, there and back."""
+"""Encoding and decoding of claims and outcomes as messages."""
 
 from __future__ import annotations
 
@@ -15,99 +15,102 @@ from holdfast.domain.outcomes import Artifact, Deferred, Done, Failed, Outcome, 
 from holdfast.worker.isolation.channel import Message
 
 _DIGEST: Final = Job._fields.index("digest")
-_MOMENT, _LENGTH, _BACKOFF = "moment", "length", "backoff"
+_TIMESTAMP, _DURATION, _BACKOFF = "timestamp", "duration", "backoff"
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------
 
 
-def claim_to(claim: Claim) -> Message:
-    """Return a claim as a message, without the digest of the enqueue, which is bytes and of no use to a handler."""
+def encode_claim(claim: Claim) -> Message:
+    """Return *claim* as a message without the enqueue digest, which is bytes and unused in a handler."""
     fields: list[Any] = list(claim.job)
     fields[_DIGEST] = None
     return {"job": fields, "lease_ms": claim.lease_ms}
 
 
-def claim_from(message: Message) -> Claim:
-    """Return the claim of a message."""
+def decode_claim(message: Message) -> Claim:
+    """Return the claim in *message*."""
     return Claim(Job(*message["job"]), message["lease_ms"])
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
 
 
-def outcome_to(outcome: Outcome, tenant: str) -> tuple[Message, list[bytes]]:
-    """Return a sound outcome as a message and the bytes of its artifacts."""
+def encode_outcome(outcome: Outcome, tenant: str) -> tuple[Message, list[bytes]]:
+    """Return a valid outcome as a message and the data of its artifacts."""
     match outcome:
         case Done():
             artifacts = [[artifact.name, artifact.media_type] for artifact in outcome.artifacts]
-            follow_ups = [_job_to(new) for new in outcome.follow_ups]
-            said = {"outcome": "done", "result": outcome.result, "artifacts": artifacts, "follow_ups": follow_ups}
-            return said, [artifact.data for artifact in outcome.artifacts]
+            follow_ups = [_encode_job(new) for new in outcome.follow_ups]
+            encoded = {"outcome": "done", "result": outcome.result, "artifacts": artifacts, "follow_ups": follow_ups}
+            return encoded, [artifact.data for artifact in outcome.artifacts]
         case Failed():
-            return {"outcome": "failed", "words": _failed_to(outcome, tenant)}, []
+            return {"outcome": "failed", "options": _encode_failed(outcome, tenant)}, []
         case Deferred():
-            return {"outcome": "deferred", "words": _words_to({"after": outcome.after, "until": outcome.until})}, []
+            return {
+                "outcome": "deferred",
+                "options": _encode_options({"after": outcome.after, "until": outcome.until}),
+            }, []
         case Released():
             return {"outcome": "released"}, []
 
 
-def outcome_from(message: Message, blobs: list[bytes]) -> Outcome:
-    """Return the outcome of a message."""
+def decode_outcome(message: Message, blobs: list[bytes]) -> Outcome:
+    """Return the outcome in *message*."""
     match message["outcome"]:
         case "done":
             named = zip(message["artifacts"], blobs, strict=True)
             artifacts = tuple(Artifact(name, data, media_type) for (name, media_type), data in named)
-            follow_ups = tuple(_job_from(new) for new in message["follow_ups"])
+            follow_ups = tuple(_decode_job(new) for new in message["follow_ups"])
             return Done(message["result"], follow_ups, artifacts)
         case "failed":
-            return Failed(**_words_from(message["words"]))
+            return Failed(**_decode_options(message["options"]))
         case "deferred":
-            return Deferred(**_words_from(message["words"]))
+            return Deferred(**_decode_options(message["options"]))
         case "released":
             return Released()
-        case other:
-            raise ValueError(f"no outcome {other!r}")
+        case name:
+            raise ValueError(f"unknown outcome {name!r}")
 
 
-def _failed_to(failed: Failed, tenant: str) -> Message:
-    # Texts of any length are shortened here already: a gigabyte in an exception need not travel.
+def _encode_failed(failed: Failed, tenant: str) -> Message:
+    # Long texts are truncated before they are sent: an exception message may be huge.
     failure = check_outcome(failed, tenant=tenant, fresh_id=str).failure
-    words = {field.name: getattr(failed, field.name) for field in dataclasses.fields(failed)}
+    options = {field.name: getattr(failed, field.name) for field in dataclasses.fields(failed)}
     if failure is not None:
-        words |= {"message": failure.message, "traceback": failure.traceback}
-    return _words_to(words)
+        options |= {"message": failure.message, "traceback": failure.traceback}
+    return _encode_options(options)
 
 
-def _job_to(new: NewJob | Mapping[str, Any]) -> Message:
+def _encode_job(new: NewJob | Mapping[str, Any]) -> Message:
     if isinstance(new, NewJob):
-        return {"kind": new.kind, "payload": new.payload, "options": _words_to(new.options)}
-    options = {word: value for word, value in new.items() if word not in {"kind", "payload"}}
-    return {"kind": new["kind"], "payload": new.get("payload"), "options": _words_to(options)}
+        return {"kind": new.kind, "payload": new.payload, "options": _encode_options(new.options)}
+    options = {name: value for name, value in new.items() if name not in {"kind", "payload"}}
+    return {"kind": new["kind"], "payload": new.get("payload"), "options": _encode_options(options)}
 
 
-def _job_from(message: Message) -> NewJob:
-    return NewJob(message["kind"], message["payload"], **_words_from(message["options"]))
+def _decode_job(message: Message) -> NewJob:
+    return NewJob(message["kind"], message["payload"], **_decode_options(message["options"]))
 
 
-# --- words whose values are not all JSON ----------------------------------------------------------------------------
+# --- options with values that are not JSON --------------------------------------------------------------------------
 
 
-def _words_to(words: Mapping[str, Any]) -> Message:
-    return {word: _value_to(value) for word, value in words.items()}
+def _encode_options(options: Mapping[str, Any]) -> Message:
+    return {name: _encode_value(value) for name, value in options.items()}
 
 
-def _words_from(message: Message) -> dict[str, Any]:
-    return {word: _value_from(said) for word, said in message.items()}
+def _decode_options(message: Message) -> dict[str, Any]:
+    return {name: _decode_value(encoded) for name, encoded in message.items()}
 
 
-def _value_to(value: Any) -> list[Any]:
-    """Return a value with the name of its form before it."""
+def _encode_value(value: Any) -> list[Any]:
+    """Return the name of the value's type and its JSON form."""
     match value:
         case datetime():
-            return [_MOMENT, value.isoformat()]
+            return [_TIMESTAMP, value.isoformat()]
         case timedelta():
-            return [_LENGTH, [value.days, value.seconds, value.microseconds]]
+            return [_DURATION, [value.days, value.seconds, value.microseconds]]
         case Backoff():
             return [_BACKOFF, value.to_json()]
         case Mapping():
@@ -116,12 +119,12 @@ def _value_to(value: Any) -> list[Any]:
             return ["plain", value]
 
 
-def _value_from(said: list[Any]) -> Any:
-    form, value = said
-    match form:
-        case "moment":
+def _decode_value(encoded: list[Any]) -> Any:
+    type_name, value = encoded
+    match type_name:
+        case "timestamp":
             return datetime.fromisoformat(value)
-        case "length":
+        case "duration":
             return timedelta(*value)
         case "backoff":
             return Backoff.from_json(value)

@@ -1,8 +1,8 @@
-"""Where each attempt runs: in the worker's process, in one of its own, or in the worker's while nothing else does.
+"""Chooses where each attempt runs: in the worker's process, in its own process, or alone in the worker's process.
 
-A suspect, whose last attempt expired or died, may kill its worker. It runs in a process of its own even if its task
-does not ask for it. Where its task cannot be found in another process it waits until no handler runs in this one, and
-none starts before it has ended: if it is the poisonous one, it takes nobody with it.
+A suspect job, whose last attempt expired or died, may kill its worker. It runs in its own process even if its task
+does not require it. If another process cannot find its task, the suspect waits until no handler runs in this process,
+and no other handler starts before it has ended: if it kills the process, it affects no other job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.storage.store import Store
 from holdfast.tasks.session_tasks import BaseSessionTask
 from holdfast.tasks.task import AnyTask
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.executors import Executors, Told
+from holdfast.worker.executors import EndedCallback, Executor
 from holdfast.worker.isolation import exit_outcomes, log_records, os_limits, task_locator
 from holdfast.worker.isolation.channel import Message
 from holdfast.worker.isolation.executors import ProcessExecutor
@@ -30,7 +30,7 @@ log = logging.getLogger("holdfast.worker")
 
 
 class IsolationSettings(NamedTuple):
-    """What a worker says of isolation."""
+    """The worker's options for isolation."""
 
     isolate_all: bool
     memory_limit_bytes: int | None
@@ -38,123 +38,126 @@ class IsolationSettings(NamedTuple):
     kill_after_seconds: float
 
     def isolates(self, task: AnyTask) -> bool:
-        """Whether every attempt of *task* runs in a process of its own; turns of sessions need the worker's store."""
-        asked = self.isolate_all or task.policy.isolate is not None
-        return asked and not isinstance(task, BaseSessionTask)
+        """Return whether *task* always runs isolated; session tasks never do, as they need the worker's store."""
+        isolated = self.isolate_all or task.policy.isolate is not None
+        return isolated and not isinstance(task, BaseSessionTask)
 
 
-def refuse_unfit(terms: IsolationSettings, tasks: Iterable[AnyTask]) -> None:
-    """Raise `Misconfigured` for a task that is to be isolated and cannot be."""
-    isolated = [task for task in tasks if terms.isolates(task)]
+def check_isolatable(settings: IsolationSettings, tasks: Iterable[AnyTask]) -> None:
+    """Raise `Misconfigured` if a task that must run isolated cannot."""
+    isolated = [task for task in tasks if settings.isolates(task)]
     for task in isolated:
-        task_locator.place_of(task)
-    limited = [terms.memory_limit_bytes, *(task.policy.memory_limit_bytes for task in isolated)]
-    if not os_limits.limits_memory and any(limited):
-        raise Misconfigured("memory_limit: this system holds no process to one; it works on Linux only")
+        task_locator.locate(task)
+    limited = [settings.memory_limit_bytes, *(task.policy.memory_limit_bytes for task in isolated)]
+    if not os_limits.supports_memory_limit and any(limited):
+        raise Misconfigured("memory_limit: is supported on Linux only")
 
 
-class Places:
-    """Hands attempts to slots; lives in the worker's event loop."""
+class Dispatcher:
+    """Assigns attempts to executors; runs in the worker's event loop."""
 
     def __init__(
         self,
-        terms: IsolationSettings,
+        settings: IsolationSettings,
         tasks: Callable[[], list[AnyTask]],
         *,
-        told: Told,
-        enter: Callable[[Sequence[RunningAttempt]], None],
-        blocking: Executors,
-        awaited: Executors,
+        on_ended: EndedCallback,
+        submit: Callable[[Sequence[RunningAttempt]], None],
+        sync_executor: Executor,
+        async_executor: Executor,
         store: Store,
-        words: ClaimOptions,
+        options: ClaimOptions,
     ) -> None:
-        self._terms = terms
+        self._settings = settings
         self._tasks = tasks
-        self._told = told
-        self._enter = enter
-        self._blocking, self._awaited = blocking, awaited
-        about = {"worker": words.get("worker", ""), "incarnation": words.get("incarnation", "")}
-        self._about: Message = {"store": store.address(), **about}
+        self._on_ended = on_ended
+        self._submit = submit
+        self._sync_executor, self._async_executor = sync_executor, async_executor
+        about = {"worker": options.get("worker", ""), "incarnation": options.get("incarnation", "")}
+        self._worker_info: Message = {"store": store.address(), **about}
         self._loop = asyncio.get_running_loop()
-        self._pool = Pool(self._setup, terms.recycle_after)
+        self._pool = Pool(self._setup, settings.recycle_after)
         self.processes = ProcessExecutor(
-            told,
+            on_ended,
             self._pool,
-            kill_after_seconds=terms.kill_after_seconds,
-            memory_limit_bytes=terms.memory_limit_bytes,
-            unfound=self._unfound,
+            kill_after_seconds=settings.kill_after_seconds,
+            memory_limit_bytes=settings.memory_limit_bytes,
+            task_not_found=self._task_not_found,
         )
-        self._inside = 0
-        """Attempts in this process, running or about to."""
-        self._suspects: deque[RunningAttempt] = deque()
-        """Those that wait to be alone in it."""
+        self._running_here = 0
+        """The number of attempts that run, or are queued to run, in this process."""
+        self._waiting_suspects: deque[RunningAttempt] = deque()
+        """Attempts that wait to run alone in this process."""
         self._alone: RunningAttempt | None = None
 
     @property
-    def closed(self) -> bool:
-        """Whether nothing new is to be claimed, because a suspect is to be alone."""
-        return self._alone is not None or bool(self._suspects)
+    def paused(self) -> bool:
+        """Whether to claim nothing, because a suspect runs or waits to run alone."""
+        return self._alone is not None or bool(self._waiting_suspects)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Be ready for tasks that are to be isolated, or raise `Misconfigured` if they cannot be."""
-        if any(map(self._terms.isolates, self._tasks())):
+        """Start the fork server if a task runs isolated; raise `Misconfigured` if it cannot find the task."""
+        if any(map(self._settings.isolates, self._tasks())):
             await asyncio.to_thread(self._pool.start)
 
     def admit(self, attempts: Sequence[RunningAttempt]) -> list[RunningAttempt]:
-        """Decide where attempts run; return those whose turn has come, without suspects that are to be alone."""
+        """Choose where attempts run; return all but the suspects that must wait to run alone."""
         admitted = []
         for attempt in attempts:
-            if self._terms.isolates(attempt.task) or (attempt.suspect and self._can_be_found(attempt)):
+            if self._settings.isolates(attempt.task) or (attempt.suspect and self._is_locatable(attempt)):
                 attempt.isolated = True
             elif attempt.suspect:
                 continue
             else:
-                self._inside += 1
+                self._running_here += 1
             admitted.append(attempt)
         return admitted
 
-    def slots_of(self, attempt: RunningAttempt) -> Executors:
-        """Return where the attempt runs; from any thread."""
+    def executor_for(self, attempt: RunningAttempt) -> Executor:
+        """Return the executor of *attempt*. Safe to call from any thread."""
         if attempt.isolated:
             return self.processes
-        return self._awaited if attempt.task.is_async else self._blocking
+        return self._async_executor if attempt.task.is_async else self._sync_executor
 
-    def ended(self, attempt: RunningAttempt) -> None:
-        """Note that an attempt is in no slot any more."""
+    def slot_freed(self, attempt: RunningAttempt) -> None:
+        """Record that an attempt has left its slot."""
         if attempt.isolated:
             return
-        self._inside -= 1
-        if self.closed:
+        self._running_here -= 1
+        if self.paused:
             if attempt is self._alone:
                 self._alone = None
             self._start_alone()
 
     def close(self) -> None:
-        """Kill the handlers that run in processes of their own."""
+        """Kill the isolated processes."""
         self.processes.close()
 
     # --- suspects --------------------------------------------------------------------------------------------------
 
-    def _can_be_found(self, suspect: RunningAttempt) -> bool:
-        """Tell whether another process may find the task of a suspect; if not, let it wait until it is alone."""
+    def _is_locatable(self, suspect: RunningAttempt) -> bool:
+        """Return whether another process can find the task of a suspect; if not, queue the suspect to run alone."""
         job_id = suspect.claim.job.id
         try:
-            self._place(suspect.task)
+            self._locate(suspect.task)
         except Misconfigured as error:
             self._wait_alone(suspect, str(error))
             return False
         log.info("job %s is suspect, because its last attempt expired or died: it runs isolated", job_id)
         return True
 
-    def _unfound(self, problem: str, attempt: RunningAttempt) -> None:
-        """Let an attempt whose task is not found elsewhere run alone, or fail if that is no help; from any thread."""
-        if self._terms.isolates(attempt.task):
+    def _task_not_found(self, problem: str, attempt: RunningAttempt) -> None:
+        """Queue an attempt whose task another process did not find to run alone.
+
+        Fail it instead if it must be isolated. Safe to call from any thread.
+        """
+        if self._settings.isolates(attempt.task):
             attempt.decide(exit_outcomes.not_started(problem, attempt.task.policy, attempt.context))
-            self._told(attempt)
+            self._on_ended(attempt)
             return
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to run it
+        with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._wait_alone, attempt, problem)
 
     def _wait_alone(self, attempt: RunningAttempt, problem: str) -> None:
@@ -163,37 +166,42 @@ class Places:
             attempt.claim.job.id,
             problem,
         )
-        # As if no slot had ever had it.
+        # Reset the attempt: it has not started.
         attempt.started_at, attempt.isolated, attempt.slot_freed = None, False, False
-        self._suspects.append(attempt)
-        # Not before those that were claimed with it are known.
+        self._waiting_suspects.append(attempt)
+        # Wait until the attempts that were claimed in the same call are admitted.
         self._loop.call_soon(self._start_alone)
 
     def _start_alone(self) -> None:
-        if self._suspects and self._alone is None and not self._inside:
-            self._alone = self._suspects.popleft()
-            self._inside += 1
-            self._enter([self._alone])
+        if self._waiting_suspects and self._alone is None and not self._running_here:
+            self._alone = self._waiting_suspects.popleft()
+            self._running_here += 1
+            self._submit([self._alone])
 
-    def _place(self, task: AnyTask) -> Message:
-        """Return where another process finds the task, or raise `Misconfigured` if it cannot, or must not look."""
-        if _is_main(task) and not any(_is_main(other) for other in self._tasks() if self._terms.isolates(other)):
-            # A program that knows nothing of isolation may do anything when it is imported again.
+    def _locate(self, task: AnyTask) -> Message:
+        """Return where another process finds the task; raise `Misconfigured` if it cannot or must not import it."""
+        if _is_main(task) and not any(_is_main(other) for other in self._tasks() if self._settings.isolates(other)):
+            # A program that does not use isolation may have side effects when it is imported again.
             raise Misconfigured(
-                f"task {task.kind!r} is declared in the program's own file, which is imported again only for tasks"
+                f"task {task.kind!r} is declared in the main module, which is imported again only for tasks"
                 " with isolate='process'"
             )
-        return task_locator.place_of(task)
+        return task_locator.locate(task)
 
-    # --- what other processes need to know --------------------------------------------------------------------------
+    # --- setup of other processes -----------------------------------------------------------------------------------
 
     def _setup(self) -> Message:
         tasks = self._tasks()
-        places = {}
-        for task in [task for task in tasks if self._terms.isolates(task)] or tasks:
+        locations = {}
+        for task in [task for task in tasks if self._settings.isolates(task)] or tasks:
             with suppress(Misconfigured):
-                places[task.kind] = self._place(task)
-        return {**self._about, **task_locator.surroundings(), "places": places, "levels": log_records.levels()}
+                locations[task.kind] = self._locate(task)
+        return {
+            **self._worker_info,
+            **task_locator.import_environment(),
+            "locations": locations,
+            "levels": log_records.levels(),
+        }
 
 
 def _is_main(task: AnyTask) -> bool:

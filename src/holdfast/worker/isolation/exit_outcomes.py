@@ -1,4 +1,4 @@
-"""What a process that died makes of the attempt it was running."""
+"""The outcomes of attempts whose process died or could not be started."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from holdfast.tasks.context import Context
 from holdfast.tasks.policy import Policy
 
 
-def failed_by(status: int | None, policy: Policy, context: Context) -> Failed:
-    """Return the failure of an attempt whose process died with *status*, as the kernel gave it; none if not known."""
-    # Nothing tells whether it would die again, so that the attempts are the bound.
-    return _failed(told(status), failures.PROCESS_DIED, policy, context)
+def process_died(status: int | None, policy: Policy, context: Context) -> Failed:
+    """Return the failure of an attempt whose process died with the wait status *status*, or None if unknown."""
+    # The job may or may not die again; max_attempts limits its retries.
+    return _failed(describe_exit(status), failures.PROCESS_DIED, policy, context)
 
 
-def garbled(error: Exception, policy: Policy, context: Context) -> Failed:
-    """Return the failure of an attempt whose process said what nobody understands, as one with damaged memory may."""
-    message = f"its process said what the worker does not understand, and was killed: {error}"
+def invalid_message(error: Exception, policy: Policy, context: Context) -> Failed:
+    """Return the failure of an attempt whose process sent an invalid message, such as after memory corruption."""
+    message = f"its process sent an invalid message and was killed: {error}"
     return _failed(message, failures.PROCESS_DIED, policy, context)
 
 
 def not_started(problem: str, policy: Policy, context: Context) -> Failed:
-    """Return the failure of an attempt for which there was no process."""
+    """Return the failure of an attempt for which no process could be started."""
     return _failed(problem, failures.ISOLATION_FAILED, policy, context)
 
 
@@ -33,20 +33,20 @@ def _failed(message: str, reason: str, policy: Policy, context: Context) -> Fail
     return Failed(message, reason=reason, backoff=backoff)
 
 
-def told(status: int | None) -> str:
-    """Say how a process died."""
+def describe_exit(status: int | None) -> str:
+    """Return a description of how a process died."""
     if status is None:
-        return "its process is gone, nobody knows how"
+        return "its process died, and its exit status is unknown"
     if os.WIFSIGNALED(status):
-        return f"its process was killed by {_signal_told(os.WTERMSIG(status))}"
+        return f"its process was killed by {_describe_signal(os.WTERMSIG(status))}"
     return f"its process ended with exit code {os.waitstatus_to_exitcode(status)} before the handler had returned"
 
 
-def _signal_told(number: int) -> str:
+def _describe_signal(number: int) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:
-        # The real-time signals have numbers only.
+        # Real-time signals have no names.
         return f"signal {number}"
-    hint = ": by somebody, or by the kernel for want of memory" if number == signal.SIGKILL else ""
+    hint = ": by a user or program, or by the kernel (out of memory)" if number == signal.SIGKILL else ""
     return f"signal {number} ({name}){hint}"

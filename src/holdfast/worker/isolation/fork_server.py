@@ -1,8 +1,8 @@
-"""The template: a process with one thread that has imported the tasks, from which isolated processes are forked.
+"""The fork server: a single-threaded process that imports the tasks and forks the isolated processes.
 
-The worker, which has many threads, is never forked. The template runs no handler, so that nothing a handler does can
-harm it. It forks, kills and buries; it ends when the worker does, and takes with it all that it forked, and what that
-has started.
+The worker is never forked, because it has many threads. The fork server runs no handlers, so that no handler can
+damage it. It forks, kills and reaps processes. When the worker dies it exits, and kills the processes it has forked
+and their process groups.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import NoReturn
 
 from holdfast.worker import isolation
 from holdfast.worker.isolation import os_limits
-from holdfast.worker.isolation.channel import Channel, Message, unpacked
+from holdfast.worker.isolation.channel import Channel, Message, unpack_message
 from holdfast.worker.isolation.child import IsolatedProcess
 from holdfast.worker.isolation.task_locator import NotFound, TaskLocator
 
 _BYTES_AT_ONCE = 1 << 16
 _DESCRIPTORS_AT_ONCE = 16
-_ENDS = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> NoReturn:
-    """Be a template; the number of its socket and its parent are on the command line."""
+    """Run the fork server; the command line contains its socket's descriptor and the pid of its parent."""
     descriptor, parent = int(sys.argv[2]), int(sys.argv[3])
-    os_limits.end_with(parent, signal.SIGHUP)
-    _leave_ends_to_worker()
+    os_limits.exit_with_parent(parent, signal.SIGHUP)
+    _ignore_stop_signals()
     isolation.inside = True
     ForkServer(socket.socket(fileno=descriptor)).serve()
 
 
 class ForkServer:
-    """Does what the worker asks for over a socket."""
+    """Handles the worker's requests, which arrive over a socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -48,57 +48,57 @@ class ForkServer:
         self._descriptors: deque[int] = deque()
         self._children: set[int] = set()
         self._setup = self._wait_for_message()
-        self._finder = TaskLocator(self._setup)
+        self._locator = TaskLocator(self._setup)
 
     def serve(self) -> NoReturn:
-        """Import, say so, and do what is asked for until the worker is gone."""
+        """Import the tasks, report the result, and handle requests until the worker is gone."""
         try:
             self._serve()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            # Whatever happened, nothing is left behind.
-            self._end()
+            # Kill all children after an error too.
+            self._exit()
 
     def _serve(self) -> NoReturn:
         missing = {}
-        for kind, place in self._setup["places"].items():
+        for kind, location in self._setup["locations"].items():
             try:
-                self._finder.find(kind, place)
+                self._locator.find(kind, location)
             except NotFound as error:
                 missing[kind] = str(error)
         threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        # What is shared with those to be forked stays shared: the collector would touch, and so copy, all of it.
+        # Freeze the objects: the garbage collector of a child would write to them, which copies their shared pages.
         gc.collect()
         gc.freeze()
-        heard, woken = self._take_signals()
-        self._tell({"ready": True, "missing": missing, "threads": threads})
+        signal_reader, signal_writer = self._install_signal_handlers()
+        self._send({"ready": True, "missing": missing, "threads": threads})
         while True:
-            ready, _, _ = select.select([self._socket, heard], [], [])
-            if heard in ready:
+            ready, _, _ = select.select([self._socket, signal_reader], [], [])
+            if signal_reader in ready:
                 with suppress(BlockingIOError):
-                    heard.recv(_BYTES_AT_ONCE)
-                self._bury()
+                    signal_reader.recv(_BYTES_AT_ONCE)
+                self._reap_children()
             if self._socket in ready:
                 self._receive()
-            while (message := unpacked(self._buffer)) is not None:
-                self._do(message, (heard, woken))
+            while (message := unpack_message(self._buffer)) is not None:
+                self._handle_message(message, (signal_reader, signal_writer))
 
-    def _take_signals(self) -> tuple[socket.socket, socket.socket]:
-        heard, woken = socket.socketpair()
-        heard.settimeout(0)
-        woken.settimeout(0)
-        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+    def _install_signal_handlers(self) -> tuple[socket.socket, socket.socket]:
+        signal_reader, signal_writer = socket.socketpair()
+        signal_reader.settimeout(0)
+        signal_writer.settimeout(0)
+        signal.set_wakeup_fd(signal_writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _do_nothing)
-        signal.signal(signal.SIGHUP, lambda *_: self._end())
-        # The imported modules may have taken them.
-        _leave_ends_to_worker()
-        return heard, woken
+        signal.signal(signal.SIGHUP, lambda *_: self._exit())
+        # The imported modules may have set their own handlers.
+        _ignore_stop_signals()
+        return signal_reader, signal_writer
 
-    # --- the worker's word -----------------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------------------------
 
     def _wait_for_message(self) -> Message:
-        while (message := unpacked(self._buffer)) is None:
+        while (message := unpack_message(self._buffer)) is None:
             self._receive()
         return message
 
@@ -109,57 +109,63 @@ class ForkServer:
             data, descriptors = b"", []
         self._descriptors.extend(descriptors)
         if not data:
-            self._end()
+            self._exit()
         self._buffer += data
 
-    def _do(self, message: Message, ours: tuple[socket.socket, ...]) -> None:
+    def _handle_message(self, message: Message, own_sockets: tuple[socket.socket, ...]) -> None:
         if "fork" in message:
-            self._fork(ours)
+            self._fork(own_sockets)
         elif message["kill"] in self._children:
-            # It is not buried yet, so that the number is still its own.
+            # The child is not reaped yet, so its pid cannot belong to another process.
             with suppress(ProcessLookupError):
                 os.kill(message["kill"], signal.SIGKILL)
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         try:
             self._channel.send(message)
         except OSError:
             # The worker is gone.
-            self._end()
+            self._exit()
 
     # --- children --------------------------------------------------------------------------------------------------
 
-    def _fork(self, ours: tuple[socket.socket, ...]) -> None:
-        theirs, faults = self._descriptors.popleft(), self._descriptors.popleft()
-        template = os.getpid()
+    def _fork(self, own_sockets: tuple[socket.socket, ...]) -> None:
+        child_socket, fault_fd = self._descriptors.popleft(), self._descriptors.popleft()
+        server_pid = os.getpid()
         try:
-            child = os.fork()
+            pid = os.fork()
         except OSError as error:
-            self._tell({"refused": str(error)})
+            self._send({"refused": str(error)})
         else:
-            if child == 0:
-                self._be_child(template, theirs, faults, ours)
-            self._children.add(child)
-            # Both do it, so that it is done whoever comes first.
+            if pid == 0:
+                self._run_child(server_pid, child_socket, fault_fd, own_sockets)
+            self._children.add(pid)
+            # Parent and child both set the group, because either may run first.
             with suppress(OSError):
-                os.setpgid(child, child)
-            self._tell({"forked": child})
-        os.close(theirs)
-        os.close(faults)
+                os.setpgid(pid, pid)
+            self._send({"forked": pid})
+        os.close(child_socket)
+        os.close(fault_fd)
 
-    def _be_child(self, template: int, theirs: int, faults: int, ours: tuple[socket.socket, ...]) -> NoReturn:
+    def _run_child(
+        self, server_pid: int, child_socket: int, fault_fd: int, own_sockets: tuple[socket.socket, ...]
+    ) -> NoReturn:
         code = 1
         try:
-            os_limits.end_with(template, signal.SIGKILL)
+            os_limits.exit_with_parent(server_pid, signal.SIGKILL)
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_heed_signals)
-            for sock in ours:
+            os.register_at_fork(
+                before=_block_stop_signals,
+                after_in_parent=_unblock_stop_signals,
+                after_in_child=_restore_stop_signals,
+            )
+            for sock in own_sockets:
                 sock.close()
             self._channel.close()
-            IsolatedProcess(socket.socket(fileno=theirs), faults, self._finder, self._setup).serve()
+            IsolatedProcess(socket.socket(fileno=child_socket), fault_fd, self._locator, self._setup).serve()
             code = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -169,52 +175,52 @@ class ForkServer:
                     stream.flush()
             os._exit(code)
 
-    def _bury(self) -> None:
-        """Tell of children that ended, and end what those have left behind."""
-        for child in list(self._children):
-            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    def _reap_children(self) -> None:
+        """Report children that have exited, and kill the processes they have left in their groups."""
+        for pid in list(self._children):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            # As long as it is not buried, its group cannot be anybody else's.
+            # Before the child is reaped, its group id cannot be reused.
             with suppress(OSError):
-                os.killpg(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-            self._children.discard(child)
-            self._tell({"buried": child, "status": status})
+                os.killpg(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            self._children.discard(pid)
+            self._send({"exited": pid, "status": status})
 
-    def _end(self) -> NoReturn:
-        for child in self._children:
+    def _exit(self) -> NoReturn:
+        for pid in self._children:
             with suppress(OSError):
-                os.killpg(child, signal.SIGKILL)
-        for child in self._children:
+                os.killpg(pid, signal.SIGKILL)
+        for pid in self._children:
             with suppress(OSError):
-                os.waitpid(child, 0)
+                os.waitpid(pid, 0)
         os._exit(0)
 
 
-def _leave_ends_to_worker() -> None:
-    """Do nothing when told to end, as a service manager may tell every process: the worker says when.
+def _ignore_stop_signals() -> None:
+    """Do nothing on SIGTERM and SIGINT, which a service manager may send to every process: the worker decides.
 
-    Not by ignoring the signals, because what handlers start would inherit that.
+    SIG_IGN is not used, because processes that handlers start would inherit it.
     """
-    for number in _ENDS:
+    for number in _STOP_SIGNALS:
         signal.signal(number, _do_nothing)
 
 
 def _do_nothing(*_: object) -> None:
-    """Be there, so that the signal does nothing else."""
+    """Handle a signal without effect."""
 
 
-def _hold_signals() -> None:
-    # One that comes before the forked process heeds it waits, and is not lost.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+def _block_stop_signals() -> None:
+    # A signal that arrives before the forked process has restored its handlers stays pending.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
 
 
-def _let_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+def _unblock_stop_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
 
-def _heed_signals() -> None:
-    """In what a handler forks, as `multiprocessing` does: there the usual signals mean what they usually do."""
+def _restore_stop_signals() -> None:
+    """Restore the default signal handlers in processes that a handler forks, such as with `multiprocessing`."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _let_signals()
+    _unblock_stop_signals()

@@ -1,4 +1,4 @@
-"""Log records of isolated processes: the worker's own loggers handle them, as if its process had made them."""
+"""Log records of isolated processes, which the worker's loggers handle as if its process had created them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ from typing import Any, Final
 
 from holdfast.worker.isolation.channel import Channel, Message
 
-# What every record has; all else was added by whoever logged it.
-_USUAL: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
-_KEPT: Final = ("name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName", "created")
+# The attributes of every record; callers add others with `extra`.
+_STANDARD_FIELDS: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+_COPIED_FIELDS: Final = (
+    "name",
+    "levelno",
+    "levelname",
+    "pathname",
+    "filename",
+    "module",
+    "lineno",
+    "funcName",
+    "created",
+)
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def levels() -> Message:
-    """Return from which levels this process logs."""
+    """Return the log levels of this process."""
     return {"": logging.getLogger().level, "holdfast": logging.getLogger("holdfast").level}
 
 
 def forward_records(channel: Channel, levels: Message) -> None:
-    """Send records to the worker, unless the imported modules have set up logging of their own."""
+    """Send log records to the worker, unless the imported modules have configured logging."""
     root = logging.getLogger()
     if root.handlers:
         return
@@ -35,28 +45,28 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._channel.send({"record": _shown(record)})
+            self._channel.send({"record": _to_fields(record)})
         except OSError:
-            # The worker is gone, or this is a process that a handler forked.
+            # The worker is gone, or a handler has forked this process.
             pass
-        except Exception:  # a record that cannot be sent must not fail the job
+        except Exception:  # a failure to send a record must not fail the job
             self.handleError(record)
 
 
-def _shown(record: logging.LogRecord) -> Message:
-    shown: dict[str, Any] = {name: getattr(record, name) for name in _KEPT}
-    shown["msg"] = record.getMessage()
-    shown["process"] = record.process
-    shown["processName"] = "isolated"
-    shown["threadName"] = record.threadName
+def _to_fields(record: logging.LogRecord) -> Message:
+    fields: dict[str, Any] = {name: getattr(record, name) for name in _COPIED_FIELDS}
+    fields["msg"] = record.getMessage()
+    fields["process"] = record.process
+    fields["processName"] = "isolated"
+    fields["threadName"] = record.threadName
     if record.exc_info:
-        shown["exc_text"] = logging.Formatter().formatException(record.exc_info)
-    added = {name: value for name, value in vars(record).items() if name not in _USUAL}
-    return shown | {name: value if isinstance(value, _PLAIN) else str(value) for name, value in added.items()}
+        fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
+    added = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    return fields | {name: value if isinstance(value, _PLAIN) else str(value) for name, value in added.items()}
 
 
 def handle(message: Message) -> None:
-    """Let this process's loggers handle a record of another."""
+    """Pass a record of an isolated process to this process's loggers."""
     record = logging.makeLogRecord(message["record"])
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):

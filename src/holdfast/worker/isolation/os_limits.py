@@ -1,4 +1,4 @@
-"""What isolation asks of the kernel: an end that comes with the parent's, a limit of memory, how much is used."""
+"""Operating system calls for isolation: exit with the parent, memory limit, memory usage."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PR_SET_PDEATHSIG: Final = 1
 _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
-limits_memory: Final = sys.platform == "linux"
-"""Whether the kernel holds a process to a limit on what it may write to."""
+supports_memory_limit: Final = sys.platform == "linux"
+"""Whether the kernel enforces a limit on a process's writable memory."""
 
 
-def end_with(parent: int, number: int) -> None:
-    """Let the kernel send this process a signal once its parent, which may be gone already, ends."""
+def exit_with_parent(parent: int, number: int) -> None:
+    """Make the kernel send this process a signal when its parent exits; exit now if the parent is gone."""
     if sys.platform != "linux":
-        # There the end of the parent is noticed by its socket alone.
+        # On other systems only the closed socket signals the parent's exit.
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
@@ -28,10 +28,10 @@ def end_with(parent: int, number: int) -> None:
 
 
 def limit_memory(limit_bytes: int | None) -> None:
-    """Bound the memory of this process, or lift the bound.
+    """Set or remove the memory limit of this process.
 
-    Counted is what is private and can be written to: the heap, and anonymous mappings. Not the whole address space,
-    of which libraries reserve far more than they use, and not files that are only read.
+    The limit counts private writable memory: the heap and anonymous mappings. It does not count the whole address
+    space, of which libraries reserve far more than they use, nor read-only mapped files.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = hard if limit_bytes is None else limit_bytes
@@ -41,7 +41,7 @@ def limit_memory(limit_bytes: int | None) -> None:
 
 
 def memory_bytes() -> int:
-    """Return how much memory this process has in use, or 0 where that is not known."""
+    """Return the resident memory of this process in bytes, or 0 if unknown."""
     try:
         return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
     except OSError:

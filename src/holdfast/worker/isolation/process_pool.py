@@ -1,7 +1,7 @@
-"""The worker's side of isolated processes: the template they are forked from, and a pool of those that are free.
+"""The worker's side of isolated processes: the connection to the fork server, and a pool of idle processes.
 
-A process is used again for the next attempt, the one that was free last first, until it has run so many, or has
-grown. The pool has as many as run at once.
+The pool reuses the most recently released process until that has run `recycle_after` attempts or its memory has
+grown too much. There are at most as many processes as attempts that run at once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from holdfast.worker.isolation.channel import Channel, Message
 
 log = logging.getLogger("holdfast.worker")
 
-# Only a module that never comes to the end of its import reaches this.
+# Only a module whose import hangs reaches this limit.
 _IMPORT_SECONDS = 600.0
 _FORK_SECONDS = 60.0
-_BURIAL_SECONDS = 10.0
+_EXIT_STATUS_SECONDS = 10.0
 _ENDING_SECONDS = 2.0
 _FAULTS_BYTES_MAX = 20_000
 _PROGRAM: Final = (
@@ -36,8 +36,8 @@ _PROGRAM: Final = (
 )
 
 
-class NoProcess(Exception):  # noqa: N818  # what there is
-    """No process could be had."""
+class ProcessUnavailable(Exception):  # noqa: N818
+    """No isolated process could be started."""
 
 
 class Child:
@@ -49,34 +49,34 @@ class Child:
         self.killed = False
         """Whether the worker has killed it."""
         self.jobs = 0
-        """How many attempts it has run."""
+        """The number of attempts it has run."""
         self.alive = True
         self._faults = faults
         self._kill = kill
         self._status: int | None = None
-        self._buried = threading.Event()
+        self._dead = threading.Event()
         self._memory_at_first: int | None = None
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.killed = True
         self._kill(self.pid)
 
-    def bury(self, status: int | None) -> None:
-        """Note that it is dead, and how it died."""
+    def mark_dead(self, status: int | None) -> None:
+        """Record that the process has died, with its wait status."""
         self.alive = False
         self._status = status
-        self._buried.set()
-        # A process that it has started may hold its end of the socket.
-        self.channel.hang_up()
+        self._dead.set()
+        # A process that it has started may still hold the other end of the socket.
+        self.channel.shut_down()
 
     def status(self) -> int | None:
-        """Return how it died, as soon as that is known; none if it is not."""
-        self._buried.wait(_BURIAL_SECONDS)
+        """Wait for the wait status of the dead process and return it; None if unknown."""
+        self._dead.wait(_EXIT_STATUS_SECONDS)
         return self._status
 
     def faults(self) -> str | None:
-        """Return the Python frames that led to a crash in C, if it had time to leave them."""
+        """Return the Python frames that faulthandler wrote at a crash in C, if any."""
         try:
             self._faults.seek(0)
             return self._faults.read(_FAULTS_BYTES_MAX).decode("utf-8", "replace") or None
@@ -84,13 +84,13 @@ class Child:
             return None
 
     def has_grown(self, memory_bytes: int) -> bool:
-        """Tell whether it has much more memory in use than after its first attempt."""
+        """Return whether its memory has grown beyond the limit since its first attempt."""
         if self._memory_at_first is None:
             self._memory_at_first = memory_bytes
         return memory_bytes - self._memory_at_first > limits.RECYCLE_GROWTH_BYTES
 
     def close(self) -> None:
-        """Let go of it; it ends when it notices."""
+        """Close the channel; the process exits when it notices."""
         self.alive = False
         self.channel.close()
         with suppress(OSError):
@@ -98,7 +98,7 @@ class Child:
 
 
 class ForkServerProcess:
-    """A template that runs; made anew once it has died."""
+    """A running fork server; the pool replaces it if it dies."""
 
     def __init__(self, setup: Message) -> None:
         self._setup = setup
@@ -107,80 +107,80 @@ class ForkServerProcess:
         self._lock = threading.Lock()
         self._children: dict[int, Child] = {}
         self._answers: queue.SimpleQueue[Message | Child | None] = queue.SimpleQueue()
-        self._asked: tuple[Channel, IO[bytes]] | None = None
+        self._pending: tuple[Channel, IO[bytes]] | None = None
         self.gone = False
-        # The kernel ends the template with the thread that started it, so that this must live as long.
-        self._thread = threading.Thread(target=self._attend, name="holdfast-template", daemon=True)
+        # The kernel signals the fork server when the thread that started it exits, so this thread must outlive it.
+        self._thread = threading.Thread(target=self._serve, name="holdfast-fork-server", daemon=True)
         self._thread.start()
         self._missing: dict[str, str] | None = None
 
     def wait_ready(self) -> dict[str, str]:
-        """Wait until it has imported the tasks; return what is wrong with those that it did not find."""
+        """Wait until it has imported the tasks; return the problem of each kind that it did not find."""
         if self._missing is None:
-            self._missing = self._hear_ready()
+            self._missing = self._receive_ready()
         return self._missing
 
-    def _hear_ready(self) -> dict[str, str]:
-        answer = self._answer(_IMPORT_SECONDS)
+    def _receive_ready(self) -> dict[str, str]:
+        answer = self._next_answer(_IMPORT_SECONDS)
         if not isinstance(answer, dict) or "ready" not in answer:
             self.close()
-            raise NoProcess("the template for isolated processes ended before it had imported the tasks")
+            raise ProcessUnavailable("the fork server for isolated processes exited before it had imported the tasks")
         if answer["threads"]:
             log.warning(
-                "importing the tasks started threads (%s): processes forked beside them may hang;"
+                "importing the tasks started threads (%s): processes forked while they run may hang;"
                 " start threads in handlers, not at import",
                 ", ".join(answer["threads"]),
             )
         missing: dict[str, str] = answer["missing"]
         return missing
 
-    def _answer(self, seconds: float) -> Message | Child | None:
+    def _next_answer(self, seconds: float) -> Message | Child | None:
         try:
             return self._answers.get(timeout=seconds)
         except queue.Empty:
             return None
 
-    # --- its words, in a thread of their own -----------------------------------------------------------------------
+    # --- messages, in their own thread ------------------------------------------------------------------------------
 
-    def _attend(self) -> None:
+    def _serve(self) -> None:
         try:
             self._start()
-            self._channel_or_refuse().send(self._setup)
-            while (received := self._channel_or_refuse().receive()) is not None:
-                self._heed(received[0])
-        except Exception as error:  # whatever it is, those who wait must not wait for ever
-            log.error("the template for isolated processes cannot be used: %s", error)
+            self._open_channel().send(self._setup)
+            while (received := self._open_channel().receive()) is not None:
+                self._handle_message(received[0])
+        except Exception as error:  # callers that wait for an answer must not wait forever
+            log.error("the fork server for isolated processes cannot be used: %s", error)
         finally:
-            self._end()
+            self._shut_down()
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._channel = Channel(ours)
+        own_socket, child_socket = socket.socketpair()
+        self._channel = Channel(own_socket)
         package = str(Path(__file__).parents[3])
-        words = [package, str(theirs.fileno()), str(os.getpid())]
-        with theirs:
+        arguments = [package, str(child_socket.fileno()), str(os.getpid())]
+        with child_socket:
             self._process = subprocess.Popen(  # noqa: S603  # our own command line
-                # With the interpreter's own options, which say for example whether assertions count.
-                [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", _PROGRAM, *words],  # type: ignore[attr-defined]  # as multiprocessing does
+                # Pass on the interpreter's options, such as -O.
+                [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", _PROGRAM, *arguments],  # type: ignore[attr-defined]  # as multiprocessing does
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                # A terminal sends its interrupt to a whole group; only the worker tells these to end.
+                pass_fds=[child_socket.fileno()],
+                # A terminal interrupts the whole process group; only the worker stops these processes.
                 process_group=0,
             )
 
-    def _heed(self, message: Message) -> None:
-        if "buried" in message:
-            child = self._children.pop(message["buried"], None)
+    def _handle_message(self, message: Message) -> None:
+        if "exited" in message:
+            child = self._children.pop(message["exited"], None)
             if child is not None:
-                child.bury(message["status"])
-        elif "forked" in message and self._asked is not None:
-            # Known from here on, so that its end cannot be missed.
-            child = self._children[message["forked"]] = Child(message["forked"], *self._asked, self.kill)
+                child.mark_dead(message["status"])
+        elif "forked" in message and self._pending is not None:
+            # Register the child before the next message, which may report its exit.
+            child = self._children[message["forked"]] = Child(message["forked"], *self._pending, self.kill)
             self._answers.put(child)
         else:
             self._answers.put(message)
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         self.gone = True
         if self._process is not None:
             try:
@@ -189,45 +189,47 @@ class ForkServerProcess:
                 self._process.kill()
                 self._process.wait()
         for child in list(self._children.values()):
-            # They have died with it.
-            child.bury(None)
+            # The children died with the fork server.
+            child.mark_dead(None)
         self._answers.put(None)
 
-    # --- what is asked of it ---------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------------
 
     def fork(self) -> Child:
-        """Return a new process, or raise `NoProcess`."""
-        ours, theirs = socket.socketpair()
+        """Return a new process, or raise `ProcessUnavailable`."""
+        own_socket, child_socket = socket.socketpair()
         faults = _file_in_memory()
-        with self._lock, theirs:
-            self._asked = (Channel(ours), faults)
+        with self._lock, child_socket:
+            self._pending = (Channel(own_socket), faults)
             try:
-                self._channel_or_refuse().send_with({"fork": True}, theirs.fileno(), faults.fileno())
-                answer = self._answer(_FORK_SECONDS)
-            except (OSError, NoProcess):
+                self._open_channel().send_with_descriptors({"fork": True}, child_socket.fileno(), faults.fileno())
+                answer = self._next_answer(_FORK_SECONDS)
+            except (OSError, ProcessUnavailable):
                 answer = None
             if isinstance(answer, Child):
                 return answer
-            self._asked[0].close()
+            self._pending[0].close()
             faults.close()
-            # One that does not answer is not asked again.
+            # A fork server that does not answer is replaced.
             self.gone = self.gone or answer is None
-            raise NoProcess(f"no process could be forked: {answer['refused'] if answer else 'its template is gone'}")
+            raise ProcessUnavailable(
+                f"no process could be forked: {answer['refused'] if answer else 'its fork_server is gone'}"
+            )
 
     def kill(self, pid: int) -> None:
-        """Kill one of its processes; only the template knows whether the number is still that one's."""
-        with suppress(OSError, NoProcess):
-            self._channel_or_refuse().send({"kill": pid})
+        """Kill one of its processes; only the fork server knows whether the pid is still valid."""
+        with suppress(OSError, ProcessUnavailable):
+            self._open_channel().send({"kill": pid})
 
-    def _channel_or_refuse(self) -> Channel:
+    def _open_channel(self) -> Channel:
         if self._channel is None or self.gone:
-            raise NoProcess("its template is gone")
+            raise ProcessUnavailable("its fork server is gone")
         return self._channel
 
     def close(self) -> None:
-        """End it, and with it every process forked from it."""
+        """Stop the fork server and every process forked from it."""
         if self._channel is not None:
-            self._channel.hang_up()
+            self._channel.shut_down()
         self._thread.join(_ENDING_SECONDS * 2)
         if self._channel is not None:
             self._channel.close()
@@ -240,7 +242,7 @@ def _file_in_memory() -> IO[bytes]:
 
 
 class Pool:
-    """Processes that are free, and where more of them come from."""
+    """A pool of idle processes, which forks more on demand."""
 
     def __init__(self, setup: Callable[[], Message], recycle_after: int) -> None:
         self._setup = setup
@@ -248,59 +250,59 @@ class Pool:
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._idle: list[Child] = []
-        self._template: ForkServerProcess | None = None
+        self._fork_server: ForkServerProcess | None = None
         self._closed = False
 
     def start(self) -> None:
-        """Start the template, or raise `Misconfigured` if a task that is to be isolated is not found there."""
+        """Start the fork server; raise `Misconfigured` if it does not find a task that runs isolated."""
         try:
-            missing = self._usable_template().wait_ready()
-        except NoProcess as error:
+            missing = self._ready_fork_server().wait_ready()
+        except ProcessUnavailable as error:
             raise Misconfigured(str(error)) from error
         for kind, problem in missing.items():
-            raise Misconfigured(f"task {kind!r} cannot run in a process of its own: {problem}")
+            raise Misconfigured(f"task {kind!r} cannot run isolated: {problem}")
 
-    def _usable_template(self) -> ForkServerProcess:
+    def _ready_fork_server(self) -> ForkServerProcess:
         with self._starting:
             if self._closed:
-                raise NoProcess("the worker goes down")
-            if self._template is None or self._template.gone:
-                if self._template is not None:
-                    self._template.close()
-                self._template = ForkServerProcess(self._setup())
+                raise ProcessUnavailable("the worker shuts down")
+            if self._fork_server is None or self._fork_server.gone:
+                if self._fork_server is not None:
+                    self._fork_server.close()
+                self._fork_server = ForkServerProcess(self._setup())
             if self._closed:
-                # It was closed before there was anything to close.
-                self._template.close()
-            self._template.wait_ready()
-            return self._template
+                # The pool was closed while the fork server started.
+                self._fork_server.close()
+            self._fork_server.wait_ready()
+            return self._fork_server
 
-    def take(self) -> Child:
-        """Return a free process, forked if need be, or raise `NoProcess`."""
+    def acquire(self) -> Child:
+        """Return an idle process or fork a new one; raise `ProcessUnavailable` if that fails."""
         with self._lock:
             while self._idle:
                 child = self._idle.pop()
                 if child.alive:
                     return child
                 child.close()
-        return self._usable_template().fork()
+        return self._ready_fork_server().fork()
 
-    def give_back(self, child: Child, memory_bytes: int, *, spent: bool = False) -> None:
-        """Keep a process for the next attempt, unless it has run enough of them, has grown, or is spent."""
+    def release(self, child: Child, memory_bytes: int, *, discard: bool = False) -> None:
+        """Keep a process for the next attempt, unless it is to be recycled, has grown or must be discarded."""
         child.jobs += 1
-        used_up = spent or child.jobs >= self._recycle_after or child.has_grown(memory_bytes)
+        retired = discard or child.jobs >= self._recycle_after or child.has_grown(memory_bytes)
         with self._lock:
-            if not used_up and child.alive and not self._closed:
+            if not retired and child.alive and not self._closed:
                 self._idle.append(child)
                 return
         child.close()
 
     def close(self) -> None:
-        """End every process, whatever it does."""
+        """Kill every process."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for child in idle:
             child.close()
-        template = self._template
-        if template is not None:
-            template.close()
+        fork_server = self._fork_server
+        if fork_server is not None:
+            fork_server.close()

@@ -1,7 +1,7 @@
-"""Finding a worker's tasks in another process: by the modules that declare them, which are imported there too.
+"""Locating a worker's tasks in another process by the modules that declare them.
 
-A function is code, and code does not travel: only where it is declared does. So a task has to be declared when its
-module is imported, as one inside a function is not.
+Functions are not sent to the other process, only the names of their modules. So importing the module must declare
+the task; a task that is declared inside a function cannot be found.
 """
 
 from __future__ import annotations
@@ -20,29 +20,27 @@ from holdfast.tasks.task import MAIN_MODULES, AnyTask, TaskRegistry
 from holdfast.worker.isolation.channel import Message
 
 
-class NotFound(Exception):  # noqa: N818  # what is said of the task
-    """The task is not declared by importing its module."""
+class NotFound(Exception):  # noqa: N818
+    """Importing the module does not declare the task."""
 
 
 # --- in the worker --------------------------------------------------------------------------------------------------
 
 
-def place_of(task: AnyTask) -> Message:
-    """Return where another process finds the task, or raise `Misconfigured` if it cannot."""
+def locate(task: AnyTask) -> Message:
+    """Return where another process finds the task; raise `Misconfigured` if it cannot."""
     name = _name_of(task)
     if isinstance(task, BaseSessionTask):
-        raise Misconfigured(
-            f"task {task.kind!r} cannot run in a process of its own: the turns of a session need the worker's store"
-        )
+        raise Misconfigured(f"task {task.kind!r} cannot run isolated: the turns of a session need the worker's store")
     if "<locals>" in name or "<lambda>" in name:
         raise Misconfigured(
-            f"task {task.kind!r} cannot run in a process of its own: {name} is made while the program runs;"
+            f"task {task.kind!r} cannot run isolated: {name} is created at run time;"
             " declare it at the top level of a module"
         )
     modules = [module for module in (task.declared_in, task.function.__module__) if module]
-    if "__main__" in modules and main_place() is None:
+    if "__main__" in modules and main_location() is None:
         raise Misconfigured(
-            f"task {task.kind!r} cannot run in a process of its own: it is declared in a session without a file;"
+            f"task {task.kind!r} cannot run isolated: it is declared in an interactive session;"
             " declare it in a module"
         )
     return {"modules": list(dict.fromkeys(modules)), "name": name, "policy": repr(task.policy)}
@@ -53,13 +51,13 @@ def _name_of(task: AnyTask) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
-def surroundings() -> Message:
-    """Return what another process needs in order to import what this one has imported."""
-    return {"path": [entry or os.getcwd() for entry in sys.path], "arguments": sys.argv, "main": main_place()}  # noqa: PTH109  # as the import system has it
+def import_environment() -> Message:
+    """Return what another process needs to import this one's modules: the path, arguments and main module."""
+    return {"path": [entry or os.getcwd() for entry in sys.path], "arguments": sys.argv, "main": main_location()}  # noqa: PTH109  # the import system does the same
 
 
-def main_place() -> Message | None:
-    """Return where this program's own module comes from; none if from no file."""
+def main_location() -> Message | None:
+    """Return the location of the main module; None if it has no file."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None:
@@ -74,20 +72,20 @@ def main_place() -> Message | None:
 class TaskLocator:
     """Imports modules and remembers the tasks found in them."""
 
-    def __init__(self, surroundings: Message) -> None:
-        sys.path[:] = surroundings["path"]
-        sys.argv[:] = surroundings["arguments"]
-        self._main: Message | None = surroundings["main"]
+    def __init__(self, import_environment: Message) -> None:
+        sys.path[:] = import_environment["path"]
+        sys.argv[:] = import_environment["arguments"]
+        self._main: Message | None = import_environment["main"]
         self._found: dict[tuple[str, str], AnyTask] = {}
 
-    def find(self, kind: str, place: Message) -> AnyTask:
-        """Return the task, or raise `NotFound` with what is wrong."""
-        key = (kind, place["name"])
+    def find(self, kind: str, location: Message) -> AnyTask:
+        """Return the task; raise `NotFound` with the reason if it cannot be found."""
+        key = (kind, location["name"])
         found = self._found.get(key)
         if found is None:
-            for module in place["modules"]:
+            for module in location["modules"]:
                 self._import(module)
-            found = self._found[key] = _declared(kind, place)
+            found = self._found[key] = _find_declared(kind, location)
         return found
 
     def _import(self, module: str) -> None:
@@ -96,12 +94,12 @@ class TaskLocator:
                 self._import_main()
             else:
                 importlib.import_module(module)
-        except BaseException as error:  # a module may do anything, such as exit
+        except BaseException as error:  # importing a module may raise anything, such as SystemExit
             shown = "".join(traceback.format_exception(error)).rstrip()
-            raise NotFound(f"importing {module!r} failed there:\n{shown}") from error
+            raise NotFound(f"importing {module!r} failed in the isolated process:\n{shown}") from error
 
     def _import_main(self) -> None:
-        """Run the program's own module under the name that processes of the standard library give it."""
+        """Run the main module under the name that `multiprocessing` uses."""
         if "__mp_main__" in sys.modules or self._main is None:
             return
         ours = ModuleType("__mp_main__")
@@ -113,18 +111,18 @@ class TaskLocator:
         sys.modules["__main__"] = sys.modules["__mp_main__"] = ours
 
 
-def _declared(kind: str, place: Message) -> AnyTask:
-    found = [task for task in TaskRegistry.everywhere(kind) if _same(_name_of(task), place["name"])]
+def _find_declared(kind: str, location: Message) -> AnyTask:
+    found = [task for task in TaskRegistry.find_in_process(kind) if _same_name(_name_of(task), location["name"])]
     if not found:
-        modules = " and ".join(map(repr, place["modules"]))
+        modules = " and ".join(map(repr, location["modules"]))
         raise NotFound(
-            f"importing {modules} does not declare task {kind!r} of {place['name']};"
+            f"importing {modules} does not declare task {kind!r} of {location['name']};"
             " declare it at the top level of the module, not under a condition or in a function"
         )
-    # The same function may be a task of several queues, with other words for each.
-    return next((task for task in found if repr(task.policy) == place["policy"]), found[0])
+    # The same function may be a task of several queues, with different options for each.
+    return next((task for task in found if repr(task.policy) == location["policy"]), found[0])
 
 
-def _same(here: str, there: str) -> bool:
+def _same_name(here: str, there: str) -> bool:
     head, dot, rest = here.partition(".")
     return here == there or (head == MAIN_MODULES[1] and f"{MAIN_MODULES[0]}{dot}{rest}" == there)
