@@ -1,4 +1,4 @@
-"""A running attempt for tests of what a handler sees and says, without a worker."""
+"""A running attempt for tests of contexts and outcomes, without a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast import Context
 
 
 def running(**options: Any) -> Context:
-    """Return the context of a job that was claimed from a queue of its own."""
+    """Return the context of a job that was claimed from a new queue."""
     with holdfast.connect(":memory:") as queue:
         queue.enqueue("email.send", {"to": "ada"}, **options)
         claim = queue.claim(worker="w1")

@@ -1,4 +1,4 @@
-"""What the tests of tasks pass as arguments: one of every sort that is written and read."""
+"""Argument types for the tests of tasks: one of every type that is encoded and decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call is written as one JSON object by parameter name and read back by annotation, exactly or not at all."""
+"""A call is encoded as one JSON object by parameter name and decoded by annotation, exactly or not at all."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stored(payload: dict[str, Any]) -> Any:
     return strict_json.decode(strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX))
 
 
-def come_back(annotation: Any, value: object) -> Any:
+def decoded(annotation: Any, value: object) -> Any:
     arguments = taking(annotation)
     args, kwargs = arguments.call(stored(arguments.payload((), {"value": value})))
     assert args == ()
@@ -75,8 +75,8 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 offsets = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(
     lambda offset: timezone(timedelta(seconds=offset // timedelta(seconds=1)))
 )
-moments = st.datetimes(timezones=st.none() | offsets)
-# The libraries of models write offsets in minutes.
+datetimes = st.datetimes(timezones=st.none() | offsets)
+# The model libraries encode offsets in minutes.
 civil_moments = st.datetimes(timezones=st.none() | st.integers(-900, 900).map(_minutes_east))
 durations = st.timedeltas(timedelta(days=-90_000), timedelta(days=90_000))
 points = st.builds(Point, st.integers(), st.integers())
@@ -95,7 +95,7 @@ ROUND_TRIPS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "nothing": (None, st.none()),
     "anything": (Any, plain),
     "an object of anything": (dict[str, Any], st.dictionaries(texts, plain, max_size=3)),
-    "moment": (datetime, moments),
+    "moment": (datetime, datetimes),
     "date": (date, st.dates()),
     "time": (time, st.times(timezones=st.none() | offsets)),
     "duration": (timedelta, durations),
@@ -115,15 +115,15 @@ ROUND_TRIPS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "empty tuple": (tuple[()], st.just(())),
     "map": (dict[str, timedelta], st.dictionaries(texts, durations)),
     "mapping by enum": (Mapping[Colour, int], st.dictionaries(st.sampled_from(Colour), st.integers())),
-    "optional": (datetime | None, st.none() | moments),
+    "optional": (datetime | None, st.none() | datetimes),
     "union": (int | float | str | None, st.integers() | finite | texts | st.none()),
     "union of records": (Point | Even, points | st.integers().map(lambda half: Even(half * 2))),
     "literal": (Literal["a", 1, True, Colour.RED], st.sampled_from(["a", 1, True, Colour.RED])),
     "dataclass": (Point, points),
     "dataclass in itself": (Tree, trees),
-    "generic dataclass": (Box[datetime], st.builds(Box, moments, st.lists(moments, max_size=2).map(tuple))),
+    "generic dataclass": (Box[datetime], st.builds(Box, datetimes, st.lists(datetimes, max_size=2).map(tuple))),
     "named tuple": (Size, st.builds(Size, st.integers(), st.integers())),
-    "typed dict": (Person, st.fixed_dictionaries({"name": texts}, optional={"born": moments})),
+    "typed dict": (Person, st.fixed_dictionaries({"name": texts}, optional={"born": datetimes})),
     "new type": (UserId, st.integers()),
     "msgspec": (Note, st.builds(Note, texts, civil_moments, st.dictionaries(st.integers(), texts, max_size=2))),
     "pydantic": (
@@ -144,7 +144,7 @@ def test_a_value_comes_back_as_it_was(sort: str, data: st.DataObject) -> None:
     annotation, values = ROUND_TRIPS[sort]
     value = data.draw(values)
 
-    again = come_back(annotation, value)
+    again = decoded(annotation, value)
 
     assert again == value
     assert type(again) is type(value)
@@ -286,7 +286,7 @@ def test_what_cannot_be_written_or_read_again_is_refused_with_its_place(
 
 @pytest.mark.parametrize("days", [-999_999_999, 200_000, 999_999_999])
 def test_a_long_time_in_whole_days_comes_back(days: int) -> None:
-    assert come_back(timedelta, timedelta(days=days)) == timedelta(days=days)
+    assert decoded(timedelta, timedelta(days=days)) == timedelta(days=days)
 
 
 @given(values=st.sets(texts | st.integers()))
@@ -438,8 +438,8 @@ def test_what_a_function_returns_need_not_be_there_at_run_time() -> None:
 
 
 def test_neither_msgspec_nor_pydantic_is_imported_by_itself() -> None:
-    told = "import holdfast, sys; print(sorted({'msgspec', 'pydantic'} & sys.modules.keys()))"
-    ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True, timeout=60)
+    program = "import holdfast, sys; print(sorted({'msgspec', 'pydantic'} & sys.modules.keys()))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 
     assert ran.stdout == "[]\n"
 

@@ -1,4 +1,4 @@
-"""A context tells its handler of the attempt, collects what the handler says, and reaches no store."""
+"""A context describes the attempt to its handler, collects the handler's data and never calls the store."""
 
 from __future__ import annotations
 
@@ -281,9 +281,9 @@ def test_a_record_of_the_logger_carries_the_job(caplog: pytest.LogCaptureFixture
 
     [record] = caplog.records
     assert (record.name, record.getMessage()) == ("holdfast.task.email.send", "sent 3")
-    told = vars(record)
-    assert (told["job_id"], told["kind"], told["attempt"]) == (context.job.id, "email.send", 1)
-    assert told["to"] == "ada"
+    fields = vars(record)
+    assert (fields["job_id"], fields["kind"], fields["attempt"]) == (context.job.id, "email.send", 1)
+    assert fields["to"] == "ada"
 
 
 def test_a_transaction_needs_a_worker() -> None:
@@ -298,17 +298,17 @@ def test_a_transaction_is_bounded_in_time(timeout: Any) -> None:
 
 
 def test_the_worker_opens_the_transaction_with_the_time_it_has() -> None:
-    context, asked = running(), []
+    context, waits = running(), []
 
     def open_transaction(seconds: float) -> Any:
-        asked.append(seconds)
+        waits.append(seconds)
         return "the block"
 
     context._open_transaction = open_transaction
 
     assert context.transaction() == "the block"  # type: ignore[comparison-overlap]
     context.transaction(timeout=1.5)
-    assert asked == [5.0, 1.5]
+    assert waits == [5.0, 1.5]
 
 
 def test_an_attempt_that_collected_nothing_is_plainly_done() -> None:

@@ -17,7 +17,7 @@ from tests.support.stores import CHEAPEST_ENGINE, Harness
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[Queue]:
-    # What is claimed here happens before any store is asked, so that one store is enough.
+    # The checks happen before any store call, so one engine is enough.
     harness = Harness(CHEAPEST_ENGINE, tmp_path)
     yield harness.open()
     harness.close()

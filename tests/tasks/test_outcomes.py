@@ -1,4 +1,4 @@
-"""Whatever a handler returns or raises becomes one outcome, and one that a settle accepts."""
+"""Every return value or exception of a handler becomes one outcome that settle accepts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def raised(error: BaseException) -> BaseException:
 
 
 def ended(value: object, policy: Policy | None = None, context: Context | None = None) -> Outcome:
-    """Return the outcome, after making sure that a settle would accept it."""
+    """Return the outcome after checking that settle would accept it."""
     outcome = outcome_of(value, policy or Policy(), context or running())
     check_outcome(outcome, tenant="default", fresh_id=lambda: "id")
     return outcome
@@ -227,7 +227,7 @@ def test_the_backoff_of_a_task_serves_jobs_that_bring_none() -> None:
     assert failed(ValueError(), policy, running(backoff=Backoff(base=2))).backoff is None
 
 
-# --- asked ---------------------------------------------------------------------------------------------------------
+# --- requested -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [raised, lambda asked: asked], ids=["raised", "returned"])

@@ -1,6 +1,6 @@
-"""A session task is a function with a kind for the turns of sessions; what is enqueued is a message of its list.
+"""A session task is a function with a kind for the turns of sessions; `enqueue` takes messages of its list.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every engine passes this file unchanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A task is a function with a kind: calling it runs it, enqueueing it stores the call.
 
-Every store passes this file unchanged; one that cannot is not a store.
+Every engine passes this file unchanged.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def test_using_changes_options_for_one_call_and_leaves_the_task(queue: Queue) ->
 @pytest.mark.validation
 @pytest.mark.parametrize("option", holdfast.JobOptions.__annotations__)
 def test_every_option_of_enqueue_reaches_the_check_of_the_job(queue: Queue, option: str) -> None:
-    # Some words mean nothing without a dedupe key, and some nothing together with one.
+    # Some options require a dedupe key, and some cannot be combined with one.
     key = {} if option in SESSION_OPTIONS else {"dedupe_key": "k"}
     options: Any = {**key, option: object()}
     task = queue.task("email.send")(send).using(**options)

@@ -1,4 +1,4 @@
-"""The spans that a test has made, by the real library."""
+"""The spans that a test has created with the real library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanContext, Tracer
 
 
 class Spans(NamedTuple):
-    """A provider and where its ended spans go."""
+    """A tracer provider and the exporter of its ended spans."""
 
     provider: TracerProvider
     exporter: InMemorySpanExporter

@@ -1,4 +1,4 @@
-"""The dashboard asks for what there is: every metric of the list, by labels it has, and nothing else."""
+"""The dashboard queries every metric of the list, by existing labels, and no other metric."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ def _variables() -> list[str]:
     return [variable["query"]["query"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"]
 
 
-def _asked(query: str) -> list[tuple[str, str]]:
+def _queried_metrics(query: str) -> list[tuple[str, str]]:
     return ASKED.findall(query)
 
 
 def test_it_asks_only_for_metrics_that_exist_by_labels_they_have() -> None:
     for query in [*QUERIES, *_variables()]:
-        asked = _asked(query)
-        assert len(asked) == query.count("holdfast_") > 0, query
-        for name, matchers in asked:
+        metrics = _queried_metrics(query)
+        assert len(metrics) == query.count("holdfast_") > 0, query
+        for name, matchers in metrics:
             labels = set(re.findall(r"(\w+)\s*=~?", matchers))
             assert labels <= {*KNOWN[name].labels, *ADDED}, query
 
 
 def test_what_it_groups_by_are_labels_of_what_it_groups() -> None:
     for query in QUERIES:
-        [(name, _)] = _asked(query)
+        [(name, _)] = _queried_metrics(query)
         grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(",")}
         assert grouped <= {*KNOWN[name].labels, *ADDED}, query
 
 
 def test_it_shows_every_metric_there_is() -> None:
-    assert {name for query in QUERIES for name, _ in _asked(query)} == KNOWN.keys()
+    assert {name for query in QUERIES for name, _ in _queried_metrics(query)} == KNOWN.keys()
 
 
 def test_it_takes_the_largest_of_what_every_worker_reads_from_the_same_store() -> None:
     for query in QUERIES:
-        [(name, _)] = _asked(query)
+        [(name, _)] = _queried_metrics(query)
         metric: Metric = KNOWN[name]
         if metric.source == "store":
             assert re.match(r"(sum\()?(max|min)( by \([^)]*\) )?\(", query), query
@@ -57,13 +57,13 @@ def test_it_takes_the_largest_of_what_every_worker_reads_from_the_same_store() -
 
 def test_counters_are_asked_for_by_rate_and_gauges_are_not() -> None:
     for query in QUERIES:
-        [(name, _)] = _asked(query)
+        [(name, _)] = _queried_metrics(query)
         assert (KNOWN[name].kind != "gauge") == bool(re.search(r"\b(rate|increase)\(", query)), query
 
 
 def test_a_histogram_is_asked_for_by_its_buckets() -> None:
     for query in QUERIES:
-        [(name, _)] = _asked(query)
+        [(name, _)] = _queried_metrics(query)
         assert (KNOWN[name].kind == "histogram") == (f"{name}_bucket" in query), query
 
 

@@ -1,4 +1,4 @@
-"""The page on telemetry and the list of metrics say the same."""
+"""The page on telemetry and the list of metrics agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: a real scrape of a real worker, every name from the one list."""
+"""Metrics as Prometheus reads them: a real scrape of a real worker, with every name from the list."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.worker.workers import RENEWED_LEASE_SECONDS, Outage, live, running_wo
 
 
 def scraped(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return every sample that a scrape gives, by name and labels."""
+    """Return every sample of a scrape, by name and labels."""
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     return {
@@ -59,7 +59,9 @@ def test_a_scrape_of_a_working_worker_tells_all_that_the_list_names(queue: holdf
     assert found["holdfast_store_up", frozenset()] == 1
     assert found["holdfast_worker_slots", frozenset()] == 3
     bare = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name, _ in found}
-    shown = {metric.name for metric in METRICS if metric.name != "holdfast_expires_total"}  # a label that never came
+    shown = {
+        metric.name for metric in METRICS if metric.name != "holdfast_expires_total"
+    }  # a label that never occurred
     assert {name.removesuffix("_total") for name in bare} == {name.removesuffix("_total") for name in shown}
 
 
@@ -81,11 +83,11 @@ def test_waits_and_ages_are_counted_by_the_stores_clock(queue: holdfast.Queue, c
 def test_every_outcome_is_counted_and_a_job_that_ended_once(queue: holdfast.Queue) -> None:
     metrics = telemetry.metrics(queue)
 
-    asked = iter([Defer(after=0), ValueError(), ValueError()])
+    errors = iter([Defer(after=0), ValueError(), ValueError()])
 
     @queue.task("task", backoff=holdfast.Backoff(base=0), max_attempts=2)
     def task() -> None:
-        raise next(asked)
+        raise next(errors)
 
     enqueued = task.enqueue()
     with running_worker(queue, metrics=metrics) as working:
@@ -160,15 +162,15 @@ def test_a_store_that_does_not_answer_is_down_and_says_nothing_else(harness: Har
 
 
 def test_the_store_is_asked_again_only_after_a_while(queue: holdfast.Queue) -> None:
-    kept, fresh = CollectorRegistry(), CollectorRegistry()
-    kept.register(StoreCollector(queue.operations, queue.store, cache_seconds=1e6))
+    cached, fresh = CollectorRegistry(), CollectorRegistry()
+    cached.register(StoreCollector(queue.operations, queue.store, cache_seconds=1e6))
     fresh.register(StoreCollector(queue.operations, queue.store, cache_seconds=-1e6))
     labels = {"lane": "default", "kind": "mail"}
-    for registry in (kept, fresh):
+    for registry in (cached, fresh):
         registry.get_sample_value("holdfast_store_up")
     queue.enqueue("mail")
 
-    assert kept.get_sample_value("holdfast_jobs_ready", labels) is None
+    assert cached.get_sample_value("holdfast_jobs_ready", labels) is None
     wait_until(lambda: fresh.get_sample_value("holdfast_jobs_ready", labels) == 1)
 
 

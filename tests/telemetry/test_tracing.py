@@ -1,4 +1,4 @@
-"""Spans of a job's life stand in one trace, joined by its headers, and change nothing of what is stored otherwise."""
+"""The spans of a job form one trace, connected by its headers; tracing changes nothing else in the stored job."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_a_lost_answer_does_not_make_a_worker_lose_what_follows(harness: Harness
 
     result, began = first.enqueue(), threading.Event()
     with running_worker(queue) as working:
-        # Not asked of the store before, so that it is the worker whose answer is lost.
+        # No earlier store call, so that the lost answer is that of the worker.
         wait_for_event(began)
         wait_until(lambda: outage.answers_lost)
         wait_finished(queue, result.id)

@@ -1,4 +1,4 @@
-"""What was enqueued is found by what a test says of it; where nothing fits, the nearest are shown and how."""
+"""Assertions find enqueued jobs by the expected fields; a failure shows the nearest jobs and the differences."""
 
 from __future__ import annotations
 

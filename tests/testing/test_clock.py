@@ -1,4 +1,4 @@
-"""The clock of a test stands still, and moves as it is told."""
+"""A manual clock stands still and moves only when a test moves it."""
 
 from __future__ import annotations
 

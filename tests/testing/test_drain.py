@@ -1,4 +1,4 @@
-"""Jobs run inline as a worker runs them: claimed, read, run, settled, with what follows; errors are not hidden."""
+"""Jobs run inline as in a worker: claimed, decoded, run, settled, with their follow-ups; errors are raised."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_an_outcome_that_a_handler_asks_for_is_no_error(queue: holdfast.Queue, a
 
 
 def test_a_payload_that_cannot_be_read_is_raised_as_well(queue: holdfast.Queue) -> None:
-    # Enqueued before the task is declared: a queue that knows the task refuses such a payload.
+    # Enqueue before the task is declared: a queue with the task refuses such a payload.
     queue.enqueue("task", {"n": "many"})
 
     @queue.task("task")
@@ -223,22 +223,22 @@ def test_without_a_clock_what_is_not_due_stays(queue: holdfast.Queue) -> None:
 
 
 def test_with_the_clock_time_moves_on_through_delays_and_backoffs(queue: holdfast.Queue, clock: ManualClock) -> None:
-    begun = clock.time
-    moments: list[float] = []
+    start = clock.time
+    times: list[float] = []
 
     @queue.task("task", max_attempts=3, backoff=Backoff(base=100, factor=2))
     def task() -> None:
-        moments.append((clock.time - begun).total_seconds())
+        times.append((clock.time - start).total_seconds())
         raise ValueError
 
     task.using(delay=60).enqueue()
 
     assert drain(queue, clock=clock, raises=False).counts == {"failed": 3}
-    assert moments == [60, 160, 360]
+    assert times == [60, 160, 360]
 
 
 def test_a_horizon_bounds_how_far_time_moves(queue: holdfast.Queue, clock: ManualClock) -> None:
-    begun = clock.time
+    start = clock.time
     ran: list[int] = []
 
     @queue.task("every.hour")
@@ -250,7 +250,7 @@ def test_a_horizon_bounds_how_far_time_moves(queue: holdfast.Queue, clock: Manua
     drain(queue, clock=clock, horizon=24 * 3600)
 
     assert ran == list(range(25))
-    assert (clock.time - begun).total_seconds() == 24 * 3600
+    assert (clock.time - start).total_seconds() == 24 * 3600
 
 
 def test_a_horizon_without_a_clock_is_refused(queue: holdfast.Queue) -> None:

@@ -1,4 +1,4 @@
-"""The plugin, in a pytest of its own: a fresh queue for each test, on each engine that is asked for."""
+"""The plugin in a separate pytest run: a new queue for each test, on each selected engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
-# Where only the path leads to Holdfast, nothing tells pytest of the plugin; where it is installed, once is enough.
+# If Holdfast is only on the path, pytest must be given the plugin; if it is installed, pytest finds it.
 NAMED = () if entry_points(group="pytest11", name="holdfast") else ("-p", "holdfast.testing.plugin")
 
 

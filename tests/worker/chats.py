@@ -36,19 +36,19 @@ class Chat:
 
         @queue.session_task("chat.reset", work_class="command")
         def reset(context: SessionContext[None]) -> str:
-            self._note("reset", context.fencing_token)
+            self._record("reset", context.fencing_token)
             return "reset"
 
         self.reset = reset
 
-    def _note(self, told: Any, token: int) -> None:
-        self.calls.append(told)
+    def _record(self, messages: Any, token: int) -> None:
+        self.calls.append(messages)
         self.tokens.append(token)
 
     def _blocking(self) -> Any:
         def answer(context: SessionContext[Message], messages: list[Message]) -> list[str]:
-            said = [message.text for message in messages]
-            self._note(list(said), context.fencing_token)
+            texts = [message.text for message in messages]
+            self._record(list(texts), context.fencing_token)
             self.started.set()
             while not self.proceed.wait(0.005):
                 if context.cancelled:
@@ -56,16 +56,16 @@ class Chat:
                     context.raise_if_cancelled()
             for _ in range(self.checkpoints):
                 if more := [message.text for message in context.checkpoint()]:
-                    self._note(more, context.fencing_token)
-                    said += more
-            return self._ended(said)
+                    self._record(more, context.fencing_token)
+                    texts += more
+            return self._finish(texts)
 
         return answer
 
     def _awaited(self) -> Any:
         async def answer(context: AsyncSessionContext[Message], messages: list[Message]) -> list[str]:
-            said = [message.text for message in messages]
-            self._note(list(said), context.fencing_token)
+            texts = [message.text for message in messages]
+            self._record(list(texts), context.fencing_token)
             self.started.set()
             try:
                 await comes(self.proceed)
@@ -74,17 +74,17 @@ class Chat:
                     self.stopped.set()
             for _ in range(self.checkpoints):
                 if more := [message.text for message in await context.checkpoint()]:
-                    self._note(more, context.fencing_token)
-                    said += more
-            return self._ended(said)
+                    self._record(more, context.fencing_token)
+                    texts += more
+            return self._finish(texts)
 
         return answer
 
-    def _ended(self, said: list[str]) -> list[str]:
+    def _finish(self, texts: list[str]) -> list[str]:
         error, self.error = self.error, None
         if error is not None:
             raise error
-        return said
+        return texts
 
     def say(self, *texts: str, **options: Any) -> list[str]:
         """Enqueue each text as an entry, and return their ids."""

@@ -107,7 +107,7 @@ def answer_until_killed(_pipe: Connection, url: str, options: dict[str, Any]) ->
         messages += context.checkpoint()
         with context.transaction() as transaction:
             for number in messages:
-                told = (context.session, number, context.fencing_token)
-                transaction.execute(f"insert into lines values ({place}, {place}, {place})", told)
+                row = (context.session, number, context.fencing_token)
+                transaction.execute(f"insert into lines values ({place}, {place}, {place})", row)
 
     Worker(queue, **options).run()

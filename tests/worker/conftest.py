@@ -38,13 +38,13 @@ def _is_chosen(item: pytest.Item, first: dict[str, dict[str, Any]]) -> bool:
     if spec is None:
         return True
     variant = {name: value for name, value in spec.params.items() if name not in STORES}
-    wanted = first.setdefault(item.nodeid.partition("[")[0], variant)
+    selected = first.setdefault(item.nodeid.partition("[")[0], variant)
     engine = next((spec.params[name] for name in STORES if name in spec.params), None)
     if engine is None or str(engine).startswith("sqlite"):
         return engine != "sqlite-memory" or item.path.name == IN_MEMORY
     if item.path.name == ENGINE_DEPENDENT:
         return True
-    return all(value is wanted[name] for name, value in variant.items())
+    return all(value is selected[name] for name, value in variant.items())
 
 
 @pytest.fixture

@@ -305,18 +305,18 @@ def test_progress_arrives_while_the_handler_runs(queue: Queue) -> None:
 
 
 def test_progress_from_a_thread_that_outlives_the_handler_is_refused(queue: Queue) -> None:
-    kept: list[Context] = []
+    contexts: list[Context] = []
 
     @queue.task("short")
     def short(context: Context) -> None:
-        kept.append(context)
+        contexts.append(context)
 
     enqueued = queue.enqueue("short", {})
     with running_worker(queue):
         wait_finished(queue, enqueued.id)
 
     with pytest.raises(LeaseLost):
-        kept[0].progress("late")
+        contexts[0].progress("late")
 
 
 def test_a_context_tells_of_its_attempt(queue: Queue) -> None:

@@ -14,7 +14,7 @@ from tests.chaos.threads import wait_until
 from tests.worker.workers import in_state, running_worker, wait_finished
 
 
-def _told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def _record_fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     formatter = JsonFormatter()
     return [json.loads(formatter.format(record)) for record in caplog.records if record.name == "holdfast.job"]
 
@@ -33,12 +33,12 @@ def test_each_end_is_one_record_with_its_fields(queue: Queue, caplog: pytest.Log
         wait_finished(queue, enqueued.id)
         broken = queue.enqueue("try", {"wrong": True})
         in_state(queue, broken.id, "scheduled")
-        wait_until(lambda: len(_told(caplog)) == 2)
-    done, failed = _told(caplog)
+        wait_until(lambda: len(_record_fields(caplog)) == 2)
+    done, failed = _record_fields(caplog)
 
     assert done["event"] == "ended"
     assert [
-        done[option] for option in ("job_id", "kind", "lane", "tenant", "attempt", "epoch", "worker", "outcome")
+        done[name] for name in ("job_id", "kind", "lane", "tenant", "attempt", "epoch", "worker", "outcome")
     ] == [
         *(enqueued.id, "try", "side", "acme", 1, 1, "w1", "done"),
     ]
@@ -54,7 +54,7 @@ def test_claims_are_told_to_who_asks_for_more(queue: Queue, caplog: pytest.LogCa
     with caplog.at_level(logging.DEBUG, logger="holdfast.job"), running_worker(queue) as working:
         wait_until(lambda: working.worker.status().ended == {"done": 1})
 
-    assert [(told["event"], told["job_id"]) for told in _told(caplog)] == [
+    assert [(fields["event"], fields["job_id"]) for fields in _record_fields(caplog)] == [
         ("claimed", enqueued.id),
         ("ended", enqueued.id),
     ]
@@ -66,10 +66,10 @@ def test_a_turn_is_one_record_that_names_its_session(queue: Queue, caplog: pytes
 
     first, _ = [answer.enqueue(text, session="chat-42").id for text in ("one", "two")]
     with caplog.at_level(logging.INFO, logger="holdfast.job"), running_worker(queue):
-        wait_until(lambda: len(_told(caplog)) == 1)
-    [told] = _told(caplog)
+        wait_until(lambda: len(_record_fields(caplog)) == 1)
+    [fields] = _record_fields(caplog)
 
-    assert [told[option] for option in ("job_id", "outcome", "session", "fencing_token", "entries")] == [
+    assert [fields[name] for name in ("job_id", "outcome", "session", "fencing_token", "entries")] == [
         *(first, "done", "chat-42", 1, 2),
     ]
 
@@ -80,4 +80,4 @@ def test_nobody_is_told_by_default(queue: Queue, caplog: pytest.LogCaptureFixtur
     with running_worker(queue):
         wait_finished(queue, enqueued.id)
 
-    assert _told(caplog) == []
+    assert _record_fields(caplog) == []

@@ -37,17 +37,17 @@ def test_jobs_run_beside_the_block_and_the_worker_is_gone_after_it(queue: Queue)
 
 
 def test_the_end_of_the_block_waits_for_handlers_that_run(queue: Queue) -> None:
-    begun = threading.Event()
+    started = threading.Event()
 
     @queue.task("long")
     def long(context: Context) -> str:
-        begun.set()
+        started.set()
         # The worker would request it to stop only after the grace period.
         return "stopped" if context.wait_cancelled(0.1) else "ended"
 
     enqueued = long.enqueue()
     with Worker(queue).running():
-        wait_for_event(begun)
+        wait_for_event(started)
 
     assert queue.get(enqueued.id).result == "ended"
 
@@ -77,8 +77,10 @@ def test_a_worker_says_in_one_line_what_it_takes_and_from_where(
     with caplog.at_level(logging.INFO, logger="holdfast.worker"), Worker(queue, worker="w1").running():
         pass
 
-    [said] = [record.getMessage() for record in caplog.records if "takes note" in record.getMessage()]
-    assert said.endswith(f") takes note, add from lanes side, default of {tmp_path.resolve() / 'jobs.db'}, 8 at once")
+    [message] = [record.getMessage() for record in caplog.records if "takes note" in record.getMessage()]
+    assert message.endswith(
+        f") takes note, add from lanes side, default of {tmp_path.resolve() / 'jobs.db'}, 8 at once"
+    )
 
 
 def test_a_lane_that_exists_nowhere_is_a_warning(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
@@ -87,5 +89,5 @@ def test_a_lane_that_exists_nowhere_is_a_warning(queue: Queue, caplog: pytest.Lo
     with Worker(queue, lanes=["default", "used", "mial"]).running():
         wait_until(lambda: "does not exist" in caplog.text)
 
-    [said] = [record.getMessage() for record in caplog.records if "does not exist" in record.getMessage()]
-    assert said == "lane mial does not exist: no task names it and no job was ever in it; known: default, used"
+    [message] = [record.getMessage() for record in caplog.records if "does not exist" in record.getMessage()]
+    assert message == "lane mial does not exist: no task names it and no job was ever in it; known: default, used"

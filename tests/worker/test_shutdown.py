@@ -344,15 +344,15 @@ class TestACancelledServe:
     def test_a_loop_that_is_left_with_a_worker_in_it_releases_what_runs(self, queue: Queue, awaited: bool) -> None:
         slow = Slow(queue, awaited=awaited)
         enqueued = queue.enqueue("slow", {})
-        kept = []
+        tasks = []
 
         async def leave() -> None:
-            kept.append(asyncio.create_task(Worker(queue, grace=0).serve()))
+            tasks.append(asyncio.create_task(Worker(queue, grace=0).serve()))
             await comes(slow.started)
 
         asyncio.run(leave())
         assert (queue.get(enqueued.id).state, queue.get(enqueued.id).attempt) == ("ready", 0)
-        assert kept[0].cancelled()
+        assert tasks[0].cancelled()
 
     def test_an_interrupt_under_asyncio_run_releases_what_runs(self, local_queue: Queue) -> None:
         @local_queue.task("interrupt")

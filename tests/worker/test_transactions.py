@@ -188,11 +188,11 @@ def test_there_is_one_transaction_for_each_attempt(harness: Harness, awaited: bo
 @COLOURS
 def test_after_its_end_a_transaction_takes_no_more(harness: Harness, awaited: bool) -> None:
     sums = Sums(harness, awaited=awaited)
-    kept: list[Any] = []
+    transactions: list[Any] = []
 
     def keep(context: Context) -> None:
         with context.transaction() as transaction:
-            kept.append(transaction)
+            transactions.append(transaction)
 
     sums.queue.task("keep")(keep)
     enqueued = sums.queue.enqueue("keep", {})
@@ -200,7 +200,7 @@ def test_after_its_end_a_transaction_takes_no_more(harness: Harness, awaited: bo
         wait_finished(sums.queue, enqueued.id)
 
     with pytest.raises(Misconfigured):
-        kept[0].execute(INSERT)
+        transactions[0].execute(INSERT)
     assert sums.rows == 0
 
 
