@@ -257,14 +257,14 @@ def test_a_worker_whose_store_is_away_ends_all_the_same(harness: Harness) -> Non
 
 
 class HangingMetrics(WorkerMetrics):
-    """Metrics whose `stop` does not return before `go_on` is set."""
+    """Metrics whose `stop` does not return before `proceed` is set."""
 
     def __init__(self) -> None:
-        self.stopping, self.go_on = threading.Event(), threading.Event()
+        self.stopping, self.proceed = threading.Event(), threading.Event()
 
     def stop(self) -> None:
         self.stopping.set()
-        arrived(self.go_on)
+        wait_for_event(self.proceed)
 
 
 def test_a_worker_ends_though_its_metrics_do_not_stop(local_queue: Queue) -> None:
@@ -272,18 +272,18 @@ def test_a_worker_ends_though_its_metrics_do_not_stop(local_queue: Queue) -> Non
     timer = MovableTimer()
     local_queue.task("noop")(lambda: None)
     try:
-        with at_work(local_queue, metrics=metrics, timer=timer) as working:
+        with running_worker(local_queue, metrics=metrics, timer=timer) as working:
             working.worker.stop()
-            arrived(metrics.stopping)
+            wait_for_event(metrics.stopping)
 
             def ends() -> bool:
                 timer.advance(5)
-                return working.ended.done()
+                return working.future.done()
 
             wait_until(ends)
             working.end()
     finally:
-        metrics.go_on.set()
+        metrics.proceed.set()
 
 
 class TestACancelledServe:
