@@ -37,9 +37,7 @@ def test_each_end_is_one_record_with_its_fields(queue: Queue, caplog: pytest.Log
     done, failed = _record_fields(caplog)
 
     assert done["event"] == "ended"
-    assert [
-        done[name] for name in ("job_id", "kind", "lane", "tenant", "attempt", "epoch", "worker", "outcome")
-    ] == [
+    assert [done[name] for name in ("job_id", "kind", "lane", "tenant", "attempt", "epoch", "worker", "outcome")] == [
         *(enqueued.id, "try", "side", "acme", 1, 1, "w1", "done"),
     ]
     assert done["level"] == "info"
