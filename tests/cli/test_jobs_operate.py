@@ -68,7 +68,7 @@ def test_cancel_in_json_lists_skipped_jobs(cli: Cli) -> None:
     assert answer == {
         "cancelled": ["one"],
         "stop_requested": [],
-        "skipped": [{"job_id": "nobody", "why": "no job 'nobody'"}],
+        "skipped": [{"job_id": "nobody", "why": "no job 'nobody'", "code": "job_not_found"}],
     }
 
 

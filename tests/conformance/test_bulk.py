@@ -94,7 +94,8 @@ def test_cancelling_many_cancels_waiting_jobs_requests_running_ones_and_reports_
     of_tenant = queue.cancel_many([other], tenant="default")
 
     assert (report.cancelled, report.stop_requested) == ([waiting], [running])
-    assert [skipped.job_id for skipped in report.skipped] == [done, "missing"]
+    codes = [(skipped.job_id, skipped.code) for skipped in report.skipped]
+    assert codes == [(done, "conflict"), ("missing", "job_not_found")]
     assert (queue.get(waiting).state, queue.get(running).cancel_requested) == ("cancelled", 1)
     assert (again.cancelled, again.stop_requested, again.skipped) == ([waiting], [running], [])
     assert [skipped.job_id for skipped in of_tenant.skipped] == [other]

@@ -203,7 +203,7 @@ class TestMany:
         report = queue.requeue_many([failed.id, taken.id, "missing", done.id, cancelled.id])
 
         assert report.requeued == [failed.id, cancelled.id]
-        reasons = dict(report.skipped)
+        reasons = {skipped.job_id: skipped.why for skipped in report.skipped}
         assert list(reasons) == [taken.id, "missing", done.id]
         assert holder.id in reasons[taken.id]
         assert "done" in reasons[done.id]

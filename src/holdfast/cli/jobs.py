@@ -208,7 +208,7 @@ def _print_cancelled(terminal: Terminal, cancelled: list[Job], refused: list[tup
     if terminal.json:
         ended = [job.id for job in cancelled if job.state == "cancelled"]
         requested = [job.id for job in cancelled if job.state != "cancelled"]
-        skipped = [Skipped(job_id, str(error)) for job_id, error in refused]
+        skipped = [Skipped(job_id, str(error), error.code) for job_id, error in refused]
         terminal.emit(json_view.cancel_report(CancelReport(ended, requested, skipped)))
         return
     for job in cancelled:

@@ -119,6 +119,8 @@ class Skipped(NamedTuple):
 
     job_id: str
     why: str
+    code: str
+    """The code of the error that a call for this job alone would raise."""
 
 
 class Requeued(NamedTuple):

@@ -46,7 +46,7 @@ async def cancel_many(tx: Transaction, job_ids: Sequence[str], tenant: str | Non
                 raise JobNotFound(job_id)
             transition = transitions.cancel(jobs[job_id], force=force, now=now)
         except Refused as refusal:
-            report.skipped.append(Skipped(job_id, str(refusal)))
+            report.skipped.append(Skipped(job_id, str(refusal), refusal.code))
             continue
         job = jobs[job_id] if transition is None else transition.after
         (report.cancelled if job.state == "cancelled" else report.stop_requested).append(job_id)
@@ -84,7 +84,7 @@ async def requeue_many(tx: Transaction, job_ids: Sequence[str], tenant: str | No
                 raise JobNotFound(job_id)
             await _requeue(tx, routing, jobs[job_id], now)
         except Refused as refusal:
-            report.skipped.append(Skipped(job_id, str(refusal)))
+            report.skipped.append(Skipped(job_id, str(refusal), refusal.code))
         else:
             report.requeued.append(job_id)
     return report
