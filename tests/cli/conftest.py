@@ -52,9 +52,9 @@ class Cli:
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
-    made = Cli(tmp_path / "jobs.db")
-    yield made
-    made.queue.close()
+    client = Cli(tmp_path / "jobs.db")
+    yield client
+    client.queue.close()
 
 
 @pytest.fixture

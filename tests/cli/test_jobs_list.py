@@ -109,7 +109,7 @@ def test_filters_choose_jobs(cli: Cli, failed_job: str, arguments: list[str], ex
 
 
 def test_the_cursor_traverses_all_pages(cli: Cli) -> None:
-    made = [cli.queue.enqueue("a").id for _ in range(5)]
+    enqueued = [cli.queue.enqueue("a").id for _ in range(5)]
 
     found: list[str] = []
     page = cli.json("jobs", "list", "--limit", "2")
@@ -119,7 +119,7 @@ def test_the_cursor_traverses_all_pages(cli: Cli) -> None:
             break
         page = cli.json("jobs", "list", "--limit", "2", "--after", page["cursor"])
 
-    assert found == made[::-1]
+    assert found == enqueued[::-1]
 
 
 def test_the_text_output_names_the_option_for_the_next_page(cli: Cli) -> None:

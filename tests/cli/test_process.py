@@ -41,10 +41,10 @@ def test_both_modules_run_the_command_line(tmp_path: Path, module: str) -> None:
 
 
 def test_jobs_are_shared_between_processes(tmp_path: Path) -> None:
-    made = json.loads(run(tmp_path, "enqueue", "a", '{"n": 1}', "--json").stdout)
+    enqueued = json.loads(run(tmp_path, "enqueue", "a", '{"n": 1}', "--json").stdout)
     listed = json.loads(run(tmp_path, "jobs", "list", "--json").stdout)
 
-    assert [job["id"] for job in listed["jobs"]] == [made["job"]["id"]]
+    assert [job["id"] for job in listed["jobs"]] == [enqueued["job"]["id"]]
 
 
 def test_without_a_url_the_queue_is_a_file_in_this_folder(tmp_path: Path) -> None:

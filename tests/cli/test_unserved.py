@@ -32,17 +32,17 @@ def test_stats_do_not_list_jobs_that_a_live_worker_takes(cli: Cli) -> None:
 
 
 def test_show_reports_that_no_live_worker_takes_the_job(cli: Cli) -> None:
-    made = cli.queue.enqueue("doc.chunk", requires=["gpu"])
+    enqueued = cli.queue.enqueue("doc.chunk", requires=["gpu"])
 
-    shown = cli.text("jobs", "show", made.id)
+    shown = cli.text("jobs", "show", enqueued.id)
 
     assert "a job of doc.chunk in lane default: no live worker takes it (it requires gpu)" in shown
-    assert cli.json("jobs", "show", made.id)["unserved"] == "no_worker"
+    assert cli.json("jobs", "show", enqueued.id)["unserved"] == "no_worker"
 
 
 def test_show_reports_that_the_lane_is_paused_even_before_the_job_is_due(cli: Cli) -> None:
-    made = cli.queue.enqueue("doc.chunk", delay=60)
+    enqueued = cli.queue.enqueue("doc.chunk", delay=60)
     cli.queue.set_lane("default", state="paused")
 
-    assert "a job of doc.chunk in lane default: the lane is paused" in cli.text("jobs", "show", made.id)
-    assert cli.json("jobs", "show", made.id)["unserved"] == "lane_paused"
+    assert "a job of doc.chunk in lane default: the lane is paused" in cli.text("jobs", "show", enqueued.id)
+    assert cli.json("jobs", "show", enqueued.id)["unserved"] == "lane_paused"

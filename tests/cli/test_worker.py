@@ -53,11 +53,11 @@ def is_gone(process: int) -> bool:
 
 
 def test_it_runs_the_tasks_of_the_queue_and_exits_with_0_when_stopped(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = queue.enqueue("add", {"one": 2, "other": 3})
+    enqueued = queue.enqueue("add", {"one": 2, "other": 3})
 
     with running(tmp_path, "--json", "--name", "w1", "--concurrency", "3") as worker:
         started = worker.document(event="started")
-        done = queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        done = queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         worker.process.send_signal(signal.SIGTERM)
         stopped = worker.document(event="stopped")
         code = worker.finish()
@@ -74,11 +74,11 @@ def test_it_runs_the_tasks_of_the_queue_and_exits_with_0_when_stopped(tmp_path: 
 
 
 def test_it_processes_sessions_and_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = [queue.enqueue("chat.message", text, session="chat-42", slot="join") for text in ("one", "two")]
+    enqueued = [queue.enqueue("chat.message", text, session="chat-42", slot="join") for text in ("one", "two")]
     other = queue.enqueue("add", {"one": 2, "other": 3})
 
     with running(tmp_path, "--json") as worker:
-        done = [queue.wait(one.id, timeout=PATIENCE_SECONDS) for one in (*made, other)]
+        done = [queue.wait(one.id, timeout=PATIENCE_SECONDS) for one in (*enqueued, other)]
         worker.process.send_signal(signal.SIGTERM)
         stopped = worker.document(event="stopped")
         worker.finish()
@@ -88,11 +88,11 @@ def test_it_processes_sessions_and_jobs(tmp_path: Path, queue: holdfast.Queue) -
 
 
 def test_without_a_terminal_it_writes_plain_lines(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = queue.enqueue("add", {"one": 2, "other": "three"})
+    enqueued = queue.enqueue("add", {"one": 2, "other": "three"})
 
     with running(tmp_path, "--name", "w1") as worker:
         started = worker.prints("worker w1 (process ")
-        assert queue.wait(made.id, timeout=PATIENCE_SECONDS).state == "failed"
+        assert queue.wait(enqueued.id, timeout=PATIENCE_SECONDS).state == "failed"
         worker.process.send_signal(signal.SIGINT)
         worker.prints("0 done, 0 retried, 1 failed")
         code = worker.finish()
@@ -118,7 +118,7 @@ def test_its_options_select_the_jobs_it_takes(tmp_path: Path, queue: holdfast.Qu
         stopped = worker.document(event="stopped")
 
     assert stopped["ended"] == {"done": 1}
-    assert [queue.get(made.id).state for made in others] == ["ready"] * 4
+    assert [queue.get(enqueued.id).state for enqueued in others] == ["ready"] * 4
     assert (output.worker, output.lanes, output.kinds, output.capabilities, output.loaded) == (
         "w1",
         ("mail",),
@@ -161,7 +161,7 @@ def test_a_worker_with_too_many_stuck_handlers_exits_with_3(tmp_path: Path, queu
 
 
 def test_on_a_signal_it_waits_for_a_running_handler(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = queue.enqueue("hold")
+    enqueued = queue.enqueue("hold")
 
     with running(tmp_path, "--log-level", "info") as worker:
         worker.document(handler="hold")
@@ -173,7 +173,7 @@ def test_on_a_signal_it_waits_for_a_running_handler(tmp_path: Path, queue: holdf
         (tmp_path / "go").touch()
         code = worker.finish()
 
-    held = queue.get(made.id)
+    held = queue.get(enqueued.id)
     assert (held.state, held.result, held.attempt) == ("done", "held", 1)
     assert queue.get(left.id).state == "ready"
     assert code == 0
@@ -182,7 +182,7 @@ def test_on_a_signal_it_waits_for_a_running_handler(tmp_path: Path, queue: holdf
 def test_on_a_second_signal_it_releases_running_jobs_without_using_an_attempt(
     tmp_path: Path, queue: holdfast.Queue
 ) -> None:
-    made = queue.enqueue("hold")
+    enqueued = queue.enqueue("hold")
 
     with running(tmp_path, "--log-level", "info", "--grace", "1h") as worker:
         worker.document(handler="hold")
@@ -191,13 +191,13 @@ def test_on_a_second_signal_it_releases_running_jobs_without_using_an_attempt(
         worker.process.send_signal(signal.SIGTERM)
         code = worker.finish()
 
-    given_back = queue.get(made.id)
-    assert (given_back.state, given_back.attempt, given_back.releases) == ("ready", 0, 1)
+    released = queue.get(enqueued.id)
+    assert (released.state, released.attempt, released.releases) == ("ready", 0, 1)
     assert code == 0
 
 
 def test_after_its_grace_period_it_releases_running_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = queue.enqueue("hold")
+    enqueued = queue.enqueue("hold")
 
     with running(tmp_path, "--json", "--grace", "0") as worker:
         worker.document(handler="hold")
@@ -205,8 +205,8 @@ def test_after_its_grace_period_it_releases_running_jobs(tmp_path: Path, queue: 
         stopped = worker.document(event="stopped")
         code = worker.finish()
 
-    given_back = queue.get(made.id)
-    assert (given_back.state, given_back.attempt) == ("ready", 0)
+    released = queue.get(enqueued.id)
+    assert (released.state, released.attempt) == ("ready", 0)
     assert stopped["ended"] == {"released": 1}
     assert code == 0
 
@@ -232,12 +232,12 @@ def test_logs_are_json_lines_with_the_json_option(tmp_path: Path, queue: holdfas
 def test_on_a_terminal_it_draws_running_jobs_and_leaves_one_line(
     tmp_path: Path, queue: holdfast.Queue, arguments: list[str]
 ) -> None:
-    made = queue.enqueue("hold", job_id="held-by-test")
+    enqueued = queue.enqueue("hold", job_id="held-by-test")
 
     with on_terminal(tmp_path, "--name", "w1", *arguments) as shown:
         shown.read_until("held-by-test")
         (tmp_path / "go").touch()
-        queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         shown.read_until("\x1b[32m1")
         shown.type("\x03")
         shown.read_until("w1 stopped after")
@@ -252,19 +252,19 @@ def test_on_a_terminal_it_draws_running_jobs_and_leaves_one_line(
 
 
 def test_a_job_whose_process_is_killed_is_finished_by_another(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = queue.enqueue("hold")
+    enqueued = queue.enqueue("hold")
 
     with running(tmp_path, "--json", "--processes", "2", "--name", "w", "--lease", "500ms") as worker:
         first = worker.document(handler="hold", attempt=1)["process"]
         os.kill(first, signal.SIGKILL)
         second = worker.document(handler="hold", attempt=2)["process"]
         (tmp_path / "go").touch()
-        done = queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        done = queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         worker.process.send_signal(signal.SIGTERM)
         code = worker.finish()
 
     assert (done.state, done.result) == ("done", "held")
-    assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["expired", "done"]
+    assert [attempt.outcome for attempt in queue.attempts(enqueued.id)] == ["expired", "done"]
     assert first != second
     assert is_gone(second)
     assert any("killed by signal 9" in line for line in worker.lines)
@@ -291,7 +291,7 @@ def test_a_process_that_was_killed_is_started_again_under_its_name(tmp_path: Pat
 def test_every_process_waits_for_its_handlers_and_a_second_signal_releases_them(
     tmp_path: Path, queue: holdfast.Queue
 ) -> None:
-    made = [queue.enqueue("hold") for _ in range(2)]
+    enqueued = [queue.enqueue("hold") for _ in range(2)]
 
     arguments = ["--processes", "2", "--concurrency", "1", "--log-level", "info", "--grace", "1h"]
     with running(tmp_path, *arguments) as worker:
@@ -303,21 +303,21 @@ def test_every_process_waits_for_its_handlers_and_a_second_signal_releases_them(
         worker.process.send_signal(signal.SIGINT)
         code = worker.finish()
 
-    assert [(job.state, job.attempt) for job in (queue.get(one.id) for one in made)] == [("ready", 0)] * 2
+    assert [(job.state, job.attempt) for job in (queue.get(one.id) for one in enqueued)] == [("ready", 0)] * 2
     assert code == 0
 
 
 def test_no_process_outlives_a_supervisor_that_was_killed(tmp_path: Path, queue: holdfast.Queue) -> None:
     with running(tmp_path, "--json", "--processes", "2", "--grace", "0") as worker:
         children = [worker.document(event="started")["process"] for _ in range(2)]
-        made = queue.enqueue("hold")
+        enqueued = queue.enqueue("hold")
         worker.document(handler="hold")
         worker.process.kill()
         worker.read_to_the_end()
 
     assert worker.process.pid not in children
-    given_back = queue.get(made.id)
-    assert (given_back.state, given_back.attempt) == ("ready", 0)
+    released = queue.get(enqueued.id)
+    assert (released.state, released.attempt) == ("ready", 0)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--processes", "3"]])

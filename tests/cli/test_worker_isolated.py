@@ -67,9 +67,9 @@ def test_every_handler_is_isolated_with_the_option(tmp_path: Path, queue: holdfa
 
 
 def test_each_of_several_processes_has_isolated_processes(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = queue.enqueue("crash", {}, max_attempts=1)
+    enqueued = queue.enqueue("crash", {}, max_attempts=1)
     with running(tmp_path, "--json", "--isolate", "--processes", "2", "--kill-after", "1s") as worker:
-        failure = queue.wait(made.id, timeout=PATIENCE_SECONDS).failure
+        failure = queue.wait(enqueued.id, timeout=PATIENCE_SECONDS).failure
         wait_until(lambda: len(isolated(worker.process.pid)) >= 2)
         left = isolated(worker.process.pid)
         worker.process.kill()
@@ -80,40 +80,40 @@ def test_each_of_several_processes_has_isolated_processes(tmp_path: Path, queue:
 
 
 def test_output_and_logs_of_an_isolated_handler_are_printed(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = queue.enqueue("speak", {})
+    enqueued = queue.enqueue("speak", {})
     with running(tmp_path, "--json", "--isolate") as worker:
-        queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         worker.process.send_signal(signal.SIGTERM)
         worker.finish()
 
     assert "a line of the handler" in worker.lines
     (record,) = [line for line in worker.lines if "a record of the handler" in line]
-    assert f'"job_id": "{made.id}"' in record
+    assert f'"job_id": "{enqueued.id}"' in record
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_waits_for_handlers(tmp_path: Path, queue: holdfast.Queue, number: int) -> None:
-    made = queue.enqueue("hold", {})
+    enqueued = queue.enqueue("hold", {})
     with running(tmp_path, "--json", "--isolate") as worker:
         worker.document(handler="hold")
         for process in (worker.process.pid, *isolated(worker.process.pid)):
             os.kill(process, number)
         wait_until(lambda: any(found.state == "stopping" for found in queue.workers()))
         (tmp_path / "go").touch()
-        job = queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        job = queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         assert worker.finish() == 0
 
     assert (job.state, job.result, job.attempt) == ("done", "held", 1)
 
 
 def test_an_interrupt_from_the_terminal_reaches_only_the_worker(tmp_path: Path, queue: holdfast.Queue) -> None:
-    made = queue.enqueue("hold", {})
+    enqueued = queue.enqueue("hold", {})
     with on_terminal(tmp_path, "--isolate") as worker:
         worker.read_until('"handler": "hold"')
         worker.type("\x03")
         wait_until(lambda: any(found.state == "stopping" for found in queue.workers()))
         (tmp_path / "go").touch()
-        job = queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        job = queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         worker.finish()
 
     assert (job.state, job.attempt) == ("done", 1)

@@ -50,9 +50,9 @@ def slots_at(port: int) -> float:
 
 def test_metrics_are_served_while_the_worker_runs(tmp_path: Path, queue: holdfast.Queue) -> None:
     port = free_ports(1)
-    made = queue.enqueue("add", {"one": 2, "other": 3})
+    enqueued = queue.enqueue("add", {"one": 2, "other": 3})
     with running(tmp_path, "--json", "--concurrency", "3", "--metrics-port", str(port)) as worker:
-        queue.wait(made.id, timeout=PATIENCE_SECONDS)
+        queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         slots = slots_at(port)
         worker.process.send_signal(signal.SIGTERM)
         code = worker.finish()

@@ -163,56 +163,56 @@ def screen() -> tuple[ProcessesScreen, StringIO]:
 
 
 def test_children_are_shown_as_one_worker() -> None:
-    made, written = screen()
+    combined, written = screen()
     short, long = RunningJob("j1", "a", 1, 0.5), RunningJob("j2", "b", 2, 5.0)
 
-    made.handle_line(1, record("w-1", short, done=3))
-    made.handle_line(2, record("w-2", long, done=1, failed=2))
+    combined.handle_line(1, record("w-1", short, done=3))
+    combined.handle_line(2, record("w-2", long, done=1, failed=2))
 
-    status = made.status(stopping=True)
+    status = combined.status(stopping=True)
     assert (status.worker, status.running, status.stopping) == ("w", (long, short), True)
     assert status.ended == {"done": 4, "failed": 2}
     assert written.getvalue() == ""
 
 
 def test_counts_of_an_exited_child_remain_and_its_running_jobs_do_not() -> None:
-    made, _ = screen()
+    combined, _ = screen()
 
-    made.handle_line(1, record("w-1", RunningJob("j1", "a", 1, None), done=3))
-    made.handle_line(1, None)
-    made.handle_line(1, record("w-1", done=2))
+    combined.handle_line(1, record("w-1", RunningJob("j1", "a", 1, None), done=3))
+    combined.handle_line(1, None)
+    combined.handle_line(1, record("w-1", done=2))
 
-    status = made.status(stopping=False)
+    status = combined.status(stopping=False)
     assert (Counter(status.ended), status.running) == (Counter(done=5), ())
 
 
 def test_switches_of_children_are_summed_and_loaded_affinities_are_merged() -> None:
-    made, _ = screen()
+    combined, _ = screen()
 
-    made.handle_line(
+    combined.handle_line(
         1,
         RECORD
         + json.dumps(
             WorkerStatus("w-1", (), {}, stopping=False, abandoned=1, loaded=("b", "a"), switches=3)._asdict()
         ),
     )
-    made.handle_line(
+    combined.handle_line(
         2, RECORD + json.dumps(WorkerStatus("w-2", (), {}, stopping=False, loaded=("b",), switches=4)._asdict())
     )
-    made.handle_line(1, None)
-    made.handle_line(
+    combined.handle_line(1, None)
+    combined.handle_line(
         1,
         RECORD
         + json.dumps(WorkerStatus("w-1", (), {}, stopping=False, abandoned=2, loaded=("c",), switches=1)._asdict()),
     )
 
-    status = made.status(stopping=False)
+    status = combined.status(stopping=False)
     assert (status.abandoned, status.loaded, status.switches) == (2, ("b", "c"), 8)
 
 
 def test_other_lines_of_a_child_are_printed_and_cannot_control_the_terminal() -> None:
-    made, written = screen()
+    combined, written = screen()
 
-    made.handle_line(1, "hello \x1b[2J")
+    combined.handle_line(1, "hello \x1b[2J")
 
     assert written.getvalue() == "hello \N{REPLACEMENT CHARACTER}[2J\n"

@@ -95,13 +95,13 @@ class TestInterrupted:
     def test_a_released_job_records_the_claim_in_its_history(self, harness: Harness) -> None:
         strike = Strike(harness)
         queue = harness.open()
-        made = queue.enqueue("work", events="all")
+        enqueued = queue.enqueue("work", events="all")
         strike.at, strike.act = "committed", interrupt
         with pytest.raises(KeyboardInterrupt):
             queue.claim()
-        assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["released"]
+        assert [attempt.outcome for attempt in queue.attempts(enqueued.id)] == ["released"]
         assert [event.name for event in queue.events()] == ["enqueued", "claimed", "released"]
-        assert queue.get(made.id).epoch == 1
+        assert queue.get(enqueued.id).epoch == 1
 
     def test_a_job_keeps_its_position_in_the_order(self, harness: Harness) -> None:
         strike = Strike(harness)

@@ -29,103 +29,103 @@ def end_lease(queue: Queue, clock: ManualClock, job_id: str) -> Job:
 
 class TestAnUnacknowledgedLeaseThatExpires:
     def test_uses_no_attempt_and_makes_no_job_suspect(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", max_attempts=1, events="all")
+        enqueued = queue.enqueue("work", max_attempts=1, events="all")
         claim = take_ahead(queue)
-        job = end_lease(queue, clock, made.id)
+        job = end_lease(queue, clock, enqueued.id)
         assert (job.state, job.attempt, job.epoch, job.failure) == ("ready", 0, claim.epoch, None)
-        assert (is_suspect(job), job.releases, job.due_at) == (False, 0, made.job.due_at)
+        assert (is_suspect(job), job.releases, job.due_at) == (False, 0, enqueued.job.due_at)
 
     def test_is_recorded_as_released(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", events="all")
+        enqueued = queue.enqueue("work", events="all")
         take_ahead(queue)
-        end_lease(queue, clock, made.id)
-        assert [(attempt.number, attempt.outcome) for attempt in queue.attempts(made.id)] == [(1, "released")]
+        end_lease(queue, clock, enqueued.id)
+        assert [(attempt.number, attempt.outcome) for attempt in queue.attempts(enqueued.id)] == [(1, "released")]
         assert [event.name for event in queue.events()] == ["enqueued", "claimed", "released"]
 
     def test_is_lost_to_its_holder(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work")
+        enqueued = queue.enqueue("work")
         claim = take_ahead(queue)
-        end_lease(queue, clock, made.id)
-        before = known(queue, made.id)
+        end_lease(queue, clock, enqueued.id)
+        before = known(queue, enqueued.id)
         for late in (queue.acknowledge, queue.heartbeat, lambda held: queue.settle(held, Done())):
             with pytest.raises(LeaseLost):
                 late(claim)
-        assert known(queue, made.id) == before
+        assert known(queue, enqueued.id) == before
         assert claim_one(queue).epoch == claim.epoch + 1
 
     def test_counts_as_expired_the_third_time_in_a_row(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", max_attempts=1)
+        enqueued = queue.enqueue("work", max_attempts=1)
         for _ in range(2):
             take_ahead(queue)
-            assert end_lease(queue, clock, made.id).state == "ready"
+            assert end_lease(queue, clock, enqueued.id).state == "ready"
         take_ahead(queue)
-        job = end_lease(queue, clock, made.id)
+        job = end_lease(queue, clock, enqueued.id)
         assert (job.state, job.attempt, job.failure_reason, job.epoch) == ("failed", 1, "lease_expired", 3)
         assert "3 times in a row" in (job.failure_message or "")
 
     def test_after_the_third_the_count_restarts(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", max_attempts=2)
+        enqueued = queue.enqueue("work", max_attempts=2)
         states = []
-        while not queue.get(made.id).finished:
+        while not queue.get(enqueued.id).finished:
             take_ahead(queue)
-            states.append(end_lease(queue, clock, made.id).attempt)
+            states.append(end_lease(queue, clock, enqueued.id).attempt)
         assert states == [0, 0, 1, 1, 1, 2]
 
     def test_is_cancelled_if_requested(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work")
+        enqueued = queue.enqueue("work")
         take_ahead(queue)
-        queue.cancel(made.id)
-        assert end_lease(queue, clock, made.id).state == "cancelled"
+        queue.cancel(enqueued.id)
+        assert end_lease(queue, clock, enqueued.id).state == "cancelled"
 
     def test_is_taken_back_from_an_earlier_start_and_not_suspect(self, queue: Queue) -> None:
-        made = queue.enqueue("work")
+        enqueued = queue.enqueue("work")
         queue.claim(worker="gpu", incarnation="first", exclusive=True, acknowledged=0)
         assert queue.claim_many(kinds=[], worker="gpu", incarnation="second", exclusive=True) == []
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert (job.state, job.attempt, is_suspect(job)) == ("ready", 0, False)
 
 
 class TestAcknowledging:
     def test_a_claim_is_acknowledged_by_default(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", max_attempts=1)
+        enqueued = queue.enqueue("work", max_attempts=1)
         claim_one(queue, lease=LEASE)
-        job = end_lease(queue, clock, made.id)
+        job = end_lease(queue, clock, enqueued.id)
         assert (job.state, job.attempt, job.suspect) == ("failed", 1, 1)
 
     def test_an_acknowledged_lease_that_expires_uses_an_attempt(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", max_attempts=1)
+        enqueued = queue.enqueue("work", max_attempts=1)
         claim = take_ahead(queue)
         clock.advance(LEASE / 2)
         renewal = queue.acknowledge(claim)
         assert renewal.lease_until > claim.lease_until
         assert queue.acknowledge(claim) == renewal
-        job = end_lease(queue, clock, made.id)
+        job = end_lease(queue, clock, enqueued.id)
         assert (job.state, job.attempt, job.suspect) == ("failed", 1, 1)
 
     def test_a_heartbeat_alone_does_not_acknowledge(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work")
+        enqueued = queue.enqueue("work")
         claim = take_ahead(queue)
         clock.advance(LEASE / 2)
         queue.heartbeat(claim)
         clock.advance(LEASE / 2)
-        assert end_lease(queue, clock, made.id).attempt == 0
+        assert end_lease(queue, clock, enqueued.id).attempt == 0
 
     def test_an_acknowledged_claim_resets_the_count(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", max_attempts=2)
+        enqueued = queue.enqueue("work", max_attempts=2)
         for _ in range(2):
             take_ahead(queue)
-            end_lease(queue, clock, made.id)
+            end_lease(queue, clock, enqueued.id)
         claim = take_ahead(queue)
         queue.acknowledge(claim)
         queue.settle(claim, Released())
         take_ahead(queue)
-        assert end_lease(queue, clock, made.id).attempt == 0
+        assert end_lease(queue, clock, enqueued.id).attempt == 0
 
     @pytest.mark.parametrize("outcome", [Done(), Failed("no"), Released()])
     def test_settling_acknowledges(self, queue: Queue, outcome: Done | Failed | Released) -> None:
-        made = queue.enqueue("work")
+        enqueued = queue.enqueue("work")
         queue.settle(take_ahead(queue), outcome)
-        assert queue.get(made.id).unacknowledged == 0
+        assert queue.get(enqueued.id).unacknowledged == 0
 
     def test_the_given_number_of_claims_of_a_batch_is_acknowledged(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("work", tenant=tenant) for tenant in "abcab"])
@@ -134,13 +134,13 @@ class TestAcknowledging:
         assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
 
     def test_settle_and_claim_acknowledges_claims_that_are_still_held(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue_many([NewJob("work", max_attempts=1) for _ in range(3)])
+        enqueued = queue.enqueue_many([NewJob("work", max_attempts=1) for _ in range(3)])
         started, waiting, gone = (take_ahead(queue) for _ in range(3))
         queue.settle(gone, Released())
         queue.settle_and_claim([], kinds=[], started=[started, gone])
-        assert [queue.get(one.id).unacknowledged for one in made] == [0, 1, 0]
+        assert [queue.get(one.id).unacknowledged for one in enqueued] == [0, 1, 0]
         end_lease(queue, clock, waiting.job.id)
-        assert [queue.get(one.id).state for one in made] == ["failed", "ready", "ready"]
+        assert [queue.get(one.id).state for one in enqueued] == ["failed", "ready", "ready"]
 
 
 class TestAWorkerThatReconnects:
@@ -150,9 +150,9 @@ class TestAWorkerThatReconnects:
         assert queue.claim_many(kinds=[], worker=worker, incarnation=incarnation, cut_off=True) == []
 
     def hold(self, queue: Queue, jobs: int = 3) -> list[str]:
-        made = queue.enqueue_many([NewJob("work") for _ in range(jobs)])
+        enqueued = queue.enqueue_many([NewJob("work") for _ in range(jobs)])
         queue.claim_many(limit=jobs, worker="w", incarnation="w-1", lease=LEASE)
-        return [one.id for one in made]
+        return [one.id for one in enqueued]
 
     def test_suspect_jobs_are_cleared(self, queue: Queue, clock: ManualClock) -> None:
         held = self.hold(queue)
@@ -193,9 +193,9 @@ class TestAWorkerThatReconnects:
         assert queue.get(job_id) == claim.job
 
     def test_session_entries_are_cleared_too(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("say", session="s")
+        enqueued = queue.enqueue("say", session="s")
         queue.claim_session("s", worker="w", incarnation="w-1", lease=LEASE)
         clock.advance(LEASE)
         self.come_back(queue)
-        assert not is_suspect(queue.get(made.id))
+        assert not is_suspect(queue.get(enqueued.id))
         assert queue.claim_session("s") is not None

@@ -76,15 +76,15 @@ async def rolled_back(queue: AsyncQueue) -> AsyncIterator[AsyncTransaction]:
 class TestJobs:
     def test_a_job_goes_from_enqueue_to_done(self, harness: Harness) -> None:
         async def scenario(queue: AsyncQueue) -> None:
-            made = await queue.enqueue("work", {"n": 2**70}, tags={"t": "1"}, events="all")
-            assert (made.created, await queue.get(made.id)) == (True, made.job)
+            enqueued = await queue.enqueue("work", {"n": 2**70}, tags={"t": "1"}, events="all")
+            assert (enqueued.created, await queue.get(enqueued.id)) == (True, enqueued.job)
             claim = await must_claim(queue, worker="w1")
             await queue.heartbeat(claim)
             await queue.progress(claim, phase="loading", percent=40)
             job = await queue.settle(claim, Done({"ok": True}, artifacts=[Artifact("report", b"bytes")]))
             assert (job.state, job.result, job.phase) == ("done", {"ok": True}, "loading")
-            assert (await queue.artifact(made.id, "report")).data == b"bytes"
-            assert [attempt.outcome for attempt in await queue.attempts(made.id)] == ["done"]
+            assert (await queue.artifact(enqueued.id, "report")).data == b"bytes"
+            assert [attempt.outcome for attempt in await queue.attempts(enqueued.id)] == ["done"]
             assert [event.name for event in await queue.events()] == ["enqueued", "claimed", "done"]
             assert await queue.counts() == {"done": 1}
 
@@ -92,9 +92,9 @@ class TestJobs:
 
     def test_many_keep_their_order_and_one_bad_one_refuses_all(self, harness: Harness) -> None:
         async def scenario(queue: AsyncQueue) -> None:
-            made = await queue.enqueue_many([NewJob("work", number) for number in range(50)])
+            enqueued = await queue.enqueue_many([NewJob("work", number) for number in range(50)])
             claims = await queue.claim_many(limit=50)
-            assert [claim.job.id for claim in claims] == [answer.id for answer in made]
+            assert [claim.job.id for claim in claims] == [answer.id for answer in enqueued]
             with pytest.raises(InvalidInput) as caught:
                 await queue.enqueue_many([NewJob("work"), NewJob("work", b"x")])
             assert caught.value.field == "jobs[1].payload"
@@ -221,10 +221,10 @@ class TestCancellation:
             await turns()
             free.set()
             await asyncio.gather(busy, task, return_exceptions=True)
-            made = await asyncio.wait_for(queue.enqueue("work"), 10)
+            enqueued = await asyncio.wait_for(queue.enqueue("work"), 10)
             # Only if the call succeeded: closing waits for calls in progress.
             await queue.close()
-            return made.created
+            return enqueued.created
 
         assert asyncio.run(scenario())
 
@@ -242,10 +242,10 @@ class TestWaiting:
 
     def test_a_job_that_does_not_finish_times_out(self, harness: Harness) -> None:
         async def scenario(queue: AsyncQueue) -> None:
-            made = await queue.enqueue("work")
+            enqueued = await queue.enqueue("work")
             with pytest.raises(WaitTimeout):
-                await queue.wait(made.id, timeout=0.05)
-            assert (await queue.get(made.id)).state == "ready"
+                await queue.wait(enqueued.id, timeout=0.05)
+            assert (await queue.get(enqueued.id)).state == "ready"
 
         run(harness, scenario)
 
@@ -253,6 +253,6 @@ class TestWaiting:
 class TestLife:
     def test_a_queue_serves_one_event_loop_after_another(self, harness: Harness) -> None:
         queue = harness.open_async()
-        made = asyncio.run(queue.enqueue("work"))
-        assert asyncio.run(queue.get(made.id)) == made.job
+        enqueued = asyncio.run(queue.enqueue("work"))
+        assert asyncio.run(queue.get(enqueued.id)) == enqueued.job
         asyncio.run(queue.close())

@@ -63,8 +63,8 @@ def test_other_unfinished_jobs_are_counted_as_a_whole(queue: holdfast.Queue, clo
 
 
 def test_finished_jobs_are_not_counted(queue: holdfast.Queue) -> None:
-    made = queue.enqueue("mail")
-    queue.cancel(made.id)
+    enqueued = queue.enqueue("mail")
+    queue.cancel(enqueued.id)
 
     assert queue.backlog() == ((), 0, 0, 0, 0, 0)
 

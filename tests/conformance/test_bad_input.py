@@ -99,8 +99,8 @@ class TestPayload:
 
     @pytest.mark.parametrize("name", GOOD_PAYLOADS)
     def test_a_payload_at_the_limits_is_returned_exactly(self, queue: Queue, name: str) -> None:
-        made = queue.enqueue("work", GOOD_PAYLOADS[name])
-        assert queue.get(made.id).payload == GOOD_PAYLOADS[name]
+        enqueued = queue.enqueue("work", GOOD_PAYLOADS[name])
+        assert queue.get(enqueued.id).payload == GOOD_PAYLOADS[name]
 
 
 BAD_NAMES: dict[str, Any] = {
@@ -255,8 +255,8 @@ class TestOptions:
 
     @pytest.mark.parametrize("options", LARGEST_OPTIONS, ids=label)
     def test_values_at_the_limits_are_accepted(self, queue: Queue, options: dict[str, Any]) -> None:
-        made = queue.enqueue("work", **options)
-        assert queue.get(made.id) == made.job
+        enqueued = queue.enqueue("work", **options)
+        assert queue.get(enqueued.id) == enqueued.job
 
 
 class TestMany:

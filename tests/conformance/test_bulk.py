@@ -11,11 +11,11 @@ from tests.support.clock import ManualClock
 
 def end(queue: Queue, kind: str, outcome: holdfast.Outcome) -> str:
     """Enqueue a job of *kind*, settle it with *outcome*, and return its id."""
-    made = queue.enqueue(kind)
+    enqueued = queue.enqueue(kind)
     claim = queue.claim(kinds=[kind])
     assert claim is not None
     queue.settle(claim, outcome)
-    return made.id
+    return enqueued.id
 
 
 def ids(page: holdfast.JobPage) -> list[str]:
@@ -113,13 +113,13 @@ def test_cancelling_a_job_together_with_its_successor_leaves_both_cancelled(queu
 
 
 def test_a_job_is_found_by_its_number(queue: Queue) -> None:
-    made = queue.enqueue("a", tenant="t").job
+    enqueued = queue.enqueue("a", tenant="t").job
 
-    assert queue.get(made.seq) == queue.get(made.id)
+    assert queue.get(enqueued.seq) == queue.get(enqueued.id)
     with pytest.raises(JobNotFound):
-        queue.get(made.seq + 1)
+        queue.get(enqueued.seq + 1)
     with pytest.raises(JobNotFound):
-        queue.get(made.seq, tenant="other")
+        queue.get(enqueued.seq, tenant="other")
     with pytest.raises(InvalidInput, match="job_id"):
         queue.get(0)
 

@@ -36,15 +36,15 @@ class TestTheResultOfAClaim:
         assert queue.claim_many() == []
 
     def test_a_claim_carries_the_job_as_it_now_runs(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", {"to": "ada"})
+        enqueued = queue.enqueue("mail", {"to": "ada"})
         claim = claim_one(queue, worker="w1", incarnation="w1-a", lease=45)
         job = claim.job
-        assert (job.id, job.state, job.payload) == (made.id, "running", {"to": "ada"})
+        assert (job.id, job.state, job.payload) == (enqueued.id, "running", {"to": "ada"})
         assert (job.worker, job.incarnation, job.attempt, job.epoch) == ("w1", "w1-a", 1, 1)
         assert (claim.epoch, claim.lease_ms) == (1, 45_000)
         assert job.started_at_ms == clock.now().wall_ms
         assert job.lease_until_ms == clock.now().lease_ms + 45_000
-        assert queue.get(made.id) == job
+        assert queue.get(enqueued.id) == job
 
     def test_a_lease_lasts_thirty_seconds_by_default(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail")
@@ -81,9 +81,9 @@ class TestTheResultOfAClaim:
         assert queue.counts().get("ready", 0) == 5 - taken
 
     def test_a_batch_of_a_thousand_is_claimed_in_one_call(self, queue: Queue) -> None:
-        made = [made.id for made in queue.enqueue_many([NewJob("mail") for _ in range(1500)])]
-        assert claim_ids(queue, 1000) == made[:1000]
-        assert claim_ids(queue, 1000) == made[1000:]
+        enqueued = [enqueued.id for enqueued in queue.enqueue_many([NewJob("mail") for _ in range(1500)])]
+        assert claim_ids(queue, 1000) == enqueued[:1000]
+        assert claim_ids(queue, 1000) == enqueued[1000:]
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ class TestTheResultOfAClaim:
     def test_a_wrong_option_is_named_and_nothing_is_claimed(
         self, queue: Queue, field: str, options: ClaimOptions
     ) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         with refused(queue, field):
             queue.claim(**options)
-        assert queue.get(made.id).state == "ready"
+        assert queue.get(enqueued.id).state == "ready"
 
     @pytest.mark.validation
     @pytest.mark.parametrize("limit", [0, -1, 1001])
@@ -118,8 +118,8 @@ class TestTheResultOfAClaim:
 
 class TestFilters:
     def test_no_kinds_means_any_kind(self, queue: Queue) -> None:
-        made = [queue.enqueue(kind).id for kind in ("mail", "scan")]
-        assert claim_ids(queue, kinds=None) == made
+        enqueued = [queue.enqueue(kind).id for kind in ("mail", "scan")]
+        assert claim_ids(queue, kinds=None) == enqueued
 
     def test_an_empty_list_of_kinds_means_none(self, queue: Queue) -> None:
         queue.enqueue("mail")
@@ -143,8 +143,8 @@ class TestFilters:
         assert claim_ids(queue) == [mine.id]
 
     def test_only_named_lanes_are_claimed(self, queue: Queue) -> None:
-        made = {lane: queue.enqueue("mail", lane=lane).id for lane in ("one", "two", "three")}
-        assert claim_ids(queue, lanes=["three", "one", "unused"]) == [made["one"], made["three"]]
+        enqueued = {lane: queue.enqueue("mail", lane=lane).id for lane in ("one", "two", "three")}
+        assert claim_ids(queue, lanes=["three", "one", "unused"]) == [enqueued["one"], enqueued["three"]]
         assert claim_ids(queue, lanes=["default"]) == []
 
     def test_a_tenants_claim_takes_only_that_tenants_jobs(self, queue: Queue) -> None:
@@ -154,9 +154,9 @@ class TestFilters:
         assert claim_ids(queue, tenant="missing") == []
 
     def test_a_tenants_claim_keeps_the_order_of_its_own_jobs(self, queue: Queue) -> None:
-        made = [queue.enqueue("mail", tenant="zoe", priority=priority).id for priority in (0, 5, 0)]
+        enqueued = [queue.enqueue("mail", tenant="zoe", priority=priority).id for priority in (0, 5, 0)]
         queue.enqueue("mail", tenant="ada")
-        assert claim_ids(queue, tenant="zoe") == [made[1], made[0], made[2]]
+        assert claim_ids(queue, tenant="zoe") == [enqueued[1], enqueued[0], enqueued[2]]
 
     @pytest.mark.parametrize(
         ("requires", "capabilities", "fits"),
@@ -173,8 +173,8 @@ class TestFilters:
     def test_a_worker_needs_every_capability_that_a_job_requires(
         self, queue: Queue, requires: list[str], capabilities: list[str], fits: bool
     ) -> None:
-        made = queue.enqueue("mail", requires=requires)
-        assert claim_ids(queue, capabilities=capabilities) == ([made.id] if fits else [])
+        enqueued = queue.enqueue("mail", requires=requires)
+        assert claim_ids(queue, capabilities=capabilities) == ([enqueued.id] if fits else [])
 
     def test_jobs_that_a_worker_cannot_run_do_not_block_others(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("mail", requires=["gpu"], priority=5) for _ in range(500)])
@@ -193,11 +193,11 @@ class TestFilters:
 
 class TestJobsThatAreNotClaimed:
     def test_a_scheduled_job_is_not_claimed_before_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", delay=10)
+        enqueued = queue.enqueue("mail", delay=10)
         clock.advance(9.999)
         assert queue.claim() is None
         clock.advance(0.001)
-        assert claim_one(queue).job.id == made.id
+        assert claim_one(queue).job.id == enqueued.id
 
     def test_a_blocked_job_is_not_claimed_before_its_predecessor_has_ended(self, queue: Queue) -> None:
         queue.enqueue("mail", dedupe_key="k")
@@ -219,11 +219,11 @@ class TestJobsThatAreNotClaimed:
 
 class TestLanes:
     def test_nothing_is_claimed_from_a_paused_lane_until_it_is_active(self, queue: Queue) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         queue.set_lane("default", state="paused")
         assert queue.claim() is None
         queue.set_lane("default", state="active")
-        assert claim_one(queue).job.id == made.id
+        assert claim_one(queue).job.id == enqueued.id
 
     def test_a_paused_lane_accepts_jobs_and_blocks_no_other_lane(self, queue: Queue) -> None:
         queue.set_lane("default", state="paused")
@@ -239,14 +239,14 @@ class TestLanes:
         assert queue.settle(claim, Done()).state == "done"
 
     def test_a_draining_lane_is_claimed_from_and_accepts_no_jobs(self, queue: Queue) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         queue.set_lane("default", state="draining")
         with pytest.raises(LaneDraining):
             queue.enqueue("mail")
         claim = claim_one(queue)
-        assert claim.job.id == made.id
+        assert claim.job.id == enqueued.id
         queue.settle(claim, Failed("again", retry_after=0))
-        assert claim_one(queue).job.id == made.id
+        assert claim_one(queue).job.id == enqueued.id
 
     def test_another_client_sees_a_lane_paused_at_once(self, harness: Harness) -> None:
         queue, other = harness.open(), harness.open()
@@ -384,15 +384,15 @@ class TestARepeatedClaim:
     def test_the_token_of_another_request_is_refused_and_discloses_nothing(
         self, queue: Queue, other: dict[str, Any]
     ) -> None:
-        made = queue.enqueue_many([NewJob("mail", "secret", tenant="a", requires=["gpu"]) for _ in range(2)])
+        enqueued = queue.enqueue_many([NewJob("mail", "secret", tenant="a", requires=["gpu"]) for _ in range(2)])
         request: dict[str, Any] = {"worker": "w", "lease_token": "t1", "limit": 2, "capabilities": ["gpu", "cpu"]}
         first = queue.claim_many(**request)
-        before = [known(queue, job.id) for job in made]
+        before = [known(queue, job.id) for job in enqueued]
         with pytest.raises(Conflict, match="lease_token") as caught:
             queue.claim_many(**{**request, **other})
         assert caught.value.job_id is None
-        assert not any(text in str(caught.value) for text in ("secret", "mail", made[0].id, "'a'"))
-        assert [known(queue, job.id) for job in made] == before
+        assert not any(text in str(caught.value) for text in ("secret", "mail", enqueued[0].id, "'a'"))
+        assert [known(queue, job.id) for job in enqueued] == before
         assert queue.claim_many(**{**request, "tenant": "a", "kinds": ["mail"], "capabilities": ["gpu"]}) == first
 
     def test_a_plain_claim_does_not_return_entries_of_a_session_claim(self, queue: Queue) -> None:
@@ -413,7 +413,10 @@ class TestManyAtOnce:
     def test_threads_that_claim_together_never_share_a_job(self, harness: Harness) -> None:
         threads, jobs = 6, 300
         queues = [harness.open() for _ in range(threads)]
-        made = {made.id for made in queues[0].enqueue_many([NewJob("mail", tenant=f"t{n % 3}") for n in range(jobs)])}
+        enqueued = {
+            enqueued.id
+            for enqueued in queues[0].enqueue_many([NewJob("mail", tenant=f"t{n % 3}") for n in range(jobs)])
+        }
         start = threading.Barrier(threads)
 
         def claim_in_small_batches(queue: Queue) -> list[str]:
@@ -425,7 +428,7 @@ class TestManyAtOnce:
 
         with ThreadPoolExecutor(threads) as pool:
             taken = Counter(job_id for ids in pool.map(claim_in_small_batches, queues) for job_id in ids)
-        assert set(taken) == made
+        assert set(taken) == enqueued
         assert set(taken.values()) == {1}
 
     def test_threads_that_share_one_queue_never_share_a_job(self, queue: Queue) -> None:

@@ -57,20 +57,21 @@ def test_a_batch_over_several_kinds_and_tenants_is_returned_completely(queue: Qu
 
 
 def test_jobs_that_fall_due_together_are_claimed_in_enqueue_order(queue: Queue) -> None:
-    made = queue.enqueue_many([NewJob("mail") for _ in range(30)])
+    enqueued = queue.enqueue_many([NewJob("mail") for _ in range(30)])
     claims = queue.claim_many(limit=30)
-    assert [claim.job.id for claim in claims] == [one.id for one in made]
+    assert [claim.job.id for claim in claims] == [one.id for one in enqueued]
 
 
 @pytest.mark.parametrize("kinds", [1, 3])
 def test_claims_in_a_lane_with_all_events_are_recorded(queue: Queue, kinds: int) -> None:
     queue.set_lane("loud", events="all")
-    made = queue.enqueue_many([NewJob(f"kind{number % kinds}", lane="loud") for number in range(6)])
+    enqueued = queue.enqueue_many([NewJob(f"kind{number % kinds}", lane="loud") for number in range(6)])
     assert assert_as_stored(queue, lanes=["loud"]) == 6
     recorded = {
-        one.id: [(event.number, event.name) for event in all_events(queue) if event.job_id == one.id] for one in made
+        one.id: [(event.number, event.name) for event in all_events(queue) if event.job_id == one.id]
+        for one in enqueued
     }
-    assert recorded == {one.id: [(1, "enqueued"), (2, "claimed")] for one in made}
+    assert recorded == {one.id: [(1, "enqueued"), (2, "claimed")] for one in enqueued}
 
 
 @pytest.mark.parametrize("kinds", [1, 3])

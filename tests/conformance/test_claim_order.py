@@ -104,8 +104,8 @@ def test_a_thousand_jobs_of_few_tenants_come_in_the_total_order(
 ) -> None:
     chance = random.Random(limit)
     jobs = [NewJob(chance.choice(KINDS), tenant=chance.choice(TENANTS)) for _ in range(1000)]
-    for made in queue.enqueue_many(jobs):
-        oracle.add(made.job)
+    for enqueued in queue.enqueue_many(jobs):
+        oracle.add(enqueued.job)
     options: ClaimOptions = {"kinds": KINDS, "drain": "listed"}
     for _ in range(60):
         assert claim_ids(queue, limit, **options) == oracle.claim(limit, options)
@@ -123,8 +123,8 @@ def test_many_tenants_with_uneven_queues_are_served_in_the_total_order(
         NewJob("load" if tenant == "ada" else chance.choice(KINDS), tenant=tenant, affinity=chance.choice(AFFINITIES))
         for tenant in chance.sample(crowd, len(crowd))
     ]
-    for made in queue.enqueue_many(jobs):
-        oracle.add(made.job)
+    for enqueued in queue.enqueue_many(jobs):
+        oracle.add(enqueued.job)
     options: ClaimOptions = {"affinity": affinity}
     while not oracle.empty:
         assert claim_ids(queue, limit, **options) == oracle.claim(limit, options)
@@ -167,12 +167,12 @@ class TestTheRulesOneByOne:
         assert claim_ids(queue) == [first.id, last.id]
 
     def test_enqueue_order_decides_among_equals(self, queue: Queue) -> None:
-        made = [queue.enqueue("load").id for _ in range(5)]
-        assert claim_ids(queue) == made
+        enqueued = [queue.enqueue("load").id for _ in range(5)]
+        assert claim_ids(queue) == enqueued
 
     def test_jobs_enqueued_together_keep_the_order_of_their_list(self, queue: Queue) -> None:
-        made = [made.id for made in queue.enqueue_many([NewJob("load") for _ in range(300)])]
-        assert claim_ids(queue, 300) == made
+        enqueued = [enqueued.id for enqueued in queue.enqueue_many([NewJob("load") for _ in range(300)])]
+        assert claim_ids(queue, 300) == enqueued
 
     def test_a_changed_priority_changes_the_position(self, queue: Queue) -> None:
         last, first = queue.enqueue("load"), queue.enqueue("load")

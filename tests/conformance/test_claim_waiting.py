@@ -32,8 +32,8 @@ def claim_while(act: Callable[[], object], queue: Queue, **options: object) -> l
 
 
 def test_it_does_not_wait_if_there_are_jobs(queue: Queue) -> None:
-    made = queue.enqueue("mail")
-    assert claim_one(queue, wait=LONG).job.id == made.id
+    enqueued = queue.enqueue("mail")
+    assert claim_one(queue, wait=LONG).job.id == enqueued.id
 
 
 def test_without_jobs_it_returns_nothing_after_the_timeout(queue: Queue) -> None:

@@ -127,10 +127,10 @@ class TestKeep:
     ) -> None:
         arrange(queue, clock)
         before = queue.get("first")
-        made = trigger(queue, on_duplicate=on_duplicate)
-        assert (made.created, made.job.state, made.job.payload) == (True, "ready", "second")
+        enqueued = trigger(queue, on_duplicate=on_duplicate)
+        assert (enqueued.created, enqueued.job.state, enqueued.job.payload) == (True, "ready", "second")
         assert queue.get("first") == before
-        assert ids(queue) == sorted(["first", made.id])
+        assert ids(queue) == sorted(["first", enqueued.id])
 
 
 class TestReplace:
@@ -140,9 +140,11 @@ class TestReplace:
     ) -> None:
         arrange(queue, clock)
         before = queue.get("first")
-        made = trigger(queue, on_duplicate="replace", tags={"t": "2"}, headers={"h": "2"}, priority=9, max_attempts=1)
+        enqueued = trigger(
+            queue, on_duplicate="replace", tags={"t": "2"}, headers={"h": "2"}, priority=9, max_attempts=1
+        )
         after = queue.get("first")
-        assert made == (after, False)
+        assert enqueued == (after, False)
         assert (after.payload, after.tags, after.headers) == ("second", {"t": "2"}, {"h": "2"})
         emptied = [job._replace(payload_json="", tags_json="", headers_json="") for job in (before, after)]
         assert emptied[0] == emptied[1]
@@ -189,10 +191,15 @@ class TestRunAgain:
     ) -> None:
         arrange(queue, clock)
         before = queue.get("first")
-        made = trigger(queue, on_duplicate="run_again", priority=3)
-        assert (made.created, made.job.state, made.job.payload, made.job.priority) == (True, "blocked", "second", 3)
-        assert made.id != "first"
-        assert queue.get(made.id) == made.job
+        enqueued = trigger(queue, on_duplicate="run_again", priority=3)
+        assert (enqueued.created, enqueued.job.state, enqueued.job.payload, enqueued.job.priority) == (
+            True,
+            "blocked",
+            "second",
+            3,
+        )
+        assert enqueued.id != "first"
+        assert queue.get(enqueued.id) == enqueued.job
         assert queue.get("first") == before
         assert queue.claim() is None
 
@@ -220,8 +227,8 @@ class TestRunAgain:
         running(queue, clock)
         gone = trigger(queue, on_duplicate="run_again")
         queue.cancel(gone.id)
-        made = trigger(queue, "third", on_duplicate="run_again")
-        assert (made.created, made.job.state) == (True, "blocked")
+        enqueued = trigger(queue, "third", on_duplicate="run_again")
+        assert (enqueued.created, enqueued.job.state) == (True, "blocked")
         assert queue.get(gone.id).state == "cancelled"
 
     def test_a_successor_past_its_deadline_fails_while_it_is_blocked(self, queue: Queue, clock: ManualClock) -> None:
@@ -258,8 +265,8 @@ class TestScope:
         assert queue.enqueue("a", dedupe_key="k", dedupe_scope="kind").created
 
     def test_keys_differ_by_case_and_accent_form(self, queue: Queue) -> None:
-        made = [queue.enqueue("a", dedupe_key=key) for key in ("k", "K", "é", "e\u0301", "k ")]
-        assert all(answer.created for answer in made)
+        enqueued = [queue.enqueue("a", dedupe_key=key) for key in ("k", "K", "é", "e\u0301", "k ")]
+        assert all(answer.created for answer in enqueued)
 
     def test_a_key_as_long_as_the_limit_is_kept(self, queue: Queue) -> None:
         queue.enqueue("a", dedupe_key="x" * 500)
@@ -268,16 +275,16 @@ class TestScope:
 
 class TestManyAtOnce:
     def test_the_second_of_one_key_in_one_call_finds_the_first(self, queue: Queue) -> None:
-        made = queue.enqueue_many([NewJob("a", number, dedupe_key="k") for number in range(3)])
-        assert [answer.created for answer in made] == [True, False, False]
-        assert len({answer.id for answer in made}) == 1
-        assert queue.get(made[0].id).payload == 0
+        enqueued = queue.enqueue_many([NewJob("a", number, dedupe_key="k") for number in range(3)])
+        assert [answer.created for answer in enqueued] == [True, False, False]
+        assert len({answer.id for answer in enqueued}) == 1
+        assert queue.get(enqueued[0].id).payload == 0
 
     def test_replace_within_one_call_leaves_the_last_payload(self, queue: Queue) -> None:
         jobs = [NewJob("a", number, dedupe_key="k", on_duplicate="replace", events="all") for number in range(3)]
-        made = queue.enqueue_many(jobs)
-        assert [answer.created for answer in made] == [True, False, False]
-        assert queue.get(made[0].id).payload == 2
+        enqueued = queue.enqueue_many(jobs)
+        assert [answer.created for answer in enqueued] == [True, False, False]
+        assert queue.get(enqueued[0].id).payload == 2
         assert [event.name for event in queue.events()] == ["enqueued", "replaced", "replaced"]
 
     def test_run_again_within_one_call_makes_one_successor_with_the_last_payload(
@@ -285,14 +292,14 @@ class TestManyAtOnce:
     ) -> None:
         running(queue, clock)
         jobs = [NewJob("sync", number, dedupe_key="k", on_duplicate="run_again") for number in range(3)]
-        made = queue.enqueue_many(jobs)
-        assert [answer.created for answer in made] == [True, False, False]
-        assert queue.get(made[0].id).payload == 2
-        assert ids(queue) == sorted(["first", made[0].id])
+        enqueued = queue.enqueue_many(jobs)
+        assert [answer.created for answer in enqueued] == [True, False, False]
+        assert queue.get(enqueued[0].id).payload == 2
+        assert ids(queue) == sorted(["first", enqueued[0].id])
 
     def test_keys_and_plain_jobs_mix(self, queue: Queue) -> None:
         held = queue.enqueue("a", 0, dedupe_key="held")
-        made = queue.enqueue_many(
+        enqueued = queue.enqueue_many(
             [
                 NewJob("a", 1),
                 NewJob("a", 2, dedupe_key="held"),
@@ -301,8 +308,8 @@ class TestManyAtOnce:
                 NewJob("a", 5),
             ]
         )
-        assert [answer.created for answer in made] == [True, False, True, False, True]
-        assert made[1].id == made[3].id == held.id
+        assert [answer.created for answer in enqueued] == [True, False, True, False, True]
+        assert enqueued[1].id == enqueued[3].id == held.id
         assert queue.get(held.id).payload == 4
         assert [claim.job.payload for claim in queue.claim_many()] == [4, 1, 3, 5]
 
@@ -361,5 +368,5 @@ class TestOneOrMany:
             with suppress(Conflict):
                 answers.append(queue.enqueue(**job))
                 at_once.append(same_job)
-        made = queue.enqueue_many(at_once)
-        assert described(queue, "at once", made) == described(queue, "singly", answers)
+        enqueued = queue.enqueue_many(at_once)
+        assert described(queue, "at once", enqueued) == described(queue, "singly", answers)

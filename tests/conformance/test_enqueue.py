@@ -79,10 +79,10 @@ NAMES = ["'; drop table holdfast_job; --", "שלום", "\u202eabc", "👩‍👩
 
 class TestOne:
     def test_a_bare_job_is_ready_and_has_the_documented_defaults(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("email.send")
-        job = queue.get(made.id)
-        assert made.created
-        assert job == made.job
+        enqueued = queue.enqueue("email.send")
+        job = queue.get(enqueued.id)
+        assert enqueued.created
+        assert job == enqueued.job
         assert (job.kind, job.lane, job.tenant, job.state) == ("email.send", "default", "default", "ready")
         assert (job.payload, job.headers, job.tags, job.requires, job.affinity) == (None, {}, {}, (), None)
         assert (job.priority, job.attempt, job.max_attempts, job.epoch) == (0, 0, 5, 0)
@@ -93,42 +93,42 @@ class TestOne:
     def test_every_option_is_returned(
         self, queue: Queue, options: dict[str, Any], attribute: str, expected: Any
     ) -> None:
-        made = queue.enqueue("work", **options)
-        assert getattr(made.job, attribute) == expected
-        assert queue.get(made.id) == made.job
+        enqueued = queue.enqueue("work", **options)
+        assert getattr(enqueued.job, attribute) == expected
+        assert queue.get(enqueued.id) == enqueued.job
 
     @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda value: repr(value)[:20])
     def test_every_payload_is_returned_exactly(self, queue: Queue, payload: Any) -> None:
-        made = queue.enqueue("work", payload)
-        assert repr(queue.get(made.id).payload) == repr(payload)
+        enqueued = queue.enqueue("work", payload)
+        assert repr(queue.get(enqueued.id).payload) == repr(payload)
         assert repr(claim_one(queue).job.payload) == repr(payload)
 
     @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
     def test_any_valid_name_is_accepted_in_every_field(self, queue: Queue, name: str) -> None:
         options: dict[str, Any] = {"tags": {name: name}, "headers": {name: name}, "job_id": name, "dedupe_key": name}
-        made = queue.enqueue(name, lane=name, tenant=name, affinity=name, requires=[name], **options)
+        enqueued = queue.enqueue(name, lane=name, tenant=name, affinity=name, requires=[name], **options)
         claim = claim_one(queue, lanes=[name], kinds=[name], tenant=name, capabilities=[name], worker=name)
-        assert claim.job.id == made.id == name
+        assert claim.job.id == enqueued.id == name
         assert (claim.job.kind, claim.job.tags, claim.job.headers) == (name, {name: name}, {name: name})
         assert queue.counts(by="tenant") == {name: 1}
 
     def test_requirements_are_a_set(self, queue: Queue) -> None:
-        made = queue.enqueue("work", requires=["gpu", "avx", "gpu"])
-        assert sorted(queue.get(made.id).requires) == ["avx", "gpu"]
+        enqueued = queue.enqueue("work", requires=["gpu", "avx", "gpu"])
+        assert sorted(queue.get(enqueued.id).requires) == ["avx", "gpu"]
 
     def test_another_client_of_the_store_sees_it(self, harness: Harness) -> None:
-        made = harness.open().enqueue("work", {"n": 1})
-        assert harness.open().get(made.id) == made.job
+        enqueued = harness.open().enqueue("work", {"n": 1})
+        assert harness.open().get(enqueued.id) == enqueued.job
 
     def test_the_largest_payload_is_kept(self, queue: Queue) -> None:
         text = "x" * ((1 << 20) - 2)
         assert queue.get(queue.enqueue("work", text).id).payload == text
 
     def test_another_tenant_does_not_find_it(self, queue: Queue) -> None:
-        made = queue.enqueue("work", tenant="acme")
+        enqueued = queue.enqueue("work", tenant="acme")
         with pytest.raises(JobNotFound):
-            queue.get(made.id, tenant="other")
-        assert queue.get(made.id, tenant="acme") == made.job
+            queue.get(enqueued.id, tenant="other")
+        assert queue.get(enqueued.id, tenant="acme") == enqueued.job
 
 
 class TestTheEffectOfOptions:
@@ -154,9 +154,9 @@ class TestTheEffectOfOptions:
 
     def test_a_job_with_all_events_is_recorded_from_its_enqueue(self, queue: Queue) -> None:
         queue.enqueue("quiet")
-        made = queue.enqueue("recorded", events="all", tags={"order": "42"})
+        enqueued = queue.enqueue("recorded", events="all", tags={"order": "42"})
         assert [(event.name, event.job_id, event.tags) for event in queue.events()] == [
-            ("enqueued", made.id, {"order": "42"})
+            ("enqueued", enqueued.id, {"order": "42"})
         ]
 
 
@@ -165,44 +165,44 @@ class TestTimes:
     def test_a_delayed_job_is_scheduled_until_it_is_due(
         self, queue: Queue, clock: ManualClock, delay: float | timedelta
     ) -> None:
-        made = queue.enqueue("work", delay=delay)
-        assert (made.job.state, made.job.due_at) == ("scheduled", time_from_now(clock, 60))
+        enqueued = queue.enqueue("work", delay=delay)
+        assert (enqueued.job.state, enqueued.job.due_at) == ("scheduled", time_from_now(clock, 60))
         clock.advance(59.999)
         assert queue.claim() is None
         clock.advance(0.001)
-        assert claim_one(queue).job.id == made.id
+        assert claim_one(queue).job.id == enqueued.id
 
     def test_no_delay_is_too_short_to_count(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", delay=0.0001)
+        enqueued = queue.enqueue("work", delay=0.0001)
         assert queue.claim() is None
         clock.advance(0.001)
-        assert claim_one(queue).job.id == made.id
+        assert claim_one(queue).job.id == enqueued.id
 
     def test_a_job_with_a_delay_of_0_is_ready_at_once(self, queue: Queue) -> None:
         assert queue.enqueue("work", delay=0).job.state == "ready"
 
     def test_a_job_with_run_at_waits_for_that_time(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", run_at=time_from_now(clock, 5))
-        assert (made.job.state, made.job.due_at) == ("scheduled", time_from_now(clock, 5))
+        enqueued = queue.enqueue("work", run_at=time_from_now(clock, 5))
+        assert (enqueued.job.state, enqueued.job.due_at) == ("scheduled", time_from_now(clock, 5))
         clock.advance(4.999)
         assert queue.claim() is None
         clock.advance(0.001)
-        assert claim_one(queue).job.id == made.id
+        assert claim_one(queue).job.id == enqueued.id
 
     def test_a_time_in_the_past_means_now(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", run_at=time_from_now(clock, -3_600))
-        assert (made.job.state, made.job.due_at) == ("ready", time_from_now(clock))
+        enqueued = queue.enqueue("work", run_at=time_from_now(clock, -3_600))
+        assert (enqueued.job.state, enqueued.job.due_at) == ("ready", time_from_now(clock))
 
     def test_the_latest_time_is_stored(self, queue: Queue) -> None:
         latest = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
         assert queue.get(queue.enqueue("work", run_at=latest).id).due_at == latest
 
     def test_a_job_not_started_by_its_deadline_fails(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", deadline=10)
-        assert queue.get(made.id).deadline_at == time_from_now(clock, 10)
+        enqueued = queue.enqueue("work", deadline=10)
+        assert queue.get(enqueued.id).deadline_at == time_from_now(clock, 10)
         clock.advance(10)
         assert queue.claim() is None
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert job.failure is not None
         assert (job.state, job.failure.failure_class, job.failure.reason) == (
             "failed",
@@ -218,28 +218,28 @@ class TestTimes:
         assert queue.settle(claim, Done()).state == "done"
 
     def test_a_deadline_before_the_delay_is_over_is_still_kept(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("work", delay=60, deadline=30)
+        enqueued = queue.enqueue("work", delay=60, deadline=30)
         clock.advance(30)
         assert queue.claim() is None
-        assert queue.get(made.id).state == "failed"
+        assert queue.get(enqueued.id).state == "failed"
 
 
 class TestMany:
     def test_answers_and_claims_keep_the_order_of_the_call(self, queue: Queue) -> None:
-        made = queue.enqueue_many([{"kind": "work", "payload": number} for number in range(500)])
-        assert [answer.job.payload for answer in made] == list(range(500))
-        assert all(answer.created for answer in made)
+        enqueued = queue.enqueue_many([{"kind": "work", "payload": number} for number in range(500)])
+        assert [answer.job.payload for answer in enqueued] == list(range(500))
+        assert all(answer.created for answer in enqueued)
         assert [claim.job.payload for claim in queue.claim_many(limit=500)] == list(range(500))
 
     def test_they_may_be_dicts_or_new_jobs_with_all_options(self, queue: Queue) -> None:
-        made = queue.enqueue_many(
+        enqueued = queue.enqueue_many(
             [
                 NewJob("a", [1], priority=2, tags={"t": "1"}),
                 {"kind": "b", "payload": {"x": 1}, "lane": "mail", "tenant": "acme", "delay": 5, "job_id": "b-1"},
             ]
         )
-        first, second = (queue.get(answer.id) for answer in made)
-        assert [first, second] == [answer.job for answer in made]
+        first, second = (queue.get(answer.id) for answer in enqueued)
+        assert [first, second] == [answer.job for answer in enqueued]
         assert (first.kind, first.payload, first.priority, first.tags) == ("a", [1], 2, {"t": "1"})
         assert (second.id, second.lane, second.tenant, second.state) == ("b-1", "mail", "acme", "scheduled")
 
@@ -296,11 +296,11 @@ class TestDrainingAndRetired:
         assert queue.enqueue("work").created
 
     def test_jobs_in_a_draining_lane_are_claimed(self, queue: Queue) -> None:
-        made = queue.enqueue("work", lane="mail")
+        enqueued = queue.enqueue("work", lane="mail")
         queue.set_lane("mail", state="draining")
         claim = claim_one(queue, lanes=["mail"])
         assert queue.settle(claim, Done()).state == "done"
-        assert claim.job.id == made.id
+        assert claim.job.id == enqueued.id
 
     def test_a_lane_set_active_again_accepts_jobs_again(self, queue: Queue) -> None:
         queue.set_lane("mail", state="draining")
@@ -334,8 +334,8 @@ class TestLife:
         queue = durable_harness.open()
         queue.enqueue("work")
         queue.close()
-        made = queue.enqueue("work", {"n": 1}, job_id="after")
-        assert queue.get("after") == made.job
+        enqueued = queue.enqueue("work", {"n": 1}, job_id="after")
+        assert queue.get("after") == enqueued.job
 
     def test_closing_twice_or_before_the_first_use_is_harmless(self, durable_harness: Harness) -> None:
         queue = durable_harness.open()

@@ -237,16 +237,16 @@ class TestReading:
 
     def test_a_reader_that_waits_at_the_end_gets_later_events(self, queue: Queue) -> None:
         seen: list[str] = []
-        made: list[str] = []
+        enqueued: list[str] = []
         cursor = None
         for number in range(12):
-            made.extend(job_in(queue, "done", kind=f"k{number}.{part}").id for part in range(number % 4))
+            enqueued.extend(job_in(queue, "done", kind=f"k{number}.{part}").id for part in range(number % 4))
             page = queue.events(after=cursor, limit=2)
             seen += [event.job_id for event in page]
             cursor = page.cursor
         seen += [event.job_id for event in all_events(queue, after=cursor)]
 
-        assert seen == made
+        assert seen == enqueued
 
     def test_the_cursor_of_every_event_continues_after_it(self, queue: Queue) -> None:
         jobs = [job_in(queue, "done", kind=f"k{number}").id for number in range(4)]

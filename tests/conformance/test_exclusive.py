@@ -33,10 +33,10 @@ class TestTakingBack:
         assert queue.settle(claim, Done()).state == "done"
 
     def test_a_job_that_was_taken_back_has_an_attempt_with_its_start(self, queue: Queue) -> None:
-        made = queue.enqueue("print")
+        enqueued = queue.enqueue("print")
         claim_one(queue, **start(1))
         claim_one(queue, **start(2))
-        first, second = queue.attempts(made.id)
+        first, second = queue.attempts(enqueued.id)
         assert (first.incarnation, first.outcome, first.failure) == ("start-1", "released", None)
         assert (second.incarnation, second.outcome) == ("start-2", None)
 
@@ -49,26 +49,26 @@ class TestTakingBack:
         assert claim_one(queue, **start(2)).job.suspect == 0
 
     def test_a_job_that_kills_every_start_ends_as_failed(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("print", max_attempts=2)
+        enqueued = queue.enqueue("print", max_attempts=2)
         for number in range(300):
-            if queue.claim(**start(number)) is None and queue.get(made.id).finished:
+            if queue.claim(**start(number)) is None and queue.get(enqueued.id).finished:
                 break
             clock.advance(5)
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert (job.state, job.attempt, job.failure_reason) == ("failed", 2, "released_too_often")
 
     def test_a_claim_without_matching_jobs_takes_back_too(self, queue: Queue) -> None:
-        made = queue.enqueue("print")
+        enqueued = queue.enqueue("print")
         claim_one(queue, **start(1, lease=3600))
         assert queue.claim(**start(2, kinds=[])) is None
-        assert queue.get(made.id).state == "ready"
-        assert claim_one(queue, worker="another").job.id == made.id
+        assert queue.get(enqueued.id).state == "ready"
+        assert claim_one(queue, worker="another").job.id == enqueued.id
 
     def test_claims_in_other_lanes_are_taken_back_too(self, queue: Queue) -> None:
-        made = queue.enqueue("print", lane="side")
+        enqueued = queue.enqueue("print", lane="side")
         claim_one(queue, **start(1, lanes=["side"], lease=3600))
         assert queue.claim(**start(2)) is None
-        assert queue.get(made.id).state == "ready"
+        assert queue.get(enqueued.id).state == "ready"
 
     def test_any_number_of_jobs_is_taken_back(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("print") for _ in range(1_007)])
@@ -80,11 +80,11 @@ class TestTakingBack:
         assert {(claim.epoch, claim.job.attempt) for claim in again} == {(2, 1)}
 
     def test_a_requested_cancel_turns_it_into_cancelled(self, queue: Queue) -> None:
-        made = queue.enqueue("print")
+        enqueued = queue.enqueue("print")
         claim_one(queue, **start(1))
-        queue.cancel(made.id)
+        queue.cancel(enqueued.id)
         assert queue.claim(**start(2)) is None
-        assert queue.get(made.id).state == "cancelled"
+        assert queue.get(enqueued.id).state == "cancelled"
 
     def test_it_is_recorded_in_all_lanes_with_all_events(self, queue: Queue) -> None:
         queue.enqueue("print", events="all")

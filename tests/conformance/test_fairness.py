@@ -12,8 +12,8 @@ from tests.support.stores import Harness
 
 def enqueue_for(queue: Queue, tenants: str, lane: str = "default") -> list[str]:
     """Enqueue one job for each letter; the letter is its tenant."""
-    made = queue.enqueue_many([NewJob("mail", tenant=tenant, lane=lane) for tenant in tenants])
-    return [one.id for one in made]
+    enqueued = queue.enqueue_many([NewJob("mail", tenant=tenant, lane=lane) for tenant in tenants])
+    return [one.id for one in enqueued]
 
 
 def served(queue: Queue, limit: int, lane: str = "default") -> str:
@@ -27,8 +27,8 @@ class TestRounds:
         assert "".join(job.tenant for job in claim_singly(queue)) == "abcabcabc"
 
     def test_within_a_tenant_enqueue_order_holds(self, queue: Queue) -> None:
-        made = enqueue_for(queue, "aabb")
-        assert claim_ids(queue) == [made[0], made[2], made[1], made[3]]
+        enqueued = enqueue_for(queue, "aabb")
+        assert claim_ids(queue) == [enqueued[0], enqueued[2], enqueued[1], enqueued[3]]
 
     def test_the_round_continues_after_the_last_claim(self, queue: Queue) -> None:
         enqueue_for(queue, "abcd" * 3)
@@ -179,8 +179,8 @@ class TestFairnessScopes:
 class TestStrictLanes:
     def test_a_strict_lane_ignores_tenants(self, queue: Queue) -> None:
         queue.set_lane("strict", order="strict")
-        made = enqueue_for(queue, "aaabbbcab", lane="strict")
-        assert claim_ids(queue, lanes=["strict"]) == made
+        enqueued = enqueue_for(queue, "aaabbbcab", lane="strict")
+        assert claim_ids(queue, lanes=["strict"]) == enqueued
 
     def test_a_strict_lane_keeps_priority_then_due_then_enqueue_order(self, queue: Queue, clock: ManualClock) -> None:
         queue.set_lane("default", order="strict")
@@ -192,11 +192,11 @@ class TestStrictLanes:
         assert claim_ids(queue) == [urgent.id, sooner.id, later.id, last.id]
 
     def test_a_lane_made_strict_reorders_waiting_jobs(self, queue: Queue, clock: ManualClock) -> None:
-        made = enqueue_for(queue, "bba" * 200)
-        made.append(queue.enqueue("mail", tenant="a", delay=1).id)
+        enqueued = enqueue_for(queue, "bba" * 200)
+        enqueued.append(queue.enqueue("mail", tenant="a", delay=1).id)
         queue.set_lane("default", order="strict")
         clock.advance(1)
-        assert claim_ids(queue, 1000) == made
+        assert claim_ids(queue, 1000) == enqueued
 
     def test_a_lane_made_fair_reorders_waiting_jobs(self, queue: Queue) -> None:
         queue.set_lane("default", order="strict")
@@ -226,9 +226,9 @@ class TestStrictLanes:
         self, queue: Queue, clock: ManualClock
     ) -> None:
         queue.set_lane("strict", order="strict")
-        made = []
+        enqueued = []
         for lane in ("default", "strict", "default", "strict"):
-            made += enqueue_for(queue, "a", lane=lane)
+            enqueued += enqueue_for(queue, "a", lane=lane)
             clock.advance(1)
         lanes = ["strict", "default"]
-        assert [claim_one(queue, lanes=lanes, tenant="a").job.id for _ in range(4)] == made
+        assert [claim_one(queue, lanes=lanes, tenant="a").job.id for _ in range(4)] == enqueued

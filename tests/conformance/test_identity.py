@@ -63,13 +63,13 @@ class TestFreshIds:
         assert uuid.UUID(queue.enqueue("work").id).version == 7
 
     def test_equal_requests_without_an_id_are_different_jobs(self, queue: Queue) -> None:
-        made = queue.enqueue_many([NewJob("work", 1)] * 200)
-        assert len({answer.id for answer in made}) == 200
+        enqueued = queue.enqueue_many([NewJob("work", 1)] * 200)
+        assert len({answer.id for answer in enqueued}) == 200
 
     def test_ids_are_text_and_never_numbers(self, queue: Queue) -> None:
         names = ["1", "01", "1.0", "1e0", "0x1", "null", "true", "A", "a", "a ", "é", "e\u0301"]
-        made = [queue.enqueue("work", name, job_id=name) for name in names]
-        assert all(answer.created for answer in made)
+        enqueued = [queue.enqueue("work", name, job_id=name) for name in names]
+        assert all(answer.created for answer in enqueued)
         assert [queue.get(name).payload for name in names] == names
 
     def test_an_unknown_id_is_not_found(self, queue: Queue) -> None:
@@ -187,9 +187,9 @@ class TestIdBeforeDedupeKey:
         queue.enqueue("work", 1, job_id="first", dedupe_key="k")
         claim_one(queue)
         request: dict[str, Any] = {"job_id": "second", "dedupe_key": "k", "on_duplicate": "run_again"}
-        made = queue.enqueue("work", 2, **request)
+        enqueued = queue.enqueue("work", 2, **request)
         again = queue.enqueue("work", 2, **request)
-        assert (made.created, again.created, again.id, again.job.state) == (True, False, "second", "blocked")
+        assert (enqueued.created, again.created, again.id, again.job.state) == (True, False, "second", "blocked")
 
 
 class TestManyIds:
@@ -203,12 +203,12 @@ class TestManyIds:
 
     def test_existing_and_new_jobs_may_be_mixed(self, queue: Queue) -> None:
         queue.enqueue("work", job_id="b")
-        made = queue.enqueue_many([NewJob("work", job_id=name) for name in "abc"])
-        assert [(answer.id, answer.created) for answer in made] == [("a", True), ("b", False), ("c", True)]
+        enqueued = queue.enqueue_many([NewJob("work", job_id=name) for name in "abc"])
+        assert [(answer.id, answer.created) for answer in enqueued] == [("a", True), ("b", False), ("c", True)]
 
     def test_the_same_job_twice_in_one_call_is_one_job(self, queue: Queue) -> None:
-        made = queue.enqueue_many([NewJob("work", 1, job_id="a"), NewJob("work", 1, job_id="a")])
-        assert [(answer.id, answer.created) for answer in made] == [("a", True), ("a", False)]
+        enqueued = queue.enqueue_many([NewJob("work", 1, job_id="a"), NewJob("work", 1, job_id="a")])
+        assert [(answer.id, answer.created) for answer in enqueued] == [("a", True), ("a", False)]
         assert stored(queue) == 1
 
     def test_one_id_for_two_jobs_in_one_call_is_a_conflict_and_stores_neither(self, queue: Queue) -> None:

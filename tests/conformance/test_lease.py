@@ -143,23 +143,23 @@ def test_a_stale_holder_is_refused_and_changes_nothing(
     become_stale: Callable[[Queue, ManualClock, Claim], Claim],
     write: str,
 ) -> None:
-    made = queue.enqueue("mail", events="all", max_attempts=3)
+    enqueued = queue.enqueue("mail", events="all", max_attempts=3)
     stale = become_stale(queue, clock, claim_one(queue, lease=LEASE))
-    before = known(queue, made.id)
+    before = known(queue, enqueued.id)
     with pytest.raises(LeaseLost) as lost:
         WRITES[write](queue, stale)
-    assert (lost.value.job_id, lost.value.epoch) == (made.id, stale.epoch)
-    assert known(queue, made.id) == before
+    assert (lost.value.job_id, lost.value.epoch) == (enqueued.id, stale.epoch)
+    assert known(queue, enqueued.id) == before
 
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_holder_with_a_valid_lease_is_not_refused(queue: Queue, clock: ManualClock, write: str) -> None:
-    made = queue.enqueue("mail", events="all")
+    enqueued = queue.enqueue("mail", events="all")
     claim = claim_one(queue, lease=LEASE)
     clock.advance(LEASE - 0.001)
-    before = known(queue, made.id)
+    before = known(queue, enqueued.id)
     WRITES[write](queue, claim)
-    assert known(queue, made.id) != before
+    assert known(queue, enqueued.id) != before
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -312,28 +312,28 @@ class TestProgress:
 
 class TestAttach:
     def test_artifacts_of_a_running_job_are_stored_with_its_epoch(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         queue.settle(claim_one(queue), Released())
         claim = claim_one(queue)
         queue.attach(claim, [Artifact("log", b"one", "text/plain"), Artifact("plot", b"two")])
-        log, plot = queue.artifacts(made.id)
+        log, plot = queue.artifacts(enqueued.id)
         assert (log.name, log.media_type, log.size, log.epoch) == ("log", "text/plain", 3, 2)
         assert (plot.name, log.created_at_ms) == ("plot", clock.now().wall_ms)
-        assert queue.artifact(made.id, "plot") == Artifact("plot", b"two")
+        assert queue.artifact(enqueued.id, "plot") == Artifact("plot", b"two")
 
     def test_an_artifact_of_the_same_name_is_replaced(self, queue: Queue) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         claim = claim_one(queue)
         queue.attach(claim, [Artifact("log", b"one")])
         queue.attach(claim, [Artifact("log", b"another", "text/plain")])
-        assert queue.artifact(made.id, "log") == Artifact("log", b"another", "text/plain")
+        assert queue.artifact(enqueued.id, "log") == Artifact("log", b"another", "text/plain")
 
 
 # --- the epoch -----------------------------------------------------------------------------------------------------
 
 
 def test_the_epoch_increases_with_every_way_to_run_again(queue: Queue, clock: ManualClock) -> None:
-    made = queue.enqueue("mail", max_attempts=3)
+    enqueued = queue.enqueue("mail", max_attempts=3)
     again: list[Outcome] = [Failed("no", retry_after=0), Released(), Deferred(after=0)]
     epochs = []
     for outcome in again:
@@ -347,9 +347,9 @@ def test_the_epoch_increases_with_every_way_to_run_again(queue: Queue, clock: Ma
     claim = claim_one(queue, worker="w", incarnation="2", exclusive=True)
     epochs.append(claim.epoch)
     queue.settle(claim, Failed("for good", permanent=True))
-    queue.requeue(made.id)
+    queue.requeue(enqueued.id)
     epochs.append(claim_one(queue).epoch)
-    queue.cancel(made.id, force=True)
-    queue.requeue(made.id)
+    queue.cancel(enqueued.id, force=True)
+    queue.requeue(enqueued.id)
     epochs.append(claim_one(queue).epoch)
     assert epochs == list(range(1, 9))

@@ -41,9 +41,9 @@ class TestOrder:
         assert (page.jobs, page.cursor) == ((), None)
 
     def test_jobs_are_listed_newest_first(self, queue: Queue, clock: ManualClock) -> None:
-        made = [queue.enqueue("a", priority=number % 3, delay=number % 2).id for number in range(6)]
+        enqueued = [queue.enqueue("a", priority=number % 3, delay=number % 2).id for number in range(6)]
 
-        assert ids(list(queue.jobs())) == made[::-1]
+        assert ids(list(queue.jobs())) == enqueued[::-1]
 
     def test_finished_jobs_are_listed_by_finish_time_the_latest_first(self, queue: Queue, clock: ManualClock) -> None:
         first, second, third = (queue.enqueue(kind).job for kind in "abc")
@@ -115,9 +115,9 @@ class TestFilters:
 class TestPaging:
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
     def test_reading_all_pages_returns_every_job_once(self, queue: Queue, limit: int) -> None:
-        made = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(7)])]
+        enqueued = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(7)])]
 
-        assert ids(walk(queue, limit)) == made[::-1]
+        assert ids(walk(queue, limit)) == enqueued[::-1]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 100])
     def test_jobs_that_finished_at_the_same_time_are_returned_once_each(self, queue: Queue, limit: int) -> None:
@@ -138,16 +138,16 @@ class TestPaging:
         assert (len(second), second.cursor) == (2, None)
 
     def test_jobs_added_between_pages_neither_repeat_nor_hide_others(self, queue: Queue) -> None:
-        made = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
+        enqueued = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
 
         found = ids(walk(queue, 2, lambda: queue.enqueue("a")))
 
-        assert found == made[::-1]
+        assert found == enqueued[::-1]
 
     def test_jobs_that_finish_between_pages_stay_in_a_list_of_all_states(
         self, queue: Queue, clock: ManualClock
     ) -> None:
-        made = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
+        enqueued = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
 
         def finish_one() -> None:
             clock.advance(1)
@@ -155,7 +155,7 @@ class TestPaging:
             assert claim is not None
             queue.settle(claim, Done())
 
-        assert ids(walk(queue, 2, finish_one)) == made[::-1]
+        assert ids(walk(queue, 2, finish_one)) == enqueued[::-1]
 
     def test_finished_jobs_are_not_repeated_while_more_finish(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("a") for _ in range(20)])
@@ -174,13 +174,13 @@ class TestPaging:
         assert ids(walk(queue, 2, finish_one, state="done")) == before[::-1]
 
     def test_remaining_jobs_are_returned_once_while_others_leave_the_state(self, queue: Queue) -> None:
-        made = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
+        enqueued = [each.id for each in queue.enqueue_many([NewJob("a") for _ in range(9)])]
 
         found = ids(walk(queue, 2, queue.claim, state="ready"))
 
         left = ids(list(queue.jobs(state="ready")))
         assert len(found) == len(set(found))
-        assert set(left) <= set(found) <= set(made)
+        assert set(left) <= set(found) <= set(enqueued)
 
     def test_a_deleted_job_under_the_cursor_does_not_break_paging(self, queue: Queue, clock: ManualClock) -> None:
         for kind in "abcd":
@@ -207,14 +207,14 @@ class TestPaging:
 
 def _mixture(queue: Queue) -> list[Job]:
     """Create jobs of two kinds, lanes and tenants: ready, done, permanently failed and waiting for a retry."""
-    made = []
+    enqueued = []
     for kind, lane, tenant in itertools.product("ab", "xy", "tu"):
-        made += [
+        enqueued += [
             enqueue_and_run(queue, kind, outcome, lane=lane, tenant=tenant, max_attempts=1)
             for outcome in (Done(), FAILS, Failed("now", retry_after=0))
         ]
-        made.append(queue.enqueue(kind, lane=lane, tenant=tenant).job)
-    return made
+        enqueued.append(queue.enqueue(kind, lane=lane, tenant=tenant).job)
+    return enqueued
 
 
 def _matches(job: Job, filters: dict[str, Any]) -> bool:

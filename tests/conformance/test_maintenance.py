@@ -19,24 +19,24 @@ class TestPromotion:
     def test_a_scheduled_job_is_claimed_as_soon_as_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
         time = queue.enqueue("mail").job.enqueued_at + timedelta(seconds=30)
         queue.settle(claim_one(queue), Done())
-        made = queue.enqueue("mail", run_at=time)
-        assert queue.get(made.id).state == "scheduled"
+        enqueued = queue.enqueue("mail", run_at=time)
+        assert queue.get(enqueued.id).state == "scheduled"
         clock.advance(29.999)
         assert queue.claim() is None
         clock.advance(0.001)
-        assert claim_one(queue).job.id == made.id
+        assert claim_one(queue).job.id == enqueued.id
 
     def test_a_time_in_the_past_means_now(self, queue: Queue) -> None:
         long_ago = queue.enqueue("mail").job.enqueued_at - timedelta(days=1)
         claim_one(queue)
-        made = queue.enqueue("mail", run_at=long_ago)
-        assert made.job.state == "ready"
-        assert made.job.due_at == made.job.enqueued_at
+        enqueued = queue.enqueue("mail", run_at=long_ago)
+        assert enqueued.job.state == "ready"
+        assert enqueued.job.due_at == enqueued.job.enqueued_at
 
     def test_many_more_than_one_chunk_are_all_claimed(self, queue: Queue, clock: ManualClock) -> None:
-        made = {made.id for made in queue.enqueue_many([NewJob("mail", delay=5) for _ in range(MANY)])}
+        enqueued = {enqueued.id for enqueued in queue.enqueue_many([NewJob("mail", delay=5) for _ in range(MANY)])}
         clock.advance(5)
-        assert {claim.job.id for claim in claim_all(queue)} == made
+        assert {claim.job.id for claim in claim_all(queue)} == enqueued
 
     def test_a_job_that_is_due_slightly_later_is_not_promoted(self, queue: Queue, clock: ManualClock) -> None:
         first, second = queue.enqueue("mail", delay=5), queue.enqueue("mail", delay=5.001)
@@ -78,12 +78,12 @@ class TestPromotion:
         assert claim_ids(queue) == [early.id, between.id, late.id]
 
     def test_no_due_job_of_a_paused_lane_is_lost(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", delay=5)
+        enqueued = queue.enqueue("mail", delay=5)
         queue.set_lane("default", state="paused")
         clock.advance(10)
         assert queue.claim() is None
         queue.set_lane("default", state="active")
-        assert claim_ids(queue) == [made.id]
+        assert claim_ids(queue) == [enqueued.id]
 
 
 class TestTakeBack:
@@ -131,16 +131,16 @@ class TestTakeBack:
         assert claim_one(queue).job.suspect == 0
 
     def test_a_job_whose_attempts_all_expire_fails(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", max_attempts=3)
+        enqueued = queue.enqueue("mail", max_attempts=3)
         for attempt in (1, 2, 3):
             assert claim_one(queue, lease=1).job.attempt == attempt
             clock.advance(1)
         assert queue.claim() is None
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert (job.state, job.attempt, job.finished_at_ms) == ("failed", 3, clock.now().wall_ms)
         assert job.failure is not None
         assert (job.failure.failure_class, job.failure.reason) == ("transient", "lease_expired")
-        assert [attempt.outcome for attempt in queue.attempts(made.id)] == ["expired"] * 3
+        assert [attempt.outcome for attempt in queue.attempts(enqueued.id)] == ["expired"] * 3
         assert [event.name for event in queue.events()] == ["failed"]
 
     def test_many_more_than_one_chunk_are_all_taken_back(self, queue: Queue, clock: ManualClock) -> None:
@@ -152,34 +152,34 @@ class TestTakeBack:
         assert {claim.epoch for claim in second} == {2}
 
     def test_leases_of_other_lanes_are_taken_back_too(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", lane="other", max_attempts=1)
+        enqueued = queue.enqueue("mail", lane="other", max_attempts=1)
         claim_one(queue, lanes=["other"], lease=1)
         clock.advance(1)
         assert queue.claim() is None
-        assert queue.get(made.id).state == "failed"
+        assert queue.get(enqueued.id).state == "failed"
 
     def test_a_lease_in_a_paused_lane_expires_and_waits_there(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         claim_one(queue, lease=1)
         queue.set_lane("default", state="paused")
         clock.advance(1)
         assert queue.claim() is None
-        assert queue.get(made.id).state == "ready"
+        assert queue.get(enqueued.id).state == "ready"
 
     def test_an_expired_lease_with_a_requested_cancel_is_cancelled(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         claim_one(queue, lease=1)
-        queue.cancel(made.id)
+        queue.cancel(enqueued.id)
         clock.advance(1)
         assert queue.claim() is None
-        assert queue.get(made.id).state == "cancelled"
+        assert queue.get(enqueued.id).state == "cancelled"
 
     def test_a_job_that_expires_past_its_deadline_fails(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", deadline=5)
+        enqueued = queue.enqueue("mail", deadline=5)
         claim_one(queue, lease=10)
         clock.advance(10)
         assert queue.claim() is None
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert (job.state, job.failure_reason) == ("failed", "deadline_passed")
 
     def test_an_expired_job_is_ordered_by_the_time_it_became_ready(self, queue: Queue, clock: ManualClock) -> None:
@@ -226,15 +226,15 @@ class TestReturns:
 
 class TestDeadlines:
     def test_a_job_not_started_by_its_deadline_fails(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", deadline=10)
+        enqueued = queue.enqueue("mail", deadline=10)
         clock.advance(10)
         assert queue.claim() is None
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert (job.state, job.attempt, job.finished_at_ms) == ("failed", 0, clock.now().wall_ms)
         assert job.failure is not None
         assert (job.failure.failure_class, job.failure.reason) == ("permanent", "deadline_passed")
         assert [event.name for event in queue.events()] == ["failed"]
-        assert queue.attempts(made.id) == []
+        assert queue.attempts(enqueued.id) == []
 
     def test_a_slightly_later_deadline_does_not_pass(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", deadline=5)
@@ -254,29 +254,29 @@ class TestDeadlines:
     def test_a_deadline_may_be_a_timestamp(self, queue: Queue, clock: ManualClock) -> None:
         time = queue.enqueue("mail").job.enqueued_at + timedelta(seconds=10)
         claim_one(queue)
-        made = queue.enqueue("mail", deadline=time)
+        enqueued = queue.enqueue("mail", deadline=time)
         clock.advance(10)
         assert queue.claim() is None
-        assert queue.get(made.id).failure_reason == "deadline_passed"
+        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
 
     def test_a_scheduled_job_fails_even_if_it_never_was_due(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", delay=100, deadline=10)
+        enqueued = queue.enqueue("mail", delay=100, deadline=10)
         clock.advance(10)
         assert queue.claim() is None
-        assert queue.get(made.id).failure_reason == "deadline_passed"
+        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
 
     def test_a_job_in_a_paused_lane_fails_too(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", lane="side", deadline=10)
+        enqueued = queue.enqueue("mail", lane="side", deadline=10)
         queue.set_lane("side", state="paused")
         clock.advance(10)
         assert queue.claim(lanes=["side"]) is None
-        assert queue.get(made.id).failure_reason == "deadline_passed"
+        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
 
     def test_a_job_of_another_lane_and_kind_is_found_by_any_claim(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("odd", lane="side", requires=["gpu"], deadline=10)
+        enqueued = queue.enqueue("odd", lane="side", requires=["gpu"], deadline=10)
         clock.advance(10)
         assert queue.claim(kinds=["mail"], tenant="missing") is None
-        assert queue.get(made.id).failure_reason == "deadline_passed"
+        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
 
     def test_a_blocked_job_fails_too(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", dedupe_key="k")
@@ -289,15 +289,15 @@ class TestDeadlines:
         assert queue.claim() is None
 
     def test_a_job_fails_in_the_middle_of_its_backoff(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", deadline=30)
+        enqueued = queue.enqueue("mail", deadline=30)
         job = queue.settle(claim_one(queue), Failed("smtp is down", reason="smtp"))
         assert job.state == "scheduled"
         clock.advance(30)
         assert queue.claim() is None
-        job = queue.get(made.id)
+        job = queue.get(enqueued.id)
         assert (job.state, job.failure_reason, job.attempt) == ("failed", "deadline_passed", 1)
         assert "smtp is down" in (job.failure_message or "")
-        [attempt] = queue.attempts(made.id)
+        [attempt] = queue.attempts(enqueued.id)
         assert (attempt.outcome, attempt.number) == ("failed", 1)
         assert attempt.failure is not None
         assert attempt.failure.reason == "smtp"
@@ -314,27 +314,27 @@ class TestDeadlines:
     def test_a_job_that_returns_past_its_deadline_is_not_started_again(
         self, queue: Queue, clock: ManualClock, outcome: Released | Deferred
     ) -> None:
-        made = queue.enqueue("mail", deadline=10)
+        enqueued = queue.enqueue("mail", deadline=10)
         claim = claim_one(queue, lease=60)
         clock.advance(10)
         queue.settle(claim, outcome)
         clock.advance(5)
         assert queue.claim() is None
-        assert queue.get(made.id).failure_reason == "deadline_passed"
+        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
 
     def test_a_wait_detects_a_passed_deadline(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", deadline=10)
+        enqueued = queue.enqueue("mail", deadline=10)
         with pytest.raises(WaitTimeout):
-            queue.wait(made.id, timeout=0)
+            queue.wait(enqueued.id, timeout=0)
         clock.advance(10)
-        job = queue.wait(made.id, timeout=30)
+        job = queue.wait(enqueued.id, timeout=30)
         assert (job.state, job.failure_reason) == ("failed", "deadline_passed")
-        assert queue.get(made.id) == job
+        assert queue.get(enqueued.id) == job
 
     def test_a_wait_detects_one_passed_deadline_among_a_thousand(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue_many([NewJob("mail", deadline=10) for _ in range(MANY)])
+        enqueued = queue.enqueue_many([NewJob("mail", deadline=10) for _ in range(MANY)])
         clock.advance(10)
-        assert queue.wait(made[-1].id, timeout=30).failure_reason == "deadline_passed"
+        assert queue.wait(enqueued[-1].id, timeout=30).failure_reason == "deadline_passed"
 
     def test_none_of_thousands_past_their_deadline_is_ever_started(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("mail", deadline=10, priority=5) for _ in range(3 * MANY)])
@@ -409,11 +409,11 @@ class TestWallClockJumps:
     def test_a_ready_job_stays_claimable_when_the_wall_clock_is_set_back(
         self, queue: Queue, clock: ManualClock
     ) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         clock.set_wall_clock(-5 * 3600)
-        assert claim_ids(queue) == [made.id]
+        assert claim_ids(queue) == [enqueued.id]
 
     def test_due_times_follow_the_wall_clock(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail", delay=3600, backoff=Backoff(base=1))
+        enqueued = queue.enqueue("mail", delay=3600, backoff=Backoff(base=1))
         clock.set_wall_clock(3600)
-        assert claim_ids(queue) == [made.id]
+        assert claim_ids(queue) == [enqueued.id]

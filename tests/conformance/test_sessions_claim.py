@@ -77,9 +77,9 @@ class TestOrderAndJoining:
         ]
 
     def test_an_entry_may_have_several_items(self, queue: Queue) -> None:
-        made = queue.enqueue("chat.message", session=SESSION, items=["a", "b"])
+        enqueued = queue.enqueue("chat.message", session=SESSION, items=["a", "b"])
 
-        assert made.job.items == ["a", "b"]
+        assert enqueued.job.items == ["a", "b"]
         assert take(queue).entries[0].items == ["a", "b"]
         assert queue.get(say(queue, "one")[0]).items == ["one"]
 

@@ -16,10 +16,10 @@ DAY = 86_400.0
 
 class TestSourceKeys:
     def test_a_replay_returns_the_original_regardless_of_its_content(self, queue: Queue) -> None:
-        made = queue.enqueue("chat.message", 1, session=SESSION, source_key="m1")
+        enqueued = queue.enqueue("chat.message", 1, session=SESSION, source_key="m1")
         again = queue.enqueue("chat.note", 2, session=SESSION, source_key="m1", work_class="command", delay=5)
 
-        assert (again.id, again.created, again.job) == (made.id, False, made.job)
+        assert (again.id, again.created, again.job) == (enqueued.id, False, enqueued.job)
         assert states(queue) == {1: "ready"}
 
     def test_also_while_it_runs_and_when_it_is_done(self, queue: Queue) -> None:
@@ -51,13 +51,13 @@ class TestSourceKeys:
         assert states(queue) == {1: "ready", 3: "ready"}
 
     def test_another_session_or_tenant_has_its_own_keys(self, queue: Queue) -> None:
-        made = [
+        enqueued = [
             queue.enqueue("chat.message", session=session, tenant=tenant, source_key="m1")
             for session in ("a", "b")
             for tenant in ("x", "y")
         ]
 
-        assert all(one.created for one in made)
+        assert all(one.created for one in enqueued)
 
     def test_positions_have_no_gaps_if_replays_come_between(self, queue: Queue) -> None:
         say(queue, 1, source_key="m1")
@@ -82,9 +82,9 @@ class TestIds:
         assert all(job_id.startswith("entry-") for job_id in ids)
 
     def test_a_given_id_is_kept_and_a_replay_returns_the_first(self, queue: Queue) -> None:
-        made = queue.enqueue("chat.message", 1, session=SESSION, job_id="mine")
+        enqueued = queue.enqueue("chat.message", 1, session=SESSION, job_id="mine")
 
-        assert made.id == "mine"
+        assert enqueued.id == "mine"
         assert not queue.enqueue("chat.message", 1, session=SESSION, job_id="mine").created
         with pytest.raises(Conflict):
             queue.enqueue("chat.message", 1, session="other", job_id="mine")

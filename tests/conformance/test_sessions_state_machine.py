@@ -89,7 +89,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         if not created or options["source_key"] is None:
             # Without a key a repeated call would add another entry, so its result is not lost.
             crash, lose = (crash, lose) if not created else (0, False)
-        made = self._send(
+        enqueued = self._send(
             lambda queue: queue.enqueue(
                 "say",
                 serial,
@@ -101,8 +101,8 @@ class SessionsAgainstModel(RuleBasedStateMachine):
             crash,
             lose,
         )
-        assert made.job.payload == serial
-        assert made.created == created or crash or lose
+        assert enqueued.job.payload == serial
+        assert enqueued.created == created or crash or lose
 
     @rule(name=names, work=st.sampled_from(["turn", "command", "next"]), limit=limits, crash=crashes, lose=lost)
     def claim(self, name: str, work: Any, limit: int, crash: int, lose: bool) -> None:

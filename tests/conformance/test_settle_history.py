@@ -35,7 +35,7 @@ def claimed(queue: Queue) -> Claim:
 
 class TestHistory:
     def test_every_attempt_is_stored_with_its_own_end(self, queue: Queue, clock: ManualClock) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         outcomes: list[Outcome] = [
             Failed("no", reason="smtp", retry_after=0),
             Deferred(after=0),
@@ -49,7 +49,7 @@ class TestHistory:
             started.append((claim.epoch, claim.job.attempt, f"w{number}", f"i{number}", clock.now().wall_ms))
             clock.advance(1)
             queue.settle(claim, outcome)
-        attempts = queue.attempts(made.id)
+        attempts = queue.attempts(enqueued.id)
         assert [(a.epoch, a.number, a.worker, a.incarnation, a.started_at_ms) for a in attempts] == started
         assert [a.number for a in attempts] == [1, 2, 2, 2, 3]
         assert [a.outcome for a in attempts] == ["failed", "deferred", "released", "failed", "done"]
@@ -84,10 +84,10 @@ class TestHistory:
         assert queue.attempts(queue.enqueue("mail").id) == []
 
     def test_the_newest_hundred_are_kept(self, queue: Queue) -> None:
-        made = queue.enqueue("mail")
+        enqueued = queue.enqueue("mail")
         for _ in range(105):
             queue.settle(claim_one(queue), Deferred(after=0))
-        epochs = [attempt.epoch for attempt in queue.attempts(made.id)]
+        epochs = [attempt.epoch for attempt in queue.attempts(enqueued.id)]
         assert epochs == list(range(6, 106))
 
     def test_attempts_before_a_requeue_stay_in_the_history(self, queue: Queue) -> None:

@@ -73,10 +73,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.cursor = ""
         self._tell_time()
 
-    @initialize(made=st.lists(requests, min_size=1, max_size=5))
-    def start_with_some_jobs(self, made: list[Request]) -> None:
+    @initialize(enqueued=st.lists(requests, min_size=1, max_size=5))
+    def start_with_some_jobs(self, enqueued: list[Request]) -> None:
         self.cursor = self.queue.events().cursor
-        self.enqueue(made, Fault())
+        self.enqueue(enqueued, Fault())
         self.claim(RepeatableClaim(LANES, None, limit=2, token="first"), Fault())
 
     def teardown(self) -> None:
@@ -124,9 +124,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     # --- enqueueing and claiming -----------------------------------------------------------------------------------
 
-    @rule(made=st.lists(requests, min_size=1, max_size=3), fault=faults)
-    def enqueue(self, made: list[Request], fault: Fault) -> None:
-        for request in made:
+    @rule(enqueued=st.lists(requests, min_size=1, max_size=3), fault=faults)
+    def enqueue(self, enqueued: list[Request], fault: Fault) -> None:
+        for request in enqueued:
             self.requests.append(request)
             self._enqueue(request, fault)
 
@@ -146,8 +146,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         options = options_of(request)
 
         def call(queue: Queue) -> tuple[str, bool]:
-            made = queue.enqueue(request["kind"], request["payload"], **options)
-            return made.id, made.created
+            enqueued = queue.enqueue(request["kind"], request["payload"], **options)
+            return enqueued.id, enqueued.created
 
         self._act(call, lambda: self.model.enqueue(request), fault)
 
@@ -375,8 +375,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def _job_at(self, place: int, *states: str) -> str:
         """Return the id of a job, preferably in one of *states*, sometimes of a missing one."""
-        filters = [job["id"] for job in self.model.jobs.values() if job["state"] in states]
-        known = filters or list(self.model.jobs)
+        matching = [job["id"] for job in self.model.jobs.values() if job["state"] in states]
+        known = matching or list(self.model.jobs)
         return str(known[place % len(known)]) if known and place % 7 != 6 else "missing"
 
     def _pick(self, place: int) -> Held:

@@ -115,9 +115,9 @@ class TestTheSuccessor:
         request: dict[str, Any] = {"dedupe_key": "k", "dedupe_scope": "tenant"}
         queue.enqueue("sync", "first", job_id="first", max_attempts=1, deadline=300, **request)
         claim = claim_one(queue, lease=30)
-        made = queue.enqueue("resync", "second", job_id="second", on_duplicate="run_again", **request, **options)
-        assert made.job.state == "blocked"
-        return claim, made.job
+        enqueued = queue.enqueue("resync", "second", job_id="second", on_duplicate="run_again", **request, **options)
+        assert enqueued.job.state == "blocked"
+        return claim, enqueued.job
 
     @pytest.mark.parametrize(("end", "state"), ENDS)
     def test_it_becomes_ready_when_the_first_ends_in_any_way(

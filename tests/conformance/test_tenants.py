@@ -110,10 +110,12 @@ class TestMany:
 class TestKeysAndOwnership:
     def test_equal_dedupe_keys_of_two_tenants_are_separate(self, queue: Queue) -> None:
         for scope in ("kind", "tenant"):
-            made = [queue.enqueue("k", tenant=tenant, dedupe_key="same", dedupe_scope=scope) for tenant in ("a", "b")]
-            assert [each.created for each in made] == [True, True]
-            assert len({each.id for each in made}) == 2
-            for each in made:
+            enqueued = [
+                queue.enqueue("k", tenant=tenant, dedupe_key="same", dedupe_scope=scope) for tenant in ("a", "b")
+            ]
+            assert [each.created for each in enqueued] == [True, True]
+            assert len({each.id for each in enqueued}) == 2
+            for each in enqueued:
                 queue.cancel(each.id)
 
     def test_a_follow_up_belongs_to_its_parents_tenant_unless_it_names_one(self, queue: Queue) -> None:

@@ -73,37 +73,37 @@ class TestEnqueue:
     def test_a_commit_stores_the_row_the_job_and_the_event(self, orders: Queue) -> None:
         with orders.transaction() as tx:
             tx.execute("insert into orders values (1, 'tea')")
-            made = tx.enqueue("ship", {"order": 1}, events="all")
-        assert made.created
-        assert orders.get(made.id) == made.job
+            enqueued = tx.enqueue("ship", {"order": 1}, events="all")
+        assert enqueued.created
+        assert orders.get(enqueued.id) == enqueued.job
         assert names(orders) == ["enqueued"]
         assert notes(orders) == ["tea"]
-        assert claim_one(orders).job.id == made.id
+        assert claim_one(orders).job.id == enqueued.id
 
     def test_a_rollback_stores_none_of_them(self, orders: Queue) -> None:
         with rolled_back(orders) as tx:
             tx.execute("insert into orders values (1, 'tea')")
-            made = tx.enqueue("ship", {"order": 1}, events="all")
+            enqueued = tx.enqueue("ship", {"order": 1}, events="all")
             tx.enqueue_many([NewJob("ship", events="all")] * 3)
         assert stored(orders) == 0
         assert names(orders) == []
         assert notes(orders) == []
         assert orders.claim() is None
         with pytest.raises(JobNotFound):
-            orders.get(made.id)
+            orders.get(enqueued.id)
 
     def test_the_transaction_sees_its_own_jobs(self, queue: Queue) -> None:
         with queue.transaction() as tx:
-            made = tx.enqueue("ship")
-            assert tx.get(made.id) == made.job
+            enqueued = tx.enqueue("ship")
+            assert tx.get(enqueued.id) == enqueued.job
             assert tx.enqueue("ship", job_id="a").created
             assert not tx.enqueue("ship", job_id="a").created
 
     def test_an_id_or_key_rolled_back_is_free_again(self, queue: Queue) -> None:
         with rolled_back(queue) as tx:
             tx.enqueue("ship", 1, job_id="a", dedupe_key="k")
-        made = queue.enqueue("ship", 2, job_id="a", dedupe_key="k")
-        assert (made.created, made.job.payload) == (True, 2)
+        enqueued = queue.enqueue("ship", 2, job_id="a", dedupe_key="k")
+        assert (enqueued.created, enqueued.job.payload) == (True, 2)
 
     def test_a_kind_and_lane_first_used_in_a_rolled_back_transaction_work_afterwards(self, queue: Queue) -> None:
         with rolled_back(queue) as tx:
@@ -119,8 +119,8 @@ class TestEnqueue:
 
     def test_another_client_sees_it_after_the_commit(self, harness: Harness) -> None:
         with harness.open().transaction() as tx:
-            made = tx.enqueue("ship")
-        assert harness.open().get(made.id) == made.job
+            enqueued = tx.enqueue("ship")
+        assert harness.open().get(enqueued.id) == enqueued.job
 
     def test_an_empty_transaction_is_accepted(self, queue: Queue) -> None:
         with queue.transaction():

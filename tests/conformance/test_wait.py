@@ -160,8 +160,8 @@ class TestAwaiting:
 
 async def _settled_while_awaited(harness: Harness) -> tuple[str, Any]:
     async with harness.open_async() as queue:
-        made = await queue.enqueue("a")
-        waiting = asyncio.create_task(queue.wait(made.id, timeout=PATIENCE))
+        enqueued = await queue.enqueue("a")
+        waiting = asyncio.create_task(queue.wait(enqueued.id, timeout=PATIENCE))
         # One iteration of the loop: the wait is in progress when the job ends.
         await asyncio.sleep(0)
         claim = await queue.claim()
@@ -173,8 +173,8 @@ async def _settled_while_awaited(harness: Harness) -> tuple[str, Any]:
 
 async def _timed_out_beside_a_counter(harness: Harness) -> int:
     async with harness.open_async() as queue:
-        made = await queue.enqueue("a")
-        waiting = asyncio.create_task(queue.wait(made.id, timeout=0.1))
+        enqueued = await queue.enqueue("a")
+        waiting = asyncio.create_task(queue.wait(enqueued.id, timeout=0.1))
         turns = 0
         while not waiting.done():
             await asyncio.sleep(0.005)
