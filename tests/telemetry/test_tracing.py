@@ -242,9 +242,9 @@ def test_a_handler_that_ran_elsewhere_has_its_span_once_it_is_over(traced: holdf
     claim = traced.claim()
     assert claim is not None
     job = traced.settle(claim, Failed("killed", reason="memory_limit"))
-    [watch] = traced.operations.watches
+    [observer] = traced.operations.observers
 
-    watch.ended(claim, "failed", job, 2.5)
+    observer.ended(claim, "failed", job, 2.5)
 
     run = spans.one("run mail")
     assert is_below(run, spans.one("enqueue mail"))
@@ -260,9 +260,9 @@ def test_an_attempt_that_never_ran_has_no_span(traced: holdfast.Queue, spans: Sp
     traced.enqueue("mail")
     claim = traced.claim()
     assert claim is not None
-    [watch] = traced.operations.watches
+    [observer] = traced.operations.observers
 
-    watch.ended(claim, "released", None, None)
+    observer.ended(claim, "released", None, None)
 
     assert spans.all("run mail") == []
 

@@ -66,7 +66,7 @@ class Middleware:
         return [*settled, *newest], claims
 
 
-class Watch:
+class AttemptObserver:
     """Receives the attempts of a worker, in the worker's event loop. Its methods return quickly and never raise."""
 
     running: Callable[[Claim], AbstractContextManager[object]] | None = None

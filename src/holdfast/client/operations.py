@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Unpack, cast, overload
 
 from holdfast.client import ids, validate_calls
 from holdfast.client.admin import AdminOperations
-from holdfast.client.middleware import Middleware, Watch
+from holdfast.client.middleware import AttemptObserver, Middleware
 from holdfast.client.sessions import SessionOperations
 from holdfast.client.validate_calls import Held
 from holdfast.domain import limits, validation
@@ -87,7 +87,7 @@ class Shared:
     """The worker and incarnation of claims that do not give them: one start of this process."""
     middleware: Middleware
     """Enqueues, claims and settles jobs; tracing replaces it."""
-    watches: tuple[Watch, ...] = ()
+    observers: tuple[AttemptObserver, ...] = ()
     """The objects that workers notify of their attempts."""
     tasks: TaskRegistry = field(default_factory=TaskRegistry)
     """The tasks of the queue; their options and signatures apply to jobs of their kinds."""
@@ -122,9 +122,9 @@ class Operations(AdminOperations, SessionOperations):
         return self.shared.middleware
 
     @property
-    def watches(self) -> tuple[Watch, ...]:
+    def observers(self) -> tuple[AttemptObserver, ...]:
         """The objects that workers notify of their attempts."""
-        return self.shared.watches
+        return self.shared.observers
 
     @property
     def tasks(self) -> TaskRegistry:
@@ -411,7 +411,7 @@ class Operations(AdminOperations, SessionOperations):
         """Return findings about the health of the store and its jobs."""
         return await self.runner.read(job_operations.report)
 
-    async def troubles(self) -> list[Finding]:
+    async def problems(self) -> list[Finding]:
         """Return the findings of `report` that concern jobs; they may be read often."""
         return await self.runner.read(job_operations.problems)
 

@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider, ge
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from holdfast.client.middleware import CheckedSettlements, Middleware, Watch
+from holdfast.client.middleware import AttemptObserver, CheckedSettlements, Middleware
 from holdfast.client.operations import Operations
 from holdfast.domain import strict_json
 from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
@@ -38,8 +38,8 @@ def trace_operations(operations: Operations, provider: TracerProvider | None) ->
     tracer = get_tracer("holdfast", __version__, provider)
     shared = operations.shared
     shared.middleware = TracingMiddleware(shared.middleware.store, tracer)
-    others = (watch for watch in operations.watches if not isinstance(watch, TracingWatch))
-    shared.watches = (*others, TracingWatch(tracer))
+    others = (observer for observer in operations.observers if not isinstance(observer, TracingObserver))
+    shared.observers = (*others, TracingObserver(tracer))
 
 
 class TracingMiddleware(Middleware):
@@ -166,7 +166,7 @@ class _SettleSpans:
         self._open.__exit__(kind, error, trace)
 
 
-class TracingWatch(Watch):
+class TracingObserver(AttemptObserver):
     """Runs each handler in a span of its job's trace."""
 
     def __init__(self, tracer: Tracer) -> None:

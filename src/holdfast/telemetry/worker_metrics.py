@@ -20,8 +20,8 @@ from holdfast.domain.job import FINISHED, Job
 from holdfast.telemetry import metric_definitions
 from holdfast.telemetry.metric_definitions import Metric
 from holdfast.telemetry.store_metrics import StoreCollector
+from holdfast.worker.observed_attempts import WorkerMetrics
 from holdfast.worker.status import WorkerStatus
-from holdfast.worker.watched_attempts import WorkerMetrics
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer

@@ -21,9 +21,9 @@ from holdfast.tasks.control_flow import Cancelled, OutcomeRequest
 from holdfast.testing.redirect import AnyQueue
 from holdfast.worker.attempt import RunningAttempt, failure_from_refusal
 from holdfast.worker.executors import ExecutorQueue, TaskExecutor, run_blocking
+from holdfast.worker.observed_attempts import observe_attempts
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from holdfast.worker.transactions import offer_transaction
-from holdfast.worker.watched_attempts import watch_attempts
 
 # The handler did not choose these failures: they are defects of the program.
 _DEFECTS = frozenset({failures.PAYLOAD_INVALID, "result_invalid"})
@@ -62,7 +62,7 @@ class InlineAttempt:
         self._error: BaseException | None = None
         if self.attempt.task.takes_context:
             offer_transaction(self.attempt, queue.operations, queue.store)
-        watch_attempts(queue.operations.watches, [self.attempt])
+        observe_attempts(queue.operations.observers, [self.attempt])
         wrap = self._record_error_async if self.attempt.task.is_async else self._record_error
         self.attempt.function = wrap(self.attempt.function)
 
@@ -108,8 +108,8 @@ class InlineAttempt:
     async def settle(self, operations: Operations) -> Ran:
         """Settle the outcome of the handler and report it to middleware."""
         ran = await self._settle(operations)
-        for watch in operations.watches:
-            watch.ended(self.attempt.claim, ran.outcome, ran.job, self.attempt.run_seconds)
+        for observer in operations.observers:
+            observer.ended(self.attempt.claim, ran.outcome, ran.job, self.attempt.run_seconds)
         return ran
 
     async def _settle(self, operations: Operations) -> Ran:

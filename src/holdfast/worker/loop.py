@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from holdfast.client.middleware import Watch
+from holdfast.client.middleware import AttemptObserver
 from holdfast.client.operations import Operations
 from holdfast.domain import limits
 from holdfast.domain.claims import Claim, ClaimOptions, Settlement
@@ -31,6 +31,7 @@ from holdfast.worker.isolation.dispatcher import Dispatcher, IsolationSettings
 from holdfast.worker.job_logs import failure_of, log_ended, log_started
 from holdfast.worker.lane_listener import LaneListener
 from holdfast.worker.lease_keeper import LeaseKeeper
+from holdfast.worker.observed_attempts import observe_attempts
 from holdfast.worker.retry import RetryState
 from holdfast.worker.session_loop import SessionTurns
 from holdfast.worker.session_turn import Turn, separate_turns
@@ -40,7 +41,6 @@ from holdfast.worker.subscription import Subscription, affinities_of
 from holdfast.worker.timers import Timer
 from holdfast.worker.transactions import offer_transaction
 from holdfast.worker.warm_resources import WarmResources, WarmResourceSettings
-from holdfast.worker.watched_attempts import watch_attempts
 
 log = logging.getLogger("holdfast.worker")
 
@@ -78,7 +78,7 @@ class WorkerLoop:
         isolation: IsolationSettings,
         timer: Timer,
         warm_resources: WarmResourceSettings | None = None,
-        watches: Sequence[Watch] = (),
+        observers: Sequence[AttemptObserver] = (),
     ) -> None:
         self.fatal_error: HandlersStuck | None = None
         """The error that makes this worker stop, if any."""
@@ -94,7 +94,7 @@ class WorkerLoop:
         self._concurrency = concurrency
         self._keeper = keeper
         self._timer = timer
-        self._watches = tuple(watches)
+        self._observers = tuple(observers)
         keeper.decided = self.attempt_decided
         keeper.recovered = self.store_recovered
         self._retrying = RetryState("claims and settlements", timer)
@@ -426,8 +426,8 @@ class WorkerLoop:
             self.failures.appendleft(failure)
         self.counts["retried" if failure is not None and failure.retried else outcome] += 1
         log_ended(attempt, outcome, failure)
-        for watch in self._watches:
-            watch.ended(attempt.claim, outcome, job, attempt.run_seconds)
+        for observer in self._observers:
+            observer.ended(attempt.claim, outcome, job, attempt.run_seconds)
 
     def _amend(self, attempt: RunningAttempt, refusal: HoldfastError) -> None:
         log.error("the outcome of job %s was refused: %s", attempt.claim.job.id, refusal)
@@ -455,8 +455,8 @@ class WorkerLoop:
         for attempt in attempts:
             if attempt.task.takes_context:
                 offer_transaction(attempt, self._operations, self._store)
-        if self._watches:
-            watch_attempts(self._watches, attempts)
+        if self._observers:
+            observe_attempts(self._observers, attempts)
         self._held.update((attempt.key, attempt) for attempt in attempts)
         self._unacknowledged.add(attempts)
         self._keeper.add(attempts)

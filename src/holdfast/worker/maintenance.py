@@ -25,7 +25,7 @@ log = logging.getLogger("holdfast.worker")
 
 HEARTBEAT_SECONDS = 10.0
 _CHECK_SECONDS = 60.0
-# How long after its start a worker first checks for troubles: workers that start with it have registered by then.
+# How long after its start a worker first checks for problems: workers that start with it have registered by then.
 _FIRST_CHECK_SECONDS = 5.0
 
 
@@ -75,7 +75,7 @@ class WorkerMaintenance:
                 if self._timer.monotonic() >= self._next_prune_at:
                     await self._prune()
                 if self._timer.monotonic() >= self._next_check_at:
-                    await self._check_troubles()
+                    await self._check_problems()
                 self._retrying.succeeded()
             except HoldfastError as error:
                 self._retrying.failed(error)
@@ -147,12 +147,12 @@ class WorkerMaintenance:
             if any(pruned):
                 log.info("deleted %d finished jobs and %d events past their retention", *pruned)
 
-    async def _check_troubles(self) -> None:
+    async def _check_problems(self) -> None:
         """Log stuck, suspect and unserved jobs, each trouble once until it is resolved."""
         self._next_check_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.uniform(0.5, 1.5)
-        findings = await self._operations.async_on(self._store).troubles()
-        troubles = [finding for finding in findings if finding.status != "ok"]
-        for finding in troubles:
+        findings = await self._operations.async_on(self._store).problems()
+        problems = [finding for finding in findings if finding.status != "ok"]
+        for finding in problems:
             if (finding.name, finding.subject) not in self._logged:
                 log.warning("%s: %s%s", finding.name, finding.detail, finding.remedy and f"; {finding.remedy}")
-        self._logged = {(finding.name, finding.subject) for finding in troubles}
+        self._logged = {(finding.name, finding.subject) for finding in problems}

@@ -19,7 +19,7 @@ from typing import Any, Unpack
 
 from holdfast.client import ids
 from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.middleware import Watch
+from holdfast.client.middleware import AttemptObserver
 from holdfast.client.queue import Queue
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions, check_claim
@@ -32,11 +32,11 @@ from holdfast.worker.isolation.dispatcher import IsolationSettings, check_isolat
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.maintenance import WorkerMaintenance
+from holdfast.worker.observed_attempts import WorkerMetrics
 from holdfast.worker.status import WorkerStatus
 from holdfast.worker.subscription import Subscription
 from holdfast.worker.timers import REAL_TIMER, Timer
 from holdfast.worker.warm_resources import Hook, check_warm_resources
-from holdfast.worker.watched_attempts import WorkerMetrics
 
 log = logging.getLogger("holdfast.worker")
 
@@ -207,7 +207,7 @@ class Worker:
                 warm_resources=self._warm_resources,
                 isolation=self._isolation,
                 timer=self._timer,
-                watches=self._operations.watches if self._metrics is None else self._start_metrics(self._metrics),
+                observers=self._operations.observers if self._metrics is None else self._start_metrics(self._metrics),
             )
             keeper.start()
             log.info("%s", self.summary())
@@ -233,9 +233,9 @@ class Worker:
                     self._loop.remove_signal_handler(number)
             log.info("worker %s has stopped", self.name)
 
-    def _start_metrics(self, metrics: WorkerMetrics) -> tuple[Watch, ...]:
+    def _start_metrics(self, metrics: WorkerMetrics) -> tuple[AttemptObserver, ...]:
         metrics.start(self._concurrency, self.status)
-        return (*self._operations.watches, metrics)
+        return (*self._operations.observers, metrics)
 
     @asynccontextmanager
     async def _running_maintenance(self, worker_loop: WorkerLoop) -> AsyncIterator[WorkerMaintenance]:

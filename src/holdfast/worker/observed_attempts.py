@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeAlias
 
-from holdfast.client.middleware import Watch
+from holdfast.client.middleware import AttemptObserver
 from holdfast.domain.claims import Claim
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.status import WorkerStatus
@@ -14,7 +14,7 @@ from holdfast.worker.status import WorkerStatus
 Enclose: TypeAlias = Callable[[Claim], AbstractContextManager[object]]
 
 
-class WorkerMetrics(Watch):
+class WorkerMetrics(AttemptObserver):
     """Middleware that measures one worker."""
 
     def start(self, concurrency: int, status: Callable[[], WorkerStatus]) -> None:
@@ -24,12 +24,12 @@ class WorkerMetrics(Watch):
         """Stop measuring: the worker has stopped."""
 
 
-def watch_attempts(watches: Sequence[Watch], attempts: Sequence[RunningAttempt]) -> None:
-    """Report claimed attempts to *watches*, and wrap their handlers in the context managers of `running`."""
+def observe_attempts(observers: Sequence[AttemptObserver], attempts: Sequence[RunningAttempt]) -> None:
+    """Report claimed attempts to *observers*, and wrap their handlers in the context managers of `running`."""
     claims = [attempt.claim for attempt in attempts]
-    for watch in watches:
-        watch.claimed(claims)
-    enclosing = [watch.running for watch in watches if watch.running is not None]
+    for observer in observers:
+        observer.claimed(claims)
+    enclosing = [observer.running for observer in observers if observer.running is not None]
     if enclosing:
         for attempt in attempts:
             enclose = _enclosed_async if attempt.task.is_async else _enclosed
