@@ -70,8 +70,7 @@ if TYPE_CHECKING:
     )
     from holdfast.domain.routing import Lane
     from holdfast.domain.serving import Unserved
-    from holdfast.domain.session_claims import AnySessionOptions, SessionClaimOptions
-    from holdfast.domain.session_leases import SessionClaim, SessionLease
+    from holdfast.domain.session_claims import AnySessionOptions, SessionClaim, SessionClaimOptions, SessionLease
     from holdfast.domain.sessions import SessionEntry
     from holdfast.tasks.context import Context
     from holdfast.tasks.control_flow import Cancelled, Defer, Fail, Retry
@@ -215,8 +214,7 @@ _NAMES_BY_MODULE = {
     ),
     "domain.serving": "Unserved",
     "domain.sessions": "SessionEntry",
-    "domain.session_claims": "AnySessionOptions SessionClaimOptions",
-    "domain.session_leases": "SessionClaim SessionLease",
+    "domain.session_claims": "AnySessionOptions SessionClaim SessionClaimOptions SessionLease",
     "worker.status": "FailedAttempt RunningJob WorkerStatus",
     "worker.worker": "Worker",
 }

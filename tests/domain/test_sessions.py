@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.domain import limits
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.new_job import NewJob, check_job
-from holdfast.domain.session_leases import Holder, derive_fence
+from holdfast.domain.session_claims import Holder, derive_fence
 from holdfast.domain.sessions import Session, SessionEntry, entry_id
 
 SESSION = Session(1, "acme", "chat-42", 0, 4, *[None] * 13)  # type: ignore[arg-type]

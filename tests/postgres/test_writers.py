@@ -310,7 +310,7 @@ class TestCatalog:
             changing = in_background(lambda: queue.set_lane("slow", state="paused"))
             with psycopg.connect(url, autocommit=True) as other:
                 waiting = (
-                    b"select 1 from pg_stat_activity where query like '%hold_catalog()%' and pid <> pg_backend_pid()"
+                    b"select 1 from pg_stat_activity where query like '%lock_routing()%' and pid <> pg_backend_pid()"
                 )
                 wait_until(lambda: other.execute(waiting).fetchone() is not None)
             for _ in range(5):

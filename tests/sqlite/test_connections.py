@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import Done, InvalidInput, JobNotFound, LeaseLost, Misconfigured, StoreBusy
-from holdfast.storage.sqlite import event_loops, writer
+from holdfast.storage.sqlite import writer, writer_queue
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background
 
@@ -334,7 +334,7 @@ class TestWaitingForTheWriter:
 class TestLoopsThatEnd:
     @pytest.fixture(autouse=True)
     def quick_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(event_loops, "_POLL_SECONDS", 0.01)
+        monkeypatch.setattr(writer_queue, "_POLL_SECONDS", 0.01)
 
     @staticmethod
     def leave_open(queue: holdfast.AsyncQueue) -> asyncio.Task[None]:

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast import Finding
 from holdfast.client.connect import queue_on
-from holdfast.storage.sqlite import file_systems, health
+from holdfast.storage.sqlite import connection, health
 from holdfast.storage.sqlite.store import SqliteStore
 from tests.support.clock import ManualClock
 
@@ -59,7 +59,7 @@ def test_a_network_file_system_is_a_problem(path: str, tmp_path: Path, monkeypat
     queue.enqueue("mail")
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 0 0:1 / {tmp_path} rw - nfs4 server:/share rw\n")
-    monkeypatch.setattr(file_systems, "_MOUNTS", mounts)
+    monkeypatch.setattr(connection, "_MOUNTS", mounts)
     report = queue.report()
     assert not report.healthy
     assert findings(queue)["file system"].status == "problem"

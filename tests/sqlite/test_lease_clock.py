@@ -10,7 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import Done, LeaseLost
-from holdfast.storage.sqlite import clock
+from holdfast.storage.sqlite import connection as connections
+from holdfast.storage.sqlite.connection import stored_clock
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def path(tmp_path: Path) -> str:
 def test_all_who_open_the_file_in_one_boot_share_the_lease_clock(path: str) -> None:
     holdfast.connect(path).migrate()
     connection = sqlite3.connect(path)
-    first, second = clock.stored_clock(connection), clock.stored_clock(connection)
+    first, second = stored_clock(connection), stored_clock(connection)
     assert first is not None
     assert second is not None
     assert second.now().lease_ms - first.now().lease_ms < 1000
@@ -48,8 +49,8 @@ def test_a_reboot_ends_every_lease(path: str, monkeypatch: pytest.MonkeyPatch) -
     claim = queue.claim(lease=3600)
     assert claim is not None
     queue.close()
-    monkeypatch.setattr(clock, "_boot", lambda: "another-boot")
-    monkeypatch.setattr(clock, "boot_time_ms", lambda: 5_000)
+    monkeypatch.setattr(connections, "_boot", lambda: "another-boot")
+    monkeypatch.setattr(connections, "boot_time_ms", lambda: 5_000)
     after = holdfast.connect(path)
     with pytest.raises(LeaseLost):
         after.heartbeat(claim)
@@ -59,7 +60,7 @@ def test_a_reboot_ends_every_lease(path: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_a_boot_identifier_leases_use_the_wall_clock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "_boot", lambda: None)
+    monkeypatch.setattr(connections, "_boot", lambda: None)
     queue = holdfast.connect(path)
     queue.enqueue("mail")
     claim = queue.claim(lease=60)

@@ -5,6 +5,7 @@ A connection of a closed client goes into the pool of the next client of the sam
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 from collections import defaultdict
@@ -43,3 +44,12 @@ def forget(schema: str) -> None:
 def _usable(connection: psycopg.Connection[Any]) -> bool:
     """Return whether the connection is idle and the server has neither closed it nor sent anything."""
     return is_idle(connection) and not select.select([connection.fileno()], [], [], 0)[0]
+
+
+@atexit.register
+def _close_all() -> None:
+    for (process, _), connections in _idle.items():
+        # A forked child has inherited the connections of its parent and must not end them.
+        if process == os.getpid():
+            for connection in connections:
+                connection.close()

@@ -18,7 +18,7 @@ from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.storage.runners import SyncRunner
-from holdfast.storage.sqlite.paths import resolve_path
+from holdfast.storage.sqlite.connection import resolve_path
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.store import Store
 

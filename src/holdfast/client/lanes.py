@@ -16,7 +16,6 @@ from holdfast.domain.routing import (
     LaneState,
 )
 from holdfast.operations import admin as admin_operations
-from holdfast.operations import lanes as lane_operations
 from holdfast.storage.runners import Runner
 
 
@@ -29,7 +28,7 @@ class LaneOperations:
 
     async def lanes(self) -> list[Lane]:
         """Return every lane that was ever configured or used, sorted by name."""
-        return await self.runner.read(lane_operations.lanes)
+        return await self.runner.read(admin_operations.lanes)
 
     async def set_lane(
         self,
@@ -55,11 +54,11 @@ class LaneOperations:
             validation.one_of(events, "events", EVENT_SCOPES)
         if backoff is not None:
             validation.one_of(backoff, "backoff", LANE_BACKOFFS)
-        change = lane_operations.LaneChange(state, order, events, backoff)
-        changed, routes = await self.runner.write(lane_operations.set_lane, lane, change)
+        change = admin_operations.LaneChange(state, order, events, backoff)
+        changed, routes = await self.runner.write(admin_operations.set_lane, lane, change)
         after = 0
         changes_waiting = order is not None or backoff is not None
         while changes_waiting and (waiting := (await self.runner.read(admin_operations.waiting_seqs, routes, after))):
-            await self.runner.write(lane_operations.apply_lane_options, waiting)
+            await self.runner.write(admin_operations.apply_lane_options, waiting)
             after = waiting[-1]
         return changed

@@ -46,16 +46,13 @@ from holdfast.domain.results import (
     WorkerInfo,
 )
 from holdfast.domain.serving import Unserved
-from holdfast.domain.session_leases import SessionClaim
+from holdfast.domain.session_claims import SessionClaim
 from holdfast.domain.validation import Duration
 from holdfast.operations import admin as admin_operations
 from holdfast.operations import claim as claim_operations
-from holdfast.operations import events as event_operations
 from holdfast.operations import jobs as job_operations
 from holdfast.operations import lease as lease_operations
 from holdfast.operations import maintenance
-from holdfast.operations import retention as retention_operations
-from holdfast.operations import workers as worker_operations
 from holdfast.storage.notifications import job_topic, lane_topic
 from holdfast.storage.runners import AsyncRunner, Runner, SyncRunner
 from holdfast.storage.store import AsyncTarget, SyncTarget
@@ -387,7 +384,7 @@ class Operations(AdminOperations, SessionOperations):
         with self.runner.listen() as listener:
             while True:
                 page, held_back = await self.runner.read(
-                    event_operations.page, after, limit, validate_calls.tenant(tenant)
+                    job_operations.page, after, limit, validate_calls.tenant(tenant)
                 )
                 if not held_back or left <= 0:
                     return page
@@ -397,15 +394,15 @@ class Operations(AdminOperations, SessionOperations):
     async def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
         """Return the workers that were active last, with their subscriptions, held jobs and last heartbeat."""
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
-        return await self.runner.read(worker_operations.newest_workers, limit)
+        return await self.runner.read(job_operations.newest_workers, limit)
 
     async def worker_beat(self, worker: WorkerInfo) -> None:
         """Write the registry row of one start of a worker."""
-        await self.runner.write(worker_operations.write_worker, worker)
+        await self.runner.write(job_operations.write_worker, worker)
 
     async def worker_leave(self, worker: str, incarnation: str) -> None:
         """Delete the registry row of a worker that stops."""
-        await self.runner.write(worker_operations.delete_worker, worker, incarnation)
+        await self.runner.write(job_operations.delete_worker, worker, incarnation)
 
     async def report(self) -> StoreReport:
         """Return findings about the health of the store and its jobs."""
@@ -492,14 +489,14 @@ class Operations(AdminOperations, SessionOperations):
             return await self._prunable(tuple(chosen), age_ms, events_age_ms)
         jobs = events = 0
         for state in chosen:
-            while count := (await self.runner.write(retention_operations.prune_jobs, state, age_ms)):
+            while count := (await self.runner.write(admin_operations.prune_jobs, state, age_ms)):
                 jobs += count
-        while await self.runner.write(retention_operations.prune_sources, sources_age_ms):
+        while await self.runner.write(admin_operations.prune_sources, sources_age_ms):
             pass
         left = _HELD_BACK_SECONDS
         with self.runner.listen() as listener:
             while True:
-                count, held_back = await self.runner.write(retention_operations.prune_events, events_age_ms)
+                count, held_back = await self.runner.write(admin_operations.prune_events, events_age_ms)
                 events += count
                 if held_back and left > 0:
                     left -= await listener.wait(_HELD_BACK_SECONDS / 50)
@@ -513,7 +510,7 @@ class Operations(AdminOperations, SessionOperations):
         left = _HELD_BACK_SECONDS
         with self.runner.listen() as listener:
             while True:
-                events, held_back = await self.runner.read(retention_operations.count_prunable_events, events_age_ms)
+                events, held_back = await self.runner.read(admin_operations.count_prunable_events, events_age_ms)
                 if not held_back or left <= 0:
                     return Pruned(sum(one.jobs for one in found), events)
                 left -= await listener.wait(_HELD_BACK_SECONDS / 50)

@@ -15,16 +15,18 @@ from holdfast.domain.outcomes import CheckedOutcome, Done, Outcome, check_outcom
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.session_claims import (
     AnySessionOptions,
+    Opening,
+    SessionClaim,
     SessionClaimOptions,
+    SessionLease,
     SessionRequest,
     check_any_session,
     check_session_claim,
 )
-from holdfast.domain.session_leases import Opening, SessionClaim, SessionLease
 from holdfast.domain.validation import Duration
 from holdfast.operations import session_claim as claim_operations
 from holdfast.operations import session_lease as lease_operations
-from holdfast.operations import session_settle as settle_operations
+from holdfast.operations import session_lease as settle_operations
 from holdfast.storage.contract import Transaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 

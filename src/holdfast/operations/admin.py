@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
 
 from holdfast.domain import limits, transitions
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, JobNotFound, KindRetired, Refused
 from holdfast.domain.events import EventName
-from holdfast.domain.job import WAITING, Job
+from holdfast.domain.job import WAITING, Job, State
 from holdfast.domain.results import CancelReport, Kind, Requeued, Skipped
-from holdfast.domain.routing import RoutingTable
+from holdfast.domain.routing import EventScope, Lane, LaneBackoff, LaneOrder, LaneState, RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.operations.enqueue import live_holder, lock_jobs_and_keys
 from holdfast.operations.jobs import get
+from holdfast.operations.sessions import refresh_sessions, sessions_of
 from holdfast.storage.contract import Transaction
-from holdfast.storage.notifications import worker_topic
+from holdfast.storage.notifications import lane_topic, sessions_topic, worker_topic
 
 
 async def cancel(tx: Transaction, job_id: str, tenant: str | None, *, force: bool) -> Job:
@@ -155,3 +158,78 @@ async def restore_kind(tx: Transaction, kind: str) -> bool:
 async def waiting_seqs(tx: Transaction, routes: Sequence[int], after: int) -> list[int]:
     """Return the numbers of the next waiting jobs of these routes, in enqueue order, up to a chunk."""
     return await tx.waiting_seqs(routes, after, limits.CHUNK)
+
+
+async def lanes(tx: Transaction) -> list[Lane]:
+    """Return every lane that was configured or used, sorted by name."""
+    routing = await tx.routing()
+    names = {key.lane for key in routing.routes} | set(routing.lanes)
+    return [routing.lane(name) for name in sorted(names)]
+
+
+class LaneChange(NamedTuple):
+    """New options of a lane; None keeps the current value."""
+
+    state: LaneState | None = None
+    order: LaneOrder | None = None
+    events: EventScope | None = None
+    backoff: LaneBackoff | None = None
+
+
+async def set_lane(tx: Transaction, name: str, change: LaneChange) -> tuple[Lane, list[int]]:
+    """Change the given options of a lane; return the lane and its routes."""
+    await tx.lock_routing()
+    routing = await tx.routing()
+    before = routing.lane(name)
+    after = before._replace(**{option: value for option, value in change._asdict().items() if value is not None})
+    await tx.set_lane(after)
+    tx.notify([lane_topic(name), sessions_topic(name)])
+    return after, [route.number for key, route in routing.routes.items() if key.lane == name]
+
+
+async def apply_lane_options(tx: Transaction, seqs: Sequence[int]) -> None:
+    """Set the fairness keys of these jobs and the heads of their sessions by the options of their lanes."""
+    routing = await tx.routing()
+    jobs = await tx.jobs_by_seq(seqs)
+    keyed = [(routing.lane(job.lane).fair_key_of(job.tenant), job) for job in jobs]
+    await tx.update_fair_keys([(fair_key, job.seq) for fair_key, job in keyed if fair_key != job.fair_key])
+    if numbers := sessions_of(jobs):
+        await refresh_sessions(tx, routing, numbers, await tx.now())
+
+
+async def prune_jobs(tx: Transaction, state: State, age_ms: int) -> int:
+    """Delete a chunk of the jobs that finished in *state* longer ago than *age_ms*, with all their rows."""
+    now = await tx.now()
+    return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.CHUNK)
+
+
+async def count_prunable_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
+    """Count the events that `prune_events` would delete.
+
+    Return how many, and whether an open transaction holds back the next ones.
+    """
+    now = await tx.now()
+    count, ends = await tx.count_old_events(now.wall_ms - age_ms)
+    return count, not ends and await tx.events_held_back((0, 0))
+
+
+async def prune_sources(tx: Transaction, age_ms: int) -> int:
+    """Delete a chunk of the source keys whose entries were deleted longer ago than *age_ms*."""
+    now = await tx.now()
+    return await tx.forget_source_keys(now.wall_ms - age_ms, limits.CHUNK)
+
+
+async def prune_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
+    """Delete a chunk of the oldest events, up to the first that is younger than *age_ms*.
+
+    Return how many, and whether an open transaction holds back the next ones.
+    """
+    now = await tx.now()
+    before_ms = now.wall_ms - age_ms
+    head = await tx.oldest_events(limits.CHUNK)
+    old = list(takewhile(lambda event: event[1] < before_ms, head))
+    if old:
+        await tx.delete_events(old[-1][0])
+    if len(old) < len(head) or len(head) == limits.CHUNK:
+        return len(old), False
+    return len(old), await tx.events_held_back(head[-1][0] if head else (0, 0))

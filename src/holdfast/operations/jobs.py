@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast.domain import limits, serving, strict_json, transitions
-from holdfast.domain.errors import ArtifactNotFound, InvalidInput, JobNotFound
+from holdfast.domain.errors import ArtifactNotFound, EventsPruned, InvalidInput, JobNotFound
+from holdfast.domain.events import EventPage
 from holdfast.domain.job import FINISHED, Attempt, Job
 from holdfast.domain.outcomes import Artifact
 from holdfast.domain.results import (
@@ -16,11 +17,11 @@ from holdfast.domain.results import (
     StoreReport,
     Tally,
     Waiting,
+    WorkerInfo,
 )
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.serving import ReadyCount, Unserved
-from holdfast.operations import workers as worker_operations
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import EventPosition, Transaction, cursor_of
 
 _BEYOND = 1 << 62
 
@@ -152,7 +153,7 @@ async def unserved(tx: Transaction) -> list[Unserved]:
     ]
     if not waiting:
         return []
-    workers = await worker_operations.newest_workers(tx, limits.PAGE_MAX)
+    workers = await newest_workers(tx, limits.PAGE_MAX)
     routing = await tx.routing()
     return serving.unserved(
         waiting, workers, {lane.name for lane in routing.lanes.values() if lane.state == "paused"}
@@ -181,3 +182,53 @@ def _waiting(
         Waiting(lane, kind, count, max(0, now_ms - oldest.get((lane, kind), now_ms)) / 1000)
         for (lane, kind), count in sorted(jobs.items())
     )
+
+
+async def page(tx: Transaction, after: str | None, limit: int, tenant: str | None) -> tuple[EventPage, bool]:
+    """Return the events after a cursor, or from the oldest stored one, and whether more are held back.
+
+    Events are held back while an open transaction may still add events before them.
+    """
+    horizon = await tx.event_horizon()
+    position = horizon if after is None else _event_position(after)
+    if position < horizon:
+        raise EventsPruned(cursor_of(horizon))
+    found = await tx.events_after(position, limit)
+    last = found[-1][0] if found else position
+    held_back = len(found) < limit and await tx.events_held_back(last)
+    events = tuple(event for _, event in found if tenant in {None, event.tenant})
+    return EventPage(events, cursor_of(last)), held_back
+
+
+def _event_position(cursor: str) -> EventPosition:
+    scheme, *numbers = cursor.split("-")
+    if all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
+        if scheme == "e1" and len(numbers) == 1:
+            return 0, int(numbers[0])
+        if scheme == "e2" and len(numbers) == 2:
+            return int(numbers[0]), int(numbers[1])
+    raise InvalidInput("after", f"{cursor!r} is not a cursor of the event log")
+
+
+# --- workers -------------------------------------------------------------------------------------------------------
+
+
+async def write_worker(tx: Transaction, worker: WorkerInfo) -> None:
+    """Write the row of one start of a worker, and delete a chunk of rows that are out of date."""
+    now = await tx.now()
+    await tx.write_worker(worker, now)
+    await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.CHUNK)
+
+
+async def delete_worker(tx: Transaction, worker: str, incarnation: str) -> None:
+    """Delete the row of a worker that stops."""
+    await tx.delete_worker(worker, incarnation)
+
+
+async def newest_workers(tx: Transaction, limit: int) -> list[WorkerInfo]:
+    """Return the workers that wrote their row last, with the number of jobs that each holds."""
+    now = await tx.now()
+    return [
+        worker._replace(state="silent") if now.wall_ms - worker.beat_at_ms > limits.WORKER_SILENT_MS else worker
+        for worker in await tx.newest_workers(limit)
+    ]

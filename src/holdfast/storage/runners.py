@@ -6,19 +6,135 @@ any coroutine that awaits nothing else.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from holdfast.domain.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError, Unavailable
 from holdfast.storage.contract import Transaction
 from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
 from holdfast.storage.store import AsyncTarget, SyncTarget
-from holdfast.storage.transaction import PlainForm, run_sync
-from holdfast.storage.undo import Undo, UndoableWrite
+from holdfast.storage.transaction import Operation, PlainForm, run_sync
+
+T = TypeVar("T")
+
+log = logging.getLogger("holdfast")
+
+Undo: TypeAlias = Callable[[Transaction, T], Coroutine[Any, Any, None]]
+"""An operation that releases the leases of a result."""
+
+# How long a cancelled caller waits for the undo, which then continues in the background.
+_WAIT_SECONDS: Final = 1.0
+# The pauses between attempts to reach a store that does not respond; after that the leases simply expire.
+_RETRY_SECONDS: Final = (0.05, 0.2, 1.0)
+
+# The event loop keeps only weak references to its tasks.
+_in_background: set[asyncio.Task[None]] = set()
+
+
+class WithdrawnError(Exception):
+    """The caller was gone before the transaction began; nothing was done."""
+
+
+class UndoableWrite(Generic[T]):
+    """One write, whether it has begun, and its result, even if the caller never receives it."""
+
+    def __init__(self, operation: Operation[T], undo: Undo[T]) -> None:
+        self._operation = operation
+        self._undo = undo
+        self._decision: dict[str, bool] = {}
+        self._abandoned = False
+        self._results: list[T] = []
+
+    async def run(self, tx: Transaction) -> T:
+        """Run the write in *tx*, unless the caller has withdrawn it."""
+        # The caller may withdraw concurrently in another thread; `setdefault` decides which of them is first.
+        if self._abandoned or not self._decision.setdefault("begun", True):
+            raise WithdrawnError
+        self._results.clear()
+        result = await self._operation(tx)
+        self._results.append(result)
+        return result
+
+    def _withdraw(self) -> bool:
+        """Keep the write from beginning or running again; return whether it had not begun."""
+        self._abandoned = True
+        return not self._decision.setdefault("begun", False)
+
+    async def _run_undo(self, tx: Transaction) -> None:
+        """Release the write's leases. Reads the results in the transaction: another thread may have run the write."""
+        for result in self._results:
+            await self._undo(tx, result)
+
+    # --- sync ------------------------------------------------------------------------------------------------------
+
+    def abandon(self, target: SyncTarget) -> None:
+        """Withdraw or undo the write for a caller that was interrupted."""
+        if self._withdraw():
+            return
+        try:
+            target.write(self._run_undo)
+        except HoldfastError as error:
+            _log_failure(error)
+
+    # --- async -----------------------------------------------------------------------------------------------------
+
+    async def run_async(self, target: AsyncTarget) -> T:
+        """Run the write and return its result; if the task is cancelled, withdraw or undo it."""
+        running = asyncio.ensure_future(target.write_async(self.run))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await self._abandon_async(running, target)
+            raise
+
+    async def _abandon_async(self, running: asyncio.Future[T], target: AsyncTarget) -> None:
+        if self._withdraw():
+            running.add_done_callback(_retrieve)
+            return
+        undoing = asyncio.create_task(self._undo_async(running, target))
+        _in_background.add(undoing)
+        undoing.add_done_callback(_in_background.discard)
+        # A second cancellation ends the wait, not the undo.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([undoing], timeout=_WAIT_SECONDS)
+
+    async def _undo_async(self, running: asyncio.Future[T], target: AsyncTarget) -> None:
+        if not running.done():
+            await asyncio.wait([running])
+        _retrieve(running)
+        if not any(self._results):
+            return
+        failure: HoldfastError | None = None
+        for pause in _RETRY_SECONDS:
+            try:
+                await target.write_async(self._run_undo)
+            except Unavailable as error:
+                failure = error
+                await asyncio.sleep(pause)
+            except HoldfastError as error:
+                failure = error
+                break
+            else:
+                return
+        assert failure is not None  # noqa: S101  # otherwise it has returned
+        _log_failure(failure)
+
+
+def _retrieve(running: asyncio.Future[Any]) -> None:
+    """Mark the exception of an abandoned write as retrieved."""
+    if not running.cancelled():
+        running.exception()
+
+
+def _log_failure(error: HoldfastError) -> None:
+    log.warning("a cancelled claim could not be released and will expire: %s", error)
+
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 Function: TypeAlias = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]
 """A store operation, without its arguments after the transaction."""

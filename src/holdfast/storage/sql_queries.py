@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, TypeAlias
 
+from holdfast.domain import strict_json
+from holdfast.domain.clock import Now
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.job import Job
-from holdfast.storage.contract import OvertakenError, Transaction
+from holdfast.domain.events import Event
+from holdfast.domain.job import Job, State
+from holdfast.domain.results import WorkerInfo
+from holdfast.domain.sessions import Head, Session
+from holdfast.storage.contract import (
+    EventPosition,
+    LineRow,
+    OvertakenError,
+    SessionFront,
+    SessionName,
+    SourceRow,
+    Transaction,
+    cursor_of,
+)
 from holdfast.storage.query_names import QueryName
 
 Row: TypeAlias = tuple[Any, ...]
@@ -63,3 +77,297 @@ class SqlQueries(Transaction):
             await self.query("savepoint_keep")
             raise
         await self.query("savepoint_keep")
+
+
+_EVENT_DETAILS: Final = ("state", "attempt", "epoch", "worker", "due_at_ms", "failure_class", "failure_reason")
+_WORKER_LISTS: Final = ("lanes", "kinds", "capabilities", "loaded")
+
+
+class SqlRecords(SqlQueries):
+    """The event log, the registry of workers, counts, and retention."""
+
+    __slots__ = ()
+
+    async def event_horizon(self) -> EventPosition:
+        """Return the position up to which events were pruned."""
+        [[transaction, number]] = await self.query("event_horizon")
+        return transaction, number
+
+    async def events_after(self, position: EventPosition, limit: int) -> list[tuple[EventPosition, Event]]:
+        """Return events after a position."""
+        rows = await self.query("events_after", {**_at(position), "limit": limit})
+        return [((row[0], row[1]), _event(row)) for row in rows]
+
+    async def events_held_back(self, position: EventPosition) -> bool:
+        """Return whether an open transaction holds events back."""
+        [[held_back]] = await self.query("events_held_back", _at(position))
+        return bool(held_back)
+
+    async def delete_finished(self, state: State, before_ms: int, now: Now, limit: int) -> int:
+        """Delete finished jobs with all their data."""
+        values = {"state": state, "before": before_ms, "limit": limit}
+        seqs = [seq for (seq,) in await self.query("jobs_to_prune", values)]
+        if seqs:
+            await self.query("sources_mark_deleted", {"seqs": seqs, "state": state, "now": now.wall_ms})
+            await self.query("artifacts_delete", {"seqs": seqs})
+            await self.query("attempts_delete", {"seqs": seqs})
+            await self.query("jobs_delete", {"seqs": seqs})
+        return len(seqs)
+
+    async def count_old_events(self, before_ms: int) -> tuple[int, bool]:
+        """Return the number of old events at the start of the log, and whether a newer event follows."""
+        [[count, newer_follows]] = await self.query("events_aged", {"before": before_ms})
+        return int(count), bool(newer_follows)
+
+    async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
+        """Return the positions and timestamps of the oldest events."""
+        rows = await self.query("events_head", {"limit": limit})
+        return [((transaction, number), at_ms) for transaction, number, at_ms in rows]
+
+    async def delete_events(self, up_to: EventPosition) -> None:
+        """Delete events up to a position."""
+        await self.query("events_delete", _at(up_to))
+        await self.query("event_horizon_write", _at(up_to))
+
+    async def forget_source_keys(self, before_ms: int, limit: int) -> int:
+        """Delete source keys of deleted entries."""
+        [[deleted]] = await self.query("sources_delete", {"before": before_ms, "limit": limit})
+        return int(deleted)
+
+    async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
+        """Store the self-reported status of one start of a worker."""
+        values = {
+            "worker": worker.worker,
+            "incarnation": worker.incarnation,
+            "host": worker.host,
+            "process": worker.process,
+            "version": worker.version,
+            "state": worker.state,
+            "concurrency": worker.concurrency,
+            "running": worker.running,
+            "switches": worker.switches,
+            **{name: strict_json.compact(list(getattr(worker, name))) for name in _WORKER_LISTS},
+            "now": now.wall_ms,
+        }
+        await self.query("worker_write", values)
+
+    async def delete_worker(self, worker: str, incarnation: str) -> None:
+        """Delete the row of one start of a worker."""
+        await self.query("worker_delete", {"worker": worker, "incarnation": incarnation})
+
+    async def forget_workers(self, before_ms: int, limit: int) -> None:
+        """Delete workers that have not reported since a time."""
+        await self.query("workers_delete", {"before": before_ms, "limit": limit})
+
+    async def newest_workers(self, limit: int) -> list[WorkerInfo]:
+        """Return the workers that reported last."""
+        return [_worker(row) for row in await self.query("workers_newest", {"limit": limit})]
+
+    async def ready_counts(self, maximum: int) -> list[tuple[str, str, str, int]]:
+        """Return lane, kind, requirements and the number of ready jobs of each route."""
+        rows = await self.query("backlog_ready", {"maximum": maximum})
+        return [(lane, kind, requires, count) for lane, kind, requires, count in rows]
+
+    async def oldest_ready(self, priorities: int, fair_keys: int) -> list[tuple[str, str, int]]:
+        """Return the due times of the first jobs of each route."""
+        rows = await self.query("backlog_oldest", {"priorities": priorities, "fair_keys": fair_keys})
+        return [(lane, kind, due_at_ms) for lane, kind, due_at_ms in rows]
+
+    async def unfinished_counts(self, now: Now, maximum: int) -> tuple[int, int, int, int, int]:
+        """Return how many jobs are scheduled, blocked, running, expired and suspect."""
+        [[scheduled, blocked, running, expired, suspect]] = await self.query(
+            "backlog_rest", {"lease_now": now.lease_ms, "maximum": maximum}
+        )
+        return scheduled, blocked, running, expired, suspect
+
+    async def problem_counts(self, now: Now) -> tuple[int, int, int]:
+        """Return how many leases have expired, jobs are suspect, and are due but not ready."""
+        values = {"wall_now": now.wall_ms, "lease_now": now.lease_ms}
+        [[expired, suspect, due]] = await self.query("report_problems", values)
+        return expired, suspect, due
+
+
+def _at(position: EventPosition) -> dict[str, int]:
+    return {"transaction": position[0], "event": position[1]}
+
+
+def _event(row: Row) -> Event:
+    known = row[2 : -len(_EVENT_DETAILS)]
+    given = zip(_EVENT_DETAILS, row[-len(_EVENT_DETAILS) :], strict=True)
+    details = {name: value for name, value in given if value is not None}
+    return Event._make((cursor_of((row[0], row[1])), *known, strict_json.compact(details)))
+
+
+def _worker(row: Row) -> WorkerInfo:
+    info = WorkerInfo._make(row)
+    lists: dict[str, Any] = {name: tuple(strict_json.decode(getattr(info, name))) for name in _WORKER_LISTS}
+    return info._replace(**lists)
+
+
+class SqlSessions(SqlQueries):
+    """Sessions: their rows, lines, heads, leases and source keys."""
+
+    __slots__ = ()
+
+    async def session_number(self, tenant: str, name: str) -> int | None:
+        """Return the number of a session."""
+        rows = await self.query("session_number", {"tenant": tenant, "name": name})
+        return rows[0][0] if rows else None
+
+    async def session_by_name(self, tenant: str, name: str) -> Session | None:
+        """Return one session."""
+        rows = await self.query("session_by_name", {"tenant": tenant, "name": name})
+        return Session._make(rows[0]) if rows else None
+
+    async def sessions_by_name(self, names: Collection[SessionName]) -> list[Session]:
+        """Return these sessions."""
+        return _sessions(await self.query("sessions_by_name", {"names": [list(name) for name in names]}))
+
+    async def sessions_by_number(self, numbers: Sequence[int]) -> list[Session]:
+        """Return these sessions."""
+        return _sessions(await self.query("sessions_by_number", {"numbers": list(numbers)}))
+
+    async def sessions_by_nonce(self, worker: str, nonce: str) -> list[Session]:
+        """Return the sessions whose newest claim a worker made with *nonce*."""
+        return _sessions(await self.query("session_by_nonce", {"worker": worker, "nonce": nonce}))
+
+    async def create_session(self, tenant: str, name: str) -> None:
+        """Store a session unless it exists."""
+        await self.query("session_create", {"tenant": tenant, "name": name})
+
+    async def free_sessions(self, numbers: Sequence[int]) -> set[int]:
+        """Lock the unlocked ones among these sessions."""
+        return {number for (number,) in await self.query("sessions_unlocked", {"numbers": list(numbers)})}
+
+    async def pick_session(self, numbers: Sequence[int]) -> Session | None:
+        """Lock and return the first unlocked one of these sessions."""
+        rows = await self.query("session_first_ready", {"numbers": list(numbers)})
+        return Session._make(rows[0]) if rows else None
+
+    async def session_line(self, session: int, after: int, limit: int) -> list[LineRow]:
+        """Return entries of a session's line."""
+        rows = await self.query("session_entries_in_order", {"session": session, "after": after, "limit": limit})
+        return [LineRow._make(row) for row in rows]
+
+    async def session_fronts(self, sessions: Sequence[int]) -> dict[int, SessionFront]:
+        """Return the front of each session."""
+        rows = await self.query("session_first_entries", {"sessions": list(sessions)})
+        return {number: SessionFront(bool(running), LineRow._make(first)) for number, running, *first in rows}
+
+    async def session_running(self, session: int) -> list[Job]:
+        """Return the running entries of a session."""
+        return await self._jobs("session_running", {"session": session})
+
+    async def session_running_seqs(self, session: int) -> set[int]:
+        """Return the numbers of the running entries of a session."""
+        return {seq for seq, _ in await self.query("session_running_entries", {"session": session})}
+
+    async def session_waiting(self, session: int, after: int, limit: int) -> list[int]:
+        """Return the numbers of the waiting entries of a session."""
+        values = {"session": session, "after": after, "limit": limit}
+        return [seq for (seq,) in await self.query("session_entries_waiting", values)]
+
+    async def session_due(self, session: int, now: Now, limit: int) -> list[Job]:
+        """Return the scheduled entries of a session that have become due."""
+        return await self._jobs("session_due", {"session": session, "now": now.wall_ms, "limit": limit})
+
+    async def session_expired(self, session: int, now: Now, limit: int) -> list[Job]:
+        """Return the running entries of a session whose lease has expired."""
+        return await self._jobs("session_expired", {"session": session, "now": now.lease_ms, "limit": limit})
+
+    async def take_entries(self, seqs: Sequence[int]) -> list[Job]:
+        """Lock the unlocked ones among these entries."""
+        return await self._jobs("session_entries_ready", {"seqs": list(seqs)})
+
+    async def expired_sessions(self, now: Now, limit: int) -> list[Session]:
+        """Return sessions whose runtime's lease has expired."""
+        return _sessions(await self.query("sessions_expired", {"now": now.lease_ms, "limit": limit}))
+
+    async def next_session_expiry(self) -> int | None:
+        """Return when the next runtime lease expires."""
+        [[lease_until_ms]] = await self.query("session_next_time")
+        return None if lease_until_ms is None else int(lease_until_ms)
+
+    async def session_heads(
+        self, prefixes: Sequence[tuple[int, str]], fair_key: str, limit: int
+    ) -> list[tuple[int, int]]:
+        """Return the first heads of each prefix of one fairness key."""
+        values = {"prefixes": [[*prefix, fair_key] for prefix in prefixes], "limit": limit}
+        return [(seq, number) for seq, number in await self.query("session_heads", values)]
+
+    async def session_heads_of_tenant(
+        self, prefixes: Sequence[tuple[int, str]], tenant: str, limit: int
+    ) -> list[tuple[int, int]]:
+        """Return the first heads of each prefix of one tenant in strict lanes."""
+        values = {"prefixes": [list(prefix) for prefix in prefixes], "tenant": tenant, "limit": limit}
+        return [(seq, number) for seq, number in await self.query("session_heads_of_tenant", values)]
+
+    async def next_session_fair_keys(self, prefixes: Sequence[tuple[int, str]], last: str) -> set[str]:
+        """Return the next fairness keys with heads."""
+        values = {"prefixes": [list(prefix) for prefix in prefixes], "last_fair_key": last}
+        return {key for row in await self.query("session_fair_keys", values) for key in row if key is not None}
+
+    async def write_session_lengths(self, lengths: Sequence[tuple[int, int]]) -> None:
+        """Write the position of the newest entry of each session."""
+        await self.query("session_enqueue_seq_write", many=lengths)
+
+    async def write_session_heads(self, heads: Sequence[tuple[Head, int]]) -> None:
+        """Write the head that each session offers."""
+        if heads:
+            await self.query("session_heads_write", many=[(*head, number) for head, number in heads])
+
+    async def write_session_lease(self, session: Session) -> None:
+        """Write the lease of a session's runtime."""
+        values = {
+            "number": session.number,
+            "generation": session.generation,
+            "lease_token": session.lease_token,
+            "lease_worker": session.lease_worker,
+            "lease_incarnation": session.lease_incarnation,
+            "lease_until_ms": session.lease_until_ms,
+        }
+        await self.query("session_lease_write", values)
+
+    async def write_session_claim(self, session: Session) -> None:
+        """Write the newest claim of a session."""
+        values = {
+            "number": session.number,
+            "fence": session.fence,
+            "claim_id": session.claim_id,
+            "worker": session.claim_worker,
+            "nonce": session.claim_nonce,
+            "lease_token": session.claim_token,
+        }
+        await self.query("session_claim_write", values)
+
+    async def sources_seen(self, session: int, keys: Sequence[str]) -> list[SourceRow]:
+        """Return the stored records of these source keys of a session."""
+        rows = await self.query("sources_seen", {"session": session, "keys": list(keys)})
+        return [SourceRow._make(row) for row in rows]
+
+    async def jobs_seen(self, seqs: Sequence[int]) -> list[Job]:
+        """Return jobs without locking them."""
+        return await self._jobs("jobs_unlocked", {"seqs": list(seqs)})
+
+    async def insert_sources(self, entries: Sequence[tuple[Job, int]]) -> None:
+        """Store the source keys of new entries."""
+        if entries:
+            await self.query("source_insert", many=[_source(job, route) for job, route in entries])
+
+
+def _sessions(rows: Iterable[Row]) -> list[Session]:
+    return [Session._make(row) for row in rows]
+
+
+def _source(job: Job, route: int) -> Row:
+    entry = job.entry
+    return (
+        job.session_number,
+        None if entry is None else entry.source_key,
+        job.seq,
+        job.id,
+        route,
+        job.entry_json,
+        job.enqueue_seq,
+        job.enqueued_at_ms,
+    )

@@ -23,8 +23,7 @@ from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.transitions import Transition, attempt_ended
 from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
-from holdfast.storage.sql_records import SqlRecords
-from holdfast.storage.sql_sessions import SqlSessions
+from holdfast.storage.sql_queries import SqlRecords, SqlSessions
 
 _FAIR_SCOPES_KEPT: Final = 1_000
 _INCARNATIONS_KEPT: Final = 100

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.domain.errors import Misconfigured
 from holdfast.domain.job import Job
-from holdfast.domain.session_leases import SessionClaim
+from holdfast.domain.session_claims import SessionClaim
 from holdfast.domain.sessions import WorkClass
 from holdfast.tasks.context import Context
 

@@ -17,7 +17,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.new_job import NewJob
 from holdfast.domain.outcomes import Released
 from holdfast.domain.results import Enqueued
-from holdfast.domain.session_leases import SessionClaim
+from holdfast.domain.session_claims import SessionClaim
 from holdfast.domain.validation import Duration
 from holdfast.operations.jobs import seconds_to_due
 from holdfast.storage.transaction import run_sync

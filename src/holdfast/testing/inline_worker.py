@@ -16,7 +16,7 @@ from holdfast.domain import failures
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured
 from holdfast.domain.job import Job
-from holdfast.domain.session_leases import SessionClaim
+from holdfast.domain.session_claims import SessionClaim
 from holdfast.tasks.control_flow import Cancelled, OutcomeRequest
 from holdfast.testing.redirect import AnyQueue
 from holdfast.worker.attempt import RunningAttempt, failure_from_refusal

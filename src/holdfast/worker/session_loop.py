@@ -16,8 +16,7 @@ from holdfast.domain import limits
 from holdfast.domain.errors import HoldfastError, LeaseLost, OutcomeUnknown, Unavailable
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import Released
-from holdfast.domain.session_claims import AnySessionOptions
-from holdfast.domain.session_leases import SessionClaim
+from holdfast.domain.session_claims import AnySessionOptions, SessionClaim
 from holdfast.storage.notifications import sessions_topic
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import Store

@@ -19,8 +19,7 @@ from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, Unavailable
 from holdfast.domain.job import Job, is_suspect
 from holdfast.domain.outcomes import Done, Failed, Outcome, Released
-from holdfast.domain.session_claims import SessionClaimOptions
-from holdfast.domain.session_leases import SessionClaim
+from holdfast.domain.session_claims import SessionClaim, SessionClaimOptions
 from holdfast.storage.store import Store
 from holdfast.storage.transaction import run_sync
 from holdfast.tasks.arguments import PayloadInvalid

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.storage.sqlite import file_systems
+from holdfast.storage.sqlite import connection
 from tests.sqlite.faults.child import run_child
 from tests.sqlite.faults.visits import visit
 from tests.support.filesystems import open_folder, small_disk, turn_read_only
@@ -82,7 +82,7 @@ def _mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: s
         encoding="utf-8",
         errors="surrogateescape",
     )
-    monkeypatch.setattr(file_systems, "_MOUNTS", table)
+    monkeypatch.setattr(connection, "_MOUNTS", table)
 
 
 class TestNetworkFileSystems:

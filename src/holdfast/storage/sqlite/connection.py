@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
+import stat
 import time
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
-from holdfast.domain.clock import Clock
+from holdfast.domain.clock import Clock, Now
 from holdfast.domain.errors import (
+    InvalidInput,
     Misconfigured,
     ReadOnlyStore,
     SchemaMismatch,
@@ -19,11 +23,109 @@ from holdfast.domain.errors import (
     UnsupportedStore,
 )
 from holdfast.storage.sqlite import migrate as migrations
-from holdfast.storage.sqlite.clock import set_clock, stored_clock
-from holdfast.storage.sqlite.file_systems import network_file_system
 from holdfast.storage.sqlite.fork_safety import refuse_unusable
 from holdfast.storage.sqlite.lock_file import CHECK_SECONDS, LockFile
-from holdfast.storage.sqlite.paths import MEMORY, Identity, check_path, identity_of
+from holdfast.storage.sqlite.sql import QUERIES
+
+MEMORY = ":memory:"
+
+
+def resolve_path(path: str) -> str:
+    """Return *path* absolute and without symbolic links; the file need not exist. Nothing is opened.
+
+    All files of the database, the log and the lock file, are beside its real path. A path resolved at each opening
+    would name another file after `os.chdir`.
+    """
+    if path == MEMORY:
+        return path
+    try:
+        return os.path.realpath(path)
+    except FileNotFoundError as error:
+        raise InvalidInput(
+            "url", f"{path!r} is relative, and the current directory no longer exists; give an absolute path"
+        ) from error
+
+
+class Identity(NamedTuple):
+    """The identity of a file, independent of its names."""
+
+    device: int
+    inode: int
+
+
+def identity_of(path: str) -> Identity | None:
+    """Return the identity of the file at *path*, None if there is no file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # a path object costs more than the call
+    except OSError:
+        return None
+    return Identity(status.st_dev, status.st_ino)
+
+
+def check_path(path: str) -> bool:
+    """Return whether there is a file at *path*; raise if it cannot hold a database."""
+    if (now := os.path.realpath(path)) != path:
+        raise StoreUnreachable(
+            f"{path!r} now leads to {now!r}: it was replaced by a symbolic link after connect; call connect again"
+        )
+    try:
+        status = os.stat(path)  # noqa: PTH116  # a path object adds nothing
+    except FileNotFoundError:
+        _check_directory(path)
+        return False
+    except OSError as error:
+        raise StoreUnreachable(f"{path!r} cannot be opened ({error.strerror}); check the path") from error
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise UnsupportedStore(f"{path!r} is {kind}; give the path of a SQLite file")
+    if status.st_nlink > 1:
+        raise UnsupportedStore(
+            f"{path!r} has {status.st_nlink} hard links; processes that open it by different names do not share its"
+            " log and lock file, and would destroy it. Remove the other links, or use a copy"
+        )
+    return True
+
+
+def _check_directory(path: str) -> None:
+    directory = Path(path).parent
+    if not directory.is_dir():
+        raise StoreUnreachable(f"the directory {str(directory)!r} does not exist; create it, or correct the path")
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-3][0-7]{2})")
+_NETWORK = (
+    *("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs"),
+    *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.juicefs"),
+)
+
+
+def network_file_system(path: str) -> str | None:
+    """Return the type of the file system of *path* if it is a network file system, else None."""
+    kind = file_system(path)
+    return kind if kind is not None and kind.startswith(_NETWORK) else None
+
+
+def file_system(path: str) -> str | None:
+    """Return the type of the innermost mount above *path*, or None if the system does not provide it."""
+    try:
+        lines = _MOUNTS.read_bytes().split(b"\n")
+    except OSError:
+        return None
+    # Compared as bytes: a mount point may be in any encoding.
+    name = os.fsencode(path)
+    best, kind = b"", None
+    for line in lines:
+        left, separator, right = line.partition(b" - ")
+        if not separator:
+            continue
+        mounted = _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), left.split(b" ")[4])
+        inside = mounted in {b"/", name} or name.startswith(mounted + b"/")
+        # Of two mounts on the same directory the later one is visible.
+        if inside and len(mounted) >= len(best):
+            best, kind = mounted, right.split(b" ")[0].decode(errors="replace")
+    return kind
+
 
 BUSY_SECONDS = 10.0
 _OLDEST_SQLITE = (3, 37, 0)  # strict tables
@@ -283,3 +385,51 @@ def trim_log(connection: sqlite3.Connection, path: str) -> None:
         pass
     finally:
         connection.execute(f"pragma busy_timeout = {busy_timeout_ms}")
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def _boot() -> str | None:
+    """Return the identifier of this boot, or None if the system does not provide one."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+class SystemClock:
+    """The clock of one database file on this machine. Without a boot identifier, leases use the wall clock."""
+
+    def __init__(self, lease_offset_ms: int | None) -> None:
+        self._lease_offset_ms = lease_offset_ms
+
+    def now(self) -> Now:
+        """Return the time of both clocks."""
+        wall_ms = time.time_ns() // 1_000_000
+        if self._lease_offset_ms is None:
+            return Now(wall_ms, wall_ms)
+        return Now(wall_ms, boot_time_ms() + self._lease_offset_ms)
+
+
+def boot_time_ms() -> int:
+    """Return the milliseconds since boot, including sleep."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def stored_clock(connection: sqlite3.Connection) -> SystemClock | None:
+    """Return the clock that the file stores for this boot, if any."""
+    boot = _boot()
+    if boot is None or not hasattr(time, "CLOCK_BOOTTIME"):
+        return SystemClock(None)
+    known = connection.execute(QUERIES["clock_read"]).fetchone()
+    remembered, _, offset = known[0].partition(" ") if known else ("", "", "")
+    return SystemClock(int(offset)) if remembered == boot else None
+
+
+def set_clock(connection: sqlite3.Connection) -> None:
+    """Start the lease clock for this boot, unless another process has; requires an open write transaction."""
+    if stored_clock(connection) is None:
+        [latest] = connection.execute(QUERIES["clock_latest_lease"]).fetchone()
+        offset_ms = max(time.time_ns() // 1_000_000, latest + 1) - boot_time_ms()
+        connection.execute(QUERIES["clock_write"], {"value": f"{_boot()} {offset_ms}"})

@@ -13,8 +13,8 @@ from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.storage.cancellation import in_thread
 from holdfast.storage.notifications import Notifier
+from holdfast.storage.sqlite.connection import MEMORY
 from holdfast.storage.sqlite.errors import translated
-from holdfast.storage.sqlite.paths import MEMORY
 from holdfast.storage.sqlite.sql import QUERIES
 from holdfast.storage.sqlite.transaction import (
     AioSqliteTransaction,

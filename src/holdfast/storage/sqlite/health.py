@@ -7,9 +7,7 @@ from pathlib import Path
 
 from holdfast.domain.results import Finding
 from holdfast.storage.sql_transaction import SqlTransaction
-from holdfast.storage.sqlite.connection import LOG_BYTES_LONG
-from holdfast.storage.sqlite.file_systems import file_system, network_file_system
-from holdfast.storage.sqlite.paths import MEMORY
+from holdfast.storage.sqlite.connection import LOG_BYTES_LONG, MEMORY, file_system, network_file_system
 
 # Releases before 3.51.3 that contain the fix for a write-ahead log reset racing a checkpoint.
 _WAL_RESET_FIXED = {(3, 50, 7), (3, 44, 6)}

@@ -16,11 +16,10 @@ from holdfast.domain.masking import mask_url
 from holdfast.domain.new_job import CheckedJob
 from holdfast.storage.contract import Transaction
 from holdfast.storage.notifications import Notifier
-from holdfast.storage.sqlite.connection import SqliteConnector
+from holdfast.storage.sqlite.connection import MEMORY, SqliteConnector
 from holdfast.storage.sqlite.external_transaction import SqliteAsyncExternalTransaction, SqliteSyncExternalTransaction
 from holdfast.storage.sqlite.fork_safety import suspend_at_fork
 from holdfast.storage.sqlite.notify import notifier_for
-from holdfast.storage.sqlite.paths import MEMORY
 from holdfast.storage.sqlite.readers import Readers
 from holdfast.storage.sqlite.transaction import Observer, SqliteState, unobserved
 from holdfast.storage.sqlite.writer import Writer

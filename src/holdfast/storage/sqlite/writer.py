@@ -27,7 +27,6 @@ from holdfast.storage.cancellation import in_thread
 from holdfast.storage.notifications import Notifier
 from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector, trim_log
 from holdfast.storage.sqlite.errors import translate, translated
-from holdfast.storage.sqlite.event_loops import abandon_when_closed
 from holdfast.storage.sqlite.external_transaction import SqliteSyncExternalTransaction
 from holdfast.storage.sqlite.lock_file import INTERRUPTED, LockFile
 from holdfast.storage.sqlite.transaction import (
@@ -37,7 +36,7 @@ from holdfast.storage.sqlite.transaction import (
     close_connection,
     plain_cursor,
 )
-from holdfast.storage.sqlite.writer_queue import TaskTicket, Ticket, WriterQueue
+from holdfast.storage.sqlite.writer_queue import TaskTicket, Ticket, WriterQueue, abandon_when_closed
 from holdfast.storage.transaction import Operation, run_sync
 
 T = TypeVar("T")
