@@ -80,3 +80,13 @@ def test_no_line_of_help_is_wider_than_a_terminal() -> None:
     for path in commands(root):
         output = CliRunner(env={"COLUMNS": "80"}).invoke(root, [*path, "--help"], prog_name="holdfast").output
         assert [line for line in output.splitlines() if len(line) > 80] == []
+
+
+def test_no_summary_of_a_command_is_cut_off() -> None:
+    outputs = [
+        CliRunner().invoke(root, [*path, "--help"], prog_name="holdfast", terminal_width=80).output
+        for path in commands(root)
+    ]
+    listings = [output.partition("Commands:\n")[2].partition("\n\n")[0] for output in outputs]
+    assert "inspect" in "".join(listings).lower()
+    assert not [line for listing in listings for line in listing.splitlines() if line.endswith("...")]

@@ -366,6 +366,7 @@ def test_a_target_that_is_no_queue_is_refused_with_a_hint(
     ("arguments", "problem"),
     [
         (["--url", "jobs.db"], "a worker does not accept --url"),
+        (["--schema", "jobs"], "a worker does not accept --schema"),
         (["--kind", "absent"], "kind 'absent': no task of this kind is declared; declared kinds: 'add', "),
         (["--kind", "ad"], "kind 'ad': no task of this kind is declared; did you mean 'add'?"),
         (["--drain", "listed"], "drain"),

@@ -89,7 +89,9 @@ def jobs() -> None:
 @_filters(STATES)
 @click.option("--failure-class", type=click.Choice(FAILURE_CLASSES), help="Only jobs with this failure class.")
 @click.option("--session", help="Only entries of this session, of --tenant or the default tenant.")
-@click.option("--limit", type=int, default=50, show_default=True, help="The maximum number of jobs, up to 1000.")
+@click.option(
+    "--limit", type=int, metavar="N", default=50, show_default=True, help="The maximum number of jobs, up to 1000."
+)
 @click.option("--after", metavar="CURSOR", help="Start after the last page; its output names the cursor.")
 @pass_terminal
 def list_(terminal: Terminal, /, **filters: Any) -> None:
@@ -161,7 +163,7 @@ def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
 def cancel(
     terminal: Terminal, /, job_ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **filters: Any
 ) -> None:
-    """Cancel waiting jobs at once, and request cancellation of running ones."""
+    """Cancel waiting jobs, and tell running ones to stop."""
     chosen = job_bulk.given_filters(filters)
     job_bulk.check_choice(job_ids, chosen, "cancel", dry_run=dry_run)
     if job_ids:
@@ -318,7 +320,10 @@ def _print_requeued(terminal: Terminal, requeued: Requeued, *, each: bool) -> No
 @click.argument("priority", metavar="N", type=int)
 @pass_terminal
 def priority(terminal: Terminal, job_id: str, priority: int) -> None:
-    """Change the priority of an unfinished job; higher priorities run first."""
+    """Change the priority of an unfinished job.
+
+    Higher priorities run first.
+    """
     with terminal.queue() as queue:
         job = queue.reprioritize(find_job(queue, job_id).id, priority)
     if terminal.json:

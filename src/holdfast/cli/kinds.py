@@ -98,7 +98,10 @@ def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
 @click.argument("kind")
 @pass_terminal
 def restore(terminal: Terminal, kind: str) -> None:
-    """Accept new jobs of a retired kind again; retired jobs stay retired."""
+    """Accept new jobs of a retired kind again.
+
+    Retired jobs stay retired.
+    """
     with terminal.queue() as queue:
         queue.restore(kind)
     if terminal.json:

@@ -72,7 +72,10 @@ def list_(terminal: Terminal) -> None:
 @destructive
 @pass_terminal
 def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **changes: Any) -> None:
-    """Change the settings of a lane; options that are not given stay unchanged."""
+    """Change the settings of a lane.
+
+    Settings whose option is not given stay unchanged.
+    """
     if not any(changes.values()):
         raise CommandError("nothing to change: give --state, --order, --events or --backoff")
     drains = changes["state"] == "draining"

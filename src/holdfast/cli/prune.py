@@ -27,7 +27,7 @@ from holdfast.domain.job import FINISHED, State
     type=params.DURATION,
     required=True,
     metavar="DURATION",
-    help="Jobs that finished before this: 7d, 12h.",
+    help="Jobs that finished longer ago than this: 7d, 12h.",
 )
 @click.option("--state", "states", type=click.Choice(FINISHED), multiple=True, help="Only this state. Repeatable.")
 @click.option(

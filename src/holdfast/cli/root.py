@@ -139,4 +139,4 @@ class Root(Group):
 @click.command(cls=Root, epilog=EPILOG)
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def root() -> None:
-    """Holdfast: a durable work queue with fenced leases, in one SQLite file."""
+    """Holdfast: a durable work queue with fenced leases, on SQLite or PostgreSQL."""

@@ -30,6 +30,8 @@ _CLOSING_SECONDS = 0.5
 @click.command(
     cls=Command,
     epilog="""
+    MODULE:QUEUE determines the store: --url and --schema are refused.
+
     On SIGTERM or SIGINT the worker takes no more jobs, waits up to --grace for the
     running ones, releases the rest and exits with 0. On a second signal it releases
     them at once.
@@ -53,6 +55,7 @@ _CLOSING_SECONDS = 0.5
     "--processes",
     type=click.IntRange(1, limits.PROCESSES_MAX),
     default=1,
+    show_default=True,
     metavar="N",
     help="The number of processes.",
 )
@@ -90,7 +93,10 @@ _CLOSING_SECONDS = 0.5
 )
 @click.option("--name", help="The worker's name. Default: host name and process id.")
 @click.option(
-    "--retention", type=params.DURATION, metavar="DURATION", help="Delete jobs that finished before this: 7d."
+    "--retention",
+    type=params.DURATION,
+    metavar="DURATION",
+    help="Delete jobs that finished longer ago than this: 7d. Default: keep them.",
 )
 @click.option("--isolate", is_flag=True, help="Run every handler in a separate process.")
 @click.option(
@@ -100,6 +106,7 @@ _CLOSING_SECONDS = 0.5
     "--recycle-after",
     type=click.IntRange(1, limits.RECYCLE_AFTER_MAX),
     default=limits.RECYCLE_AFTER_DEFAULT,
+    show_default=True,
     metavar="N",
     help="The number of jobs after which an isolated process is replaced.",
 )
@@ -119,15 +126,24 @@ _CLOSING_SECONDS = 0.5
 @click.option(
     "--metrics-host", default=HOST_DEFAULT, metavar="HOST", show_default=True, help="The address for metrics."
 )
-@click.option("--log-level", type=click.Choice(worker_logs.LEVELS), default="warning", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(worker_logs.LEVELS),
+    default="warning",
+    show_default=True,
+    help="The lowest level of the messages to log.",
+)
 @pass_terminal
 def worker(terminal: Terminal, /, target: str, processes: int, **options: Any) -> int:
     """Run the tasks of a queue until stopped.
 
     MODULE:QUEUE names a variable of a module that can be imported from the current directory, as in app.jobs:queue.
     """
-    if terminal.given_url is not None:
-        raise CommandError("a worker does not accept --url", hint="MODULE:QUEUE names a queue with its own store")
+    for option, value in (("--url", terminal.given_url), ("--schema", terminal.given_schema)):
+        if value is not None:
+            raise CommandError(
+                f"a worker does not accept {option}", hint="MODULE:QUEUE names a queue with its own store"
+            )
     about = About(target, options["concurrency"], processes, options["grace"], os.getpid())
     child_output = os.environ.pop(worker_processes.CHILD_VARIABLE, None)
     if child_output is not None:

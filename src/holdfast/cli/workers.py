@@ -28,6 +28,7 @@ from holdfast.domain import limits
     type=click.IntRange(1, limits.PAGE_MAX),
     default=limits.PAGE_DEFAULT,
     show_default=True,
+    metavar="N",
     help="The maximum number of workers, most recent heartbeat first.",
 )
 @pass_terminal

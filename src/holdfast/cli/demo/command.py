@@ -50,6 +50,7 @@ given. It ignores --url.
     type=click.FloatRange(5, 300),
     default=_NORMAL_SECONDS,
     show_default=True,
+    metavar="SECONDS",
     help="The approximate duration.",
 )
 @click.option("--fast", is_flag=True, help=f"The same as --seconds {_FAST_SECONDS:g}.")
