@@ -18,7 +18,7 @@ from holdfast import Conflict, Done, HoldfastError, LeaseLost, OutcomeUnknown, S
 from holdfast.client.connect import async_queue_on, queue_on
 from holdfast.domain.new_job import check_job
 from holdfast.operations.enqueue import enqueue_jobs
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import lane_topic
 from holdfast.storage.sqlite import writer, writer_queue
 from holdfast.storage.sqlite.store import SqliteStore
@@ -192,7 +192,7 @@ class TestAnswers:
 def enqueue_then_raise(watch: Watch, job_id: str, error: BaseException) -> Callable[[], Any]:
     """Return a call whose operation stores a job and then fails."""
 
-    async def operation(tx: Transaction) -> None:
+    async def operation(tx: StoreTransaction) -> None:
         admission = check_job({"kind": "mail", "job_id": job_id}, fresh_id=job_id)
         await enqueue_jobs(tx, [admission])
         raise error

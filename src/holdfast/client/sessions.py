@@ -27,7 +27,7 @@ from holdfast.domain.validation import Duration
 from holdfast.operations import session_claim as claim_operations
 from holdfast.operations import session_lease as lease_operations
 from holdfast.operations import session_lease as settle_operations
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 
 # How often a waiting claim polls.
@@ -62,7 +62,7 @@ class SessionOperations(LaneOperations):
     async def _claim_run(
         self,
         request: SessionRequest,
-        claim: Callable[[Transaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
+        claim: Callable[[StoreTransaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
         topics: Sequence[str],
     ) -> SessionClaim | None:
         """Claim; if no entry is ready, wait for one up to the request's `wait`."""

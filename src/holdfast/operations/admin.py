@@ -18,11 +18,11 @@ from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.operations.enqueue import live_holder, lock_jobs_and_keys
 from holdfast.operations.jobs import get
 from holdfast.operations.sessions import refresh_sessions, sessions_of
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import lane_topic, sessions_topic, worker_topic
 
 
-async def cancel(tx: Transaction, job_id: str, tenant: str | None, *, force: bool) -> Job:
+async def cancel(tx: StoreTransaction, job_id: str, tenant: str | None, *, force: bool) -> Job:
     """Cancel the job, or request it to stop if it is running."""
     routing = await tx.routing()
     job = await get(tx, job_id, tenant)
@@ -36,7 +36,9 @@ async def cancel(tx: Transaction, job_id: str, tenant: str | None, *, force: boo
     return after
 
 
-async def cancel_many(tx: Transaction, job_ids: Sequence[str], tenant: str | None, *, force: bool) -> CancelReport:
+async def cancel_many(
+    tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None, *, force: bool
+) -> CancelReport:
     """Cancel each job, or request it to stop if it is running; report those that cannot be cancelled."""
     routing = await tx.routing()
     jobs = {job.id: job for job in await tx.jobs_by_id(job_ids) if tenant in {None, job.tenant}}
@@ -66,7 +68,7 @@ def _blocked_first(decided: Sequence[Transition]) -> list[Transition]:
     return sorted(decided, key=lambda transition: transition.before.state != "blocked")
 
 
-async def requeue(tx: Transaction, job_id: str, tenant: str | None) -> Job:
+async def requeue(tx: StoreTransaction, job_id: str, tenant: str | None) -> Job:
     """Make one failed or cancelled job ready again."""
     routing = await tx.routing()
     await lock_jobs_and_keys(tx, [job_id])
@@ -75,7 +77,7 @@ async def requeue(tx: Transaction, job_id: str, tenant: str | None) -> Job:
     return await _requeue(tx, routing, job, now)
 
 
-async def requeue_many(tx: Transaction, job_ids: Sequence[str], tenant: str | None) -> Requeued:
+async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None) -> Requeued:
     """Make each failed or cancelled job ready again; report those that cannot be requeued."""
     routing = await tx.routing()
     jobs = {job.id: job for job in await lock_jobs_and_keys(tx, job_ids) if tenant in {None, job.tenant}}
@@ -93,7 +95,7 @@ async def requeue_many(tx: Transaction, job_ids: Sequence[str], tenant: str | No
     return report
 
 
-async def _requeue(tx: Transaction, routing: RoutingTable, job: Job, now: Now) -> Job:
+async def _requeue(tx: StoreTransaction, routing: RoutingTable, job: Job, now: Now) -> Job:
     transition = transitions.requeue(job, now)
     if job.kind in routing.retired:
         raise KindRetired(job.kind)
@@ -105,7 +107,7 @@ async def _requeue(tx: Transaction, routing: RoutingTable, job: Job, now: Now) -
     return after
 
 
-async def reprioritize(tx: Transaction, job_id: str, priority: int, tenant: str | None) -> Job:
+async def reprioritize(tx: StoreTransaction, job_id: str, priority: int, tenant: str | None) -> Job:
     """Change the priority of one job."""
     routing = await tx.routing()
     job = await get(tx, job_id, tenant)
@@ -123,7 +125,7 @@ async def reprioritize(tx: Transaction, job_id: str, priority: int, tenant: str 
     return after
 
 
-async def retire_kind(tx: Transaction, kind: str) -> list[int]:
+async def retire_kind(tx: StoreTransaction, kind: str) -> list[int]:
     """Refuse new jobs of *kind*; return the routes of its existing jobs."""
     await tx.lock_routing()
     await tx.retire_kind(kind, await tx.now())
@@ -131,7 +133,7 @@ async def retire_kind(tx: Transaction, kind: str) -> list[int]:
     return [route.number for key, route in routing.routes.items() if key.kind == kind]
 
 
-async def retire_jobs(tx: Transaction, seqs: Sequence[int]) -> int:
+async def retire_jobs(tx: StoreTransaction, seqs: Sequence[int]) -> int:
     """Retire the jobs that are still waiting; return how many."""
     routing = await tx.routing()
     jobs = await tx.jobs_by_seq(seqs)
@@ -142,25 +144,25 @@ async def retire_jobs(tx: Transaction, seqs: Sequence[int]) -> int:
     return len(await apply_transitions(tx, routing, decided, now))
 
 
-async def kinds(tx: Transaction) -> list[Kind]:
+async def kinds(tx: StoreTransaction) -> list[Kind]:
     """Return every kind that was used or retired, sorted by name."""
     routing = await tx.routing()
     names = {key.kind for key in routing.routes} | set(routing.retired)
     return [Kind(name, name in routing.retired) for name in sorted(names)]
 
 
-async def restore_kind(tx: Transaction, kind: str) -> bool:
+async def restore_kind(tx: StoreTransaction, kind: str) -> bool:
     """Accept new jobs of *kind* again; return whether it was retired."""
     await tx.lock_routing()
     return await tx.restore_kind(kind)
 
 
-async def waiting_seqs(tx: Transaction, routes: Sequence[int], after: int) -> list[int]:
+async def waiting_seqs(tx: StoreTransaction, routes: Sequence[int], after: int) -> list[int]:
     """Return the numbers of the next waiting jobs of these routes, in enqueue order, up to a chunk."""
     return await tx.waiting_seqs(routes, after, limits.CHUNK)
 
 
-async def lanes(tx: Transaction) -> list[Lane]:
+async def lanes(tx: StoreTransaction) -> list[Lane]:
     """Return every lane that was configured or used, sorted by name."""
     routing = await tx.routing()
     names = {key.lane for key in routing.routes} | set(routing.lanes)
@@ -176,7 +178,7 @@ class LaneChange(NamedTuple):
     backoff: LaneBackoff | None = None
 
 
-async def set_lane(tx: Transaction, name: str, change: LaneChange) -> tuple[Lane, list[int]]:
+async def set_lane(tx: StoreTransaction, name: str, change: LaneChange) -> tuple[Lane, list[int]]:
     """Change the given options of a lane; return the lane and its routes."""
     await tx.lock_routing()
     routing = await tx.routing()
@@ -187,7 +189,7 @@ async def set_lane(tx: Transaction, name: str, change: LaneChange) -> tuple[Lane
     return after, [route.number for key, route in routing.routes.items() if key.lane == name]
 
 
-async def apply_lane_options(tx: Transaction, seqs: Sequence[int]) -> None:
+async def apply_lane_options(tx: StoreTransaction, seqs: Sequence[int]) -> None:
     """Set the fairness keys of these jobs and the heads of their sessions by the options of their lanes."""
     routing = await tx.routing()
     jobs = await tx.jobs_by_seq(seqs)
@@ -197,13 +199,13 @@ async def apply_lane_options(tx: Transaction, seqs: Sequence[int]) -> None:
         await refresh_sessions(tx, routing, numbers, await tx.now())
 
 
-async def prune_jobs(tx: Transaction, state: State, age_ms: int) -> int:
+async def prune_jobs(tx: StoreTransaction, state: State, age_ms: int) -> int:
     """Delete a chunk of the jobs that finished in *state* longer ago than *age_ms*, with all their rows."""
     now = await tx.now()
     return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.CHUNK)
 
 
-async def count_prunable_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
+async def count_prunable_events(tx: StoreTransaction, age_ms: int) -> tuple[int, bool]:
     """Count the events that `prune_events` would delete.
 
     Return how many, and whether an open transaction holds back the next ones.
@@ -213,13 +215,13 @@ async def count_prunable_events(tx: Transaction, age_ms: int) -> tuple[int, bool
     return count, not ends and await tx.events_held_back((0, 0))
 
 
-async def prune_sources(tx: Transaction, age_ms: int) -> int:
+async def prune_sources(tx: StoreTransaction, age_ms: int) -> int:
     """Delete a chunk of the source keys whose entries were deleted longer ago than *age_ms*."""
     now = await tx.now()
     return await tx.forget_source_keys(now.wall_ms - age_ms, limits.CHUNK)
 
 
-async def prune_events(tx: Transaction, age_ms: int) -> tuple[int, bool]:
+async def prune_events(tx: StoreTransaction, age_ms: int) -> tuple[int, bool]:
     """Delete a chunk of the oldest events, up to the first that is younger than *age_ms*.
 
     Return how many, and whether an open transaction holds back the next ones.

@@ -12,14 +12,14 @@ from holdfast.domain.job import FINISHED, WAITING, Job
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.sessions import refresh_sessions
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import job_topic, lane_topic, session_topic, sessions_topic
 
 _TO_CLAIM: Final = ("ready", "scheduled")
 
 
 async def apply_transitions(
-    tx: Transaction, routing: RoutingTable, decided: Sequence[Transition], now: Now
+    tx: StoreTransaction, routing: RoutingTable, decided: Sequence[Transition], now: Now
 ) -> list[Job]:
     """Write *decided* with attempts and events, unblock successors, and return the changed jobs, in order."""
     if not decided:
@@ -30,7 +30,7 @@ async def apply_transitions(
 
 
 async def finish_transitions(
-    tx: Transaction, routing: RoutingTable, written: Sequence[Transition], now: Now
+    tx: StoreTransaction, routing: RoutingTable, written: Sequence[Transition], now: Now
 ) -> list[Job]:
     """Send notifications, unblock successors and update sessions; return the changed jobs, in order."""
     after = [transition.after for transition in written]
@@ -73,7 +73,7 @@ def records(routing: RoutingTable, job: Job, event: EventName) -> bool:
     return event in TERMINAL or bool(job.record_all) or job.lane in routing.recorded_lanes
 
 
-async def notify_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
+async def notify_jobs(tx: StoreTransaction, jobs: Sequence[Job]) -> None:
     """Notify callers that wait for finished jobs, and claimers of lanes with ready or scheduled jobs."""
     topics = [job_topic(job.id) for job in jobs if job.state in FINISHED]
     # Claimers also need to know of a scheduled job: it may be due earlier than the time they wait for.
@@ -90,7 +90,7 @@ async def notify_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 
 async def _unblock_successors(
-    tx: Transaction, routing: RoutingTable, written: Sequence[Transition], now: Now
+    tx: StoreTransaction, routing: RoutingTable, written: Sequence[Transition], now: Now
 ) -> None:
     # Only a job with a dedupe key can have a successor; skip the query for all others.
     ended = [one.after.seq for one in written if one.after.dedupe_key is not None and one.finishes]

@@ -19,13 +19,13 @@ from holdfast.operations.lease import acknowledge_held
 from holdfast.operations.maintenance import run_due_maintenance, run_maintenance
 from holdfast.operations.sessions import lock_free_sessions
 from holdfast.operations.settle import settle_under
-from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest, Transaction
+from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest, StoreTransaction
 
 _CHUNKS_MAX = 10
 _CLAIMED: Final[EventName] = "claimed"
 
 
-async def claim_jobs(tx: Transaction, request: ClaimRequest) -> list[Claim]:
+async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]:
     """Lease up to `request.limit` ready jobs to one worker, in claim order.
 
     If the request repeats an earlier one, return the jobs that were leased then and are still held.
@@ -35,7 +35,7 @@ async def claim_jobs(tx: Transaction, request: ClaimRequest) -> list[Claim]:
 
 
 async def settle_and_claim(
-    tx: Transaction,
+    tx: StoreTransaction,
     outcomes: Sequence[tuple[Claim, CheckedOutcome]],
     started: Sequence[Lease],
     request: ClaimRequest,
@@ -52,7 +52,7 @@ async def settle_and_claim(
 
 
 async def _claim(
-    tx: Transaction, routing: RoutingTable, request: ClaimRequest, due: frozenset[PassName], now: Now
+    tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, due: frozenset[PassName], now: Now
 ) -> list[Claim]:
     if request.exclusive:
         await _supersede(tx, routing, request)
@@ -66,7 +66,7 @@ async def _claim(
     return [Claim(job, request.lease_ms) for job in jobs]
 
 
-async def _find_held(tx: Transaction, request: ClaimRequest) -> list[Claim]:
+async def _find_held(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]:
     """Return the jobs that an earlier send of the same claim has leased.
 
     Lock the token first, so that a send that is still in flight is decided before this one.
@@ -79,12 +79,12 @@ async def _find_held(tx: Transaction, request: ClaimRequest) -> list[Claim]:
     return [Claim(job, request.lease_ms, repeated=True) for job in held]
 
 
-async def undo_settle_and_claim(tx: Transaction, both: tuple[list[Settlement], list[Claim]]) -> None:
+async def undo_settle_and_claim(tx: StoreTransaction, both: tuple[list[Settlement], list[Claim]]) -> None:
     """Release the jobs that a settle-and-claim has leased; its settlements stay."""
     await undo_claims(tx, both[1])
 
 
-async def undo_claims(tx: Transaction, claims: Sequence[Claim]) -> None:
+async def undo_claims(tx: StoreTransaction, claims: Sequence[Claim]) -> None:
     """Release the jobs that this call has leased, not those that it found held already."""
     leased = [claim for claim in claims if not claim.repeated]
     if not leased:
@@ -98,7 +98,7 @@ async def undo_claims(tx: Transaction, claims: Sequence[Claim]) -> None:
     await apply_transitions(tx, routing, [transition for transition in decided if transition is not None], now)
 
 
-async def seconds_to_next_change(tx: Transaction) -> float:
+async def seconds_to_next_change(tx: StoreTransaction) -> float:
     """Return the seconds until the next job is due or the next lease expires; infinite if there is none."""
     due_at_ms, lease_until_ms = await tx.next_times()
     now = await tx.now()
@@ -113,7 +113,7 @@ async def seconds_to_next_change(tx: Transaction) -> float:
 # --- selecting and leasing -----------------------------------------------------------------------------------------
 
 
-async def _take(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -> list[Job]:
+async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest) -> list[Job]:
     routes = routing.serving(request.lanes, request.kinds, request.capabilities)
     preference, taken = request.preference, list[Job]()
     chunks_left = _CHUNKS_MAX
@@ -140,7 +140,7 @@ async def _take(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -
 
 
 async def _lease(
-    tx: Transaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs, offset: int
+    tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs, offset: int
 ) -> list[Job]:
     """Lease the selected jobs and fail those whose deadline has passed; *offset* is the claim index of the first."""
     chosen = selection.jobs
@@ -157,7 +157,7 @@ async def _lease(
     return await apply_transitions(tx, routing, started, now)
 
 
-async def _remember_fair_key(tx: Transaction, selected: ReadyJobs, jobs: Sequence[Job]) -> None:
+async def _remember_fair_key(tx: StoreTransaction, selected: ReadyJobs, jobs: Sequence[Job]) -> None:
     """Store the fairness key served last, if claims take tenants in turn and it has changed."""
     if selected.fair_scope is None or not jobs or jobs[-1].fair_key == selected.last_fair_key:
         return
@@ -168,7 +168,7 @@ async def _remember_fair_key(tx: Transaction, selected: ReadyJobs, jobs: Sequenc
 # --- workers that were cut off -------------------------------------------------------------------------------------
 
 
-async def _clear_suspicion(tx: Transaction, routing: RoutingTable, worker: str, incarnation: str) -> None:
+async def _clear_suspicion(tx: StoreTransaction, routing: RoutingTable, worker: str, incarnation: str) -> None:
     """Clear the suspicion of jobs that one incarnation of a worker held when their leases expired.
 
     Take back its expired leases here, so that their jobs do not become suspect.
@@ -190,7 +190,7 @@ async def _clear_suspicion(tx: Transaction, routing: RoutingTable, worker: str, 
 # --- exclusive workers ---------------------------------------------------------------------------------------------
 
 
-async def _supersede(tx: Transaction, routing: RoutingTable, request: ClaimRequest) -> None:
+async def _supersede(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest) -> None:
     """Make this incarnation the only one of its worker; raise `Conflict` if a later one has superseded it."""
     superseded = await tx.is_superseded(request.worker, request.incarnation)
     if superseded:

@@ -24,14 +24,14 @@ from holdfast.operations.session_enqueue import (
     lock_sessions,
     write_sessions,
 )
-from holdfast.storage.contract import JobMatch, SessionName, Transaction
+from holdfast.storage.contract import JobMatch, SessionName, StoreTransaction
 
 # PostgreSQL keeps advisory locks in a table of limited size that all transactions share. An enqueue with more keys
 # takes no such locks and relies on writing its rows in key order; settlements are divided among several transactions.
 KEYS_LOCKED_MAX: Final = 256
 
 
-async def enqueue_job(tx: Transaction, new: CheckedJob, *, resent: bool = False) -> Enqueued:
+async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = False) -> Enqueued:
     """Store one job; *resent* if an earlier send of the same call may have stored it already."""
     if resent and new.digest is None:
         # The id is random, so only an earlier send of this call can have stored it.
@@ -42,7 +42,9 @@ async def enqueue_job(tx: Transaction, new: CheckedJob, *, resent: bool = False)
     return enqueued
 
 
-async def enqueue_jobs(tx: Transaction, checked_jobs: Sequence[CheckedJob], field: str = "jobs") -> list[Enqueued]:
+async def enqueue_jobs(
+    tx: StoreTransaction, checked_jobs: Sequence[CheckedJob], field: str = "jobs"
+) -> list[Enqueued]:
     """Store the jobs of one call, all or none, and return the stored job or the duplicate of each, in order.
 
     If the call has several jobs, a `Refused` error names the job as an index of *field*.
@@ -106,7 +108,7 @@ def _check_accepted(routing: RoutingTable, route: RouteKey) -> None:
         raise KindRetired(route.kind)
 
 
-async def _intern_routes(tx: Transaction, routing: RoutingTable, keys: Set[RouteKey]) -> RoutingTable:
+async def _intern_routes(tx: StoreTransaction, routing: RoutingTable, keys: Set[RouteKey]) -> RoutingTable:
     """Return a routing table that contains *keys*; store the missing ones first."""
     missing = sorted(keys - routing.routes.keys())
     if not missing:
@@ -121,7 +123,7 @@ async def _intern_routes(tx: Transaction, routing: RoutingTable, keys: Set[Route
 
 
 async def _lock_duplicates(
-    tx: Transaction, shared: Sequence[CheckedJob]
+    tx: StoreTransaction, shared: Sequence[CheckedJob]
 ) -> tuple[dict[str, Job], dict[DedupeKey, Job]]:
     """Lock the stored jobs with a chosen id or dedupe key of *shared*; return them by id and by key."""
     if not shared:
@@ -141,7 +143,7 @@ def is_shared(new: CheckedJob) -> bool:
     return new.digest is not None or new.dedupe_key is not None
 
 
-async def lock_matches(tx: Transaction, claims: Sequence[Claim], new: Sequence[CheckedJob]) -> None:
+async def lock_matches(tx: StoreTransaction, claims: Sequence[Claim], new: Sequence[CheckedJob]) -> None:
     """Lock the jobs of *claims* and the stored jobs with an id or dedupe key of *new*, before other locks.
 
     Every call takes these locks in the same order, keys by number and then jobs by number, so that two calls with
@@ -153,7 +155,7 @@ async def lock_matches(tx: Transaction, claims: Sequence[Claim], new: Sequence[C
         await tx.lock_matching_jobs([*(JobMatch(seq=claim.job.seq) for claim in claims), *_matches(shared)])
 
 
-async def lock_jobs_and_keys(tx: Transaction, job_ids: Sequence[str]) -> list[Job]:
+async def lock_jobs_and_keys(tx: StoreTransaction, job_ids: Sequence[str]) -> list[Job]:
     """Lock jobs by id with the holders of their dedupe keys, in the order of `lock_matches`; return all of them."""
     if not job_ids:
         return []
@@ -184,7 +186,7 @@ def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list
     return key_numbers(keys, ids) if len(keys) + len(ids) <= KEYS_LOCKED_MAX else []
 
 
-async def _enqueue_one(tx: Transaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued:
+async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued:
     if new.id in call.known:
         return Enqueued(new_jobs.same_request(call.known[new.id], new), created=False)
     if new.entry is not None and (original := find_by_source_key(call.sessions, new)) is not None:
@@ -226,7 +228,7 @@ def _key_of(job: Job) -> DedupeKey:
     return (job.tenant, job.dedupe_kind or "", job.dedupe_key or "")
 
 
-async def _handle_duplicate(tx: Transaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued | None:
+async def _handle_duplicate(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued | None:
     """Apply `on_duplicate` if a job holds the dedupe key of *new*; return None if none does."""
     holder = call.new_holders.get(_key(new)) or (await _stored_holder(tx, call, _key(new)))
     if holder is None:
@@ -248,7 +250,7 @@ async def _handle_duplicate(tx: Transaction, call: _EnqueueCall, new: CheckedJob
             return Enqueued((await _replace(tx, call, successor, new)), created=False)
 
 
-async def _stored_holder(tx: Transaction, call: _EnqueueCall, key: DedupeKey) -> Job | None:
+async def _stored_holder(tx: StoreTransaction, call: _EnqueueCall, key: DedupeKey) -> Job | None:
     holder = call.holders.get(key)
     if holder is not None and (transitions.overdue(holder, call.now) or transitions.expired(holder, call.now)):
         del call.holders[key]
@@ -257,7 +259,7 @@ async def _stored_holder(tx: Transaction, call: _EnqueueCall, key: DedupeKey) ->
     return holder
 
 
-async def live_holder(tx: Transaction, routing: RoutingTable, key: DedupeKey, now: Now) -> Job | None:
+async def live_holder(tx: StoreTransaction, routing: RoutingTable, key: DedupeKey, now: Now) -> Job | None:
     """Return the unfinished job that holds a dedupe key.
 
     Fail or expire the job first if its deadline has passed or its lease has expired: if it is then finished, it no
@@ -274,7 +276,7 @@ async def live_holder(tx: Transaction, routing: RoutingTable, key: DedupeKey, no
     return holder
 
 
-async def _replace(tx: Transaction, call: _EnqueueCall, job: Job, new: CheckedJob) -> Job:
+async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: Job, new: CheckedJob) -> Job:
     await _flush(tx, call)
     replaced = new_jobs.replace_content(job, new)
     if replaced == job:
@@ -291,7 +293,7 @@ async def _replace(tx: Transaction, call: _EnqueueCall, job: Job, new: CheckedJo
     return replaced
 
 
-async def _flush(tx: Transaction, call: _EnqueueCall) -> None:
+async def _flush(tx: StoreTransaction, call: _EnqueueCall) -> None:
     """Write the new jobs that are not yet written."""
     if not call.unwritten:
         return

@@ -21,12 +21,12 @@ from holdfast.domain.results import (
 )
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.serving import ReadyCount, Unserved
-from holdfast.storage.contract import EventPosition, Transaction, cursor_of
+from holdfast.storage.contract import EventPosition, StoreTransaction, cursor_of
 
 _BEYOND = 1 << 62
 
 
-async def get(tx: Transaction, job_id: str | int, tenant: str | None) -> Job:
+async def get(tx: StoreTransaction, job_id: str | int, tenant: str | None) -> Job:
     """Return the job with this id or number, locked if the transaction writes; raise `JobNotFound` if none."""
     job: Job | None
     if isinstance(job_id, int):
@@ -38,14 +38,14 @@ async def get(tx: Transaction, job_id: str | int, tenant: str | None) -> Job:
     return job
 
 
-async def get_overdue(tx: Transaction, job_id: str, tenant: str | None) -> tuple[Job, bool]:
+async def get_overdue(tx: StoreTransaction, job_id: str, tenant: str | None) -> tuple[Job, bool]:
     """Return the job and whether it is waiting although its deadline has passed."""
     job = await get(tx, job_id, tenant)
     now = await tx.now()
     return job, not job.finished and transitions.overdue(job, now)
 
 
-async def attempts(tx: Transaction, job_id: str, tenant: str | None) -> list[Attempt]:
+async def attempts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[Attempt]:
     """Return the stored attempts and the current one, which is part of the job's row."""
     job = await get(tx, job_id, tenant)
     past = await tx.attempts(job.seq)
@@ -54,13 +54,13 @@ async def attempts(tx: Transaction, job_id: str, tenant: str | None) -> list[Att
     return [*past, transitions.newest_attempt(job)]
 
 
-async def artifacts(tx: Transaction, job_id: str, tenant: str | None) -> list[ArtifactInfo]:
+async def artifacts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[ArtifactInfo]:
     """Return the artifacts of the job, without their bytes."""
     job = await get(tx, job_id, tenant)
     return await tx.artifacts(job.seq)
 
 
-async def artifact(tx: Transaction, job_id: str, name: str, tenant: str | None) -> Artifact:
+async def artifact(tx: StoreTransaction, job_id: str, name: str, tenant: str | None) -> Artifact:
     """Return one artifact of the job."""
     job = await get(tx, job_id, tenant)
     found = await tx.artifact(job.seq, name)
@@ -69,17 +69,17 @@ async def artifact(tx: Transaction, job_id: str, name: str, tenant: str | None) 
     return found
 
 
-async def counts(tx: Transaction, by: CountBy, tenant: str | None) -> dict[str, int]:
+async def counts(tx: StoreTransaction, by: CountBy, tenant: str | None) -> dict[str, int]:
     """Count jobs by one column."""
     return await tx.count_jobs(by, tenant)
 
 
-async def tally(tx: Transaction, job_filter: JobFilter) -> list[Tally]:
+async def tally(tx: StoreTransaction, job_filter: JobFilter) -> list[Tally]:
     """Count the matching jobs by lane, kind and state."""
     return await tx.tally_jobs(job_filter, await tx.now())
 
 
-async def jobs(tx: Transaction, job_filter: JobFilter, after: str | None, limit: int) -> JobPage:
+async def jobs(tx: StoreTransaction, job_filter: JobFilter, after: str | None, limit: int) -> JobPage:
     """Return a page of jobs, newest first."""
     by_finish = len(job_filter.states) == 1 and job_filter.states[0] in FINISHED and job_filter.session is None
     if job_filter.session is not None:
@@ -107,12 +107,12 @@ def _position(after: str | None, *, by_finish: bool) -> tuple[int, int]:
     raise InvalidInput("after", f"{after!r} is not a cursor of this list")
 
 
-async def report(tx: Transaction) -> StoreReport:
+async def report(tx: StoreTransaction) -> StoreReport:
     """Return the engine's findings about the store and the findings about jobs."""
     return StoreReport([*await tx.health(), *await problems(tx)])
 
 
-async def problems(tx: Transaction) -> list[Finding]:
+async def problems(tx: StoreTransaction) -> list[Finding]:
     """Return findings about jobs: expired leases, suspect jobs, due jobs, and ready jobs that no worker serves."""
     now = await tx.now()
     expired, suspect, due = await tx.problem_counts(now)
@@ -135,7 +135,7 @@ def _finding(count: int, name: str, message: str, remedy: str) -> Finding:
     return Finding(name, "warning", f"{count} {message}", remedy)
 
 
-async def backlog(tx: Transaction) -> Backlog:
+async def backlog(tx: StoreTransaction) -> Backlog:
     """Return ready jobs by lane and kind with the age of the oldest, and the totals of other unfinished jobs."""
     now = await tx.now()
     counted = await tx.ready_counts(limits.BACKLOG_COUNTED_MAX)
@@ -144,7 +144,7 @@ async def backlog(tx: Transaction) -> Backlog:
     return Backlog(_waiting(counted, heads, now.wall_ms), *rest)
 
 
-async def unserved(tx: Transaction) -> list[Unserved]:
+async def unserved(tx: StoreTransaction) -> list[Unserved]:
     """Return the ready jobs that no live worker serves."""
     waiting = [
         ReadyCount(lane, kind, frozenset(strict_json.decode(requires)), count)
@@ -160,7 +160,7 @@ async def unserved(tx: Transaction) -> list[Unserved]:
     )
 
 
-async def seconds_to_due(tx: Transaction) -> float | None:
+async def seconds_to_due(tx: StoreTransaction) -> float | None:
     """Return the seconds until the next scheduled job is due; None if there is none."""
     due_at_ms = (await tx.next_times()).due_at_ms
     now = await tx.now()
@@ -184,7 +184,7 @@ def _waiting(
     )
 
 
-async def page(tx: Transaction, after: str | None, limit: int, tenant: str | None) -> tuple[EventPage, bool]:
+async def page(tx: StoreTransaction, after: str | None, limit: int, tenant: str | None) -> tuple[EventPage, bool]:
     """Return the events after a cursor, or from the oldest stored one, and whether more are held back.
 
     Events are held back while an open transaction may still add events before them.
@@ -213,19 +213,19 @@ def _event_position(cursor: str) -> EventPosition:
 # --- workers -------------------------------------------------------------------------------------------------------
 
 
-async def write_worker(tx: Transaction, worker: WorkerInfo) -> None:
+async def write_worker(tx: StoreTransaction, worker: WorkerInfo) -> None:
     """Write the row of one start of a worker, and delete a chunk of rows that are out of date."""
     now = await tx.now()
     await tx.write_worker(worker, now)
     await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.CHUNK)
 
 
-async def delete_worker(tx: Transaction, worker: str, incarnation: str) -> None:
+async def delete_worker(tx: StoreTransaction, worker: str, incarnation: str) -> None:
     """Delete the row of a worker that stops."""
     await tx.delete_worker(worker, incarnation)
 
 
-async def newest_workers(tx: Transaction, limit: int) -> list[WorkerInfo]:
+async def newest_workers(tx: StoreTransaction, limit: int) -> list[WorkerInfo]:
     """Return the workers that wrote their row last, with the number of jobs that each holds."""
     now = await tx.now()
     return [

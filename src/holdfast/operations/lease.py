@@ -11,10 +11,10 @@ from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import Artifact
 from holdfast.domain.validation import datetime_of
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 
 
-async def lock_held(tx: Transaction, leases: Sequence[Lease]) -> dict[int, Job]:
+async def lock_held(tx: StoreTransaction, leases: Sequence[Lease]) -> dict[int, Job]:
     """Lock the jobs of *leases* and return them by number, without deleted ones."""
     return {job.seq: job for job in await tx.jobs_by_seq([lease.seq for lease in leases])}
 
@@ -28,7 +28,7 @@ def held_job(jobs: dict[int, Job], lease: Lease) -> Job:
 
 
 async def heartbeat(
-    tx: Transaction,
+    tx: StoreTransaction,
     held: Sequence[tuple[Lease, int]],
     notes: Mapping[int, Note] | None = None,
     started: Collection[int] = (),
@@ -50,7 +50,7 @@ async def heartbeat(
     return [one if isinstance(one, HoldfastError) else _renewal(one) for one in results]
 
 
-async def acknowledge_held(tx: Transaction, leases: Sequence[Lease]) -> None:
+async def acknowledge_held(tx: StoreTransaction, leases: Sequence[Lease]) -> None:
     """Acknowledge the *leases* that are still held; the next heartbeat reports the others as lost."""
     if leases:
         now = await tx.now()
@@ -70,20 +70,20 @@ def _renewal(job: Job) -> Renewal:
     return Renewal(datetime_of(job.lease_until_ms or 0), bool(job.cancel_requested))
 
 
-async def progress(tx: Transaction, lease: Lease, phase: str | None, percent: float | None) -> Job:
+async def progress(tx: StoreTransaction, lease: Lease, phase: str | None, percent: float | None) -> Job:
     """Write the phase and percentage of a running attempt."""
     jobs = await lock_held(tx, [lease])
     now = await tx.now()
     return await _write_note(tx, held_job(jobs, lease), lease, Note(phase, percent), now)
 
 
-async def _write_note(tx: Transaction, job: Job, lease: Lease, note: Note, now: Now) -> Job:
+async def _write_note(tx: StoreTransaction, job: Job, lease: Lease, note: Note, now: Now) -> Job:
     noted = transitions.progress(job, lease, note.phase, note.percent, now)
     await tx.update_progress(noted)
     return noted
 
 
-async def attach(tx: Transaction, lease: Lease, artifacts: Sequence[Artifact]) -> None:
+async def attach(tx: StoreTransaction, lease: Lease, artifacts: Sequence[Artifact]) -> None:
     """Store artifacts of a running attempt."""
     jobs = await lock_held(tx, [lease])
     now = await tx.now()
@@ -92,7 +92,7 @@ async def attach(tx: Transaction, lease: Lease, artifacts: Sequence[Artifact]) -
     await write_artifacts(tx, job, artifacts, now)
 
 
-async def write_artifacts(tx: Transaction, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
+async def write_artifacts(tx: StoreTransaction, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
     """Store *artifacts* of the job, or raise `InvalidInput` if it would have too many."""
     if not artifacts:
         return

@@ -16,13 +16,13 @@ from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.operations.sessions import lock_free_sessions
-from holdfast.storage.contract import PassName, Transaction
+from holdfast.storage.contract import PassName, StoreTransaction
 
 
 class Pass(NamedTuple):
     """One kind of maintenance: the jobs it finds and the transition it applies to each."""
 
-    find: Callable[[Transaction, Now, int], Awaitable[list[Job]]]
+    find: Callable[[StoreTransaction, Now, int], Awaitable[list[Job]]]
     decide: Callable[[Job, Now], Transition]
 
 
@@ -34,7 +34,7 @@ PASSES: Final[Mapping[PassName, Pass]] = {
 }
 
 
-async def run_maintenance(tx: Transaction, routing: RoutingTable, due: frozenset[PassName], now: Now) -> bool:
+async def run_maintenance(tx: StoreTransaction, routing: RoutingTable, due: frozenset[PassName], now: Now) -> bool:
     """Run one chunk of each pass that is *due*; return whether any of them changed a job."""
     changed = False
     for name, one in PASSES.items():
@@ -43,18 +43,18 @@ async def run_maintenance(tx: Transaction, routing: RoutingTable, due: frozenset
     return changed
 
 
-async def run_due_maintenance(tx: Transaction, routing: RoutingTable) -> bool:
+async def run_due_maintenance(tx: StoreTransaction, routing: RoutingTable) -> bool:
     """Look for due passes and run one chunk of each; return whether any of them changed a job."""
     _, due, now = await tx.begin_claim(thorough=True)
     return await run_maintenance(tx, routing, due, now)
 
 
-async def fail_late_jobs(tx: Transaction) -> bool:
+async def fail_late_jobs(tx: StoreTransaction) -> bool:
     """Fail a chunk of the waiting jobs whose deadline has passed; return whether there were any."""
     return await _run_chunk(tx, await tx.routing(), PASSES["deadlines"], await tx.now())
 
 
-async def _run_chunk(tx: Transaction, routing: RoutingTable, one: Pass, now: Now) -> bool:
+async def _run_chunk(tx: StoreTransaction, routing: RoutingTable, one: Pass, now: Now) -> bool:
     jobs = await lock_free_sessions(tx, await one.find(tx, now, limits.CHUNK))
     await apply_transitions(tx, routing, [one.decide(job, now) for job in jobs], now)
     return bool(jobs)

@@ -34,7 +34,7 @@ from holdfast.operations.lease import held_job
 from holdfast.operations.maintenance import run_due_maintenance, run_maintenance
 from holdfast.operations.session_lease import end_expired_leases
 from holdfast.operations.sessions import choose_from_line
-from holdfast.storage.contract import OvertakenError, Transaction
+from holdfast.storage.contract import OvertakenError, StoreTransaction
 
 # How many heads of one fairness key are read: other workers may have locked some of them.
 _WINDOW = 16
@@ -69,7 +69,7 @@ class CandidateSearch:
     """Sessions without entries for this claim."""
     found_locked: bool = False
 
-    async def first(self, tx: Transaction) -> CandidateSessions | None:
+    async def first(self, tx: StoreTransaction) -> CandidateSessions | None:
         """Return the sessions of the first fairness key, or None."""
         if self.scope is not None:
             self.last_fair_key = self.current = await tx.last_fair_key(self.scope)
@@ -79,12 +79,12 @@ class CandidateSearch:
         """Leave this session out of further candidates."""
         self.skipped.add(number)
 
-    async def next(self, tx: Transaction, *, locked_one: bool) -> CandidateSessions | None:
+    async def next(self, tx: StoreTransaction, *, locked_one: bool) -> CandidateSessions | None:
         """Return the next candidates; *locked_one* if the claim could lock a session of the last ones."""
         self.found_locked |= not locked_one
         return await self._find(tx, same_key=locked_one)
 
-    async def _find(self, tx: Transaction, *, same_key: bool = False) -> CandidateSessions | None:
+    async def _find(self, tx: StoreTransaction, *, same_key: bool = False) -> CandidateSessions | None:
         if self.scope is None:
             return await self._find_of_tenant(tx, same_key=same_key)
         while True:
@@ -99,11 +99,11 @@ class CandidateSearch:
             if numbers := self._numbers(rows):
                 return CandidateSessions(numbers, self.scope, fair_key, self.last_fair_key)
 
-    async def _next_fair_key(self, tx: Transaction) -> str | None:
+    async def _next_fair_key(self, tx: StoreTransaction) -> str | None:
         fair_keys = await tx.next_session_fair_keys(self.heads, self.current or "")
         return min(fair_keys, key=lambda fair_key: fair_order_key(fair_key, self.current), default=None)
 
-    async def _find_of_tenant(self, tx: Transaction, *, same_key: bool) -> CandidateSessions | None:
+    async def _find_of_tenant(self, tx: StoreTransaction, *, same_key: bool) -> CandidateSessions | None:
         tenant = self.request.tenant or ""
         if tenant in self.visited and not same_key and not self._widen():
             return None
@@ -132,7 +132,7 @@ def candidate_sessions(request: SessionRequest, routes: Sequence[int]) -> Candid
     return CandidateSearch(request, heads, None if request.tenant is not None else request.fair_scope)
 
 
-async def remember_session_fair_key(tx: Transaction, candidates: CandidateSessions) -> None:
+async def remember_session_fair_key(tx: StoreTransaction, candidates: CandidateSessions) -> None:
     """Store the fairness key served last, if claims take tenants in turn and it has changed."""
     if (
         candidates.scope is not None
@@ -148,7 +148,7 @@ _TRIES_MAX = 64
 _CHUNKS_MAX = 10
 
 
-async def claim_session(tx: Transaction, request: SessionRequest) -> SessionClaim | None:
+async def claim_session(tx: StoreTransaction, request: SessionRequest) -> SessionClaim | None:
     """Lease the next entries of one session, or return None if none can be claimed now."""
     routing = await tx.routing()
     held = (await tx.refresh(request.holding.claims)) if request.holding is not None else {}
@@ -166,7 +166,7 @@ async def claim_session(tx: Transaction, request: SessionRequest) -> SessionClai
     return await _lease_run(tx, routing, session, request, None)
 
 
-async def claim_any_session(tx: Transaction, request: SessionRequest) -> SessionClaim | None:
+async def claim_any_session(tx: StoreTransaction, request: SessionRequest) -> SessionClaim | None:
     """Lease the next entries of any ready session: tenants take turns, the oldest head goes first."""
     routing, due, now = await tx.begin_claim(thorough=True)
     if request.resent:
@@ -187,7 +187,7 @@ async def claim_any_session(tx: Transaction, request: SessionRequest) -> Session
     return None
 
 
-async def seconds_to_session(tx: Transaction) -> float:
+async def seconds_to_session(tx: StoreTransaction) -> float:
     """Return the seconds until the next entry is due or the next lease expires; infinite if there is none."""
     jobs = await seconds_to_next_change(tx)
     lease_until_ms = await tx.next_session_expiry()
@@ -199,7 +199,9 @@ async def seconds_to_session(tx: Transaction) -> float:
 # --- any session ---------------------------------------------------------------------------------------------------
 
 
-async def _claim_candidate(tx: Transaction, routing: RoutingTable, request: SessionRequest) -> SessionClaim | None:
+async def _claim_candidate(
+    tx: StoreTransaction, routing: RoutingTable, request: SessionRequest
+) -> SessionClaim | None:
     """Claim the first candidate session that is not locked; skip locked sessions instead of waiting."""
     routes = routing.serving_sessions(request.lanes, request.kinds, request.capabilities)
     if not routes:
@@ -233,7 +235,7 @@ class _OpenClaim(NamedTuple):
 
 
 async def _lease_run(
-    tx: Transaction,
+    tx: StoreTransaction,
     routing: RoutingTable,
     session: Session,
     request: SessionRequest,
@@ -264,7 +266,7 @@ async def _lease_run(
 
 
 async def _lease(
-    tx: Transaction,
+    tx: StoreTransaction,
     routing: RoutingTable,
     session: Session,
     request: SessionRequest,
@@ -304,7 +306,7 @@ async def _lease(
     return _claim(session, request, claim.fence, leased)
 
 
-async def undo_session_claim(tx: Transaction, claim: SessionClaim | None) -> None:
+async def undo_session_claim(tx: StoreTransaction, claim: SessionClaim | None) -> None:
     """Release the entries that this call has leased, not those that it found held already."""
     if claim is not None and not claim.repeated:
         await undo_claims(tx, claim.claims)
@@ -333,7 +335,7 @@ def _claim(
     )
 
 
-async def _find_held_claim(tx: Transaction, session: Session, request: SessionRequest) -> SessionClaim | None:
+async def _find_held_claim(tx: StoreTransaction, session: Session, request: SessionRequest) -> SessionClaim | None:
     """Return the claim that an earlier send of the same request made, if it is still held."""
     holder = request.holder
     if (session.claim_worker, session.claim_nonce) != (holder.worker, holder.nonce):
@@ -344,7 +346,7 @@ async def _find_held_claim(tx: Transaction, session: Session, request: SessionRe
     return _claim(session, request, fence, jobs, repeated=True) if jobs else None
 
 
-async def _held_under(tx: Transaction, session: Session) -> list[Job]:
+async def _held_under(tx: StoreTransaction, session: Session) -> list[Job]:
     """Return the entries that are held under the session's newest claim, in order."""
     jobs = await tx.jobs_held(session.claim_worker or "", session.claim_token or "")
     now = await tx.now()
@@ -355,7 +357,7 @@ async def _held_under(tx: Transaction, session: Session) -> list[Job]:
 
 
 async def _lease_more(
-    tx: Transaction,
+    tx: StoreTransaction,
     routing: RoutingTable,
     session: Session,
     request: SessionRequest,
@@ -380,7 +382,7 @@ async def _lease_more(
 # --- maintenance ---------------------------------------------------------------------------------------------------
 
 
-async def _maintain_session(tx: Transaction, routing: RoutingTable, session: Session) -> Session:
+async def _maintain_session(tx: StoreTransaction, routing: RoutingTable, session: Session) -> Session:
     """Take back expired entries and promote due entries of one session; return the current session."""
     now = await tx.now()
     changed = await _apply_in_chunks(
@@ -393,12 +395,12 @@ async def _maintain_session(tx: Transaction, routing: RoutingTable, session: Ses
     return current
 
 
-async def _promote_due(tx: Transaction, routing: RoutingTable, session: int, now: Now) -> bool:
+async def _promote_due(tx: StoreTransaction, routing: RoutingTable, session: int, now: Now) -> bool:
     return await _apply_in_chunks(tx, routing, partial(tx.session_due, session), transitions.promote, now)
 
 
 async def _apply_in_chunks(
-    tx: Transaction,
+    tx: StoreTransaction,
     routing: RoutingTable,
     find: Callable[[Now, int], Awaitable[list[Job]]],
     decide: Callable[[Job], Transition],

@@ -12,7 +12,7 @@ from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.sessions import Session, entry_id
 from holdfast.operations.sessions import refresh_heads, route_by_number
-from holdfast.storage.contract import OvertakenError, SessionName, SourceRow, Transaction
+from holdfast.storage.contract import OvertakenError, SessionName, SourceRow, StoreTransaction
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class LockedSession:
 
 
 async def lock_sessions(
-    tx: Transaction, routing: RoutingTable, checked_jobs: Sequence[CheckedJob]
+    tx: StoreTransaction, routing: RoutingTable, checked_jobs: Sequence[CheckedJob]
 ) -> dict[SessionName, LockedSession]:
     """Lock the sessions of the entries in *checked_jobs*, in order of their numbers; create missing ones."""
     source_keys: dict[SessionName, list[str]] = {}
@@ -47,7 +47,7 @@ async def lock_sessions(
     return locked
 
 
-async def create_session(tx: Transaction, tenant: str, name: str) -> Session:
+async def create_session(tx: StoreTransaction, tenant: str, name: str) -> Session:
     """Store a new session and lock it."""
     await tx.create_session(tenant, name)
     session = await tx.session_by_name(tenant, name)
@@ -66,7 +66,9 @@ def find_by_source_key(sessions: dict[SessionName, LockedSession], new: CheckedJ
     return sessions[new.settings.tenant, new.entry.session].by_source_key.get(new.entry.source_key)
 
 
-async def _load_source_keys(tx: Transaction, routing: RoutingTable, locked: LockedSession, keys: list[str]) -> None:
+async def _load_source_keys(
+    tx: StoreTransaction, routing: RoutingTable, locked: LockedSession, keys: list[str]
+) -> None:
     """Read the stored entries that have one of these source keys."""
     sources = await tx.sources_seen(locked.session.number, list(dict.fromkeys(keys)))
     if not sources:
@@ -139,7 +141,7 @@ def append_entry(locked: LockedSession, new: CheckedJob, job: Job, now: Now) -> 
 
 
 async def write_sessions(
-    tx: Transaction, routing: RoutingTable, sessions: Sequence[LockedSession], routes: dict[int, int], now: Now
+    tx: StoreTransaction, routing: RoutingTable, sessions: Sequence[LockedSession], routes: dict[int, int], now: Now
 ) -> None:
     """Write lengths, source keys and heads of the sessions with new entries; *routes* maps entries to routes."""
     changed = [one for one in sessions if one.unwritten]

@@ -36,10 +36,10 @@ from holdfast.operations.lease import held_job, lock_held, write_artifacts
 from holdfast.operations.session_enqueue import create_session
 from holdfast.operations.sessions import refresh_heads, refresh_sessions
 from holdfast.operations.settle import find_duplicate_settlement
-from holdfast.storage.contract import OvertakenError, Transaction
+from holdfast.storage.contract import OvertakenError, StoreTransaction
 
 
-async def open_session(tx: Transaction, opening: Opening) -> SessionLease:
+async def open_session(tx: StoreTransaction, opening: Opening) -> SessionLease:
     """Make the caller the session's runtime; a takeover takes back the entries that others hold."""
     routing = await tx.routing()
     session, running = await _lock_with_running(tx, opening.tenant, opening.session)
@@ -60,7 +60,7 @@ async def open_session(tx: Transaction, opening: Opening) -> SessionLease:
     return replace(lease_of(opened, opening.lease_ms), repeated=opened is session)
 
 
-async def undo_open_session(tx: Transaction, lease: SessionLease) -> None:
+async def undo_open_session(tx: StoreTransaction, lease: SessionLease) -> None:
     """Close the session, unless an earlier call opened it."""
     if not lease.repeated:
         # Another runtime may have taken over the session since.
@@ -68,7 +68,7 @@ async def undo_open_session(tx: Transaction, lease: SessionLease) -> None:
             await close_session(tx, lease)
 
 
-async def renew_session(tx: Transaction, lease: SessionLease, lease_ms: int) -> SessionLease:
+async def renew_session(tx: StoreTransaction, lease: SessionLease, lease_ms: int) -> SessionLease:
     """Extend the session lease and the leases of the entries claimed under it, or raise `LeaseLost`."""
     session, running = await _lock_with_running(tx, lease.tenant, lease.session)
     now = await tx.now()
@@ -78,7 +78,7 @@ async def renew_session(tx: Transaction, lease: SessionLease, lease_ms: int) -> 
     return lease_of(renewed, lease_ms)
 
 
-async def close_session(tx: Transaction, lease: SessionLease) -> None:
+async def close_session(tx: StoreTransaction, lease: SessionLease) -> None:
     """End the session lease and release the entries held under it, without using up attempts."""
     routing = await tx.routing()
     session, running = await _lock_with_running(tx, lease.tenant, lease.session)
@@ -93,7 +93,7 @@ async def close_session(tx: Transaction, lease: SessionLease) -> None:
     await refresh_sessions(tx, routing, [closed.number], now)
 
 
-async def end_expired_leases(tx: Transaction, routing: RoutingTable, now: Now) -> bool:
+async def end_expired_leases(tx: StoreTransaction, routing: RoutingTable, now: Now) -> bool:
     """End a chunk of the expired session leases, which frees their sessions; return whether there were any."""
     ended = [end_lease(session) for session in await tx.expired_sessions(now, limits.CHUNK)]
     for session in ended:
@@ -102,7 +102,7 @@ async def end_expired_leases(tx: Transaction, routing: RoutingTable, now: Now) -
     return bool(ended)
 
 
-async def _lock_with_running(tx: Transaction, tenant: str, name: str) -> tuple[Session | None, list[Job]]:
+async def _lock_with_running(tx: StoreTransaction, tenant: str, name: str) -> tuple[Session | None, list[Job]]:
     """Lock the running entries of the session, then the session; return both."""
     number = await tx.session_number(tenant, name)
     if number is None:
@@ -114,7 +114,7 @@ async def _lock_with_running(tx: Transaction, tenant: str, name: str) -> tuple[S
     return session, running
 
 
-async def heartbeat_session(tx: Transaction, claim: SessionClaim, lease_ms: int) -> Renewal:
+async def heartbeat_session(tx: StoreTransaction, claim: SessionClaim, lease_ms: int) -> Renewal:
     """Extend the leases of all entries of the claim, or raise `LeaseLost`.
 
     A claim under a session lease is only checked: it expires with the session lease.
@@ -138,7 +138,7 @@ def _check_held(job: Job, lease: Lease, now: Now) -> Job:
     return job
 
 
-async def settle_session(tx: Transaction, claim: SessionClaim, outcomes: Sequence[CheckedOutcome]) -> list[Job]:
+async def settle_session(tx: StoreTransaction, claim: SessionClaim, outcomes: Sequence[CheckedOutcome]) -> list[Job]:
     """Settle every entry of the claim with its outcome, and return the settled entries, in order."""
     routing = await tx.routing()
     claims = claim.claims
@@ -164,7 +164,7 @@ async def settle_session(tx: Transaction, claim: SessionClaim, outcomes: Sequenc
 
 
 async def _find_duplicate(
-    tx: Transaction, jobs: dict[int, Job], claim: SessionClaim, outcomes: Sequence[CheckedOutcome]
+    tx: StoreTransaction, jobs: dict[int, Job], claim: SessionClaim, outcomes: Sequence[CheckedOutcome]
 ) -> list[Job] | None:
     """Return the entries if all of them are already settled with the same outcomes."""
     found: list[Job] = []
@@ -176,7 +176,7 @@ async def _find_duplicate(
     return found
 
 
-async def cancel_waiting(tx: Transaction, tenant: str, name: str, after: int) -> tuple[list[str], int | None]:
+async def cancel_waiting(tx: StoreTransaction, tenant: str, name: str, after: int) -> tuple[list[str], int | None]:
     """Cancel a chunk of the session's waiting entries; return their ids and where to continue, None at the end."""
     routing = await tx.routing()
     number = await tx.session_number(tenant, name)

@@ -22,13 +22,13 @@ from holdfast.domain.session_selection import (
     eligibility_of,
 )
 from holdfast.domain.sessions import NO_HEAD, Head, Session, SessionEntry
-from holdfast.storage.contract import LineRow, OvertakenError, Transaction
+from holdfast.storage.contract import LineRow, OvertakenError, StoreTransaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 
 _FIRST = SelectionCriteria("next", "idle", 1)
 
 
-async def lock_free_sessions(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
+async def lock_free_sessions(tx: StoreTransaction, jobs: Sequence[Job]) -> list[Job]:
     """Lock the sessions of *jobs* that are not locked; return the jobs without entries of locked sessions.
 
     Maintenance uses this so that a claim does not wait for an unrelated session.
@@ -72,7 +72,7 @@ def candidate_of(routing: RoutingTable, row: LineRow, accepted: Collection[int] 
 
 
 async def choose_from_line(
-    tx: Transaction,
+    tx: StoreTransaction,
     routing: RoutingTable,
     session: int,
     criteria: SelectionCriteria,
@@ -95,12 +95,12 @@ async def choose_from_line(
 # --- heads ---------------------------------------------------------------------------------------------------------
 
 
-async def refresh_sessions(tx: Transaction, routing: RoutingTable, numbers: Collection[int], now: Now) -> None:
+async def refresh_sessions(tx: StoreTransaction, routing: RoutingTable, numbers: Collection[int], now: Now) -> None:
     """Lock these sessions and write their heads that have changed."""
     await refresh_heads(tx, routing, await tx.sessions_by_number(sorted(numbers)), now)
 
 
-async def refresh_heads(tx: Transaction, routing: RoutingTable, sessions: Sequence[Session], now: Now) -> None:
+async def refresh_heads(tx: StoreTransaction, routing: RoutingTable, sessions: Sequence[Session], now: Now) -> None:
     """Write the heads of these locked sessions that have changed, and notify claimers."""
     if not sessions:
         return
@@ -123,7 +123,7 @@ async def refresh_heads(tx: Transaction, routing: RoutingTable, sessions: Sequen
         tx.notify(sorted(topics))
 
 
-async def _head(tx: Transaction, routing: RoutingTable, session: Session, front: LineRow) -> Head:
+async def _head(tx: StoreTransaction, routing: RoutingTable, session: Session, front: LineRow) -> Head:
     """Return the head of a session whose line begins with *front*."""
     first = candidate_of(routing, front, None)
     if first.eligibility == "passed":

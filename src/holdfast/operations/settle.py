@@ -16,10 +16,10 @@ from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
 from holdfast.operations.enqueue import KEYS_LOCKED_MAX, enqueue_jobs, is_shared, lock_matches
 from holdfast.operations.lease import held_job, write_artifacts
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 
 
-async def settle_jobs(tx: Transaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> list[Settlement]:
+async def settle_jobs(tx: StoreTransaction, outcomes: Sequence[tuple[Claim, CheckedOutcome]]) -> list[Settlement]:
     """Settle each claim independently and return a settlement for each, in order.
 
     Plain outcomes are written together. An outcome with follow-ups or artifacts is written after all outcomes before
@@ -53,7 +53,7 @@ def divide_settlements(
 
 
 async def settle_under(
-    tx: Transaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: StoreTransaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> list[Settlement]:
     """Do what `settle_jobs` does, with a routing table that this transaction has read."""
     done = await _settle_plain_successes(tx, routing, outcomes)
@@ -65,7 +65,7 @@ async def settle_under(
 
 
 async def _settle_plain_successes(
-    tx: Transaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: StoreTransaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> dict[int, Settlement]:
     """Settle plain successes in one statement, if the engine has one; return their settlements by index.
 
@@ -87,7 +87,7 @@ async def _settle_plain_successes(
 
 
 async def _settle_each(
-    tx: Transaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
+    tx: StoreTransaction, routing: RoutingTable, outcomes: Sequence[tuple[Claim, CheckedOutcome]]
 ) -> list[Settlement]:
     claims = [claim for claim, _ in outcomes]
     await lock_matches(tx, claims, [new for _, checked in outcomes for new in checked.follow_ups])
@@ -133,7 +133,7 @@ _UNWRITTEN: Any = None
 
 
 async def find_duplicate_settlement(
-    tx: Transaction, job: Job | None, lease: Lease, checked: CheckedOutcome
+    tx: StoreTransaction, job: Job | None, lease: Lease, checked: CheckedOutcome
 ) -> Job | None:
     """Return the job if the same outcome of this lease is already stored."""
     if job is None:
@@ -145,7 +145,7 @@ async def find_duplicate_settlement(
 
 
 async def _settle_with_extras(
-    tx: Transaction, call: _SettleCall, claim: Claim, checked: CheckedOutcome, transition: Transition
+    tx: StoreTransaction, call: _SettleCall, claim: Claim, checked: CheckedOutcome, transition: Transition
 ) -> Settlement:
     try:
         async with tx.savepoint():
@@ -159,7 +159,7 @@ async def _settle_with_extras(
     return Settlement(claim, job=job)
 
 
-async def _flush(tx: Transaction, call: _SettleCall) -> None:
+async def _flush(tx: StoreTransaction, call: _SettleCall) -> None:
     """Write the unwritten transitions and fill in their settlements."""
     if not call.unwritten:
         return

@@ -124,7 +124,7 @@ class SessionFront(NamedTuple):
     first: LineRow
 
 
-class Transaction(ABC):
+class StoreTransaction(ABC):
     """One open transaction. All methods belong to the same commit."""
 
     __slots__ = ("topics",)

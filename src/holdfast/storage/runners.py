@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from holdfast.domain.errors import HoldfastError, Unavailable
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
 from holdfast.storage.store import AsyncTarget, SyncTarget
 from holdfast.storage.transaction import Operation, PlainForm, run_sync
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
 
-Undo: TypeAlias = Callable[[Transaction, T], Coroutine[Any, Any, None]]
+Undo: TypeAlias = Callable[[StoreTransaction, T], Coroutine[Any, Any, None]]
 """An operation that releases the leases of a result."""
 
 # How long a cancelled caller waits for the undo, which then continues in the background.
@@ -49,7 +49,7 @@ class UndoableWrite(Generic[T]):
         self._abandoned = False
         self._results: list[T] = []
 
-    async def run(self, tx: Transaction) -> T:
+    async def run(self, tx: StoreTransaction) -> T:
         """Run the write in *tx*, unless the caller has withdrawn it."""
         # The caller may withdraw concurrently in another thread; `setdefault` decides which of them is first.
         if self._abandoned or not self._decision.setdefault("begun", True):
@@ -64,7 +64,7 @@ class UndoableWrite(Generic[T]):
         self._abandoned = True
         return not self._decision.setdefault("begun", False)
 
-    async def _run_undo(self, tx: Transaction) -> None:
+    async def _run_undo(self, tx: StoreTransaction) -> None:
         """Release the write's leases. Reads the results in the transaction: another thread may have run the write."""
         for result in self._results:
             await self._undo(tx, result)
@@ -136,7 +136,7 @@ def _log_failure(error: HoldfastError) -> None:
 
 P = ParamSpec("P")
 
-Function: TypeAlias = Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]
+Function: TypeAlias = Callable[Concatenate[StoreTransaction, P], Coroutine[Any, Any, T]]
 """A store operation, without its arguments after the transaction."""
 
 

@@ -21,7 +21,7 @@ from holdfast.storage.contract import (
     SessionFront,
     SessionName,
     SourceRow,
-    Transaction,
+    StoreTransaction,
     cursor_of,
 )
 from holdfast.storage.query_names import QueryName
@@ -32,7 +32,7 @@ Rows: TypeAlias = list[Row]
 _NO_VALUES: Final[Mapping[str, Any]] = {}
 
 
-class SqlQueries(Transaction):
+class SqlQueries(StoreTransaction):
     """A transaction that runs named queries."""
 
     __slots__ = ()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import Rows
 
 T = TypeVar("T")
 
-Operation: TypeAlias = Callable[[Transaction], Coroutine[Any, Any, T]]
+Operation: TypeAlias = Callable[[StoreTransaction], Coroutine[Any, Any, T]]
 """A store operation with its arguments bound; it can be run again."""
 
 

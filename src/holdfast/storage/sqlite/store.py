@@ -14,7 +14,7 @@ from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.masking import mask_url
 from holdfast.domain.new_job import CheckedJob
-from holdfast.storage.contract import Transaction
+from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import Notifier
 from holdfast.storage.sqlite.connection import MEMORY, SqliteConnector
 from holdfast.storage.sqlite.external_transaction import SqliteAsyncExternalTransaction, SqliteSyncExternalTransaction
@@ -231,5 +231,5 @@ class SqliteStore:
             self._closed_in_memory = self._connector.in_memory
 
 
-async def _do_nothing(tx: Transaction) -> None:
+async def _do_nothing(tx: StoreTransaction) -> None:
     """Do nothing in a transaction."""
