@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.chaos.threads import registered, wait_until
+from holdfast.cli import worker as worker_module
+from tests.chaos.threads import in_background, registered, wait_until
 from tests.cli.worker_process import APP, PATIENCE_SECONDS, command, environment, on_terminal, running, write_app
 
 pytestmark = pytest.mark.slow("each test starts a worker as a process")
@@ -391,3 +393,26 @@ def test_an_in_memory_queue_is_refused_with_several_processes(tmp_path: Path) ->
     write_app(tmp_path, APP.replace("jobs.db", ":memory:"))
 
     assert "processes cannot share an in-memory queue" in start_error(tmp_path, "app:queue", "--processes", "2")
+
+
+def test_the_command_does_not_wait_for_a_store_that_does_not_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_CLOSING_SECONDS", 0.01)
+    queue = holdfast.connect(str(tmp_path / "jobs.db"))
+    opened, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with queue.transaction():
+            opened.set()
+            go_on.wait(PATIENCE_SECONDS)
+
+    holder = in_background(hold)
+    assert opened.wait(PATIENCE_SECONDS)
+    worker_module.close_store(queue)
+    [closing] = [thread for thread in threading.enumerate() if thread.name == "holdfast-close"]
+    assert closing.daemon
+    go_on.set()
+    holder.result(PATIENCE_SECONDS)
+    closing.join(PATIENCE_SECONDS)
+    assert not closing.is_alive()

@@ -160,11 +160,11 @@ def worker(terminal: Terminal, /, target: str, processes: int, **options: Any) -
         with _reporting(terminal, about, runner, records=child_output == "records"):
             runner.run()
     finally:
-        _close(queue)
+        close_store(queue)
     return 0
 
 
-def _close(queue: AnyQueue) -> None:
+def close_store(queue: AnyQueue) -> None:
     """Close the store. If other writers delay it, the process exits without waiting."""
 
     def close() -> None:
