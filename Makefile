@@ -36,7 +36,7 @@ test-bench: ## Run the tests of the benchmarks
 
 test-long: ## Run all tests, including the long ones
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST)
+	$(BIN)/python $(PYTEST) --hypothesis-profile=thorough
 
 check: ## Check style, types and the direction of imports
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,check

@@ -15,8 +15,11 @@ from tests.support.stores import CHEAPEST_ENGINE, DURABLE_ENGINES, ENGINES, Harn
 FAILED = pytest.StashKey[bool]()
 
 # A loaded machine must not fail a test by the time that its examples take.
-settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("holdfast")
+for name, examples in (("quick", 30), ("thorough", 300)):
+    settings.register_profile(
+        name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+settings.load_profile("quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,7 +20,7 @@ from holdfast import Conflict, HoldfastError
 from holdfast.client.connect import queue_on
 from holdfast.storage.sqlite.store import SqliteStore
 from tests.chaos.processes import PATIENCE_SECONDS
-from tests.chaos.strikes import Strike
+from tests.chaos.strikes import Strike, discard_interrupted_coroutines  # noqa: F401
 from tests.chaos.threads import in_background, wait_until
 
 # The garbage collector closes a file that was being opened when the interrupt occurred.
