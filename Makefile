@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-bench test-long check test-pythons bench bench-quick clean
+.PHONY: help demo test test-tools test-long check test-pythons bench bench-quick clean
 
 # Without bytecode files every test process and every program that a test starts would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,13 +26,13 @@ demo: ## Watch jobs being leased, killed, taken over and finished, in under a mi
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests, except the long ones and those of the benchmarks
+test: ## Run the tests, except the long ones and those of our own tools
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench
+	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness
 
-test-bench: ## Run the tests of the benchmarks
+test-tools: ## Run the tests of our own tools: the benchmarks and the test servers
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
-	$(BIN)/python $(PYTEST) -m "not long" tests/bench
+	$(BIN)/python $(PYTEST) -m "not long" tests/bench tests/harness
 
 test-long: ## Run all tests, including the long ones
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test

@@ -17,7 +17,7 @@ TARGETS = [
     "help",
     "demo",
     "test",
-    "test-bench",
+    "test-tools",
     "test-long",
     "check",
     "test-pythons",
@@ -74,7 +74,7 @@ def test_the_gate_runs_the_tests_and_then_the_checks() -> None:
 
     assert gate.stat().st_mode & 0o111
     assert "set -euo pipefail" in lines
-    assert [line for line in lines if line.startswith("make ")] == ["make test", "make test-bench", "make check"]
+    assert [line for line in lines if line.startswith("make ")] == ["make test", "make test-tools", "make check"]
 
 
 @pytest.fixture
