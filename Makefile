@@ -12,8 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
-# Two per core, because many tests wait for a lease to expire, a process to start or a disk to sync.
-PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) '*' 2)
+# Three per core, because many tests wait for a lease to expire, a process to start or a disk to sync.
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) '*' 3)
 # A process runs consecutive tests, which share their module's fixtures, and takes tests from others when it is done.
 PYTEST := -m pytest -q -p tests.support.progress -o console_output_style=classic -n $(PROCESSES) --dist worksteal
 # More arguments for the bench, such as BENCH="--engine postgres --only claims --huge" or BENCH=--docs.
@@ -26,11 +26,11 @@ demo: ## Watch jobs being leased, killed, taken over and finished, in under a mi
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests, except the long ones and those of our own tools
+test: ## Run the tests, except the long ones and those of our own tools: 6 minutes on two cores
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness
 
-test-tools: ## Run the tests of our own tools: the benchmarks and the test servers
+test-tools: ## Run the tests of our own tools: the benchmarks and the test servers: 1 minute
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" tests/bench tests/harness
 
@@ -38,7 +38,7 @@ test-long: ## Run all tests, including the long ones
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) --hypothesis-profile=thorough
 
-check: ## Check style, types and the direction of imports
+check: ## Check style, types and the direction of imports: 1 minute
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test,check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
