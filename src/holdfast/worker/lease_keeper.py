@@ -223,11 +223,12 @@ class LeaseKeeper:
         job_id = attempt.claim.job.id
         if attempt.lease_ends_at <= now:
             unanswered = self._unanswered_since
+            # If no renewal was sent in time, the process was stopped or blocked, perhaps by the job itself.
+            if unanswered is not None and unanswered < attempt.lease_ends_at and not attempt.decided:
+                # Before the handler is told, because a claim may follow at once and must report it.
+                self.cut_off_at = now
             if attempt.lose_lease():
                 log.error("lost the lease of job %s: it could not be renewed in time", job_id)
-                # If no renewal was sent in time, the process was stopped or blocked, perhaps by the job itself.
-                if unanswered is not None and unanswered < attempt.lease_ends_at:
-                    self.cut_off_at = now
                 self.decided(attempt)
         elif attempt.timeout_at is not None and attempt.timeout_at <= now and attempt.time_out():
             log.warning("job %s is past its timeout and was stopped", job_id)
