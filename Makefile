@@ -26,7 +26,7 @@ demo: ## Watch jobs being leased, killed, taken over and finished, in under a mi
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	@$(BIN)/holdfast demo
 
-test: ## Run the tests, except the long ones and those of our own tools: 6 minutes on two cores
+test: ## Run the tests, except the long ones and those of our own tools: about 7 minutes on two cores
 	@PYTHON="$(PYTHON)" scripts/prepare $(VENV) test
 	$(BIN)/python $(PYTEST) -m "not long" --ignore tests/bench --ignore tests/harness
 
