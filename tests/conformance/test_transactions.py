@@ -252,6 +252,21 @@ class TestSettle:
             tx.settle_many([(claim, Done()) for claim in claims])
         assert queue.counts() == {"done": 3}
 
+    def test_follow_ups_with_more_keys_than_one_transaction_locks_are_refused_and_settle_nothing(
+        self, queue: Queue
+    ) -> None:
+        queue.enqueue_many([NewJob("parent")] * 2)
+        claims = queue.claim_many(limit=2)
+        halves = [[NewJob("mail", dedupe_key=f"{half}-{place}") for place in range(129)] for half in "ab"]
+        settlements = [(claim, Done(follow_ups=half)) for claim, half in zip(claims, halves, strict=True)]
+        with queue.transaction() as tx:
+            with pytest.raises(InvalidInput, match="several transactions") as refused:
+                tx.settle_many(settlements)
+            tx.enqueue("other")
+        assert refused.value.field == "settlements"
+        assert queue.counts() == {"running": 2, "ready": 1}
+        assert [one.error for one in queue.settle_many(settlements)] == [None, None]
+
     def test_a_successor_freed_in_a_rolled_back_settle_is_blocked_again(self, queue: Queue) -> None:
         queue.enqueue("ship", dedupe_key="k")
         claim = claim_one(queue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import psycopg
 import pytest
@@ -15,7 +15,8 @@ from holdfast.client.connect import queue_on
 from holdfast.storage.postgres.store import PostgresStore
 from tests.chaos.threads import in_background, wait_until
 
-Call: TypeAlias = Callable[[Queue], object]
+Call: TypeAlias = Callable[[Any], object]
+"""Calls a queue or a transaction."""
 
 ROUNDS = 3
 KEYS = 12
@@ -96,14 +97,14 @@ def enqueue(new: list[NewJob]) -> Call:
     return lambda queue: queue.enqueue_many(new)
 
 
-def enqueue_within(url: str, new: list[NewJob]) -> Call:
-    """Enqueue in one call that joins a transaction of the caller."""
+def within(url: str, call: Call) -> Call:
+    """Make the call in a transaction of the caller."""
 
-    def call(queue: Queue) -> None:
+    def joined(queue: Queue) -> object:
         with psycopg.connect(url) as connection:
-            queue.within(connection).enqueue_many(new)
+            return call(queue.within(connection))
 
-    return call
+    return joined
 
 
 def settle(claims: list[Claim], follow_ups: list[NewJob]) -> Call:
@@ -132,8 +133,19 @@ def test_more_keys_than_are_locked_one_by_one(contenders: Contenders) -> None:
 def test_enqueues_that_join_a_transaction(contenders: Contenders, url: str) -> None:
     for number in range(ROUNDS):
         new = keyed(number)
-        contenders.meet(enqueue_within(url, new), enqueue_within(url, new[::-1]))
+        contenders.meet(within(url, enqueue(new)), within(url, enqueue(new[::-1])))
     assert contenders.queues[0].counts(by="kind")["mail"] == ROUNDS * KEYS
+
+
+def test_settlements_that_join_a_transaction(contenders: Contenders, url: str) -> None:
+    contenders.queues[0].enqueue_many([NewJob("parent")] * (2 * KEYS * ROUNDS))
+    for number in range(ROUNDS):
+        claims, new = contenders.claim(2 * KEYS, "parent"), keyed(number)
+        contenders.meet(
+            within(url, settle(claims[:KEYS], new)),
+            within(url, settle(claims[KEYS:], new[::-1])),
+        )
+    assert contenders.queues[0].counts() == {"done": 2 * KEYS * ROUNDS, "ready": ROUNDS * KEYS + 2}
 
 
 def test_settlements_whose_follow_ups_meet_in_opposite_orders(contenders: Contenders) -> None:

@@ -11,7 +11,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeAlias
 
+from holdfast.domain import limits
 from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
+from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import Job
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.outcomes import CheckedOutcome
@@ -49,7 +51,15 @@ class Middleware:
     async def settle(self, runner: Runner, outcomes: CheckedSettlements) -> list[Settlement]:
         """Record outcomes and return one settlement for each, in order."""
         settled: list[Settlement] = []
-        for part in settle_operations.divide_settlements(outcomes):
+        parts = settle_operations.divide_settlements(outcomes)
+        if runner.joined and len(parts) > 1:
+            # Parts in one transaction would lock their keys in no common order, and two such calls may deadlock.
+            raise InvalidInput(
+                "settlements",
+                f"have follow-ups with more than {limits.KEYS_LOCKED_MAX} dedupe keys and chosen ids, which one"
+                " transaction cannot lock; settle them in several transactions",
+            )
+        for part in parts:
             settled += await runner.write(settle_operations.settle_jobs, part)
         return settled
 

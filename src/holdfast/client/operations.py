@@ -243,8 +243,9 @@ class Operations(AdminOperations, SessionOperations):
     async def settle_many(self, settlements: Sequence[Held]) -> list[Settlement]:
         """Record many outcomes in one commit; return a `Settlement` for each, in order.
 
-        If the follow-ups have more than 256 dedupe keys and chosen ids in total, there are several commits. A refused
-        settlement does not affect the others. An invalid outcome raises `InvalidInput` and settles nothing.
+        If the follow-ups have more than 256 dedupe keys and chosen ids in total, there are several commits; inside
+        the caller's transaction the call raises `InvalidInput`. A refused settlement does not affect the others. An
+        invalid outcome raises `InvalidInput` and settles nothing.
         """
         return await self.middleware.settle(self.runner, validate_calls.settlements(settlements))
 

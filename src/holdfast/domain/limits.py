@@ -49,6 +49,8 @@ ENQUEUE_MANY_BYTES_MAX: Final = 64 << 20
 CLAIM_MAX: Final = 1_000
 SETTLE_MANY_MAX: Final = 1_000
 FOLLOW_UPS_MAX: Final = 1_000
+# PostgreSQL keeps advisory locks in a table of limited size that all transactions share.
+KEYS_LOCKED_MAX: Final = 256
 PAGE_MAX: Final = 1_000
 PAGE_DEFAULT: Final = 100
 CLAIM_LANES_MAX: Final = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from holdfast.domain import limits, transitions
 from holdfast.domain import new_job as new_jobs
@@ -25,10 +25,6 @@ from holdfast.operations.session_enqueue import (
     write_sessions,
 )
 from holdfast.storage.contract import JobMatch, SessionName, StoreTransaction
-
-# PostgreSQL keeps advisory locks in a table of limited size that all transactions share. An enqueue with more keys
-# takes no such locks and relies on writing its rows in key order; settlements are divided among several transactions.
-KEYS_LOCKED_MAX: Final = 256
 
 
 async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = False) -> Enqueued:
@@ -179,11 +175,14 @@ def _matches(shared: Sequence[CheckedJob]) -> list[JobMatch]:
 
 
 def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list[int]:
-    """Return the lock numbers of the keys and ids of a call, in order; an empty list if they are too many."""
+    """Return the lock numbers of the keys and ids of a call, in order; an empty list if they are too many.
+
+    An enqueue with too many takes no such locks: it writes its rows in key order.
+    """
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
     keys |= {_key_of(claim.job) for claim in claims if claim.job.dedupe_key is not None}
     ids = {new.id for new in shared if new.digest is not None}
-    return key_numbers(keys, ids) if len(keys) + len(ids) <= KEYS_LOCKED_MAX else []
+    return key_numbers(keys, ids) if len(keys) + len(ids) <= limits.KEYS_LOCKED_MAX else []
 
 
 async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued:

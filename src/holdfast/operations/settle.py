@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.domain import transitions
+from holdfast.domain import limits, transitions
 from holdfast.domain.claims import Claim, Lease, Settlement
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import LeaseLost, Misconfigured, Refused
@@ -14,7 +14,7 @@ from holdfast.domain.outcomes import CheckedOutcome, Done
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions, finish_transitions
-from holdfast.operations.enqueue import KEYS_LOCKED_MAX, enqueue_jobs, is_shared, lock_matches
+from holdfast.operations.enqueue import enqueue_jobs, is_shared, lock_matches
 from holdfast.operations.lease import held_job, write_artifacts
 from holdfast.storage.contract import StoreTransaction
 
@@ -41,12 +41,12 @@ def divide_settlements(
     if not any(checked.follow_ups for _, checked in outcomes):
         return [outcomes]
     parts: list[list[tuple[Claim, CheckedOutcome]]] = [[]]
-    room = KEYS_LOCKED_MAX
+    room = limits.KEYS_LOCKED_MAX
     for claim, checked in outcomes:
         keys = sum(map(is_shared, checked.follow_ups)) + (claim.job.dedupe_key is not None)
         if keys > room and parts[-1]:
             parts.append([])
-            room = KEYS_LOCKED_MAX
+            room = limits.KEYS_LOCKED_MAX
         parts[-1].append((claim, checked))
         room -= keys
     return list(parts)

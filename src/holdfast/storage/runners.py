@@ -151,6 +151,11 @@ class WaitingListener(Listener, Protocol):
 class Runner(Protocol):
     """Runs transactions for one caller."""
 
+    @property
+    def joined(self) -> bool:
+        """Whether every write joins one transaction that is already open, instead of committing by itself."""
+        ...
+
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
         ...
@@ -179,6 +184,7 @@ class SyncRunner:
 
     def __init__(self, target: SyncTarget) -> None:
         self._target = target
+        self.joined = target.joined
         self._leasing: UndoableWrite[Any] | None = None
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -219,6 +225,7 @@ class AsyncRunner:
 
     def __init__(self, target: AsyncTarget) -> None:
         self._target = target
+        self.joined = target.joined
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run *function* on one consistent snapshot of the store."""

@@ -17,6 +17,11 @@ class SyncTarget(Protocol):
     """Runs operations in the caller's thread."""
 
     @property
+    def joined(self) -> bool:
+        """Whether operations join a transaction that is already open."""
+        ...
+
+    @property
     def notifier(self) -> Notifier:
         """The notifier of committed changes."""
         ...
@@ -35,6 +40,11 @@ class SyncTarget(Protocol):
 
 class AsyncTarget(Protocol):
     """Runs operations without blocking the event loop."""
+
+    @property
+    def joined(self) -> bool:
+        """Whether operations join a transaction that is already open."""
+        ...
 
     @property
     def notifier(self) -> Notifier:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.client.async_queue import AsyncTransaction
 from holdfast.client.operations import Operations
@@ -205,6 +205,8 @@ class SettlingTransaction:
 
 class _GuardedTransaction:
     """The transaction for its handler: locks keep calls from overlapping its end, and refuse calls after it."""
+
+    joined: Final = True
 
     def __init__(self, external: ExternalTransaction) -> None:
         self.external = external

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 class _Joined:
     """The part that sync and async have in common."""
+
+    joined: Final = True
 
     def __init__(
         self, state: PostgresState, io: ServerIO, settings: PostgresSettings, notifier: Notifier, *, own: bool

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 
@@ -54,6 +54,8 @@ _orphans: list[object] = []
 
 class PostgresStore:
     """One schema of a PostgreSQL database. Safe to share between threads and event loops; reopens after a fork."""
+
+    joined: Final = False
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
@@ -34,6 +34,8 @@ _UNDO = "rollback to holdfast_join"
 
 class SqliteSyncExternalTransaction:
     """Joins a transaction on a `sqlite3.Connection`; its async methods run in another thread."""
+
+    joined: Final = True
 
     def __init__(
         self,
@@ -115,6 +117,8 @@ class SqliteSyncExternalTransaction:
 
 class SqliteAsyncExternalTransaction:
     """Joins a transaction on an `aiosqlite.Connection`, awaiting each statement."""
+
+    joined: Final = True
 
     def __init__(
         self, state: SqliteState, connection: Any, path: str, clock: Clock, observe: Observer, notifier: Notifier

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
@@ -39,6 +39,8 @@ class SqliteStore:
 
     *path* is a result of `resolve_path`; every connection, fork and child process opens the file by it.
     """
+
+    joined: Final = False
 
     def __init__(
         self,
