@@ -20,7 +20,7 @@ from tests.chaos.threads import wait_until
 from tests.support.postgres_server import Server
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
-from tests.worker.workers import Outage, running_worker, wait_finished, wait_for_event
+from tests.worker.workers import Outage, RunningWorker, running_worker, wait_finished, wait_for_event
 
 
 def _messages(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -153,23 +153,37 @@ def _frozen(server: Server) -> Iterator[None]:
             os.kill(process, signal.SIGCONT)
 
 
-@pytest.mark.slow("many jobs run, or a store is away for a while")
+def _seconds_to_stop(working: RunningWorker, timer: MovableTimer) -> float:
+    """Stop a worker whose time stands still: advance it by each wait of the shutdown, and return the sum."""
+    seconds = 0.0
+    working.worker.stop()
+    while not working.future.done():
+        wait_until(lambda: working.future.done() or timer.stopping_seconds > 0)
+        left = timer.stopping_seconds
+        timer.advance(left + 1e-6)  # beyond a rounding error
+        seconds += left
+    working.end()
+    return seconds
+
+
+@pytest.mark.slow("starts a server")
 @pytest.mark.parametrize("unavailable", [_down, _frozen], ids=["down", "frozen"])
-def test_a_worker_ends_though_its_server_does_not_answer(
+def test_a_worker_stops_within_its_grace_period_and_five_seconds_though_its_server_does_not_answer(
     server: Server, unavailable: Callable[[Server], AbstractContextManager[None]]
 ) -> None:
     with holdfast.connect(server.url) as queue:
-        started = threading.Event()
+        started, proceed = threading.Event(), threading.Event()
 
         @queue.task("hold")
-        def hold(context: Context) -> None:
+        def hold() -> None:
             started.set()
-            context.wait_cancelled()
+            wait_for_event(proceed)
 
         hold.enqueue()
-        # A renewal is due in a thousand seconds; a wait for a thread must be shorter.
-        with running_worker(queue, lease=3000, concurrency=1, grace=0) as working:
+        timer = MovableTimer(stands_still=True)
+        with running_worker(queue, lease=3000, concurrency=1, grace=3, timer=timer) as working:
             wait_for_event(started)
             with unavailable(server):
-                working.worker.stop()
-                working.end()
+                seconds = _seconds_to_stop(working, timer)
+            proceed.set()
+        assert 3 <= seconds <= 8

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -271,12 +274,34 @@ def test_handlers_stop_by_themselves_when_the_store_is_away_for_a_lease(harness:
     assert job.epoch > 1
 
 
+@contextmanager
+def keeper_delayed(until: threading.Event) -> Iterator[None]:
+    """Delay the lease keeper after it has told a handler of its lost lease, until an event is set."""
+
+    def delay(record: logging.LogRecord) -> bool:
+        if "could not be renewed in time" in record.getMessage():
+            wait_for_event(until)
+        return True
+
+    logger = logging.getLogger("holdfast.worker")
+    logger.addFilter(delay)
+    try:
+        yield
+    finally:
+        logger.removeFilter(delay)
+
+
 def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage(harness)
     queue, time = harness.open(), Time(harness)
     waiting = Waiting(queue, awaited=False)
     enqueued = queue.enqueue("wait", {})
-    with running_worker(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer):
+    # The next claim must report the lost lease even if it follows before the keeper continues.
+    claimed_again = threading.Event()
+    with (
+        keeper_delayed(claimed_again),
+        running_worker(queue, lease=LEASE_SECONDS, concurrency=1, timer=time.timer),
+    ):
         wait_for_event(waiting.started)
         with outage:
             time.advance(LEASE_SECONDS / 2)
@@ -286,6 +311,7 @@ def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness, caplo
         waiting.proceed.set()
         time.timer.advance(LEASE_SECONDS)
         assert wait_finished(queue, enqueued.id).state == "done"
+        claimed_again.set()
 
     lost, *_ = queue.attempts(enqueued.id)
     assert (lost.outcome, lost.failure_reason) == ("expired", "worker_cut_off")

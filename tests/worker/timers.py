@@ -25,6 +25,8 @@ class MovableTimer(Timer):
         self._ahead = 0.0
         self._lock = threading.Lock()
         self._timeouts: dict[asyncio.Timeout, tuple[asyncio.AbstractEventLoop, float]] = {}
+        self._waiting: dict[asyncio.Task[object] | None, float] = {}
+        self._stopping_task: asyncio.Task[object] | None = None
 
     def monotonic(self) -> float:
         """Return the current time of the timer."""
@@ -45,18 +47,31 @@ class MovableTimer(Timer):
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """Return a context manager that raises `TimeoutError` after *seconds*."""
-        return asyncio.timeout(None) if seconds is None else self._movable(seconds)
+        if seconds is None:
+            # Only the task that waits for `stop`, and then stops the worker, waits without a bound.
+            self._stopping_task = asyncio.current_task()
+            return asyncio.timeout(None)
+        return self._movable(seconds)
+
+    @property
+    def stopping_seconds(self) -> float:
+        """How long the task that stops the worker is going to wait; 0 if it does not wait."""
+        with self._lock:
+            return max(self._waiting.get(self._stopping_task, 0.0) - self.monotonic(), 0.0)
 
     @asynccontextmanager
     async def _movable(self, seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds if self._stands_at is None or seconds <= 0 else None) as timeout:
+            task = asyncio.current_task()
             with self._lock:
-                self._timeouts[timeout] = (asyncio.get_running_loop(), self.monotonic() + seconds)
+                ends_at = self.monotonic() + seconds
+                self._timeouts[timeout] = (asyncio.get_running_loop(), ends_at)
+                self._waiting[task] = ends_at
             try:
                 yield
             finally:
                 with self._lock:
-                    del self._timeouts[timeout]
+                    del self._timeouts[timeout], self._waiting[task]
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Block until *event* is set or *seconds* have passed."""
