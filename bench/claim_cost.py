@@ -41,7 +41,7 @@ FILTERS = [
     Filter("capabilities missing, 10,000 tenants: nothing", {"lanes": ["gpu"]}, finds=False),
     Filter("affinity matches", {"lanes": ["placed"], "affinity": "model-7"}),
     Filter("affinity without jobs", {"lanes": ["placed"], "affinity": "model-none"}),
-    Filter("affinity past its residence", {"lanes": ["placed"], "affinity": "model-7", "residence_left": 0}),
+    Filter("affinity past its hold", {"lanes": ["placed"], "affinity": "model-7", "hold_left": 0}),
     Filter("fair lane, 10,000 tenants", {"lanes": ["fair"]}),
     Filter("fair lane, no such tenant: nothing", {"lanes": ["fair"], "tenant": "unknown"}, finds=False),
     Filter("strict lane", {"lanes": ["strict"]}),

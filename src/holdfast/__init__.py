@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from holdfast.tasks.session_tasks import AsyncSessionTask, SessionTask, SessionTaskOptions
     from holdfast.tasks.task import AsyncContextTask, AsyncTask, ContextTask, Task, TaskRegistry
     from holdfast.worker.status import FailedAttempt, RunningJob, WorkerStatus
+    from holdfast.worker.warm_resources import WarmResources
     from holdfast.worker.worker import Worker
 
 __all__ = [
@@ -172,6 +173,7 @@ __all__ = [
     "UnsupportedStore",
     "WaitTimeout",
     "Waiting",
+    "WarmResources",
     "Worker",
     "WorkerInfo",
     "WorkerStatus",
@@ -216,6 +218,7 @@ _NAMES_BY_MODULE = {
     "domain.sessions": "SessionEntry",
     "domain.session_claims": "AnySessionOptions SessionClaim SessionClaimOptions SessionLease",
     "worker.status": "FailedAttempt RunningJob WorkerStatus",
+    "worker.warm_resources": "WarmResources",
     "worker.worker": "Worker",
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

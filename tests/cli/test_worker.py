@@ -138,7 +138,7 @@ def test_it_loads_the_affinities_of_jobs_and_reports_them(tmp_path: Path, queue:
     for model in ("A", "B", "A", "B"):
         queue.enqueue("add", {"one": 1, "other": 1}, affinity=model)
 
-    arguments = ["--load", "models:Models.load", "--unload", "models:unload", "--residents", "1", "--residence", "1h"]
+    arguments = ["--load", "models:Models.load", "--unload", "models:unload", "--capacity", "1", "--max-hold", "1h"]
     with running(tmp_path, "--json", "--concurrency", "1", *arguments) as worker:
         worker.document(loads="A")
         worker.document(unloads="A")
@@ -379,8 +379,8 @@ def test_a_target_that_is_no_queue_is_refused_with_a_hint(
         (["--load", "load"], "--load 'load' does not name a function"),
         (["--load", "absent:load"], "there is no module 'absent'"),
         (["--unload", "app:absent"], "--unload: module 'app' has no function 'absent'"),
-        (["--residents", "65"], "--residents"),
-        (["--residence", "long"], "'long' is not a duration"),
+        (["--capacity", "65"], "--capacity"),
+        (["--max-hold", "long"], "'long' is not a duration"),
     ],
 )
 def test_a_wrong_option_is_refused(tmp_path: Path, arguments: list[str], problem: str) -> None:

@@ -193,11 +193,17 @@ def test_switches_of_children_are_summed_and_loaded_affinities_are_merged() -> N
         1,
         RECORD
         + json.dumps(
-            WorkerStatus("w-1", (), {}, stopping=False, abandoned=1, loaded=("b", "a"), switches=3)._asdict()
+            WorkerStatus(
+                "w-1", (), {}, stopping=False, abandoned=1, loaded=("b", "a"), switches=3, load_seconds=2
+            )._asdict()
         ),
     )
     combined.handle_line(
-        2, RECORD + json.dumps(WorkerStatus("w-2", (), {}, stopping=False, loaded=("b",), switches=4)._asdict())
+        2,
+        RECORD
+        + json.dumps(
+            WorkerStatus("w-2", (), {}, stopping=False, loaded=("b",), switches=4, load_seconds=1)._asdict()
+        ),
     )
     combined.handle_line(1, None)
     combined.handle_line(
@@ -207,7 +213,7 @@ def test_switches_of_children_are_summed_and_loaded_affinities_are_merged() -> N
     )
 
     status = combined.status(stopping=False)
-    assert (status.abandoned, status.loaded, status.switches) == (2, ("b", "c"), 8)
+    assert (status.abandoned, status.loaded, status.switches, status.load_seconds) == (2, ("b", "c"), 8, 3)
 
 
 def test_other_lines_of_a_child_are_printed_and_cannot_control_the_terminal() -> None:

@@ -75,12 +75,12 @@ class TestItsBound:
         self, queue: Queue, left: float | timedelta | None
     ) -> None:
         enqueue_beside(queue, "BABA")
-        assert letters(queue.claim_many(limit=2, affinity="A", residence_left=left)) == "AA"
+        assert letters(queue.claim_many(limit=2, affinity="A", hold_left=left)) == "AA"
 
     @pytest.mark.parametrize("left", [0, 0.0, timedelta(0)])
     def test_past_the_bound_the_loaded_affinity_goes_last(self, queue: Queue, left: float | timedelta) -> None:
         enqueue_beside(queue, "ACABA")
-        assert letters(queue.claim_many(limit=1, affinity="A", residence_left=left)) == "C"
+        assert letters(queue.claim_many(limit=1, affinity="A", hold_left=left)) == "C"
 
     def test_past_the_bound_the_affinity_of_the_oldest_job_is_taken_and_drained(
         self, queue: Queue, clock: ManualClock
@@ -88,26 +88,26 @@ class TestItsBound:
         enqueue_beside(queue, "AAA")
         clock.advance(1)
         enqueue_beside(queue, "CBCB")
-        entry = queue.claim_many(affinity="A", residence_left=0)
+        entry = queue.claim_many(affinity="A", hold_left=0)
         assert letters(entry) == "CCAAABB"
 
     def test_past_the_bound_a_job_without_affinity_is_taken_and_switches_nothing(self, queue: Queue) -> None:
         enqueue_beside(queue, "A-A-BAB")
-        assert letters(queue.claim_many(affinity="A", residence_left=0)) == "--BBAAA"
+        assert letters(queue.claim_many(affinity="A", hold_left=0)) == "--BBAAA"
 
     def test_past_the_bound_with_nothing_else_waiting_the_loaded_one_is_taken(self, queue: Queue) -> None:
         enqueue_beside(queue, "AAA")
-        assert letters(queue.claim_many(affinity="A", residence_left=0)) == "AAA"
+        assert letters(queue.claim_many(affinity="A", hold_left=0)) == "AAA"
 
     def test_past_the_bound_priority_still_goes_first(self, queue: Queue) -> None:
         enqueue_beside(queue, "B")
         queue.enqueue("run", affinity="A", priority=1)
-        assert letters(queue.claim_many(affinity="A", residence_left=0)) == "AB"
+        assert letters(queue.claim_many(affinity="A", hold_left=0)) == "AB"
 
     def test_past_the_bound_fairness_holds_among_the_other_jobs(self, queue: Queue) -> None:
         for tenant, affinity in (("ada", "A"), ("ada", "B"), ("zoe", "B")):
             queue.enqueue("run", tenant=tenant, affinity=affinity)
-        assert claim_one(queue, affinity="A", residence_left=0).job.tenant == "ada"
+        assert claim_one(queue, affinity="A", hold_left=0).job.tenant == "ada"
 
     def test_past_the_bound_due_times_order_the_other_jobs(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("one", affinity="A")
@@ -115,27 +115,27 @@ class TestItsBound:
         behind = queue.enqueue("one", affinity="B")
         clock.advance(1)
         queue.enqueue("two", affinity="C")
-        assert claim_one(queue, affinity="A", residence_left=0).job.id == behind.id
+        assert claim_one(queue, affinity="A", hold_left=0).job.id == behind.id
 
     def test_past_the_bound_the_one_job_behind_thousands_of_the_loaded_one_is_found(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("run", affinity="M") for _ in range(2000)])
         for affinity in "AZ":
             enqueue_beside(queue, affinity)
-            assert claim_one(queue, affinity="M", residence_left=0).job.affinity == affinity
+            assert claim_one(queue, affinity="M", hold_left=0).job.affinity == affinity
 
     def test_past_the_bound_affinities_that_wait_elsewhere_do_not_hide_one_here(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("run", lane="other", affinity=f"N{number}") for number in range(600)])
         enqueue_beside(queue, "MMAZ")
-        taken = queue.claim_many(limit=2, affinity=["M"], residence_left=0)
+        taken = queue.claim_many(limit=2, affinity=["M"], hold_left=0)
         assert letters(taken) == "AM"
-        assert claim_one(queue, affinity=["M", "A"], residence_left=0).job.affinity == "Z"
+        assert claim_one(queue, affinity=["M", "A"], hold_left=0).job.affinity == "Z"
 
     def test_a_bound_without_an_affinity_has_no_effect(self, queue: Queue) -> None:
         enqueue_beside(queue, "AB-")
-        assert letters(queue.claim_many(residence_left=0)) == "AB-"
+        assert letters(queue.claim_many(hold_left=0)) == "AB-"
 
 
-class Resident:
+class SwitchingWorker:
     """A worker that prefers its loaded affinity for up to *bound* seconds; each job takes one second."""
 
     def __init__(self, queue: Queue, clock: ManualClock, bound: int) -> None:
@@ -145,7 +145,7 @@ class Resident:
 
     def work(self) -> str:
         """Run one job and return its affinity."""
-        claim = claim_one(self._queue, affinity=self._loaded, residence_left=self._left)
+        claim = claim_one(self._queue, affinity=self._loaded, hold_left=self._left)
         if claim.job.affinity not in {None, self._loaded}:
             self._loaded, self._left = claim.job.affinity, self._bound
         self._queue.settle(claim, Done())
@@ -159,7 +159,7 @@ class TestNoStarvation:
         self, queue: Queue, clock: ManualClock
     ) -> None:
         bound = 5
-        worker = Resident(queue, clock, bound)
+        worker = SwitchingWorker(queue, clock, bound)
         enqueue_beside(queue, "A" * 10)
         assert worker.work() == "A"
         enqueue_beside(queue, "B")
@@ -170,7 +170,7 @@ class TestNoStarvation:
         assert "B" in taken
 
     def test_jobs_without_affinity_are_not_starved_by_those_with_one(self, queue: Queue, clock: ManualClock) -> None:
-        worker = Resident(queue, clock, bound=4)
+        worker = SwitchingWorker(queue, clock, bound=4)
         enqueue_beside(queue, "AAAAAA")
         assert worker.work() == "A"
         enqueue_beside(queue, "---")
@@ -181,7 +181,7 @@ class TestNoStarvation:
         assert taken.count("-") == 3
 
     def test_three_affinities_in_demand_are_all_served(self, queue: Queue, clock: ManualClock) -> None:
-        worker = Resident(queue, clock, bound=3)
+        worker = SwitchingWorker(queue, clock, bound=3)
         taken = ""
         for _ in range(30):
             enqueue_beside(queue, "ABC")
@@ -222,7 +222,7 @@ class TestHowManyAtOnce:
 
     def test_past_the_bound_the_limit_applies_to_new_affinities(self, queue: Queue) -> None:
         enqueue_beside(queue, "ABCBC")
-        options = {"affinity": "A", "residence_left": 0, "affinities_max": 1}
+        options = {"affinity": "A", "hold_left": 0, "affinities_max": 1}
         assert letters(queue.claim_many(**options, affinities_held=["A"])) == ""  # type: ignore[arg-type]  # as above
         assert letters(queue.claim_many(**options)) == "BB"  # type: ignore[arg-type]  # as above
 

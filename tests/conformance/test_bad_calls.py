@@ -184,7 +184,7 @@ BAD_CLAIMS: list[tuple[dict[str, Any], str]] = [
     ({"tenant": ""}, "tenant"),
     ({"affinity": ""}, "affinity[0]"),
     ({"affinity": 5}, "affinity"),
-    ({"residence_left": -1}, "residence_left"),
+    ({"hold_left": -1}, "hold_left"),
     ({"drain": "newest"}, "drain"),
     ({"drain": "listed"}, "drain"),
     ({"worker": ""}, "worker"),

@@ -95,7 +95,7 @@ class TestTheResultOfAClaim:
             ("drain", {"drain": "newest"}),
             ("kinds", {"kinds": "mail"}),
             ("lanes[0]", {"lanes": [""]}),
-            ("residence_left", {"affinity": "llama", "residence_left": -1}),
+            ("hold_left", {"affinity": "llama", "hold_left": -1}),
             ("worker", {"worker": ""}),
             ("lease_token", {"lease_token": ""}),
             ("queue", {"queue": "default"}),

@@ -40,7 +40,7 @@ def random_claim_options(chance: random.Random) -> ClaimOptions:
         "lanes": chance.choice([["default"], ["default", "side"], ["strict"], ["strict", "default", "side"]]),
         "capabilities": chance.choice(CAPABILITIES),
         "affinity": chance.choice([None, "llama", "qwen", ["llama", "qwen"]]),
-        "residence_left": chance.choice([None, 10, 0, timedelta(minutes=1)]),
+        "hold_left": chance.choice([None, 10, 0, timedelta(minutes=1)]),
     }
     kinds = chance.choice([None, None, KINDS, ["write", "think"]])
     if kinds is not None:

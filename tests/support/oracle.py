@@ -84,8 +84,8 @@ def _subscription(options: ClaimOptions) -> Subscription:
 
 def _preference(options: ClaimOptions) -> Preference:
     affinity = options.get("affinity")
-    resident = (affinity,) if isinstance(affinity, str) else tuple(affinity or ())
-    return Preference(frozenset(resident), expired=bool(resident) and options.get("residence_left") == 0)
+    preferred = (affinity,) if isinstance(affinity, str) else tuple(affinity or ())
+    return Preference(frozenset(preferred), expired=bool(preferred) and options.get("hold_left") == 0)
 
 
 def _fits(job: Job, options: ClaimOptions) -> bool:

@@ -265,7 +265,7 @@ def test_no_handler_runs_without_the_model_that_its_job_names(recipe: Recipe) ->
         [generate.using(affinity=models[number % 3]).new(f"story {number}") for number in range(60)]
     )
 
-    with recipe.worker(load=names["load"], unload=names["unload"], residence=0.01):
+    with recipe.worker(warm=holdfast.WarmResources(load=names["load"], unload=names["unload"], max_hold=0.01)):
         wait_until(recipe.queue, {"done": 60})
 
     assert {job.attempt for job in recipe.queue.jobs(limit=100)} == {1}

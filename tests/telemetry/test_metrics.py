@@ -184,10 +184,11 @@ def test_what_a_worker_says_of_itself_is_read_when_it_is_asked_for(queue: holdfa
     assert sample(metrics, "holdfast_worker_jobs") == sample(metrics, "holdfast_affinity_switches_total") == 0
 
     running = (RunningJob("one", "mail", 1, 0.5), RunningJob("two", "mail", 1, None))
-    metrics.start(4, lambda: WorkerStatus("w", running, {}, stopping=False, switches=3))
+    metrics.start(4, lambda: WorkerStatus("w", running, {}, stopping=False, switches=3, load_seconds=1.5))
 
     assert sample(metrics, "holdfast_worker_jobs") == 2
     assert sample(metrics, "holdfast_affinity_switches_total") == 3
+    assert sample(metrics, "holdfast_affinity_load_seconds_total") == 1.5
 
 
 def test_a_worker_that_loads_counts_its_switches(queue: holdfast.Queue) -> None:
@@ -195,7 +196,7 @@ def test_a_worker_that_loads_counts_its_switches(queue: holdfast.Queue) -> None:
     queue.task("task")(lambda: None)
     enqueued = queue.enqueue_many([{"kind": "task", "payload": {}, "affinity": "ab"[n % 2]} for n in range(6)])
 
-    with running_worker(queue, metrics=metrics, load=lambda _affinity: None):
+    with running_worker(queue, metrics=metrics, warm=holdfast.WarmResources(load=lambda _affinity: None)):
         for one in enqueued:
             wait_finished(queue, one.id)
 

@@ -171,7 +171,7 @@ def test_the_predecessor_of_an_exclusive_worker_is_told_and_ends(queue: Queue) -
     assert attempts == [1, 2]
 
 
-@pytest.mark.parametrize("option", ["wait", "lease_token", "residence_left"])
+@pytest.mark.parametrize("option", ["wait", "lease_token", "hold_left"])
 def test_options_that_the_worker_controls_are_refused(queue: Queue, option: str) -> None:
     options: dict[str, Any] = {option: 1}
     with pytest.raises(InvalidInput) as caught:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, HandlersStuck, InvalidInput, NewJob, Queue
+from holdfast import Backoff, Context, HandlersStuck, InvalidInput, NewJob, Queue, WarmResources
 from holdfast.worker.worker import Worker
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
@@ -29,11 +29,13 @@ class Models:
         self._room = room
         self._queue = queue
         self._lock = threading.Lock()
-        self.hooks: dict[str, Any] = {
-            "load": self._load_later if awaited else self._load,
-            "unload": self._unload_later if awaited else self._unload,
-        }
+        self.load = self._load_later if awaited else self._load
+        self._unload_hook = self._unload_later if awaited else self._unload
         queue.task("run")(self._run)
+
+    def warm(self, **options: Any) -> WarmResources:
+        """Return the hooks with these options."""
+        return WarmResources(load=self.load, unload=self._unload_hook, **options)
 
     def enqueue(self, models: str, **options: Any) -> list[str]:
         """Enqueue one job for each letter: the letter is its model, a dash means none."""
@@ -71,7 +73,7 @@ class Models:
 def test_a_mixed_backlog_of_two_models_costs_one_switch(queue: Queue, awaited: bool, concurrency: int) -> None:
     models = Models(queue, awaited=awaited)
     models.enqueue("AB" * 20)
-    with running_worker(queue, concurrency=concurrency, **models.hooks) as working:
+    with running_worker(queue, concurrency=concurrency, warm=models.warm()) as working:
         wait_until(lambda: queue.counts() == {"done": 40})
         wait_until(lambda: working.worker.status().loaded == ("B",))
         assert working.worker.status().switches == 1
@@ -88,7 +90,7 @@ def test_a_backlog_of_five_models_costs_a_switch_for_each_that_has_no_room(
 ) -> None:
     models = Models(queue, room=room)
     models.enqueue("ABCDE" * 8)
-    with running_worker(queue, concurrency=4, residents=room, **models.hooks) as working:
+    with running_worker(queue, concurrency=4, warm=models.warm(capacity=room)) as working:
         wait_until(lambda: queue.counts() == {"done": 40})
         assert working.worker.status().switches == switches
         assert len(working.worker.status().loaded) == room
@@ -99,7 +101,7 @@ def test_a_backlog_of_five_models_costs_a_switch_for_each_that_has_no_room(
 
 def test_what_was_used_longest_ago_makes_room(queue: Queue) -> None:
     models = Models(queue, room=2)
-    with running_worker(queue, concurrency=1, residents=2, **models.hooks):
+    with running_worker(queue, concurrency=1, warm=models.warm(capacity=2)):
         for model in "ABACAB":
             [job_id] = models.enqueue(model)
             wait_finished(queue, job_id)
@@ -111,7 +113,7 @@ def test_what_is_there_from_the_start_is_not_loaded_again(queue: Queue) -> None:
     models = Models(queue)
     models.loaded.add("B")
     models.enqueue("AABB")
-    with running_worker(queue, concurrency=1, affinity="B", **models.hooks):
+    with running_worker(queue, concurrency=1, affinity="B", warm=models.warm()):
         wait_until(lambda: queue.counts() == {"done": 4})
 
     assert models.ran == list("BBAA")
@@ -128,7 +130,7 @@ def test_jobs_without_affinity_run_while_another_is_loaded(queue: Queue) -> None
         models.loaded.add(model)
 
     [slow] = models.enqueue("A")
-    with running_worker(queue, concurrency=2, load=load):
+    with running_worker(queue, concurrency=2, warm=WarmResources(load=load)):
         wait_for_event(loading)
         [plain] = models.enqueue("-")
         assert wait_finished(queue, plain).state == "done"
@@ -140,7 +142,7 @@ def test_jobs_without_affinity_run_while_another_is_loaded(queue: Queue) -> None
 
 
 class TestTheBound:
-    """After its residence a model is unloaded as soon as jobs of another wait."""
+    """After `max_hold` a model is unloaded as soon as jobs of another wait."""
 
     def test_a_starving_model_gets_its_turn(self, queue: Queue) -> None:
         models, timer = Models(queue), MovableTimer()
@@ -153,7 +155,7 @@ class TestTheBound:
                 context.follow_up("feed", {}, affinity="A")
 
         queue.enqueue("feed", {}, affinity="A")
-        with running_worker(queue, concurrency=1, residence=20, lease=600, timer=timer, **models.hooks):
+        with running_worker(queue, concurrency=1, lease=600, timer=timer, warm=models.warm(max_hold=20)):
             wait_until(lambda: "+A" in models.story)
             [starving] = models.enqueue("B")
             timer.advance(20)
@@ -173,7 +175,7 @@ class TestTheBound:
                 context.follow_up("feed", {}, affinity="A")
 
         queue.enqueue("feed", {}, affinity="A")
-        with running_worker(queue, concurrency=1, **models.hooks):
+        with running_worker(queue, concurrency=1, warm=models.warm()):
             wait_until(lambda: "+A" in models.story)
             [starving] = models.enqueue("B")
             wait_until(lambda: len(rounds) == 30)
@@ -184,14 +186,14 @@ class TestTheBound:
     def test_it_bounds_how_often_two_models_take_turns(self, queue: Queue) -> None:
         models = Models(queue)
         models.enqueue("AB" * 50)
-        with running_worker(queue, concurrency=1, residence=3600, **models.hooks) as working:
+        with running_worker(queue, concurrency=1, warm=models.warm(max_hold=3600)) as working:
             wait_until(lambda: queue.counts() == {"done": 100})
             assert working.worker.status().switches == 1
 
     def test_at_zero_it_switches_at_once_and_still_does_every_job(self, queue: Queue) -> None:
         models = Models(queue)
         models.enqueue("AB" * 5)
-        with running_worker(queue, concurrency=1, residence=0, **models.hooks) as working:
+        with running_worker(queue, concurrency=1, warm=models.warm(max_hold=0)) as working:
             wait_until(lambda: queue.counts() == {"done": 10})
             assert working.worker.status().switches == 9
 
@@ -216,7 +218,7 @@ class TestAFailedLoad:
             load(model)
 
         [job_id] = models.enqueue("A", backoff=Backoff(base=5))
-        with running_worker(queue, load=load_later if awaited else load) as working:
+        with running_worker(queue, warm=WarmResources(load=load_later if awaited else load)) as working:
             job = in_state(queue, job_id, "scheduled")
             wait_until(lambda: working.worker.status().ended == {"retried": 1})
             assert working.worker.status().loaded == ()
@@ -235,7 +237,7 @@ class TestAFailedLoad:
             raise ValueError("busy")
 
         models.enqueue("AB")
-        with running_worker(queue, concurrency=1, load=models.hooks["load"], unload=unload):
+        with running_worker(queue, concurrency=1, warm=WarmResources(load=models.load, unload=unload)):
             wait_until(lambda: queue.counts() == {"done": 2})
 
         assert "could not unload A: busy" in caplog.text
@@ -255,7 +257,9 @@ def test_a_worker_stopped_while_loading_gives_the_job_back_unspent(queue: Queue,
         wait_for_event(proceed)
 
     enqueued = models.enqueue("AA")
-    with running_worker(queue, concurrency=2, grace=3600, load=load_later if awaited else load) as working:
+    with running_worker(
+        queue, concurrency=2, grace=3600, warm=WarmResources(load=load_later if awaited else load)
+    ) as working:
         wait_for_event(loading)
         working.worker.stop()
         working.end()
@@ -279,7 +283,7 @@ def test_a_job_says_that_it_loads_and_then_that_it_works(queue: Queue) -> None:
 
     enqueued = queue.enqueue("long", {}, affinity="A")
     # The next renewal would come after twenty minutes.
-    with running_worker(queue, lease=3600, load=load) as working:
+    with running_worker(queue, lease=3600, warm=WarmResources(load=load)) as working:
         wait_for_event(loading)
         assert queue.get(enqueued.id).phase == "loading"
         assert (working.worker.status().loading, working.worker.status().loaded) == (("A",), ())
@@ -299,7 +303,7 @@ def test_a_cancelled_job_does_not_run_after_its_load(queue: Queue) -> None:
         models.loaded.add(model)
 
     [job_id] = models.enqueue("A")
-    with running_worker(queue, load=load, concurrency=1):
+    with running_worker(queue, warm=WarmResources(load=load), concurrency=1):
         wait_for_event(loading)
         queue.cancel(job_id, force=True)
         proceed.set()
@@ -327,7 +331,7 @@ class TestALoadThatDoesNotEnd:
         def run() -> None: ...
 
         enqueued = queue.enqueue("run", {}, affinity="A", max_attempts=1)
-        with running_worker(queue, concurrency=1, load=load, lease=600, timer=timer):
+        with running_worker(queue, concurrency=1, warm=WarmResources(load=load), lease=600, timer=timer):
             wait_for_event(loading)
             timer.advance(30)
             job = wait_finished(queue, enqueued.id)
@@ -345,7 +349,7 @@ class TestALoadThatDoesNotEnd:
         def run() -> None: ...
 
         queue.enqueue("run", {}, affinity="A", max_attempts=1)
-        worker = Worker(queue, concurrency=1, load=lambda _model: wait_for_event(proceed))
+        worker = Worker(queue, concurrency=1, warm=WarmResources(load=lambda _model: wait_for_event(proceed)))
         running = in_background(worker.run)
         with pytest.raises(HandlersStuck):
             running.result(PATIENCE_SECONDS)
@@ -355,7 +359,7 @@ class TestALoadThatDoesNotEnd:
 def test_the_registry_tells_what_is_loaded_and_how_often_that_changed(queue: Queue) -> None:
     models = Models(queue)
     models.enqueue("ABC")
-    with running_worker(queue, concurrency=1, worker="w1", **models.hooks):
+    with running_worker(queue, concurrency=1, worker="w1", warm=models.warm()):
         wait_until(lambda: queue.counts() == {"done": 3})
         wait_until(lambda: [(row.loaded, row.switches) for row in queue.workers()] == [(("C",), 2)])
 
@@ -364,7 +368,7 @@ def test_without_hooks_the_last_affinity_is_favoured(queue: Queue) -> None:
     models = Models(queue)
     models.loaded = {"A", "B"}
     models.enqueue("ABABAB")
-    with running_worker(queue, concurrency=1, residents=1) as working:
+    with running_worker(queue, concurrency=1, warm=WarmResources()) as working:
         wait_until(lambda: queue.counts() == {"done": 6})
         assert working.worker.status().switches == 1
 
@@ -374,12 +378,8 @@ def test_without_hooks_the_last_affinity_is_favoured(queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("option", "options"),
     [
-        ("load", {"load": "app:load"}),
-        ("unload", {"unload": 3}),
-        ("residents", {"residents": 0}),
-        ("residents", {"residents": 65}),
-        ("residence", {"residence": -1}),
-        ("affinity", {"residents": 1, "affinity": ["A", "B"]}),
+        ("warm", {"warm": print}),
+        ("affinity", {"warm": WarmResources(), "affinity": ["A", "B"]}),
         ("affinities_max", {"affinities_max": 1}),
         ("affinities_held", {"affinities_held": ["A"]}),
     ],
@@ -388,3 +388,37 @@ def test_invalid_options_are_refused(queue: Queue, option: str, options: dict[st
     with pytest.raises(InvalidInput) as caught:
         Worker(queue, **options)
     assert caught.value.field == option
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("load", {"load": "app:load"}),
+        ("unload", {"unload": 3}),
+        ("capacity", {"capacity": 0}),
+        ("capacity", {"capacity": 65}),
+        ("max_hold", {"max_hold": -1}),
+    ],
+)
+def test_invalid_values_of_warm_resources_are_refused(field: str, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        WarmResources(**options)
+    assert caught.value.field == field
+
+
+def test_a_worker_measures_its_loads_and_warns_if_they_take_longer_than_max_hold(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    models, timer = Models(queue), MovableTimer(stands_still=True)
+
+    async def load(model: str) -> None:
+        timer.advance(40)
+        models.loaded.add(model)
+
+    [job_id] = models.enqueue("A")
+    warm = WarmResources(load=load, max_hold=30)
+    with running_worker(queue, concurrency=1, lease=600, timer=timer, warm=warm) as working:
+        wait_finished(queue, job_id)
+        assert working.worker.status().load_seconds == 40
+
+    assert "a switch to A took 40.0 s, longer than max_hold, 30.0 s" in caplog.text

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast import ClaimOptions, HoldfastError, Worker, telemetry
+from holdfast import ClaimOptions, HoldfastError, WarmResources, Worker, telemetry
 from holdfast.cli import params, worker_logs, worker_processes, worker_report
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Command, pass_terminal
@@ -67,13 +67,16 @@ _CLOSING_SECONDS = 0.5
 @click.option("--load", metavar="MODULE:FUNCTION", help="The function that loads an affinity.")
 @click.option("--unload", metavar="MODULE:FUNCTION", help="The function that unloads an affinity.")
 @click.option(
-    "--residents",
+    "--capacity",
     type=click.IntRange(1, limits.AFFINITIES_MAX),
     metavar="N",
     help="The number of affinities loaded at once. Default: 1 if --load is given.",
 )
 @click.option(
-    "--residence", type=params.DURATION, metavar="DURATION", help="How long a loaded affinity is preferred."
+    "--max-hold",
+    type=params.DURATION,
+    metavar="DURATION",
+    help="How long a loaded affinity is preferred while jobs of others wait.",
 )
 @click.option("--drain", type=click.Choice(["oldest", "listed"]), help="listed: take kinds in the order of --kind.")
 @click.option("--exclusive", is_flag=True, help="Take over the jobs of an earlier worker with this name at once.")
@@ -207,11 +210,20 @@ def _worker(queue: AnyQueue, target: str, options: dict[str, Any]) -> Worker:
         recycle_after=options["recycle_after"],
         kill_after=options["kill_after"],
         metrics=None if port is None else telemetry.metrics(queue, port=port, host=options["metrics_host"]),
+        warm=_warm_resources(options),
+        **claim,
+    )
+
+
+def _warm_resources(options: dict[str, Any]) -> WarmResources | None:
+    """Return what the worker keeps loaded; None if no option for it is given."""
+    if all(options[name] is None for name in ("load", "unload", "capacity", "max_hold")):
+        return None
+    return WarmResources(
         load=find_function(options["load"], "--load"),
         unload=find_function(options["unload"], "--unload"),
-        residents=options["residents"],
-        residence=options["residence"],
-        **claim,
+        capacity=options["capacity"] or 1,
+        max_hold=options["max_hold"],
     )
 
 

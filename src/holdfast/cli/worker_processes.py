@@ -73,6 +73,7 @@ class ProcessesScreen:
         self._past: Counter[str] = Counter()
         """Counts of the children that have exited."""
         self._past_switches = 0
+        self._past_load_seconds = 0.0
 
     def handle_line(self, number: int, line: str | None) -> None:
         """Handle a child's output line: a status record, or text to print. None means that the child exited."""
@@ -81,6 +82,7 @@ class ProcessesScreen:
                 gone = self._newest.pop(number, None)
                 self._past.update(gone.ended if gone else {})
                 self._past_switches += gone.switches if gone else 0
+                self._past_load_seconds += gone.load_seconds if gone else 0
         elif line.startswith(RECORD):
             with self._lock:
                 self._newest[number] = _status(json.loads(line[1:]))
@@ -105,6 +107,7 @@ class ProcessesScreen:
             loading=tuple(sorted({affinity for status in newest for affinity in status.loading})),
             switches=self._past_switches + sum(status.switches for status in newest),
             failures=tuple(failure for status in newest for failure in status.failures),
+            load_seconds=self._past_load_seconds + sum(status.load_seconds for status in newest),
         )
 
 

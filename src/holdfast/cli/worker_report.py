@@ -221,10 +221,10 @@ def _slots(about: About, status: WorkerStatus) -> str:
         parts.append(f"{formatting.number(waiting, 'job')} {'waiting' if status.loading else 'taken ahead'}")
     if status.abandoned:
         parts.append(f"{formatting.number(status.abandoned, 'handler')} abandoned")
-    return ", ".join([*parts, *_residents(status)])
+    return ", ".join([*parts, *_affinities(status)])
 
 
-def _residents(status: WorkerStatus) -> list[str]:
+def _affinities(status: WorkerStatus) -> list[str]:
     groups = [(status.loaded, "loaded"), (status.loading, "loading")]
     parts = [f"{formatting.clean(', '.join(names), keep='')} {state}" for names, state in groups if names]
     return parts + ([formatting.number(status.switches, "switch", "switches")] if status.switches else [])

@@ -177,7 +177,7 @@ class ClaimOptions(TypedDict, total=False):
     """The affinities of jobs that the worker already holds."""
     affinities_max: int | None
     """The maximum number of affinities of held jobs: the claim ends before a job would exceed it."""
-    residence_left: Duration | None
+    hold_left: Duration | None
     """Seconds for which the affinity may still be preferred; 0 means no longer, None means no limit."""
     drain: DrainOrder
     """`listed`: kinds listed first come first, regardless of priority, so that a pipeline drains forward."""
@@ -238,10 +238,10 @@ def _check_options(options: ClaimOptions, limit: int) -> ClaimRequest:
     listed = validation.one_of(options.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
     if listed and kinds is None:
         raise InvalidInput("drain", "'listed' requires a list of kinds")
-    residence_left, affinities_max = options.get("residence_left"), options.get("affinities_max")
+    hold_left, affinities_max = options.get("hold_left"), options.get("affinities_max")
     acknowledged = options.get("acknowledged")
-    expired = residence_left is not None and validation.duration_ms(residence_left, "residence_left") == 0
-    resident = (affinity,) if isinstance(affinity, str) else () if affinity is None else affinity
+    expired = hold_left is not None and validation.duration_ms(hold_left, "hold_left") == 0
+    preferred = (affinity,) if isinstance(affinity, str) else () if affinity is None else affinity
     return ClaimRequest(
         lanes=validation.names(options.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
         kinds=None if kinds is None else validation.names(kinds, "kinds", limits.CLAIM_KINDS_MAX),
@@ -250,8 +250,8 @@ def _check_options(options: ClaimOptions, limit: int) -> ClaimRequest:
             validation.names(options.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)
         ),
         preference=Preference(
-            frozenset(validation.names(resident, "affinity", limits.AFFINITIES_MAX)),
-            bool(resident) and expired,
+            frozenset(validation.names(preferred, "affinity", limits.AFFINITIES_MAX)),
+            bool(preferred) and expired,
             frozenset(validation.names(options.get("affinities_held", ()), "affinities_held", limits.AFFINITIES_MAX)),
             None
             if affinities_max is None

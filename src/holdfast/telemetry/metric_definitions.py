@@ -61,6 +61,13 @@ EXPIRED_ATTEMPTS: Final = Metric(
 SWITCHES: Final = Metric(
     "holdfast_affinity_switches_total", "counter", (), "How often the worker switched to another affinity", "worker"
 )
+LOAD_SECONDS: Final = Metric(
+    "holdfast_affinity_load_seconds_total",
+    "counter",
+    (),
+    "How long the worker took to load and unload affinities",
+    "worker",
+)
 SLOTS: Final = Metric("holdfast_worker_slots", "gauge", (), "How many jobs the worker runs at once", "worker")
 WORKER_JOBS: Final = Metric("holdfast_worker_jobs", "gauge", (), "Jobs that the worker holds", "worker")
 
@@ -80,6 +87,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     FINISHED,
     EXPIRED_ATTEMPTS,
     SWITCHES,
+    LOAD_SECONDS,
     SLOTS,
     WORKER_JOBS,
 )

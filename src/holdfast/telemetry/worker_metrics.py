@@ -45,7 +45,9 @@ class StatusCollector(Collector):
         worker_jobs.add_metric([], 0 if status is None else len(status.running))
         switches = CounterMetricFamily(metric_definitions.SWITCHES.name, metric_definitions.SWITCHES.description)
         switches.add_metric([], 0 if status is None else status.switches)
-        return worker_jobs, switches
+        loads = CounterMetricFamily(metric_definitions.LOAD_SECONDS.name, metric_definitions.LOAD_SECONDS.description)
+        loads.add_metric([], 0 if status is None else status.load_seconds)
+        return worker_jobs, switches, loads
 
 
 M = TypeVar("M", Counter, Histogram)

@@ -40,7 +40,7 @@ from holdfast.worker.stuck_handlers import StuckHandlers
 from holdfast.worker.subscription import Subscription, affinities_of
 from holdfast.worker.timers import Timer
 from holdfast.worker.transactions import offer_transaction
-from holdfast.worker.warm_resources import WarmResources, WarmResourceSettings
+from holdfast.worker.warm_resources import AffinityLoader, WarmResources
 
 log = logging.getLogger("holdfast.worker")
 
@@ -77,7 +77,7 @@ class WorkerLoop:
         request_stop: Callable[[], None],
         isolation: IsolationSettings,
         timer: Timer,
-        warm_resources: WarmResourceSettings | None = None,
+        warm: WarmResources | None = None,
         observers: Sequence[AttemptObserver] = (),
     ) -> None:
         self.fatal_error: HandlersStuck | None = None
@@ -106,7 +106,7 @@ class WorkerLoop:
         for executor in (self._threads, self._coroutines, self._dispatcher.processes):
             executor.executor_queue = self._executor_queue
         self._stuck = StuckHandlers(self._executor_queue, concurrency, timer)
-        self.warm_resources = None if warm_resources is None else self._create_warm_resources(warm_resources)
+        self._affinities = None if warm is None else self._create_affinity_loader(warm)
         """The loaded affinities; None if this worker loads nothing."""
         self.on_state_change: Callable[[], None] = lambda: None
         """Called if this worker's row in the registry needs an update."""
@@ -142,12 +142,13 @@ class WorkerLoop:
             options=options(),
         )
 
-    def _create_warm_resources(self, settings: WarmResourceSettings) -> WarmResources:
-        return WarmResources(
-            settings,
+    def _create_affinity_loader(self, warm: WarmResources) -> AffinityLoader:
+        return AffinityLoader(
+            warm,
+            affinities_of(self._subscription.options()),
             ready=self._executor_queue.put,
             write_phase=partial(self._keeper.write_phase, self._store),
-            on_changed=self._warm_resources_changed,
+            on_changed=self._affinities_changed,
             timer=self._timer,
         )
 
@@ -223,8 +224,8 @@ class WorkerLoop:
             self._listener.close()
             self._turns.close()
             self._threads.close()
-            if self.warm_resources is not None:
-                await self.warm_resources.close()
+            if self._affinities is not None:
+                await self._affinities.close()
             await self._coroutines.close()
 
     async def _iterate(self) -> None:
@@ -250,8 +251,8 @@ class WorkerLoop:
         for attempt in self._stuck.reclaim_slots():
             self._free(attempt)
         stuck = self._stuck.error_if_too_many()
-        if self.warm_resources is not None:
-            stuck = self.warm_resources.cancel_overdue() or stuck
+        if self._affinities is not None:
+            stuck = self._affinities.cancel_overdue() or stuck
         if stuck is not None and self.fatal_error is None:
             self.fatal_error = stuck
             log.critical("%s", stuck)
@@ -262,18 +263,18 @@ class WorkerLoop:
         self._busy -= 1
         self._turns.slot_freed(attempt)
         self._dispatcher.slot_freed(attempt)
-        if self.warm_resources is not None:
-            self.warm_resources.release(attempt)
+        if self._affinities is not None:
+            self._affinities.release(attempt)
 
-    def _warm_resources_changed(self) -> None:
+    def _affinities_changed(self) -> None:
         self.on_state_change()
         self._wake.set()
 
     def claim_options(self) -> ClaimOptions:
         """Return the options of a claim."""
         options = self._subscription.options()
-        if self.warm_resources is not None:
-            options = {**options, **self.warm_resources.claim_options()}
+        if self._affinities is not None:
+            options = {**options, **self._affinities.claim_options()}
         return options
 
     async def _pause(self) -> None:
@@ -395,7 +396,7 @@ class WorkerLoop:
 
     def _free_slots(self) -> int:
         """Return how many of the jobs claimed next can start at once; 0 if affinities may have to be loaded first."""
-        return 0 if self.warm_resources is not None else max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
+        return 0 if self._affinities is not None else max(0, min(self._concurrency - self._busy, limits.CLAIM_MAX))
 
     def _still_held(self, ended: Sequence[RunningAttempt]) -> list[RunningAttempt]:
         """Return the attempts whose lease has not expired; drop the others."""
@@ -470,7 +471,7 @@ class WorkerLoop:
 
     def _submit(self, attempts: Sequence[RunningAttempt]) -> None:
         """Queue attempts for slots; those whose affinity is not loaded wait for it first."""
-        self._executor_queue.put(attempts if self.warm_resources is None else self.warm_resources.admit(attempts))
+        self._executor_queue.put(attempts if self._affinities is None else self._affinities.admit(attempts))
 
     # --- shutdown --------------------------------------------------------------------------------------------------
 
@@ -483,19 +484,24 @@ class WorkerLoop:
     @property
     def loaded(self) -> tuple[str, ...]:
         """The loaded affinities."""
-        if self.warm_resources is not None:
-            return self.warm_resources.loaded
+        if self._affinities is not None:
+            return self._affinities.loaded
         return affinities_of(self._subscription.options())
 
     @property
     def loading(self) -> tuple[str, ...]:
         """The affinities that are being loaded."""
-        return () if self.warm_resources is None else self.warm_resources.loading
+        return () if self._affinities is None else self._affinities.loading
 
     @property
     def switches(self) -> int:
         """How often an affinity was unloaded to make room for another."""
-        return 0 if self.warm_resources is None else self.warm_resources.switches
+        return 0 if self._affinities is None else self._affinities.switches
+
+    @property
+    def load_seconds(self) -> float:
+        """How long loads and unloads took in total."""
+        return 0.0 if self._affinities is None else self._affinities.load_seconds
 
     @property
     def abandoned(self) -> int:

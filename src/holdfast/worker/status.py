@@ -108,3 +108,5 @@ class WorkerStatus(NamedTuple):
     """The affinities that are being loaded."""
     failures: tuple[FailedAttempt, ...] = ()
     """The latest failed attempts, newest first."""
+    load_seconds: float = 0.0
+    """How long loads and unloads of affinities took in total, in seconds."""

@@ -1,7 +1,7 @@
 """Warm resources of a worker, such as models or caches: loads what jobs need, unloads the least recently used.
 
 A job that names an affinity runs only while this affinity is loaded. If it is not loaded, the worker loads it first
-and unloads the least recently used one that no attempt uses. `WarmResources` runs in the worker loop; sync hooks run
+and unloads the least recently used one that no attempt uses. `AffinityLoader` runs in the worker loop; sync hooks run
 in their own threads.
 """
 
@@ -14,7 +14,8 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions
@@ -35,36 +36,48 @@ class LoadFailedError(Exception):
     """The affinity of a job could not be loaded; the job will be retried."""
 
 
-class WarmResourceSettings(NamedTuple):
-    """The worker's options for warm resources."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmResources:
+    """What a worker keeps loaded for its jobs: models, shards, caches, each named by an affinity.
 
-    load: Hook | None
-    unload: Hook | None
-    capacity: int
-    residence_seconds: float | None
-    loaded: tuple[str, ...]
-    """The affinities that are loaded at the start."""
+    *load* and *unload* are sync or async functions that take an affinity. The worker calls *load* before it runs jobs
+    with an affinity that is not loaded, and *unload* to make room for another. *capacity* is the number of affinities
+    that may be loaded at once. *max_hold* is the number of seconds for which the worker prefers jobs of loaded
+    affinities while others wait; by default it prefers them as long as there are any.
+    """
+
+    load: Hook | None = None
+    unload: Hook | None = None
+    capacity: int = 1
+    max_hold: Duration | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidInput` if a value is invalid."""
+        for option, hook in (("load", self.load), ("unload", self.unload)):
+            if hook is not None and not callable(hook):
+                raise InvalidInput(option, f"must be a function that takes an affinity, not {type(hook).__name__}")
+        validation.integer(self.capacity, "capacity", 1, limits.AFFINITIES_MAX)
+        if self.max_hold is not None:
+            validation.duration_ms(self.max_hold, "max_hold")
+
+    @property
+    def max_hold_seconds(self) -> float | None:
+        """*max_hold* in seconds."""
+        return None if self.max_hold is None else validation.duration_ms(self.max_hold, "max_hold") / 1000
 
 
-def check_warm_resources(
-    load: Hook | None,
-    unload: Hook | None,
-    residents: int | None,
-    residence: Duration | None,
-    affinity: str | Sequence[str] | None,
-) -> WarmResourceSettings | None:
-    """Return the checked settings, or None if no option is set; raise `InvalidInput` for an invalid option."""
-    for option, hook in (("load", load), ("unload", unload)):
-        if hook is not None and not callable(hook):
-            raise InvalidInput(option, f"must be a function, not {type(hook).__name__}")
-    if load is None and unload is None and residents is None and residence is None:
-        return None
-    capacity = validation.integer(1 if residents is None else residents, "residents", 1, limits.AFFINITIES_MAX)
-    loaded = (affinity,) if isinstance(affinity, str) else tuple(affinity or ())
-    if len(set(loaded)) > capacity:
-        raise InvalidInput("affinity", f"names {len(set(loaded))} affinities; residents allows {capacity}")
-    seconds = None if residence is None else validation.duration_ms(residence, "residence") / 1000
-    return WarmResourceSettings(load, unload, capacity, seconds, tuple(dict.fromkeys(loaded)))
+def check_warm(warm: object, loaded: tuple[str, ...]) -> None:
+    """Raise `InvalidInput` if *warm* is not a `WarmResources`, or has no room for the *loaded* affinities."""
+    if not isinstance(warm, WarmResources):
+        raise InvalidInput(
+            "warm",
+            f"must be a WarmResources, not {type(warm).__name__}; write Worker(queue, warm=WarmResources(load=load))",
+        )
+    if len(set(loaded)) > warm.capacity:
+        raise InvalidInput(
+            "affinity",
+            f"names {len(set(loaded))} affinities, and the capacity of the warm resources is {warm.capacity}",
+        )
 
 
 class _Load:
@@ -81,12 +94,16 @@ class _Load:
         return max(attempt.timeout_at or 0.0 for attempt in self.attempts)
 
 
-class WarmResources:
-    """Tracks loaded affinities and their use, loads those that attempts need, and counts switches."""
+class AffinityLoader:
+    """Tracks loaded affinities and their use, loads those that attempts need, and counts switches.
+
+    The affinities in *loaded* are loaded at the start.
+    """
 
     def __init__(
         self,
-        settings: WarmResourceSettings,
+        warm: WarmResources,
+        loaded: Sequence[str],
         *,
         ready: Callable[[Sequence[RunningAttempt]], None],
         write_phase: Callable[[Sequence[RunningAttempt], str], Awaitable[None]],
@@ -95,18 +112,22 @@ class WarmResources:
     ) -> None:
         self.switches = 0
         """How often an affinity was unloaded to make room for another."""
-        self._settings = settings
+        self.load_seconds = 0.0
+        """How long loads and unloads took in total."""
+        self._warm = warm
+        self._max_hold_seconds = warm.max_hold_seconds
         self._ready = ready
         self._write_phase = write_phase
         self._on_changed = on_changed
         self._timer = timer
-        self._loaded: dict[str, None] = dict.fromkeys(settings.loaded)
+        self._loaded: dict[str, None] = dict.fromkeys(loaded)
         """Ordered by last use, least recent first."""
         self._used: Counter[str] = Counter()
         """The number of held attempts that need each affinity."""
         self._loads: dict[str, _Load] = {}
         self._load_lock = asyncio.Lock()
-        self._since = self._timer.monotonic()
+        self._held_since = self._timer.monotonic()
+        self._warned_of_max_hold = False
 
     @property
     def loaded(self) -> tuple[str, ...]:
@@ -125,16 +146,12 @@ class WarmResources:
         claim_options: ClaimOptions = {
             "affinity": sorted({*self._loaded, *self._loads}),
             "affinities_held": sorted(+self._used),
-            "affinities_max": self._settings.capacity,
+            "affinities_max": self._warm.capacity,
         }
-        if self._settings.residence_seconds is not None and not self._loads and self._residence_overrun >= 0:
-            claim_options["residence_left"] = 0
+        hold = self._max_hold_seconds
+        if hold is not None and not self._loads and self._timer.monotonic() >= self._held_since + hold:
+            claim_options["hold_left"] = 0
         return claim_options
-
-    @property
-    def _residence_overrun(self) -> float:
-        """How many seconds the last load lies beyond the residence limit; negative within it."""
-        return self._timer.monotonic() - self._since - (self._settings.residence_seconds or 0)
 
     # --- attempts --------------------------------------------------------------------------------------------------
 
@@ -174,31 +191,47 @@ class WarmResources:
         try:
             async with self._load_lock:
                 await self._write_phase(load.attempts, LOADING)
-                await self._make_room()
-                if self._settings.load is not None:
-                    log.info("loading %s", load.affinity)
-                    await _call(self._settings.load, load.affinity)
+                started = self._timer.monotonic()
+                try:
+                    await self._make_room()
+                    if self._warm.load is not None:
+                        log.info("loading %s", load.affinity)
+                        await _call(self._warm.load, load.affinity)
+                finally:
+                    self._note_load_seconds(load.affinity, self._timer.monotonic() - started)
         except Exception as error:
             log.error("could not load %s: %s", load.affinity, error, exc_info=error)
             self._fail_load(load, LoadFailedError(f"could not load {load.affinity!r}: {_error_text(error)}"))
         else:
             self._loaded[load.affinity] = None
-            self._since = self._timer.monotonic()
+            self._held_since = self._timer.monotonic()
             await self._write_phase(load.attempts, WORKING)
             self._start_waiting(load)
 
+    def _note_load_seconds(self, affinity: str, seconds: float) -> None:
+        self.load_seconds += seconds
+        log.info("a switch to %s took %.1f s", affinity, seconds)
+        hold = self._max_hold_seconds
+        if hold is not None and seconds > hold and not self._warned_of_max_hold:
+            self._warned_of_max_hold = True
+            log.warning(
+                "a switch to %s took %.1f s, longer than max_hold, %.1f s: if jobs of several affinities wait, this"
+                " worker spends more time loading than working; choose a longer max_hold",
+                *(affinity, seconds, hold),
+            )
+
     async def _make_room(self) -> None:
         """Unload the least recently used affinities that are not in use, until one more fits."""
-        while len(self._loaded) >= self._settings.capacity:
+        while len(self._loaded) >= self._warm.capacity:
             idle = next((name for name in self._loaded if self._used[name] <= 0), None)
             if idle is None:
                 raise LoadFailedError("all loaded affinities are in use")
             del self._loaded[idle]
             self.switches += 1
-            if self._settings.unload is not None:
+            if self._warm.unload is not None:
                 log.info("unloading %s", idle)
                 try:
-                    await _call(self._settings.unload, idle)
+                    await _call(self._warm.unload, idle)
                 except Exception as error:  # its state is unknown: treat it as unloaded
                     log.error("could not unload %s: %s", idle, error, exc_info=error)
 
@@ -234,7 +267,7 @@ class WarmResources:
                 # It must not run without its affinity, even if the lease keeper has not noticed the timeout yet.
                 attempt.time_out()
             log.error("cancelled loading %s: all jobs that wait for it have timed out", load.affinity)
-            if not inspect.iscoroutinefunction(self._settings.load):
+            if not inspect.iscoroutinefunction(self._warm.load):
                 stuck = HandlersStuck(1, sorted({attempt.claim.job.kind for attempt in load.attempts}))
             self._start_waiting(load)
         return stuck

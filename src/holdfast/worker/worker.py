@@ -34,9 +34,9 @@ from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.maintenance import WorkerMaintenance
 from holdfast.worker.observed_attempts import WorkerMetrics
 from holdfast.worker.status import WorkerStatus
-from holdfast.worker.subscription import Subscription
+from holdfast.worker.subscription import Subscription, affinities_of
 from holdfast.worker.timers import REAL_TIMER, Timer
-from holdfast.worker.warm_resources import Hook, check_warm_resources
+from holdfast.worker.warm_resources import WarmResources, check_warm
 
 log = logging.getLogger("holdfast.worker")
 
@@ -62,11 +62,8 @@ class Worker:
     *metrics* receives measurements: see `holdfast.telemetry`. *timer* provides the time and the waits, for tests that
     control time.
 
-    *load* and *unload* are sync or async functions that take an affinity. The worker calls *load* before it runs jobs
-    with an affinity that is not loaded, and *unload* to make room for another. *residents* is the number of
-    affinities that may be loaded at once, 1 by default. `affinity` then names those that are loaded at the start.
-    *residence* is the number of seconds for which the worker prefers jobs of loaded affinities while others wait; by
-    default it prefers them as long as there are any.
+    *warm* describes how the worker loads the affinities of its jobs; `affinity` then names those that are loaded at
+    the start.
 
     With `isolate="process"` every handler runs in its own process, not only those of tasks that set `isolate`. For
     all isolated handlers, *memory_limit* is the limit in bytes unless the task sets its own, *recycle_after* the
@@ -83,10 +80,7 @@ class Worker:
         concurrency: int = CONCURRENCY_DEFAULT,
         grace: Duration = GRACE_SECONDS_DEFAULT,
         retention: Duration | None = None,
-        load: Hook | None = None,
-        unload: Hook | None = None,
-        residents: int | None = None,
-        residence: Duration | None = None,
+        warm: WarmResources | None = None,
         isolate: Isolation | None = None,
         memory_limit: int | None = None,
         recycle_after: int = limits.RECYCLE_AFTER_DEFAULT,
@@ -113,8 +107,10 @@ class Worker:
             recycle_after=validation.integer(recycle_after, "recycle_after", 1, limits.RECYCLE_AFTER_MAX),
             kill_after_seconds=validation.duration_ms(kill_after, "kill_after") / 1000,
         )
-        self._warm_resources = check_warm_resources(load, unload, residents, residence, options.get("affinity"))
-        for name in ("wait", "lease_token", "residence_left", "affinities_held", "affinities_max"):
+        if warm is not None:
+            check_warm(warm, affinities_of(options))
+        self._warm = warm
+        for name in ("wait", "lease_token", "hold_left", "affinities_held", "affinities_max"):
             if name in options:
                 raise InvalidInput(name, "cannot be set; the worker controls it")
         self.name = validation.name(options.get("worker", ids.worker_name()), "worker")
@@ -204,7 +200,7 @@ class Worker:
                 concurrency=self._concurrency,
                 keeper=keeper,
                 request_stop=self.stop,
-                warm_resources=self._warm_resources,
+                warm=self._warm,
                 isolation=self._isolation,
                 timer=self._timer,
                 observers=self._operations.observers if self._metrics is None else self._start_metrics(self._metrics),
@@ -365,6 +361,7 @@ class Worker:
             loaded=worker_loop.loaded,
             loading=worker_loop.loading,
             switches=worker_loop.switches,
+            load_seconds=worker_loop.load_seconds,
             failures=tuple(worker_loop.failures),
         )
 
