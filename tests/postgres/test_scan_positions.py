@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 
 import psycopg
@@ -11,8 +10,8 @@ import pytest
 import holdfast
 from holdfast import Done
 from holdfast.storage.postgres.scan_positions import DueWatermarks, ScanPositions
-from tests.chaos.processes import PATIENCE_SECONDS
 from tests.support.clock import ManualClock
+from tests.support.index_reads import entries_read, settled
 from tests.support.job_states import claimed
 
 BATCH = 10
@@ -39,42 +38,19 @@ READY = ("job_ready",)
 RUNNING = ("job_lease", "job_holder")
 
 
-def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
-    """Return how many entries of these indexes have been read so far."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        [[read]] = connection.execute(
-            "select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = %s and indexrelname = any (%s)",
-            [schema, list(indexes)],
-        ).fetchall()
-    return int(read)
-
-
 def read_by_second(url: str, schema: str, indexes: Sequence[str] = READY, clock: ManualClock | None = None) -> int:
     """Return how many entries a claim reads that follows another claim of its client."""
     counts = []
     for claims in (1, 2):
-        before = _settled(lambda: entries_read(url, schema, READY))
+        before = settled(lambda: entries_read(url, schema, READY))
         of_interest = entries_read(url, schema, indexes)
         # A client reports its statistics when it disconnects, and a new one has no scan positions.
         with holdfast.connect(url, schema=schema, clock=clock) as client:
             for _ in range(claims):
                 client.claim_many(limit=BATCH)
-        _settled(lambda: entries_read(url, schema, READY), but_not=before)
+        settled(lambda: entries_read(url, schema, READY), but_not=before)
         counts.append(entries_read(url, schema, indexes) - of_interest)
     return counts[1] - counts[0]
-
-
-def _settled(count: object, but_not: int | None = None) -> int:
-    """Return a count once it is stable, because the server updates statistics with a delay."""
-    patience = threading.Event()
-    seen = -1
-    for _ in range(int(PATIENCE_SECONDS / 0.05)):
-        now = count()  # type: ignore[operator]
-        if now == seen != but_not:
-            return int(now)
-        seen = now
-        patience.wait(0.05)
-    raise AssertionError("the count never stood still")
 
 
 def test_a_claim_does_not_walk_through_what_was_claimed_under_a_pinned_snapshot(

@@ -20,7 +20,6 @@ ALLOWED = {
     "events_aged": "counts events for an operator who is about to prune them",
     "incarnations_delete": "sorts the few starts of one worker",
     "fair_key_trim": "sorts the rounds, of which a thousand are kept",
-    "events_head": "reads the first rows of the log in its own order",
 }
 LARGE_TABLES = {
     "holdfast_job",

@@ -490,8 +490,10 @@ class Operations(AdminOperations, SessionOperations):
             return await self._prunable(tuple(chosen), age_ms, events_age_ms)
         jobs = events = 0
         for state in chosen:
-            while count := (await self.runner.write(admin_operations.prune_jobs, state, age_ms)):
+            count, after = await self.runner.write(admin_operations.prune_jobs, state, age_ms)
+            while count:
                 jobs += count
+                count, after = await self.runner.write(admin_operations.prune_jobs, state, age_ms, after)
         while await self.runner.write(admin_operations.prune_sources, sources_age_ms):
             pass
         left = _HELD_BACK_SECONDS

@@ -18,7 +18,7 @@ from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.operations.enqueue import live_holder, lock_jobs_and_keys
 from holdfast.operations.jobs import get
 from holdfast.operations.sessions import refresh_sessions, sessions_of
-from holdfast.storage.contract import StoreTransaction
+from holdfast.storage.contract import JobPosition, StoreTransaction
 from holdfast.storage.notifications import lane_topic, sessions_topic, worker_topic
 
 
@@ -199,10 +199,16 @@ async def apply_lane_options(tx: StoreTransaction, seqs: Sequence[int]) -> None:
         await refresh_sessions(tx, routing, numbers, await tx.now())
 
 
-async def prune_jobs(tx: StoreTransaction, state: State, age_ms: int) -> int:
-    """Delete a chunk of the jobs that finished in *state* longer ago than *age_ms*, with all their rows."""
+async def prune_jobs(
+    tx: StoreTransaction, state: State, age_ms: int, after: JobPosition = (-1, -1)
+) -> tuple[int, JobPosition]:
+    """Delete a chunk of the jobs that finished in *state* longer ago than *age_ms*, with all their rows.
+
+    Return how many, and the position after which the next chunk starts: the index may still have entries of the jobs
+    deleted before.
+    """
     now = await tx.now()
-    return await tx.delete_finished(state, now.wall_ms - age_ms, now, limits.CHUNK)
+    return await tx.delete_finished(state, after, now.wall_ms - age_ms, now, limits.CHUNK)
 
 
 async def count_prunable_events(tx: StoreTransaction, age_ms: int) -> tuple[int, bool]:
@@ -211,8 +217,9 @@ async def count_prunable_events(tx: StoreTransaction, age_ms: int) -> tuple[int,
     Return how many, and whether an open transaction holds back the next ones.
     """
     now = await tx.now()
-    count, ends = await tx.count_old_events(now.wall_ms - age_ms)
-    return count, not ends and await tx.events_held_back((0, 0))
+    horizon = await tx.event_horizon()
+    count, ends = await tx.count_old_events(horizon, now.wall_ms - age_ms)
+    return count, not ends and await tx.events_held_back(horizon)
 
 
 async def prune_sources(tx: StoreTransaction, age_ms: int) -> int:
@@ -228,10 +235,12 @@ async def prune_events(tx: StoreTransaction, age_ms: int) -> tuple[int, bool]:
     """
     now = await tx.now()
     before_ms = now.wall_ms - age_ms
-    head = await tx.oldest_events(limits.CHUNK)
+    # No event is before the horizon, but the index may still have entries of those that were deleted.
+    horizon = await tx.event_horizon()
+    head = await tx.oldest_events(horizon, limits.CHUNK)
     old = list(takewhile(lambda event: event[1] < before_ms, head))
     if old:
-        await tx.delete_events(old[-1][0])
+        await tx.delete_events(horizon, [position for position, _ in old])
     if len(old) < len(head) or len(head) == limits.CHUNK:
         return len(old), False
-    return len(old), await tx.events_held_back(head[-1][0] if head else (0, 0))
+    return len(old), await tx.events_held_back(head[-1][0] if head else horizon)

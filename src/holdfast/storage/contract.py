@@ -32,7 +32,7 @@ SessionName: TypeAlias = tuple[str, str]
 EventPosition: TypeAlias = tuple[int, int]
 """The transaction that wrote an event, 0 if the engine has one writer, and the event's number."""
 JobPosition: TypeAlias = tuple[int, int]
-"""When a job finished and its number; a page of jobs starts below it."""
+"""When a job finished and its number; a page of jobs starts below it, a chunk to prune above it."""
 
 
 def cursor_of(position: EventPosition) -> str:
@@ -401,20 +401,25 @@ class StoreTransaction(ABC):
     # --- retention --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def delete_finished(self, state: State, before_ms: int, now: Now, limit: int) -> int:
-        """Delete jobs that finished in *state* before a time, with all their data; return how many."""
+    async def delete_finished(
+        self, state: State, after: JobPosition, before_ms: int, now: Now, limit: int
+    ) -> tuple[int, JobPosition]:
+        """Delete jobs that finished in *state* after a position and before a time, with all their data.
+
+        Return how many, and the position of the last one.
+        """
 
     @abstractmethod
-    async def count_old_events(self, before_ms: int) -> tuple[int, bool]:
-        """Return the number of events before a time at the start of the log, and whether a newer event follows."""
+    async def count_old_events(self, horizon: EventPosition, before_ms: int) -> tuple[int, bool]:
+        """Return the number of events after the horizon and before a time, and whether a newer event follows."""
 
     @abstractmethod
-    async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
-        """Return the positions and timestamps of the oldest events."""
+    async def oldest_events(self, horizon: EventPosition, limit: int) -> list[tuple[EventPosition, int]]:
+        """Return the positions and timestamps of the first events after the horizon."""
 
     @abstractmethod
-    async def delete_events(self, up_to: EventPosition) -> None:
-        """Delete events up to a position and move the horizon there."""
+    async def delete_events(self, horizon: EventPosition, events: Sequence[EventPosition]) -> None:
+        """Delete the first events after the horizon and move the horizon to the last of them."""
 
     @abstractmethod
     async def forget_source_keys(self, before_ms: int, limit: int) -> int:

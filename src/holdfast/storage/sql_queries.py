@@ -16,6 +16,7 @@ from holdfast.domain.results import WorkerInfo
 from holdfast.domain.sessions import Head, Session
 from holdfast.storage.contract import (
     EventPosition,
+    JobPosition,
     LineRow,
     OvertakenError,
     SessionFront,
@@ -103,31 +104,36 @@ class SqlRecords(SqlQueries):
         [[held_back]] = await self.query("events_held_back", _at(position))
         return bool(held_back)
 
-    async def delete_finished(self, state: State, before_ms: int, now: Now, limit: int) -> int:
+    async def delete_finished(
+        self, state: State, after: JobPosition, before_ms: int, now: Now, limit: int
+    ) -> tuple[int, JobPosition]:
         """Delete finished jobs with all their data."""
-        values = {"state": state, "before": before_ms, "limit": limit}
-        seqs = [seq for (seq,) in await self.query("jobs_to_prune", values)]
+        values = {"state": state, "finished_after": after[0], "after": after[1], "before": before_ms, "limit": limit}
+        found = await self.query("jobs_to_prune", values)
+        seqs = [seq for _, seq in found]
         if seqs:
             await self.query("sources_mark_deleted", {"seqs": seqs, "state": state, "now": now.wall_ms})
             await self.query("artifacts_delete", {"seqs": seqs})
             await self.query("attempts_delete", {"seqs": seqs})
             await self.query("jobs_delete", {"seqs": seqs})
-        return len(seqs)
+            after = (found[-1][0], found[-1][1])
+        return len(seqs), after
 
-    async def count_old_events(self, before_ms: int) -> tuple[int, bool]:
-        """Return the number of old events at the start of the log, and whether a newer event follows."""
-        [[count, newer_follows]] = await self.query("events_aged", {"before": before_ms})
+    async def count_old_events(self, horizon: EventPosition, before_ms: int) -> tuple[int, bool]:
+        """Return the number of old events after the horizon, and whether a newer event follows."""
+        [[count, newer_follows]] = await self.query("events_aged", {**_at(horizon), "before": before_ms})
         return int(count), bool(newer_follows)
 
-    async def oldest_events(self, limit: int) -> list[tuple[EventPosition, int]]:
-        """Return the positions and timestamps of the oldest events."""
-        rows = await self.query("events_head", {"limit": limit})
+    async def oldest_events(self, horizon: EventPosition, limit: int) -> list[tuple[EventPosition, int]]:
+        """Return the positions and timestamps of the first events after the horizon."""
+        rows = await self.query("events_head", {**_at(horizon), "limit": limit})
         return [((transaction, number), at_ms) for transaction, number, at_ms in rows]
 
-    async def delete_events(self, up_to: EventPosition) -> None:
-        """Delete events up to a position."""
-        await self.query("events_delete", _at(up_to))
-        await self.query("event_horizon_write", _at(up_to))
+    async def delete_events(self, horizon: EventPosition, events: Sequence[EventPosition]) -> None:
+        """Delete the first events after the horizon and move the horizon to the last of them."""
+        after = {"after_transaction": horizon[0], "after_event": horizon[1], "limit": len(events)}
+        await self.query("events_delete", {**after, **_at(events[-1])})
+        await self.query("event_horizon_write", _at(events[-1]))
 
     async def forget_source_keys(self, before_ms: int, limit: int) -> int:
         """Delete source keys of deleted entries."""

@@ -17,15 +17,17 @@ select e.xid::text::bigint, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind
  order by e.xid, e.event;
 
 -- name: events_aged
--- Count the events before a time at the start of the log, as pruning deletes them, and whether a newer event follows.
+-- Count the events after the horizon and before a time, as pruning deletes them, and whether a newer event follows.
 with young as (
     select xid, event from holdfast.event
-     where at_ms >= %(before)s and xid < pg_snapshot_xmin(pg_current_snapshot())
+     where at_ms >= %(before)s and (xid, event) > (%(transaction)s::xid8, %(event)s)
+       and xid < pg_snapshot_xmin(pg_current_snapshot())
      order by xid, event
      limit 1
 )
 select (select count(*) from holdfast.event e
-         where e.xid < pg_snapshot_xmin(pg_current_snapshot())
+         where (e.xid, e.event) > (%(transaction)s::xid8, %(event)s)
+           and e.xid < pg_snapshot_xmin(pg_current_snapshot())
            and not exists (select 1 from young y where (e.xid, e.event) >= (y.xid, y.event))),
        exists (select 1 from young);
 

@@ -15,14 +15,21 @@ update holdfast.meta set value = %(transaction)s::bigint || '-' || %(event)s::bi
    and (split_part(value, '-', 1)::bigint, split_part(value, '-', 2)::bigint) < (%(transaction)s, %(event)s);
 
 -- name: events_delete
--- Delete the log up to one event of one transaction.
-delete from holdfast.event where (xid, event) <= (%(transaction)s::xid8, %(event)s);
+-- Delete the log after the horizon up to one event of one transaction. Without the limit a scan would not stop at that
+-- event but at the last one of its transaction.
+delete from holdfast.event
+ where ctid = any (array(select ctid from holdfast.event
+                          where (xid, event) > (%(after_transaction)s::xid8, %(after_event)s)
+                            and (xid, event) <= (%(transaction)s::xid8, %(event)s)
+                          order by xid, event
+                          limit %(limit)s));
 
 -- name: events_head
--- Read the first events of the log with their timestamps, to prune a prefix to which no transaction can add events.
-select xid::text::bigint, event, at_ms from holdfast.event
- where xid < pg_snapshot_xmin(pg_current_snapshot())
- order by xid, event
+-- Read the first events after the horizon with their timestamps, to prune a prefix to which no transaction can add
+-- events. The order names the columns of the table: the result has a column `xid` too, by which the server would sort.
+select e.xid::text::bigint, e.event, e.at_ms from holdfast.event e
+ where (e.xid, e.event) > (%(transaction)s::xid8, %(event)s) and e.xid < pg_snapshot_xmin(pg_current_snapshot())
+ order by e.xid, e.event
  limit %(limit)s;
 
 -- name: jobs_delete
@@ -30,9 +37,10 @@ select xid::text::bigint, event, at_ms from holdfast.event
 delete from holdfast.job where seq = any (%(seqs)s::bigint[]);
 
 -- name: jobs_to_prune
--- Find and lock some jobs of one finished state that finished before a time, earliest first.
-select seq from holdfast.job
+-- Find and lock some jobs of one finished state that finished before a time, earliest first, after one of them.
+select finished_at_ms, seq from holdfast.job
  where finished_at_ms is not null and state = %(state)s and finished_at_ms < %(before)s
+   and (finished_at_ms, seq) > (%(finished_after)s, %(after)s)
  order by finished_at_ms, seq
  limit %(limit)s
 /* lock: for update skip locked */;

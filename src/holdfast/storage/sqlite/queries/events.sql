@@ -15,10 +15,10 @@ select 0, e.event, e.name, e.at_ms, e.job_id, e.number, r.kind, r.lane, e.tenant
  limit :limit;
 
 -- name: events_aged
--- Count the events before a time at the start of the log, as pruning deletes them, and whether a newer event follows.
-with young as (select event from holdfast_event where at_ms >= :before order by event limit 1)
+-- Count the events after the horizon and before a time, as pruning deletes them, and whether a newer event follows.
+with young as (select event from holdfast_event where at_ms >= :before and event > :event order by event limit 1)
 select (select count(*) from holdfast_event
-         where event < coalesce((select event from young), 9223372036854775807)),
+         where event > :event and event < coalesce((select event from young), 9223372036854775807)),
        exists (select 1 from young);
 
 -- name: events_append

@@ -13,20 +13,21 @@ delete from holdfast_attempt where seq in (select value from json_each(:seqs));
 update holdfast_meta set value = cast(:event as text) where name = 'event_horizon';
 
 -- name: events_delete
--- Delete the log up to one event.
-delete from holdfast_event where event <= :event;
+-- Delete the log after the horizon up to one event.
+delete from holdfast_event where event > :after_event and event <= :event;
 
 -- name: events_head
--- Read the first events of the log with their timestamps, to prune a prefix.
-select 0, event, at_ms from holdfast_event order by event limit :limit;
+-- Read the first events after the horizon with their timestamps, to prune a prefix.
+select 0, event, at_ms from holdfast_event where event > :event order by event limit :limit;
 
 -- name: jobs_delete
 -- Delete jobs.
 delete from holdfast_job where seq in (select value from json_each(:seqs));
 
 -- name: jobs_to_prune
--- Find some jobs of one finished state that finished before a time, earliest first.
-select seq from holdfast_job
+-- Find some jobs of one finished state that finished before a time, earliest first, after one of them.
+select finished_at_ms, seq from holdfast_job
  where finished_at_ms is not null and state = :state and finished_at_ms < :before
+   and (finished_at_ms, seq) > (:finished_after, :after)
  order by finished_at_ms, seq
  limit :limit;

@@ -1,0 +1,47 @@
+"""Pruning reads each index entry once, even if the server keeps the entries of deleted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Done
+from tests.support.clock import ManualClock
+from tests.support.index_reads import entries_read, settled
+
+JOBS = 1_000
+
+
+@pytest.fixture
+def pinned(url: str, schema: str) -> Iterator[None]:
+    """An open read-only transaction: the server keeps the index entries of deleted rows, and holds no event back."""
+    with psycopg.connect(url) as connection:
+        connection.execute("set transaction isolation level repeatable read, read only")
+        connection.execute("select 1")
+        yield
+
+
+def test_pruning_reads_each_finished_job_once_and_each_event_twice_under_a_pinned_snapshot(
+    pinned: None, url: str, schema: str
+) -> None:
+    clock = ManualClock()
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        queue.enqueue_many([{"kind": "mail"} for _ in range(JOBS)])
+        queue.settle_many([(claim, Done()) for claim in queue.claim_many(limit=JOBS)])
+        clock.advance(61)
+    before = {name: settled(partial(entries_read, url, schema, [name])) for name in ("job_finished", "event_pkey")}
+    # The server adds the reads of a client to its statistics when the client disconnects.
+    with holdfast.connect(url, schema=schema, clock=clock) as queue:
+        assert queue.prune(older_than=60) == (JOBS, JOBS)
+    read = {
+        name: settled(partial(entries_read, url, schema, [name]), but_not=count) - count
+        for name, count in before.items()
+    }
+
+    assert read["job_finished"] <= 1.1 * JOBS
+    # To find it, and to delete it.
+    assert read["event_pkey"] <= 2.2 * JOBS

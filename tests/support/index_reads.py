@@ -1,0 +1,33 @@
+"""Counting the index entries that the server has read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import psycopg
+
+from tests.chaos.processes import PATIENCE_SECONDS
+
+
+def entries_read(url: str, schema: str, indexes: Sequence[str]) -> int:
+    """Return how many entries of these indexes have been read so far."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        [[read]] = connection.execute(
+            "select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = %s and indexrelname = any (%s)",
+            [schema, list(indexes)],
+        ).fetchall()
+    return int(read)
+
+
+def settled(count: Callable[[], int], but_not: int | None = None) -> int:
+    """Return a count once it is stable, because the server updates statistics with a delay."""
+    patience = threading.Event()
+    seen = -1
+    for _ in range(int(PATIENCE_SECONDS / 0.05)):
+        now = count()
+        if now == seen != but_not:
+            return now
+        seen = now
+        patience.wait(0.05)
+    raise AssertionError("the count never stood still")
