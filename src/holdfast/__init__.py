@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         UnknownKind,
         UnsupportedStore,
         WaitTimeout,
+        WorkerNotFound,
     )
     from holdfast.domain.events import Event, EventPage
     from holdfast.domain.failures import Failure
@@ -176,6 +177,7 @@ __all__ = [
     "WarmResources",
     "Worker",
     "WorkerInfo",
+    "WorkerNotFound",
     "WorkerStatus",
     "__version__",
     "connect",
@@ -203,7 +205,7 @@ _NAMES_BY_MODULE = {
         "ArtifactNotFound Conflict EventsPruned HandlersStuck HoldfastError InvalidInput JobNotFound "
         "KindRetired LaneDraining LeaseLost Misconfigured OutcomeUnknown ReadOnlyStore Refused SchemaMismatch "
         "StoreBusy StoreDamaged StoreFull StoreUnreachable Unavailable UnknownKind UnsupportedStore "
-        "WaitTimeout"
+        "WaitTimeout WorkerNotFound"
     ),
     "domain.events": "Event EventPage",
     "domain.failures": "Failure",

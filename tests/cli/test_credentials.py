@@ -21,11 +21,13 @@ from tests.cli.worker_process import running, write_app
 from tests.support.postgres_server import database_url
 
 SECRET = "s3cr3t"
-LEAVES = [path for path in commands(root) if path and path not in {("jobs",), ("lanes",), ("kinds",)}]
+LEAVES = [path for path in commands(root) if path and path not in {("workers",), ("jobs",), ("lanes",), ("kinds",)}]
 
 # One call of every command that succeeds on the queue of the fixture.
 VALID: dict[tuple[str, ...], list[str]] = {
-    ("workers",): [],
+    ("workers", "list"): [],
+    ("workers", "drain"): ["--all", "--yes"],
+    ("workers", "stop"): ["--all", "--yes"],
     ("enqueue",): ["a.kind", "--lane", "x"],
     ("jobs", "list"): [],
     ("jobs", "show"): ["one"],

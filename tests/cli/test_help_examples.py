@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli.root import root
+from holdfast.storage.transaction import run_sync
 from tests.cli.test_options import commands
 
 # These run until they are stopped or start processes; their examples are only parsed.
@@ -46,6 +47,9 @@ def prepare(arguments: list[str]) -> None:
         queue.enqueue("email.legacy")
         # Finishing it creates an event for the command that follows the log.
         queue.cancel(queue.enqueue("day.close").id)
+        for worker in ("web-1", "web-2"):
+            row = holdfast.WorkerInfo(worker, "i", "host", 1, "0.1.0", "active", 8, 0, ("default",), (), (), ())
+            run_sync(queue.operations.worker_beat(row))
         if "restore" in arguments:
             queue.retire("email.legacy")
         if "requeue" in arguments:

@@ -75,6 +75,19 @@ def test_it_runs_the_tasks_of_the_queue_and_exits_with_0_when_stopped(tmp_path: 
     assert code == 0
 
 
+def test_a_process_that_is_requested_to_stop_finishes_its_jobs_and_exits_with_0(
+    tmp_path: Path, queue: holdfast.Queue
+) -> None:
+    with running(tmp_path, "--json", "--name", "w1") as worker:
+        registered(queue)
+        queue.stop_worker("w1")
+        stopped = worker.document(event="stopped")
+        code = worker.finish()
+
+    assert (stopped["stopping"], stopped["worker"], code) == (True, "w1", 0)
+    assert queue.workers() == []
+
+
 def test_it_processes_sessions_and_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:
     enqueued = [queue.enqueue("chat.message", text, session="chat-42", slot="join") for text in ("one", "two")]
     other = queue.enqueue("add", {"one": 2, "other": 3})

@@ -29,6 +29,7 @@ from holdfast import (
     StoreUnreachable,
     Unavailable,
     WaitTimeout,
+    WorkerNotFound,
 )
 from holdfast.cli.console import console
 from holdfast.cli.formatting import clean
@@ -46,6 +47,7 @@ BROKEN_PIPE = 141
 # Format strings; the fields are attributes of the error.
 _HINTS: Final[dict[type[HoldfastError], str]] = {
     JobNotFound: "'holdfast jobs list' shows existing ids; finished jobs may have been pruned",
+    WorkerNotFound: "'holdfast workers list' shows the names",
     ArtifactNotFound: "holdfast jobs show {job_id}",
     LaneDraining: "holdfast lanes set {lane} --state active",
     KindRetired: "holdfast kinds restore {kind}",

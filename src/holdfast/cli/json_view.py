@@ -182,6 +182,7 @@ def worker_status(one: WorkerStatus, seconds: float) -> Document:
         "seconds": round(seconds, 3),
         "running": len(one.running),
         "ended": one.ended,
+        "draining": one.draining,
         "stopping": one.stopping,
         "abandoned": one.abandoned,
         "loaded": list(one.loaded),

@@ -102,6 +102,7 @@ class ProcessesScreen:
             tuple(running),
             dict(ended),
             stopping=stopping,
+            draining=bool(newest) and all(status.draining for status in newest),
             abandoned=sum(status.abandoned for status in newest),
             loaded=tuple(sorted({affinity for status in newest for affinity in status.loaded})),
             loading=tuple(sorted({affinity for status in newest for affinity in status.loading})),

@@ -132,6 +132,8 @@ def draw(about: About, status: WorkerStatus, seconds: float, rate: float, width:
     parts: list[RenderableType] = [_heading(about, status, seconds)]
     if status.stopping:
         parts.append(Text(stopping(about, status), "yellow"))
+    elif status.draining:
+        parts.append(Text("draining: takes no more jobs", "yellow"))
     parts += [_counts(status, rate), Text(_slots(about, status), "dim")]
     if shown:
         parts += [Text(""), table(_columns(shown), width)]

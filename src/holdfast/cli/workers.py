@@ -1,26 +1,47 @@
-"""`holdfast workers`: list workers, their number of jobs, and their last heartbeat."""
+"""`holdfast workers`: list workers with their jobs and last heartbeat, drain and stop them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
 import click
 
-from holdfast import WorkerInfo
+from holdfast import WorkerInfo, WorkerNotFound
 from holdfast.cli import formatting, json_view
-from holdfast.cli.options import Command, pass_terminal
+from holdfast.cli.errors import CommandError
+from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
 from holdfast.domain import limits
+from holdfast.domain.results import WorkerRequest
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.command(
-    cls=Command,
+@click.group(
+    cls=Group,
+    epilog="""
+    Examples:
+      holdfast workers list
+      holdfast workers drain web-1
+      holdfast workers stop web-1
+    """,
+)
+def workers() -> None:
+    """List workers, drain and stop them, from any machine."""
+
+
+@workers.command(
+    "list",
     epilog="""
     A worker that shuts down leaves the list. A killed worker is shown as silent
     after a minute; other workers take its jobs once the leases have expired.
 
     Examples:
-      holdfast workers
-      holdfast workers --json
+      holdfast workers list
+      holdfast workers list --json
     """,
 )
 @click.option(
@@ -32,7 +53,7 @@ from holdfast.domain import limits
     help="The maximum number of workers, most recent heartbeat first.",
 )
 @pass_terminal
-def workers(terminal: Terminal, limit: int) -> None:
+def list_(terminal: Terminal, limit: int) -> None:
     """List the workers of a queue."""
     with terminal.queue() as queue:
         found = queue.workers(limit=limit)
@@ -44,10 +65,80 @@ def workers(terminal: Terminal, limit: int) -> None:
         terminal.note("no worker has registered")
 
 
+def _selecting_workers(command: F) -> F:
+    every = click.option("--all", "every", is_flag=True, help="Select every worker; asks for confirmation.")
+    return click.argument("names", metavar="[NAME]...", nargs=-1)(every(destructive(command)))
+
+
+@workers.command(
+    epilog="""
+    A draining worker takes no more jobs, finishes those it holds, and stays in the
+    list until it is stopped. A worker that starts again under this name is not
+    drained. 'workers list' shows when the worker has received the request, which
+    takes at most ten seconds.
+
+    Examples:
+      holdfast workers drain web-1
+      holdfast workers drain web-1 web-2 --json
+      holdfast workers drain --all --yes
+    """
+)
+@_selecting_workers
+@pass_terminal
+def drain(terminal: Terminal, names: tuple[str, ...], every: bool, dry_run: bool, yes: bool) -> None:
+    """Let workers finish their jobs and take no more."""
+    _request(terminal, "drain", names, every=every, dry_run=dry_run, yes=yes)
+
+
+@workers.command(
+    epilog="""
+    The worker shuts down as on SIGTERM: it takes no more jobs, waits up to its
+    grace period for running ones, releases the rest and exits. A supervisor, such
+    as that of 'holdfast worker --processes' or systemd, starts a new worker.
+
+    Examples:
+      holdfast workers stop web-1
+      holdfast workers stop --all --dry-run
+    """
+)
+@_selecting_workers
+@pass_terminal
+def stop(terminal: Terminal, names: tuple[str, ...], every: bool, dry_run: bool, yes: bool) -> None:
+    """Shut workers down."""
+    _request(terminal, "stop", names, every=every, dry_run=dry_run, yes=yes)
+
+
+def _request(
+    terminal: Terminal, requested: WorkerRequest, names: tuple[str, ...], *, every: bool, dry_run: bool, yes: bool
+) -> None:
+    if bool(names) == every:
+        raise CommandError("give the names of workers, or --all", hint="'holdfast workers list' shows the names")
+    terminal.require_confirmation(allowed=dry_run or yes or not every)
+    with terminal.queue() as queue:
+        registered = {one.worker: None for one in queue.workers(limit=limits.PAGE_MAX)}
+        chosen = list(registered) if every else list(dict.fromkeys(names))
+        about = formatting.number(len(chosen), "worker")
+        if dry_run:
+            terminal.report({"workers": chosen, "requested": requested}, f"would request {about} to {requested}")
+            return
+        if every and not yes:
+            terminal.confirm(f"Request {about} to {requested}?")
+        found = []
+        for name in chosen:
+            # With --all, a worker that has left since is not an error.
+            with suppress(*([WorkerNotFound] if every else [])):
+                found += queue.drain_worker(name) if requested == "drain" else queue.stop_worker(name)
+    if terminal.json:
+        terminal.emit({"workers": [json_view.worker(one) for one in found], "requested": requested})
+    else:
+        _draw(terminal, found)
+
+
 def _draw(terminal: Terminal, found: list[WorkerInfo]) -> None:
     columns = [
         Column("WORKER", [one.worker for one in found], min_width=8),
         Column("STATE", [one.state for one in found], states=True),
+        Column("REQUESTED", [one.requested or "" for one in found], rank=1, hide_if=""),
         Column("HOLDS", [f"{one.held:,}" for one in found], justify="right"),
         Column("SLOTS", [f"{one.concurrency:,}" for one in found], rank=4, justify="right"),
         Column("LANES", [", ".join(one.lanes) for one in found], rank=2, min_width=7),

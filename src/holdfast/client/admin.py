@@ -1,4 +1,4 @@
-"""Operations on many jobs at once: count, cancel, requeue; and the list of kinds."""
+"""Operations on many jobs at once: count, cancel, requeue; the list of kinds; requests to workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.client import validate_calls
 from holdfast.domain import limits, validation
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import State
-from holdfast.domain.results import CancelReport, JobFilter, Kind, Requeued, Tally
+from holdfast.domain.results import CancelReport, JobFilter, Kind, Requeued, Tally, WorkerInfo
 from holdfast.domain.validation import Duration
 from holdfast.operations import admin as admin_operations
 from holdfast.operations import jobs as job_operations
@@ -16,7 +16,7 @@ from holdfast.storage.runners import Runner
 
 
 class AdminOperations:
-    """The part of `Operations` that acts on many jobs."""
+    """The part of `Operations` that acts on many jobs, on kinds and on workers."""
 
     runner: Runner
 
@@ -42,6 +42,21 @@ class AdminOperations:
     async def kinds(self) -> list[Kind]:
         """Return every kind that was ever used or is retired, sorted by name."""
         return await self.runner.read(admin_operations.kinds)
+
+    async def drain_worker(self, worker: str) -> list[WorkerInfo]:
+        """Request a worker to claim no more jobs; it finishes those it holds and keeps running.
+
+        Return every registered start of the worker, or raise `WorkerNotFound`. A live worker receives the request at
+        once if a notification reaches it, else with its next heartbeat, within ten seconds.
+        """
+        return await self.runner.write(job_operations.request_worker, validation.name(worker, "worker"), "drain")
+
+    async def stop_worker(self, worker: str) -> list[WorkerInfo]:
+        """Request a worker to shut down as on SIGTERM: it waits for running handlers up to its grace period.
+
+        Return every registered start of the worker, or raise `WorkerNotFound`.
+        """
+        return await self.runner.write(job_operations.request_worker, validation.name(worker, "worker"), "stop")
 
     async def cancel_many(
         self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None

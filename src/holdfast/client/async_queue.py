@@ -93,6 +93,8 @@ class AsyncQueue(AsyncTaskHost):
     unserved = async_method(Operations.unserved)
     events = async_method(Operations.events)
     workers = async_method(Operations.workers)
+    drain_worker = async_method(Operations.drain_worker)
+    stop_worker = async_method(Operations.stop_worker)
     report = async_method(Operations.report)
     cancel = async_method(Operations.cancel)
     cancel_many = async_method(Operations.cancel_many)

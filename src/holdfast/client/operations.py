@@ -44,6 +44,7 @@ from holdfast.domain.results import (
     StoreReport,
     Tally,
     WorkerInfo,
+    WorkerRequest,
 )
 from holdfast.domain.serving import Unserved
 from holdfast.domain.session_claims import SessionClaim
@@ -397,9 +398,9 @@ class Operations(AdminOperations, SessionOperations):
         limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
         return await self.runner.read(job_operations.newest_workers, limit)
 
-    async def worker_beat(self, worker: WorkerInfo) -> None:
-        """Write the registry row of one start of a worker."""
-        await self.runner.write(job_operations.write_worker, worker)
+    async def worker_beat(self, worker: WorkerInfo) -> WorkerRequest | None:
+        """Write the registry row of one start of a worker; return what was requested of it."""
+        return await self.runner.write(job_operations.write_worker, worker)
 
     async def worker_leave(self, worker: str, incarnation: str) -> None:
         """Delete the registry row of a worker that stops."""

@@ -92,6 +92,8 @@ class Queue(SyncTaskHost):
     unserved = sync_method(Operations.unserved)
     events = sync_method(Operations.events)
     workers = sync_method(Operations.workers)
+    drain_worker = sync_method(Operations.drain_worker)
+    stop_worker = sync_method(Operations.stop_worker)
     report = sync_method(Operations.report)
     cancel = sync_method(Operations.cancel)
     cancel_many = sync_method(Operations.cancel_many)

@@ -4,6 +4,7 @@
     ├── Refused            the request contradicts the store: do not retry it unchanged
     │   ├── JobNotFound        the job does not exist, or this caller may not see it
     │   ├── ArtifactNotFound   the job has no artifact of this name
+    │   ├── WorkerNotFound     no worker of this name has registered
     │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
     │   ├── Conflict           the job's state or content does not permit this
     │   ├── LaneDraining       the lane accepts no new jobs
@@ -88,6 +89,18 @@ class ArtifactNotFound(Refused):
         super().__init__(f"job {job_id!r} has no artifact {name!r}")
         self.job_id = job_id
         self.name = name
+
+
+class WorkerNotFound(Refused):
+    """No worker of this name is in the registry; the message names similar ones."""
+
+    code = "worker_not_found"
+
+    def __init__(self, worker: str, similar: Sequence[str] = ()) -> None:
+        suggestion = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+        super().__init__(f"no worker {worker!r} has registered{suggestion}")
+        self.worker = worker
+        self.similar = tuple(similar)
 
 
 class LeaseLost(Refused):

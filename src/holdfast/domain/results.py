@@ -168,7 +168,8 @@ class StoreReport(NamedTuple):
         return all(finding.status != "problem" for finding in self.findings)
 
 
-WorkerState: TypeAlias = Literal["active", "stopping", "silent"]
+WorkerState: TypeAlias = Literal["active", "draining", "stopping", "silent"]
+WorkerRequest: TypeAlias = Literal["drain", "stop"]
 
 
 class WorkerInfo(NamedTuple):
@@ -191,6 +192,8 @@ class WorkerInfo(NamedTuple):
     """The affinities it has loaded."""
     switches: int = 0
     """How often one of these was replaced by another."""
+    requested: WorkerRequest | None = None
+    """What `drain_worker` or `stop_worker` requested of it."""
     started_at_ms: int = 0
     beat_at_ms: int = 0
     held: int = 0

@@ -88,7 +88,7 @@ def unserved_findings(found: Sequence[Unserved]) -> list[Finding]:
 
 
 def _takes(worker: WorkerInfo, lane: str, kind: str, requires: Collection[str]) -> bool:
-    # A stopping or silent worker takes no more jobs.
+    # A draining, stopping or silent worker takes no more jobs.
     takes = worker.state == "active" and lane in worker.lanes and (not worker.kinds or kind in worker.kinds)
     return takes and set(requires) <= set(worker.capabilities)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 from holdfast.domain import limits, serving, strict_json, transitions
-from holdfast.domain.errors import ArtifactNotFound, EventsPruned, InvalidInput, JobNotFound
+from holdfast.domain.clock import Now
+from holdfast.domain.errors import ArtifactNotFound, EventsPruned, InvalidInput, JobNotFound, WorkerNotFound
 from holdfast.domain.events import EventPage
 from holdfast.domain.job import FINISHED, Attempt, Job
 from holdfast.domain.outcomes import Artifact
@@ -18,10 +22,12 @@ from holdfast.domain.results import (
     Tally,
     Waiting,
     WorkerInfo,
+    WorkerRequest,
 )
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.serving import ReadyCount, Unserved
 from holdfast.storage.contract import EventPosition, StoreTransaction, cursor_of
+from holdfast.storage.notifications import worker_request_topic
 
 _BEYOND = 1 << 62
 
@@ -213,11 +219,15 @@ def _event_position(cursor: str) -> EventPosition:
 # --- workers -------------------------------------------------------------------------------------------------------
 
 
-async def write_worker(tx: StoreTransaction, worker: WorkerInfo) -> None:
-    """Write the row of one start of a worker, and delete a chunk of rows that are out of date."""
+async def write_worker(tx: StoreTransaction, worker: WorkerInfo) -> WorkerRequest | None:
+    """Write the row of one start of a worker, and delete a chunk of rows that are out of date.
+
+    Return what was requested of this start.
+    """
     now = await tx.now()
-    await tx.write_worker(worker, now)
+    requested = await tx.write_worker(worker, now)
     await tx.forget_workers(now.wall_ms - limits.WORKERS_FORGOTTEN_MS, limits.CHUNK)
+    return requested
 
 
 async def delete_worker(tx: StoreTransaction, worker: str, incarnation: str) -> None:
@@ -227,8 +237,23 @@ async def delete_worker(tx: StoreTransaction, worker: str, incarnation: str) -> 
 
 async def newest_workers(tx: StoreTransaction, limit: int) -> list[WorkerInfo]:
     """Return the workers that wrote their row last, with the number of jobs that each holds."""
-    now = await tx.now()
+    return _mark_silent(await tx.newest_workers(limit), await tx.now())
+
+
+async def request_worker(tx: StoreTransaction, worker: str, requested: WorkerRequest) -> list[WorkerInfo]:
+    """Request every start of a worker to drain or stop and return them, newest first, or raise `WorkerNotFound`."""
+    await tx.request_worker(worker, requested)
+    found = sorted(await tx.workers_of_name(worker), key=lambda start: -start.beat_at_ms)
+    starts = _mark_silent(found, await tx.now())
+    if not starts:
+        known = {other.worker: None for other in await tx.newest_workers(limits.PAGE_MAX)}
+        raise WorkerNotFound(worker, difflib.get_close_matches(worker, known))
+    tx.notify([worker_request_topic(worker)])
+    return starts
+
+
+def _mark_silent(workers: Sequence[WorkerInfo], now: Now) -> list[WorkerInfo]:
     return [
         worker._replace(state="silent") if now.wall_ms - worker.beat_at_ms > limits.WORKER_SILENT_MS else worker
-        for worker in await tx.newest_workers(limit)
+        for worker in workers
     ]

@@ -21,7 +21,7 @@ from holdfast.domain.events import Event, EventName
 from holdfast.domain.job import Attempt, Job, State
 from holdfast.domain.new_job import DedupeKey
 from holdfast.domain.outcomes import Artifact, CheckedOutcome
-from holdfast.domain.results import ArtifactInfo, CountBy, Finding, JobFilter, Tally, WorkerInfo
+from holdfast.domain.results import ArtifactInfo, CountBy, Finding, JobFilter, Tally, WorkerInfo, WorkerRequest
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.sessions import Head, Session
 from holdfast.domain.transitions import Transition
@@ -428,8 +428,16 @@ class StoreTransaction(ABC):
     # --- workers and health -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
-        """Store the self-reported status of one start of a worker."""
+    async def write_worker(self, worker: WorkerInfo, now: Now) -> WorkerRequest | None:
+        """Store the self-reported status of one start of a worker; return what was requested of it."""
+
+    @abstractmethod
+    async def request_worker(self, worker: str, requested: WorkerRequest) -> None:
+        """Request every start of a worker to drain or stop; a request to stop is not replaced."""
+
+    @abstractmethod
+    async def workers_of_name(self, worker: str) -> list[WorkerInfo]:
+        """Return every start of a worker, with the number of jobs each holds."""
 
     @abstractmethod
     async def delete_worker(self, worker: str, incarnation: str) -> None:

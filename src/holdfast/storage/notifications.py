@@ -119,3 +119,8 @@ def session_topic(tenant: str, session: str) -> str:
 def worker_topic(worker: str) -> str:
     """Return the topic notified when a job that the worker holds is to be cancelled."""
     return f"worker:{worker}"
+
+
+def worker_request_topic(worker: str) -> str:
+    """Return the topic notified when the worker is requested to drain or stop."""
+    return f"request:{worker}"

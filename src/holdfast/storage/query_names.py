@@ -143,9 +143,11 @@ SharedQuery: TypeAlias = Literal[
     "sources_seen",
     # workers
     "worker_delete",
+    "worker_request",
     "worker_write",
     "workers_delete",
     "workers_newest",
+    "workers_of_name",
     # schema
     "health_schema",
     "health_version",

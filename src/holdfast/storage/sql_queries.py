@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from holdfast.domain import strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.events import Event
 from holdfast.domain.job import Job, State
-from holdfast.domain.results import WorkerInfo
+from holdfast.domain.results import WorkerInfo, WorkerRequest
 from holdfast.domain.sessions import Head, Session
 from holdfast.storage.contract import (
     EventPosition,
@@ -140,8 +140,8 @@ class SqlRecords(SqlQueries):
         [[deleted]] = await self.query("sources_delete", {"before": before_ms, "limit": limit})
         return int(deleted)
 
-    async def write_worker(self, worker: WorkerInfo, now: Now) -> None:
-        """Store the self-reported status of one start of a worker."""
+    async def write_worker(self, worker: WorkerInfo, now: Now) -> WorkerRequest | None:
+        """Store the self-reported status of one start of a worker; return what was requested of it."""
         values = {
             "worker": worker.worker,
             "incarnation": worker.incarnation,
@@ -155,7 +155,16 @@ class SqlRecords(SqlQueries):
             **{name: strict_json.compact(list(getattr(worker, name))) for name in _WORKER_LISTS},
             "now": now.wall_ms,
         }
-        await self.query("worker_write", values)
+        [[requested]] = await self.query("worker_write", values)
+        return cast("WorkerRequest | None", requested)
+
+    async def request_worker(self, worker: str, requested: WorkerRequest) -> None:
+        """Request every start of a worker to drain or stop; a request to stop is not replaced."""
+        await self.query("worker_request", {"worker": worker, "requested": requested})
+
+    async def workers_of_name(self, worker: str) -> list[WorkerInfo]:
+        """Return every start of a worker."""
+        return [_worker(row) for row in await self.query("workers_of_name", {"worker": worker})]
 
     async def delete_worker(self, worker: str, incarnation: str) -> None:
         """Delete the row of one start of a worker."""

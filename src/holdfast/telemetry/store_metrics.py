@@ -30,7 +30,7 @@ log = logging.getLogger("holdfast.telemetry")
 _CACHE_SECONDS = 5.0
 # After a slow read, the next one waits this many times its duration.
 _PAUSE_FACTOR = 50
-_WORKER_STATES = ("active", "stopping", "silent")
+_WORKER_STATES = ("active", "draining", "stopping", "silent")
 
 
 class StoreCollector(Collector):

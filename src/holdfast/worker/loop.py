@@ -121,7 +121,7 @@ class WorkerLoop:
         self._wake = asyncio.Event()
         self._listener = LaneListener(store.notifier, self._wake)
         self._turns = self._create_session_turns()
-        self._stopping = self._abandoned = False
+        self.draining = self._stopping = self._abandoned = False
         self._retry_now = asyncio.Event()
         """Ends a wait before a retry: the store answered another call, or the worker stops."""
         self._next_claim_at = 0.0
@@ -185,6 +185,14 @@ class WorkerLoop:
         self._retry_now.set()
         self._wake.set()
 
+    def drain(self) -> None:
+        """Claim no more jobs; `serve` continues until `stop` is called."""
+        self.draining = True
+
+    @property
+    def _claims_jobs(self) -> bool:
+        return not self._stopping and not self.draining
+
     def store_recovered(self) -> None:
         """Retry failed store calls at once, because another call succeeded. Safe to call from any thread."""
         with suppress(RuntimeError):  # the loop is closed
@@ -242,7 +250,7 @@ class WorkerLoop:
         if ended or claim_jobs:
             await self._settle_and_claim(ended, room - turn_slots)
         if turn_slots:
-            await self._turns.claim(turn_slots, lambda: self._stopping)
+            await self._turns.claim(turn_slots, lambda: not self._claims_jobs)
         if not (ended or turns or claim_jobs or turn_slots):
             await self._pause()
 
@@ -293,7 +301,7 @@ class WorkerLoop:
 
     def _room(self) -> int:
         """Return how many more jobs this worker should claim."""
-        if self._stopping or self._dispatcher.paused:
+        if not self._claims_jobs or self._dispatcher.paused:
             return 0
         extra = 0
         if self._run_seconds < _HORIZON_SECONDS:
@@ -344,13 +352,13 @@ class WorkerLoop:
         token = secrets.token_hex(16)
         sent_at = self._timer.monotonic()
         unknown = False
-        while ended or (room and (unknown or not self._stopping)):
+        while ended or (room and (unknown or self._claims_jobs)):
             if not self._stopping:
                 self._retry_now.clear()
             try:
                 # A claim that may have been committed is sent again, so that its jobs are released and do not have
                 # to expire.
-                limit = room if unknown or not self._stopping else 0
+                limit = room if unknown or self._claims_jobs else 0
                 settlements, claims = await self._send(ended, limit, token)
             except Unavailable as error:
                 await self._wait_before_retry(self._retrying.failed(error))

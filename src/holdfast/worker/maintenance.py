@@ -10,11 +10,13 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast.client.operations import Operations
 from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.results import WorkerInfo, WorkerState
+from holdfast.domain.results import WorkerInfo, WorkerRequest, WorkerState
+from holdfast.storage.notifications import worker_request_topic
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import Store
 from holdfast.version import __version__
@@ -43,9 +45,13 @@ class WorkerMaintenance:
         loaded: Callable[[], tuple[str, ...]] = tuple,
         switches: Callable[[], int] = lambda: 0,
         retention_seconds: float | None,
+        on_request: Callable[[WorkerRequest], None] = lambda _requested: None,
         timer: Timer,
     ) -> None:
         self._timer = timer
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_request = on_request
+        self._requested: WorkerRequest | None = None
         self._retrying = RetryState("maintenance calls", timer)
         self._stopping = False
         self._state: WorkerState = "active"
@@ -67,6 +73,15 @@ class WorkerMaintenance:
 
     async def run(self) -> None:
         """Run maintenance until `stop`; failed calls are retried in the next round."""
+        self._loop = asyncio.get_running_loop()
+        topic = worker_request_topic(self._claim_options()["worker"])
+        self._store.notifier.add(topic, self)
+        try:
+            await self._run()
+        finally:
+            self._store.notifier.remove(topic, self)
+
+    async def _run(self) -> None:
         while not self._stopping:
             try:
                 await self.write_row()
@@ -91,9 +106,15 @@ class WorkerMaintenance:
         await self._timer.wait_async(self._changed, seconds)
         self._changed.clear()
 
-    def report_stopping(self) -> None:
-        """Update the row soon: this worker claims no more jobs."""
-        self._state = "stopping"
+    def wake(self) -> None:
+        """Read soon what was requested of this worker. Safe to call from any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self.report_soon)
+
+    def report_state(self, state: WorkerState) -> None:
+        """Update the row soon with a new state of this worker."""
+        self._state = state
         self.report_soon()
 
     def report_soon(self) -> None:
@@ -101,7 +122,7 @@ class WorkerMaintenance:
         self._changed.set()
 
     async def write_row(self) -> None:
-        """Write this worker's row in the registry."""
+        """Write this worker's row in the registry, and pass on a new request to drain or stop."""
         claim_options = self._claim_options()
         info = WorkerInfo(
             worker=claim_options["worker"],
@@ -118,7 +139,10 @@ class WorkerMaintenance:
             loaded=self._loaded(),
             switches=self._switches(),
         )
-        await self._operations.async_on(self._store).worker_beat(info)
+        requested = await self._operations.async_on(self._store).worker_beat(info)
+        if requested is not None and requested != self._requested:
+            self._requested = requested
+            self._on_request(requested)
 
     async def delete_row(self) -> None:
         """Delete this worker's row from the registry."""

@@ -110,3 +110,5 @@ class WorkerStatus(NamedTuple):
     """The latest failed attempts, newest first."""
     load_seconds: float = 0.0
     """How long loads and unloads of affinities took in total, in seconds."""
+    draining: bool = False
+    """Whether it claims no more jobs, but keeps running."""

@@ -24,6 +24,7 @@ from holdfast.client.queue import Queue
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions, check_claim
 from holdfast.domain.errors import InvalidInput, Misconfigured
+from holdfast.domain.results import WorkerRequest
 from holdfast.domain.validation import Duration
 from holdfast.storage.cancellation import in_daemon_thread
 from holdfast.tasks.policy import Isolation, check_isolation, check_memory_limit
@@ -121,9 +122,10 @@ class Worker:
         self._metrics = metrics
         self._timer = timer
         self._worker_loop: WorkerLoop | None = None
+        self._maintenance: WorkerMaintenance | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stops: asyncio.Queue[None] | None = None
-        self._stop_requested = False
+        self._stop_requested = self._drain_requested = False
         self._serving = threading.Event()
         self._ends_at: float | None = None
         """When shutdown has to be complete, in time of the timer; None before the end of the grace period."""
@@ -245,16 +247,47 @@ class Worker:
             loaded=lambda: worker_loop.loaded,
             switches=lambda: worker_loop.switches,
             retention_seconds=self._retention_seconds,
+            on_request=self._handle_request,
             timer=self._timer,
         )
+        self._maintenance = maintenance
+        if self._drain_requested:
+            self._drain_now()
         worker_loop.on_state_change = maintenance.report_soon
         running = asyncio.ensure_future(maintenance.run())
         try:
             yield maintenance
         finally:
+            self._maintenance = None
             maintenance.stop()
             await self._end_within(self._seconds_left(1.0), running)
             await self._end_within(self._seconds_left(0.5), asyncio.ensure_future(maintenance.delete_row()))
+
+    def drain(self) -> None:
+        """Claim no more jobs, finish those that are held, and keep running until `stop`.
+
+        Safe to call from any thread.
+        """
+        self._drain_requested = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the worker has stopped
+                self._loop.call_soon_threadsafe(self._drain_now)
+
+    def _drain_now(self) -> None:
+        if self._worker_loop is not None and self._maintenance is not None and not self._stop_requested:
+            log.info("worker %s claims no more jobs and keeps running", self.name)
+            self._worker_loop.drain()
+            self._maintenance.report_state("draining")
+
+    def _handle_request(self, requested: WorkerRequest) -> None:
+        """Do what `drain_worker` or `stop_worker` requested of this worker."""
+        log.info("worker %s was requested to %s", self.name, requested)
+        match requested:
+            case "drain":
+                self.drain()
+            case "stop" if not self._stop_requested:
+                # A second call would skip the grace period.
+                self.stop()
 
     def stop(self) -> None:
         """Claim no more jobs and stop after running handlers have ended; a second call skips the wait.
@@ -277,7 +310,7 @@ class Worker:
                 return
             log.info("worker %s claims no more jobs and waits for running handlers", self.name)
             worker_loop.stop()
-            maintenance.report_stopping()
+            maintenance.report_state("stopping")
             worker_loop.release_waiting()
             stopped = await self._stopped_before(serving, self._grace_seconds)
             self._ends_at = self._timer.monotonic() + _ENDING_SECONDS
@@ -357,6 +390,7 @@ class Worker:
             worker_loop.running_jobs(),
             dict(worker_loop.counts),
             stopping=self._stop_requested,
+            draining=worker_loop.draining,
             abandoned=worker_loop.abandoned,
             loaded=worker_loop.loaded,
             loading=worker_loop.loading,

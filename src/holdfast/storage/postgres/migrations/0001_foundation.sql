@@ -153,6 +153,7 @@ create table holdfast.worker (
     capabilities  text not null,
     loaded        text not null,
     switches      integer not null,
+    requested     text,
     started_at_ms bigint not null,
     beat_at_ms    bigint not null,
     primary key (worker, incarnation)

@@ -4,8 +4,12 @@
 -- Delete the row of a start of a worker that has shut down properly.
 delete from holdfast.worker where worker = %(worker)s and incarnation = %(incarnation)s;
 
+-- name: worker_request
+-- Request every start of a worker to drain or to stop; a request to stop remains.
+update holdfast.worker set requested = case requested when 'stop' then 'stop' else %(requested)s end where worker = %(worker)s;
+
 -- name: worker_write
--- Store the self-reported status of one start of a worker.
+-- Store the self-reported status of one start of a worker, and read what was requested of it.
 insert into holdfast.worker (
     worker, incarnation, host, process, version, state, concurrency, running, lanes, kinds, capabilities, loaded,
     switches, started_at_ms, beat_at_ms
@@ -15,7 +19,8 @@ insert into holdfast.worker (
 )
 on conflict (worker, incarnation) do update
    set state = excluded.state, running = excluded.running, kinds = excluded.kinds, loaded = excluded.loaded,
-       switches = excluded.switches, beat_at_ms = excluded.beat_at_ms;
+       switches = excluded.switches, beat_at_ms = excluded.beat_at_ms
+returning requested;
 
 -- name: workers_delete
 -- Delete a chunk of the rows of workers that stopped reporting long ago, skipping rows that another worker deletes.
@@ -29,9 +34,18 @@ delete from holdfast.worker
 -- name: workers_newest
 -- Read the workers that reported last, and how many jobs each holds.
 select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
-       w.capabilities, w.loaded, w.switches, w.started_at_ms, w.beat_at_ms,
+       w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
        (select count(*) from holdfast.job j
          where j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation)
   from holdfast.worker w
  order by w.beat_at_ms desc
  limit %(limit)s;
+
+-- name: workers_of_name
+-- Read every start of a worker, and how many jobs each holds.
+select w.worker, w.incarnation, w.host, w.process, w.version, w.state, w.concurrency, w.running, w.lanes, w.kinds,
+       w.capabilities, w.loaded, w.switches, w.requested, w.started_at_ms, w.beat_at_ms,
+       (select count(*) from holdfast.job j
+         where j.state = 'running' and j.worker = w.worker and j.incarnation = w.incarnation)
+  from holdfast.worker w
+ where w.worker = %(worker)s;

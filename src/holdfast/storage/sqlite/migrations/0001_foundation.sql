@@ -70,6 +70,7 @@ create table holdfast_worker (
     capabilities  text not null,
     loaded        text not null,
     switches      integer not null,
+    requested     text,
     started_at_ms integer not null,
     beat_at_ms    integer not null,
     primary key (worker, incarnation)
