@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Generator, Iterator, Sequence
 
@@ -32,24 +33,29 @@ def pytest_configure(config: pytest.Config) -> None:
         postgres_server.begin_run()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a harness of each engine that proves something: see the markers `validation` and `in_memory`."""
+    if "harness" in metafunc.fixturenames:
+        metafunc.parametrize("harness", _engines(metafunc.definition), indirect=True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the engines that would prove nothing more: see the markers `validation` and `in_memory`."""
-    items[:] = [item for item in items if _engine(item) in (None, *_engines(item))]
+    """Require a reason in the marker `slow`."""
     unexplained = [item.nodeid for item in items for marker in item.iter_markers("slow") if not marker.args]
     if unexplained:
         raise pytest.UsageError('the marker slow needs a reason, slow("it waits for …"): ' + ", ".join(unexplained))
 
 
-def _engine(item: pytest.Item) -> str | None:
-    """Return the engine that the test gets a harness of, if any."""
-    callspec = getattr(item, "callspec", None)
-    return callspec.params.get("harness") if callspec else None
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from visiting all tests again and again: that took a sixth of the time of a run."""
+    gc.collect()
+    gc.freeze()
 
 
-def _engines(item: pytest.Item) -> Sequence[str]:
-    if item.get_closest_marker("validation"):
+def _engines(test: pytest.Item) -> Sequence[str]:
+    if test.get_closest_marker("validation"):
         return [CHEAPEST_ENGINE]
-    return ENGINES if item.get_closest_marker("in_memory") else DURABLE_ENGINES
+    return ENGINES if test.get_closest_marker("in_memory") else DURABLE_ENGINES
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,7 +66,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     yield from _harness(request)
 

@@ -17,15 +17,15 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[Harness]:
+def server(tmp_path: Path) -> Iterator[Harness]:
     made = Harness("postgres", tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def queue(harness: Harness) -> Queue:
-    return harness.open()
+def queue(server: Harness) -> Queue:
+    return server.open()
 
 
 def while_held(queue: Queue, act: Callable[[], object]) -> object:
@@ -49,27 +49,27 @@ def while_held(queue: Queue, act: Callable[[], object]) -> object:
 
 
 class TestWhileASessionIsLocked:
-    def test_a_claim_of_any_takes_another(self, harness: Harness, queue: Queue) -> None:
+    def test_a_claim_of_any_takes_another(self, server: Harness, queue: Queue) -> None:
         say(queue, 1, session="held")
         say(queue, 2, session="free")
 
-        assert texts(while_held(harness.open(), lambda: take_any(queue))) == [2]  # type: ignore[arg-type]
+        assert texts(while_held(server.open(), lambda: take_any(queue))) == [2]  # type: ignore[arg-type]
 
     def test_it_takes_another_tenants_where_those_of_the_first_are_locked(
-        self, harness: Harness, queue: Queue
+        self, server: Harness, queue: Queue
     ) -> None:
         say(queue, 1, session="held")
         say(queue, 2, session="free", tenant="other")
 
-        assert texts(while_held(harness.open(), lambda: take_any(queue))) == [2]  # type: ignore[arg-type]
+        assert texts(while_held(server.open(), lambda: take_any(queue))) == [2]  # type: ignore[arg-type]
 
-    def test_it_returns_nothing_where_all_are(self, harness: Harness, queue: Queue) -> None:
+    def test_it_returns_nothing_where_all_are(self, server: Harness, queue: Queue) -> None:
         say(queue, 1, session="held")
 
-        assert while_held(harness.open(), queue.claim_any_session) is None
+        assert while_held(server.open(), queue.claim_any_session) is None
         assert texts(take_any(queue)) == [1]
 
-    def test_other_sessions_take_batches_in_and_settle(self, harness: Harness, queue: Queue) -> None:
+    def test_other_sessions_take_batches_in_and_settle(self, server: Harness, queue: Queue) -> None:
         say(queue, 1, session="free")
         turn = take(queue, "free")
 
@@ -78,25 +78,25 @@ class TestWhileASessionIsLocked:
             queue.settle(turn, Done())
             return texts(take(queue, "free"))
 
-        assert while_held(harness.open(), serve) == [2]
+        assert while_held(server.open(), serve) == [2]
 
-    def test_the_maintenance_of_a_plain_claim_skips_its_entries(self, harness: Harness, queue: Queue) -> None:
+    def test_the_maintenance_of_a_plain_claim_skips_its_entries(self, server: Harness, queue: Queue) -> None:
         say(queue, 1, session="held")
         take(queue, "held", lease=5)
         plain = queue.enqueue("email.send")
-        harness.clock.advance(5)
+        server.clock.advance(5)
 
         def claim() -> list[str]:
             return [one.job.id for one in queue.claim_many()]
 
-        assert while_held(harness.open(), claim) == [plain.id]
+        assert while_held(server.open(), claim) == [plain.id]
         assert texts(take_any(queue)) == [1]
 
 
 class TestRaces:
-    def test_places_follow_commits_whatever_the_order_of_numbers(self, harness: Harness, queue: Queue) -> None:
+    def test_places_follow_commits_whatever_the_order_of_numbers(self, server: Harness, queue: Queue) -> None:
         """The first to enqueue commits last, so its number is lower and its position later than those of others."""
-        queues = [harness.open() for _ in range(4)]
+        queues = [server.open() for _ in range(4)]
         start = threading.Barrier(len(queues))
 
         def speak(own: Queue, name: str) -> None:
@@ -116,13 +116,13 @@ class TestRaces:
             assert [text[1] for text in texts(turn) if text[0] == f"w{n}"] == list(range(10))
 
     def test_cancel_settle_and_claim_of_one_session_do_not_lock_each_other_out(
-        self, harness: Harness, queue: Queue
+        self, server: Harness, queue: Queue
     ) -> None:
         rounds, failed = 15, list[BaseException]()
         finished = threading.Event()
 
         def work(act: Callable[[Queue], object]) -> None:
-            own = harness.open()
+            own = server.open()
             try:
                 while not finished.is_set():
                     act(own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ class Module(NamedTuple):
         return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ""
 
 
+@functools.cache
 def modules() -> list[Module]:
     """Return every module of the package."""
     return [_parse(path) for path in sorted(PACKAGE.rglob("*.py"))]

@@ -20,7 +20,6 @@ FILES_OF_ENQUEUE_MAX = 22
 FILES_OF_A_JOB_MAX = 35
 """Enqueue, claim and settle together."""
 
-MODULES = modules()
 SQL_FILES = sorted(PACKAGE.rglob("*.sql"))
 # A sentence: begins with a capital letter and ends with a full stop, possibly lines later.
 PURPOSE = re.compile(r"-- [A-Z].*?[.:]( |\n)", re.DOTALL)
@@ -35,34 +34,34 @@ def _functions(module: Module) -> list[tuple[str, int]]:
 
 
 def test_no_function_is_too_long() -> None:
-    functions = [found for module in MODULES for found in _functions(module)]
+    functions = [found for module in modules() for found in _functions(module)]
 
     assert_none((name, lines) for name, lines in functions if lines > FUNCTION_LINES_MAX)
 
 
 def test_no_file_is_too_long() -> None:
-    lengths = [(module.name, len(module.path.read_text(encoding="utf-8").splitlines())) for module in MODULES]
+    lengths = [(module.name, len(module.path.read_text(encoding="utf-8").splitlines())) for module in modules()]
 
     assert_none((name, lines) for name, lines in lengths if lines > FILE_LINES_MAX)
 
 
 def test_a_file_opens_with_a_docstring() -> None:
-    assert_none(module.name for module in MODULES if not ast.get_docstring(module.tree))
+    assert_none(module.name for module in modules() if not ast.get_docstring(module.tree))
 
 
 def test_no_class_name_is_used_twice() -> None:
     names = Counter(
-        node.name for module in MODULES for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)
+        node.name for module in modules() for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)
     )
 
     assert_none(name for name, count in names.items() if count > 1)
 
 
 def test_imports_are_a_small_share_of_the_source() -> None:
-    lines = sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in MODULES)
+    lines = sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules())
     imports = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
-        for module in MODULES
+        for module in modules()
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
     )

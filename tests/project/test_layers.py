@@ -11,7 +11,6 @@ import sys
 from tests.project.sources import Module, assert_none, imports, modules, texts
 
 LAYERS = ["domain", "storage", "operations", "tasks", "client", "worker", "telemetry", "testing", "cli"]
-MODULES = modules()
 # Modules that make a rule depend on time, environment or chance.
 IMPURE = {
     "asyncio",
@@ -65,11 +64,11 @@ def _wrong_imports(module: Module) -> list[str]:
 
 
 def test_a_module_imports_only_its_own_layer_and_those_below() -> None:
-    assert_none((module.name, wrong) for module in MODULES if module.layer and (wrong := _wrong_imports(module)))
+    assert_none((module.name, wrong) for module in modules() if module.layer and (wrong := _wrong_imports(module)))
 
 
 def test_a_program_can_import_any_module_first() -> None:
-    imported = {module.name: _imported_first(module) for module in MODULES}
+    imported = {module.name: _imported_first(module) for module in modules()}
 
     # Raises `CycleError`, with the modules in its message.
     graphlib.TopologicalSorter(imported).prepare()
@@ -77,7 +76,7 @@ def test_a_program_can_import_any_module_first() -> None:
 
 def _imported_first(module: Module) -> set[str]:
     """Return the modules of the package that are loaded while the body of *module* runs."""
-    ours = {module.name for module in MODULES}
+    ours = {module.name for module in modules()}
     found = set()
     for node in module.tree.body:
         if isinstance(node, ast.Import):
@@ -90,18 +89,18 @@ def _imported_first(module: Module) -> set[str]:
 
 
 def test_every_layer_is_known_and_has_modules() -> None:
-    assert {module.layer for module in MODULES} == {"", *LAYERS}
+    assert {module.layer for module in modules()} == {"", *LAYERS}
 
 
 def test_the_rules_use_the_standard_library_only_and_nothing_impure() -> None:
-    rules = [(module.name, _foreign(module)) for module in MODULES if module.layer == "domain"]
+    rules = [(module.name, _foreign(module)) for module in modules() if module.layer == "domain"]
 
     assert_none((name, foreign) for name, foreign in rules if foreign & IMPURE or foreign - sys.stdlib_module_names)
 
 
 def test_the_library_needs_only_the_standard_library_and_the_driver_of_an_engine() -> None:
     found = []
-    for module in MODULES:
+    for module in modules():
         if module.layer in {"storage", "operations", "tasks", "client", "worker"}:
             drivers = [needed for engine, needed in ENGINE_DRIVERS.items() if _within(module.name, (engine,))]
             found.append((module.name, _foreign(module) - set().union(*drivers) - sys.stdlib_module_names))
@@ -117,7 +116,7 @@ def test_a_program_on_sqlite_loads_no_other_driver() -> None:
 
 
 def test_operations_import_no_engine() -> None:
-    found_modules = [module for module in MODULES if module.name.startswith("holdfast.operations")]
+    found_modules = [module for module in modules() if module.name.startswith("holdfast.operations")]
 
     assert found_modules
     for module in found_modules:
@@ -126,7 +125,7 @@ def test_operations_import_no_engine() -> None:
 
 def test_no_engine_imports_another() -> None:
     found = []
-    for module in MODULES:
+    for module in modules():
         others = tuple(engine for engine in ENGINES if not _within(module.name, (engine,)))
         if _within(module.name, ENGINES):
             found += [(module.name, name) for name in imports(module) if _within(name, others)]
@@ -136,7 +135,7 @@ def test_no_engine_imports_another() -> None:
 
 def test_only_storage_contains_sql() -> None:
     found = []
-    for module in MODULES:
+    for module in modules():
         if module.layer != "storage":
             spoken = [text for _, text in texts(module) if SQL.search(text)]
             plays = _within(module.name, ACTS_AS_A_USER)
@@ -147,7 +146,7 @@ def test_only_storage_contains_sql() -> None:
 
 def test_only_an_engine_uses_its_driver() -> None:
     found = []
-    for module in MODULES:
+    for module in modules():
         for engine, drivers in ENGINE_DRIVERS.items():
             if not _within(module.name, (engine,)):
                 found += [(module.name, name) for name in imports(module) if name.split(".")[0] in drivers]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,8 @@ import pytest
 from holdfast import Queue
 from tests.support.stores import Harness
 
-FOLDER = Path(__file__).parent
+FOLDER = f"{Path(__file__).parent}{os.sep}"
 STORES = ("harness", "durable_harness", "shared", "place")
-# Only these tests use a queue in memory: for a worker it is a SQLite file that no other process opens.
-IN_MEMORY = "test_handlers.py"
 # Each engine implements sync and async transactions separately, so here the handler type matters.
 ENGINE_DEPENDENT = "test_transactions.py"
 
@@ -25,7 +24,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     handler, what it returns and which option it was given make no difference to that.
     """
     first: dict[str, dict[str, Any]] = {}
-    left_out = [item for item in items if FOLDER in item.path.parents and not _is_chosen(item, first)]
+    left_out = [item for item in items if str(item.path).startswith(FOLDER) and not _is_chosen(item, first)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         chosen = set(items).difference(left_out)
@@ -41,7 +40,7 @@ def _is_chosen(item: pytest.Item, first: dict[str, dict[str, Any]]) -> bool:
     selected = first.setdefault(item.nodeid.partition("[")[0], variant)
     engine = next((spec.params[name] for name in STORES if name in spec.params), None)
     if engine is None or str(engine).startswith("sqlite"):
-        return engine != "sqlite-memory" or item.path.name == IN_MEMORY
+        return True
     if item.path.name == ENGINE_DEPENDENT:
         return True
     return all(value is selected[name] for name, value in variant.items())
