@@ -1,4 +1,4 @@
-"""The plugin in a separate pytest run: a new queue for each test, on each selected engine."""
+"""The plugin in an inner run of pytest: a new queue for each test, on each selected engine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NAMED = () if entry_points(group="pytest11", name="holdfast") else ("-p", "holdf
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*NAMED, "-W", "error", "-v", *options)
+    return pytester.runpytest_inprocess(*NAMED, "-W", "error", "-v", *options)
 
 
 def test_an_installed_holdfast_brings_it_along() -> None:
@@ -60,16 +60,15 @@ def test_an_installed_holdfast_brings_it_along() -> None:
     assert project["project"]["entry-points"]["pytest11"] == {"holdfast": "holdfast.testing.plugin"}
 
 
-@pytest.mark.slow("a pytest of its own runs the plugin")
+@pytest.mark.slow("pytest starts in a process of its own, which finds the plugin by itself")
 def test_by_default_each_test_has_a_file_of_its_own(inner: pytest.Pytester) -> None:
-    ran = run(inner)
+    ran = inner.runpytest_subprocess(*NAMED, "-W", "error", "-v")
 
     ran.assert_outcomes(passed=3)
     ran.stdout.fnmatch_lines(["*::test_one PASSED*"])
     ran.stdout.no_fnmatch_line("*= holdfast =*")
 
 
-@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_every_engine_that_is_configured_is_used(inner: pytest.Pytester) -> None:
     inner.makeini(f"[pytest]\nholdfast_engines = sqlite postgres\nholdfast_postgres = {database_url()}\n")
 
@@ -79,7 +78,6 @@ def test_every_engine_that_is_configured_is_used(inner: pytest.Pytester) -> None
     ran.stdout.fnmatch_lines(["*test_one?sqlite? PASSED*", "*test_one?postgres? PASSED*"])
 
 
-@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_the_command_line_and_the_environment_choose_as_well(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +86,6 @@ def test_the_command_line_and_the_environment_choose_as_well(
     run(inner, "--holdfast-engines=postgres").assert_outcomes(passed=3)
 
 
-@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_nothing_is_left_on_the_server(inner: pytest.Pytester) -> None:
     run(inner, "--holdfast-engines=postgres", f"--holdfast-postgres={database_url()}").assert_outcomes(passed=3)
 
@@ -97,7 +94,6 @@ def test_nothing_is_left_on_the_server(inner: pytest.Pytester) -> None:
     assert left == []
 
 
-@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_without_a_server_its_tests_are_skipped_loudly(inner: pytest.Pytester) -> None:
     ran = run(inner, "--holdfast-engines=sqlite,postgres")
 
@@ -105,7 +101,6 @@ def test_without_a_server_its_tests_are_skipped_loudly(inner: pytest.Pytester) -
     ran.stdout.fnmatch_lines(["=* holdfast =*", "2 tests did not run on PostgreSQL. *--holdfast-postgres*"])
 
 
-@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_a_server_that_does_not_answer_fails_its_tests(inner: pytest.Pytester) -> None:
     url = "postgresql://nobody@127.0.0.1:1/none"
 
@@ -114,7 +109,6 @@ def test_a_server_that_does_not_answer_fails_its_tests(inner: pytest.Pytester) -
     ran.assert_outcomes(passed=1, failed=2, errors=2)
 
 
-@pytest.mark.slow("a pytest of its own runs the plugin")
 @pytest.mark.parametrize("engines", ["mysql", ""])
 def test_an_engine_that_does_not_exist_is_refused(inner: pytest.Pytester, engines: str) -> None:
     ran = run(inner, f"--holdfast-engines={engines}")
@@ -123,7 +117,6 @@ def test_an_engine_that_does_not_exist_is_refused(inner: pytest.Pytester, engine
     ran.stdout.fnmatch_lines(["*is not one of sqlite, postgres*"])
 
 
-@pytest.mark.slow("a pytest of its own runs the plugin")
 def test_a_programs_own_queue_is_redirected_and_the_awaited_one_is_the_same(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         app="""
