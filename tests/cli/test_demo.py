@@ -26,6 +26,8 @@ from holdfast.cli.demo.checks import Receipt, Record, collect, examine
 from holdfast.cli.demo.picture import can_draw
 from holdfast.cli.demo.processes import Refusal
 from holdfast.cli.demo.story import Victim
+from tests.support import command_line
+from tests.support.command_line import Command
 
 pytestmark = pytest.mark.slow("the demo starts workers and kills them")
 
@@ -45,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "TMPDIR": str(folder), "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    return command_line.environment(TMPDIR=str(folder), TERM="xterm-256color", COLUMNS="80", LINES="24")
 
 
 class DemoRun(NamedTuple):
@@ -66,14 +68,7 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *options],
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    return command_line.run("demo", "--fast", *options, cwd=folder, env=environment(folder))
 
 
 class TestPlain:
@@ -143,8 +138,7 @@ class TestPlain:
         suggested = re.findall(rf" (--url {re.escape(str(demo_run.kept))} .*)$", demo_run.stdout, re.MULTILINE)
         assert len(suggested) >= 3
         for arguments in suggested:
-            command = [sys.executable, "-m", "holdfast.cli", *shlex.split(arguments)]
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+            ran = command_line.run(*shlex.split(arguments), cwd=demo_run.kept.parent, env=command_line.environment())
             assert ran.returncode == 0, ran.stderr
             assert ran.stdout
 
@@ -243,7 +237,7 @@ class TestInterrupted:
 def run_in_terminal(folder: Path) -> tuple[str, int]:
     """Run the demo in a pseudo-terminal and return its output and exit code."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(COMMAND, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with Command("demo", "--fast", env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         drawn = b"".join(read_all(ours))
     os.close(ours)

@@ -16,26 +16,24 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.support import command_line
 
 pytestmark = pytest.mark.slow("each test starts the command line as a process")
 
-SOURCE = Path(holdfast.__file__).parents[1]
-
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG"}}
-    return {**inherited, "PYTHONPATH": str(SOURCE), "HOLDFAST_URL": str(folder / "jobs.db"), **more}
+    return command_line.environment(**{"HOLDFAST_URL": str(folder / "jobs.db"), **more})
 
 
-def run(folder: Path, *arguments: str, module: str = "holdfast.cli", **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *arguments]
-    given = environment(folder, **more)
-    return subprocess.run(command, env=given, capture_output=True, text=True, cwd=folder, check=False)
+def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return command_line.run(*arguments, cwd=folder, env=environment(folder, **more))
 
 
 @pytest.mark.parametrize("module", ["holdfast", "holdfast.cli"])
 def test_both_modules_run_the_command_line(tmp_path: Path, module: str) -> None:
-    ran = run(tmp_path, "--version", module=module)
+    command, given = [sys.executable, "-m", module, "--version"], environment(tmp_path)
+
+    ran = subprocess.run(command, env=given, capture_output=True, text=True, cwd=tmp_path, check=False)
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"holdfast {holdfast.__version__}\n", "")
 
@@ -88,21 +86,12 @@ def test_output_to_a_pipe_has_no_styles_and_is_not_truncated(tmp_path: Path) -> 
 
 def test_a_closed_pipe_ends_the_command_without_an_error_message(tmp_path: Path) -> None:
     lines = "".join('{"kind": "a"}\n' for _ in range(500))
-    command = [sys.executable, "-m", "holdfast.cli"]
     given = environment(tmp_path)
-    subprocess.run([*command, "enqueue", "--many", "-"], input=lines, env=given, check=True, text=True, cwd=tmp_path)
+    command_line.run("enqueue", "--many", "-", stdin=lines, env=given, cwd=tmp_path)
     reader, writer = os.pipe()
     os.close(reader)
 
-    ran = subprocess.run(
-        [*command, "jobs", "list", "--json", "--limit", "500"],
-        env=given,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
+    ran = command_line.run("jobs", "list", "--json", "--limit", "500", env=given, stdout=writer, cwd=tmp_path)
     os.close(writer)
 
     assert (ran.returncode, ran.stderr) == (141, "")
@@ -120,8 +109,10 @@ def test_an_ascii_terminal_gets_substitutes(tmp_path: Path) -> None:
 
 def test_follow_exits_with_130_when_interrupted(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "a", "--events", "all")
-    follower = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "events", "--follow", "--json"],
+    follower = command_line.Command(
+        "events",
+        "--follow",
+        "--json",
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -148,8 +139,8 @@ class OnTerminal:
 
     def __init__(self, folder: Path, *arguments: str, **more: str) -> None:
         self._screen, inner = pty.openpty()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *arguments],
+        self._process = command_line.Command(
+            *arguments,
             env=environment(folder, **{"TERM": "xterm", "COLUMNS": "100", **more}),
             stdin=inner,
             stdout=inner,
@@ -279,7 +270,6 @@ def test_bash_completes_commands_with_the_script(tmp_path: Path) -> None:
     script = run(tmp_path, "completion", "bash").stdout
     completed = run(
         tmp_path,
-        module="holdfast.cli",
         _HOLDFAST_COMPLETE="bash_complete",
         COMP_WORDS="holdfast jobs re",
         COMP_CWORD="2",

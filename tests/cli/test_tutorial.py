@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.worker_process import SOURCE
 from tests.project.sources import DOCS
+from tests.support.command_line import SOURCE
 from tests.support.shell import Shell
 
 pytestmark = pytest.mark.slow("the lines of the tutorial are typed into two terminals")

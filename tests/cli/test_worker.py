@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,8 @@ import pytest
 import holdfast
 from holdfast.cli import worker as worker_module
 from tests.chaos.threads import in_background, registered, wait_until
-from tests.cli.worker_process import APP, PATIENCE_SECONDS, command, environment, on_terminal, running, write_app
+from tests.cli.worker_process import APP, on_terminal, running, write_app
+from tests.support.command_line import PATIENCE_SECONDS, environment, run
 
 pytestmark = pytest.mark.slow("each test starts a worker as a process")
 
@@ -30,15 +30,7 @@ def queue(tmp_path: Path) -> Iterator[holdfast.Queue]:
 
 def start_error(folder: Path, *arguments: str) -> str:
     """Return the error output of a worker that cannot start."""
-    ran = subprocess.run(
-        command("worker", *arguments),
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
-    )
+    ran = run("worker", *arguments, cwd=folder, env=environment())
     assert (ran.returncode, ran.stdout) == (2, "")
     return ran.stderr
 

@@ -12,7 +12,8 @@ import pytest
 import holdfast
 from tests.chaos.threads import wait_until
 from tests.cli.test_worker import start_error
-from tests.cli.worker_process import APP, PATIENCE_SECONDS, on_terminal, running, write_app
+from tests.cli.worker_process import APP, on_terminal, running, write_app
+from tests.support.command_line import PATIENCE_SECONDS
 from tests.worker.isolation.processes import is_gone, isolated
 
 pytestmark = pytest.mark.slow("each test starts a worker and isolated processes")

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
 from holdfast.cli.worker_processes import child_options
-from tests.cli.worker_process import PATIENCE_SECONDS, running, write_app
+from tests.cli.worker_process import running, write_app
+from tests.support.command_line import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow("each test starts a worker as a process")
 

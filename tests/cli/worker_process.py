@@ -7,24 +7,13 @@ import os
 import pty
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import holdfast
-
-SOURCE = Path(holdfast.__file__).parents[1]
-PATIENCE_SECONDS = 120
-
-# Run as session leader: make standard input the controlling terminal, then execute the arguments.
-TAKES_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
+from tests.support.command_line import PATIENCE_SECONDS, Command, environment
 
 APP = '''
 import json
@@ -61,30 +50,21 @@ async def answer(context: AsyncSessionContext[str], messages: list[str]) -> list
 '''
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a worker's process."""
-    inherited = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG"}}
-    return {**inherited, "PYTHONPATH": str(SOURCE), **more}
-
-
 def write_app(folder: Path, text: str = APP) -> None:
     """Write the module `app` that workers in *folder* run."""
     (folder / "app.py").write_text(text, encoding="utf-8")
-
-
-def command(*arguments: str) -> list[str]:
-    """Return the command line of `holdfast` with these arguments."""
-    return [sys.executable, "-m", "holdfast.cli", *arguments]
 
 
 class RunningWorker:
     """A running worker; its output streams are read as one."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            command("worker", "app:queue", *arguments),
+        self.process = Command(
+            "worker",
+            "app:queue",
+            *arguments,
             cwd=folder,
-            env=environment(folder),
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -153,14 +133,16 @@ class WorkerOnTerminal:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._screen, inner = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", TAKES_TERMINAL, *command("worker", "app:queue", *arguments)],
+        self.process = Command(
+            "worker",
+            "app:queue",
+            *arguments,
             cwd=folder,
-            env=environment(folder, TERM="xterm", COLUMNS="100", LINES="24"),
+            env=environment(TERM="xterm", COLUMNS="100", LINES="24"),
             stdin=inner,
             stdout=inner,
             stderr=inner,
-            start_new_session=True,
+            leader=True,
         )
         os.close(inner)
         self.seen = ""

@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +18,7 @@ import pytest
 
 import holdfast
 from tests.project.sources import DOCS, PACKAGE, PAGES, ROOT, assert_none
+from tests.support.command_line import environment, run
 
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^\s*#> ?(.*)$", re.MULTILINE)
@@ -83,9 +81,7 @@ def _run_commands(page: Path, block: Block) -> None:
     for found in COMMAND.finditer(block.text):
         arguments = shlex.split(found["command"])
         assert arguments[0] == "holdfast", f"{page.name}, line {block.line}: only holdfast is run here"
-        command = [sys.executable, "-m", "holdfast.cli", *arguments[1:]]
-        settings = {**os.environ, "COLUMNS": "118", "PYTHONUTF8": "1"}
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=settings)
+        ran = run(*arguments[1:], cwd=Path.cwd(), env=environment(COLUMNS="118"))
         assert (ran.returncode, ran.stderr) == (0, ""), found["command"]
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         assert doctest.OutputChecker().check_output(found["shown"], ran.stdout, flags), ran.stdout
