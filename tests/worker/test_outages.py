@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Context, StoreUnreachable
+from holdfast.domain.retry import RetryPolicy
 from holdfast.worker.retry import RetryState
 from holdfast.worker.timers import REAL_TIMER, Timer
 from tests.chaos.threads import wait_until
@@ -41,13 +42,14 @@ class TestRetrying:
         assert "no answer" in failing
         assert "after 60.0 s and 50 failed calls" in succeeding
 
-    def test_waits_grow_up_to_a_bound_and_are_spread(self) -> None:
-        retrying = RetryState("claims", REAL_TIMER, first=0.1, last=5.0)
-        waits = [retrying.failed(StoreUnreachable("no answer")) for _ in range(2_000)]
+    def test_waits_follow_the_policy_and_start_over_after_a_success(self) -> None:
+        chances = iter([0.0, 1.0, 0.0, 0.0])
+        retrying = RetryState("claims", REAL_TIMER, RetryPolicy(first=0.1, last=5.0), lambda: next(chances))
+        error = StoreUnreachable("no answer")
+        waits = [retrying.failed(error), retrying.failed(error), retrying.failed(error)]
+        retrying.succeeded()
 
-        assert 0.05 <= waits[0] <= 0.1
-        assert all(2.5 <= wait <= 5.0 for wait in waits[10:])
-        assert len(set(waits)) == len(waits)
+        assert [*waits, retrying.failed(error)] == [0.1, 0.1, 0.4, 0.1]
 
 
 def test_an_outage_is_logged_once_by_each_part_and_its_end_too(

@@ -299,6 +299,7 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
         """Runs the operations, and lets the turn time out before it returns."""
 
         notifier = queue.store.notifier
+        joined = queue.store.joined
 
         def write(self, operation: Any, plain: Any = None) -> Any:
             answer = queue.store.write(operation, plain)

@@ -11,11 +11,14 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from holdfast.domain.errors import HoldfastError, Unavailable
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.retry import RetryPolicy
 from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
+from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import AsyncTarget, SyncTarget
 from holdfast.storage.transaction import Operation, PlainForm, run_sync
 
@@ -28,8 +31,8 @@ Undo: TypeAlias = Callable[[StoreTransaction, T], Coroutine[Any, Any, None]]
 
 # How long a cancelled caller waits for the undo, which then continues in the background.
 _WAIT_SECONDS: Final = 1.0
-# The pauses between attempts to reach a store that does not respond; after that the leases simply expire.
-_RETRY_SECONDS: Final = (0.05, 0.2, 1.0)
+# How often an undo is sent to a store that does not respond; after that the leases simply expire.
+_UNDO_RETRIES: Final = RetryPolicy(first=0.05, last=1.0, calls=5)
 
 # The event loop keeps only weak references to its tasks.
 _in_background: set[asyncio.Task[None]] = set()
@@ -108,20 +111,16 @@ class UndoableWrite(Generic[T]):
         _retrieve(running)
         if not any(self._results):
             return
-        failure: HoldfastError | None = None
-        for pause in _RETRY_SECONDS:
+        for failures in count(1):
             try:
                 await target.write_async(self._run_undo)
-            except Unavailable as error:
-                failure = error
-                await asyncio.sleep(pause)
             except HoldfastError as error:
-                failure = error
-                break
+                if not _UNDO_RETRIES.repeats(error, failures):
+                    _log_failure(error)
+                    return
+                await asyncio.sleep(_UNDO_RETRIES.pause_seconds(failures, RANDOM.random()))
             else:
                 return
-        assert failure is not None  # noqa: S101  # otherwise it has returned
-        _log_failure(failure)
 
 
 def _retrieve(running: asyncio.Future[Any]) -> None:

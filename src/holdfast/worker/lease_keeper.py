@@ -21,7 +21,7 @@ from holdfast.storage.notifications import worker_topic
 from holdfast.storage.store import Store, SyncTarget
 from holdfast.storage.transaction import run_sync
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.retry import RetryState
+from holdfast.worker.retry import LEASE_RETRIES, RetryState
 from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
@@ -34,7 +34,6 @@ _RENEWALS_PER_LEASE = 3
 # How often timeouts are checked; a shorter timeout is noticed this late.
 _CHECK_SECONDS = 0.25
 _CHECK_SECONDS_MIN = 0.005
-_RETRY_SECONDS_MAX = 0.2
 # Cancel requests that arrive within this time are handled together.
 _CANCEL_GATHER_SECONDS = 0.02
 # How much later a lease may expire by the store's clock than by this worker's.
@@ -59,7 +58,7 @@ class LeaseKeeper:
         self._operations = operations
         self._runner = runner
         self._timer = timer
-        self._retrying = RetryState("lease renewals", timer, last=_RETRY_SECONDS_MAX)
+        self._retrying = RetryState("lease renewals", timer, LEASE_RETRIES)
         self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
         self._held: dict[tuple[int, int], RunningAttempt] = {}
         self._lock = threading.Lock()

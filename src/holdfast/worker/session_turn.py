@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from holdfast.client.operations import Operations
 from holdfast.domain import failures
@@ -27,13 +27,10 @@ from holdfast.tasks.control_flow import Cancelled
 from holdfast.tasks.session_tasks import AnySessionTask, BaseSessionTask, context_of
 from holdfast.tasks.task import TaskRegistry
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.retry import RetryState
+from holdfast.worker.retry import LEASE_RETRIES, RetryState
 from holdfast.worker.timers import REAL_TIMER, Timer
 
 log = logging.getLogger("holdfast.worker")
-
-# The longest wait before the retry of a failed checkpoint.
-_RETRY_SECONDS: Final = 0.2
 
 
 class Turn(RunningAttempt):
@@ -161,7 +158,7 @@ class Checkpoints:
         self._capabilities = capabilities
         self._lock = threading.Lock()
         self._lock_async = asyncio.Lock()
-        self._retrying = RetryState(f"checkpoints of session {self._session}", turn.timer, last=_RETRY_SECONDS)
+        self._retrying = RetryState(f"checkpoints of session {self._session}", turn.timer, LEASE_RETRIES)
 
     def claim(self) -> list[Any]:
         """Claim waiting entries for the turn; return their messages."""

@@ -18,14 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TypeAlias
 
+from holdfast.domain.retry import RetryPolicy
+
 log = logging.getLogger("holdfast.worker")
 
 Output: TypeAlias = Callable[[int, str | None], None]
 """Called with a child's number and each line that the child writes; with None at the end of its output."""
 
-# A child that ran for less time is restarted after a pause, which doubles each time.
+# A child that ran for less time is restarted after a pause, from the second time on.
 _QUICK_SECONDS = 10.0
-_PAUSE_SECONDS_FIRST, _PAUSE_SECONDS_LAST = 0.5, 30.0
+_RESTARTS = RetryPolicy(first=0.5, last=30.0, jitter=0.0)
 # How long a child may take after its grace period to release its jobs and exit.
 ENDING_SECONDS = 15.0
 _REQUESTED_EXIT_CODES = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
@@ -215,10 +217,7 @@ class WorkerProcesses:
 
 def pause_before_start(quick_exits: int) -> float:
     """Return how many seconds to wait before a restart after *quick_exits* quick exits in a row."""
-    if quick_exits < 2:
-        return 0.0
-    # The exponent is limited: after a day of quick exits the power would overflow a float.
-    return min(_PAUSE_SECONDS_FIRST * 2.0 ** min(quick_exits - 2, 16), _PAUSE_SECONDS_LAST)
+    return 0.0 if quick_exits < 2 else _RESTARTS.pause_seconds(quick_exits - 1, 0.0)
 
 
 def end_with_parent(grace_seconds: float) -> None:

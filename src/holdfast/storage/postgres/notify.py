@@ -14,14 +14,15 @@ from typing import Any
 
 import psycopg
 
+from holdfast.domain.retry import RetryPolicy
 from holdfast.storage.notifications import Listener, Notifier
 from holdfast.storage.postgres.connection import with_defaults
 from holdfast.storage.postgres.transaction import DIGEST_CHARS, digest
+from holdfast.storage.randomness import RANDOM
 
 _LINGER_SECONDS = 2.0
 _POLL_SECONDS = 0.5
-_BACKOFF_SECONDS_FIRST = 0.1
-_BACKOFF_SECONDS_LAST = 5.0
+_RECONNECTS = RetryPolicy(first=0.1, last=5.0)
 
 
 class ServerNotifier(Notifier):
@@ -43,18 +44,18 @@ class ServerNotifier(Notifier):
                 self._thread.start()
 
     def _listen(self) -> None:
-        pause = _BACKOFF_SECONDS_FIRST
+        failures = 0
         while not self._has_no_listeners():
             try:
                 with psycopg.connect(self._conninfo, autocommit=True) as connection:
                     connection.execute(f"listen {self._channel}".encode(), prepare=False)
                     self.publish(self.topics())
-                    pause = _BACKOFF_SECONDS_FIRST
+                    failures = 0
                     self._serve(connection)
             except psycopg.Error:
                 self.publish(self.topics())
-                time.sleep(pause)
-                pause = min(pause * 2, _BACKOFF_SECONDS_LAST)
+                failures += 1
+                time.sleep(_RECONNECTS.pause_seconds(failures, RANDOM.random()))
 
     def _serve(self, connection: psycopg.Connection[Any]) -> None:
         """Wake the listeners that notifications concern, until none has listened for a while."""

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,6 +24,7 @@ from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
+from holdfast.domain.retry import RetryPolicy
 from holdfast.domain.transitions import Transition
 from holdfast.storage.contract import PassName, ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.binding import bound, columns
@@ -48,9 +50,8 @@ log = logging.getLogger("holdfast.store")
 LOCK_MS = 10_000
 # NOTIFY takes a server-wide lock. A notification that cannot get it soon is dropped, and waiting callers poll.
 _NOTIFY_LOCK_MS = 1_000
-_RUNS_MAX = 20
-_PAUSE_SECONDS_FIRST = 0.005
-_PAUSE_DOUBLINGS_MAX = 6
+# A transaction that conflicts with another runs again; its pause is random, so that they do not collide again.
+_RERUNS = RetryPolicy(first=0.005, last=0.32, jitter=1.0, calls=20, retryable=is_retryable)
 _COPY_ROWS_MIN = 32
 _TOPICS_MAX = 900
 # DISCARD ALL without the driver's prepared statements; DISCARD ALL cannot follow a commit in one message.
@@ -200,7 +201,7 @@ async def run_transaction(
     state: PostgresState, settings: PostgresSettings, operation: Operation[T], io: ServerIO, *, writes: bool
 ) -> tuple[T, set[str]]:
     """Run *operation* in one transaction; once it has committed, return its result and the topics to notify."""
-    for run in range(_RUNS_MAX):
+    for failures in count(1):
         begun = await begin(settings, io, settings.begin_writing if writes else settings.begin_reading)
         tx = PostgresTransaction(state, settings, io, begun, writes=writes)
         try:
@@ -211,25 +212,20 @@ async def run_transaction(
                 await io.message("commit")
         except BaseException as error:
             await roll_back(io)
-            if not _runs_again(settings, error, run):
+            if not _runs_again(settings, error, failures):
                 raise
-            await io.sleep(_pause_seconds(run))
+            await io.sleep(_RERUNS.pause_seconds(failures, RANDOM.random()))
         else:
             return result, tx.topics
     raise AssertionError("unreachable")
 
 
-def _runs_again(settings: PostgresSettings, error: BaseException, run: int) -> bool:
+def _runs_again(settings: PostgresSettings, error: BaseException, failures: int) -> bool:
     """Return whether to run the operation again after *error*."""
     if prepared_lost(error) and settings.prepares is None:
         settings.prepares = False
         return True
-    return is_retryable(error) and run + 1 < _RUNS_MAX
-
-
-def _pause_seconds(run: int) -> float:
-    """Return a random delay after the *run*-th failed run, so that conflicting transactions do not collide again."""
-    return RANDOM.uniform(0.0, _PAUSE_SECONDS_FIRST * 2.0 ** min(run, _PAUSE_DOUBLINGS_MAX))
+    return _RERUNS.repeats(error, failures)
 
 
 async def begin(settings: PostgresSettings, io: ServerIO, text: str) -> Rows:
@@ -308,7 +304,7 @@ async def run_joined(
     With *notifies* the notifications are part of the transaction, which the caller commits.
     """
     opening = f"savepoint holdfast_join; {settings.read_clock}"
-    for run in range(_RUNS_MAX):
+    for failures in count(1):
         try:
             begun = await io.message(opening)
             tx = PostgresTransaction(state, settings, io, begun, writes=True)
@@ -316,11 +312,11 @@ async def run_joined(
             notify = f"; select {_notify(settings, tx.topics)}" if notifies and tx.topics else ""
             await io.message(f"release holdfast_join{notify}")
         except BaseException as error:
-            again = _runs_again(settings, error, run)
+            again = _runs_again(settings, error, failures)
             await _undo_joined(io, keep=again)
             if not again:
                 raise
-            await io.sleep(_pause_seconds(run))
+            await io.sleep(_RERUNS.pause_seconds(failures, RANDOM.random()))
             opening = settings.read_clock
         else:
             return result, tx.topics
