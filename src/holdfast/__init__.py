@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.domain.events import Event, EventPage
     from holdfast.domain.failures import Failure
     from holdfast.domain.job import Attempt, Job
+    from holdfast.domain.kinds import Kind
     from holdfast.domain.new_job import JobOptions, NewJob
     from holdfast.domain.outcomes import Artifact, Deferred, Done, Failed, Outcome, Released
     from holdfast.domain.results import (
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
         Enqueued,
         Finding,
         JobPage,
-        Kind,
         Pruned,
         Requeued,
         Skipped,
@@ -210,10 +210,11 @@ _NAMES_BY_MODULE = {
     "domain.events": "Event EventPage",
     "domain.failures": "Failure",
     "domain.job": "Attempt Job",
+    "domain.kinds": "Kind",
     "domain.routing": "Lane",
     "domain.outcomes": "Artifact Deferred Done Failed Outcome Released",
     "domain.results": (
-        "ArtifactInfo Backlog CancelReport Enqueued Finding JobPage Kind Pruned Requeued Skipped StoreReport "
+        "ArtifactInfo Backlog CancelReport Enqueued Finding JobPage Pruned Requeued Skipped StoreReport "
         "Tally Waiting WorkerInfo"
     ),
     "domain.serving": "Unserved",

@@ -45,6 +45,7 @@ def prepare(arguments: list[str]) -> None:
         for job_id in ("order-42", "order-43"):
             queue.enqueue("order.ship", job_id=job_id)
         queue.enqueue("email.legacy")
+        queue.enqueue("email.send")
         # Finishing it creates an event for the command that follows the log.
         queue.cancel(queue.enqueue("day.close").id)
         for worker in ("web-1", "web-2"):

@@ -12,7 +12,7 @@ from tests.project.sources import assert_none
 
 OWN_TO_QUEUES = {"transaction", "within", "migrate", "close"}
 # Called only by workers.
-OWN_TO_WORKERS = {"renew_many", "problems", "worker_beat", "worker_leave"}
+OWN_TO_WORKERS = {"publish_kinds", "renew_many", "problems", "worker_beat", "worker_leave"}
 # Bind a runner and the queue's tasks to the operations.
 BINDING = {"on", "sync_on", "async_on", "for_tasks"}
 OWN_TO_TRANSACTIONS = {"execute"}

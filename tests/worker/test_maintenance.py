@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import NewJob, Queue, StoreUnreachable
+from holdfast import NewJob, Queue, StoreUnreachable, Tasks
 from holdfast.domain.results import WorkerInfo
 from holdfast.storage.transaction import run_sync
 from holdfast.worker import maintenance as maintenance_module
@@ -19,6 +19,8 @@ from holdfast.worker.maintenance import WorkerMaintenance
 from holdfast.worker.timers import REAL_TIMER
 from tests.chaos.threads import registered, wait_until
 from tests.support.clock import ManualClock
+from tests.support.faults import Faults
+from tests.support.kinds import publish
 from tests.support.stores import Harness
 from tests.worker.workers import Outage, running_worker, wait_finished, wait_for_event
 
@@ -196,3 +198,61 @@ def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytes
         assert wait_finished(queue, queue.enqueue("note", {}).id).state == "done"
 
     assert _warnings(caplog, "maintenance calls fail")
+
+
+# --- the catalog of kinds -------------------------------------------------------------------------------------------
+
+
+def _published(queue: Queue) -> dict[str, str | None]:
+    return {kind.name: kind.published_by for kind in queue.kinds()}
+
+
+def test_a_worker_publishes_the_tasks_that_it_serves_and_no_others(queue: Queue) -> None:
+    queue.task("note", lane="side", timeout=5)(lambda text: None)
+    queue.task("other")(lambda: None)
+    with running_worker(queue, worker="w1", kinds=["note"]):
+        wait_until(lambda: _published(queue) == {"note": "w1"})
+
+    note = queue.kind("note")
+    assert (note.lane, note.timeout, note.schema["required"]) == ("side", 5.0, ["text"])
+
+
+@pytest.mark.usefixtures("often")
+def test_a_task_that_is_declared_while_a_worker_runs_is_published_too(queue: Queue) -> None:
+    queue.task("first")(lambda: None)
+    with running_worker(queue, worker="w1"):
+        wait_until(lambda: "first" in _published(queue))
+        queue.task("second")(lambda: None)
+        wait_until(lambda: _published(queue) == {"first": "w1", "second": "w1"})
+
+
+@pytest.mark.usefixtures("often")
+def test_a_running_worker_does_not_publish_again_over_another_version(queue: Queue, clock: ManualClock) -> None:
+    queue.task("note", lane="old")(lambda: None)
+    with running_worker(queue, worker="old"):
+        wait_until(lambda: "note" in _published(queue))
+        tasks = Tasks()
+        tasks.task("note", lane="new")(lambda: None)
+        publish(queue, tasks, "new")
+        for _ in range(2):
+            before = clock.now().wall_ms
+            clock.advance(1)
+            wait_until(lambda before=before: queue.workers()[0].beat_at_ms > before)  # type: ignore[misc]
+
+        assert (queue.kind("note").lane, queue.kind("note").published_by) == ("new", "new")
+
+
+@pytest.mark.usefixtures("often")
+def test_a_publication_that_fails_is_retried(harness: Harness) -> None:
+    class FailsOnce(Faults):
+        def __call__(self, name: str) -> None:
+            if name == "kind_publish" and name not in self.seen:
+                self.seen.append(name)
+                raise StoreUnreachable("not now")
+            super().__call__(name)
+
+    harness.faults = FailsOnce()
+    queue = harness.open()
+    queue.task("note")(lambda: None)
+    with running_worker(queue, worker="w1"):
+        wait_until(lambda: _published(queue) == {"note": "w1"})

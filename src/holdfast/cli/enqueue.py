@@ -17,7 +17,8 @@ EPILOG = """
 PAYLOAD is JSON; @FILE reads it from a file, - from standard input.
 Each line of --many is an object with the options of a job, such as
   {"kind": "email.send", "payload": {"to": "ada"}, "job_id": "order-42"}
-Options on the command line are the defaults of every line.
+Options on the command line are the defaults of every line. If a worker has
+published the task, its options and schema apply: holdfast kinds show KIND.
 
 Examples:
   holdfast enqueue email.send '{"to": "ada@example.org"}'
@@ -31,7 +32,7 @@ Examples:
 @click.argument("kind", required=False)
 @click.argument("payload", required=False)
 @click.option("--many", metavar="FILE", help="Enqueue every line of a file of JSON lines (- for standard input).")
-@click.option("--lane", help="The job's lane. Default: default.")
+@click.option("--lane", help="The job's lane. Default: the task's lane.")
 @click.option("--tenant", help="The job's tenant. Default: default.")
 @click.option("--priority", type=int, metavar="N", help="Higher priorities run first. Default: 0.")
 @click.option("--delay", type=params.DURATION, metavar="DURATION", help="Wait this long first: 30s, 5m, 2h, 7d.")
@@ -56,7 +57,7 @@ Examples:
     "--header", "headers", type=params.PAIR, multiple=True, metavar="K=V", help="A header for middleware. Repeatable."
 )
 @click.option("--tag", "tags", type=params.PAIR, multiple=True, metavar="K=V", help="A tag. Repeatable.")
-@click.option("--max-attempts", type=int, metavar="N", help="The maximum number of attempts. Default: 5.")
+@click.option("--max-attempts", type=int, metavar="N", help="The maximum number of attempts. Default: the task's.")
 @click.option("--id", "job_id", metavar="ID", help="The job's id; enqueueing the same id again adds no second job.")
 @click.option("--dedupe-key", metavar="KEY", help="Add no second job while one with this key is unfinished.")
 @click.option(

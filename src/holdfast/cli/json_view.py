@@ -14,6 +14,7 @@ from holdfast import (
     Failure,
     Finding,
     Job,
+    Kind,
     Lane,
     Pruned,
     Requeued,
@@ -129,6 +130,23 @@ def event(one: Event) -> Document:
 def enqueued(one: Enqueued) -> Document:
     """Return the job of an enqueue and whether it was created."""
     return {"created": one.created, "job": job(one.job)}
+
+
+def kind(one: Kind) -> Document:
+    """Return a kind with what workers published about it."""
+    return {
+        "name": one.name,
+        "retired": one.retired,
+        "retired_at_ms": one.retired_at_ms,
+        "published_by": one.published_by,
+        "published_at_ms": one.published_at_ms,
+        "lane": one.lane,
+        "max_attempts": one.max_attempts,
+        "timeout": one.timeout,
+        "session": one.session,
+        "options": one.options,
+        "schema": one.schema,
+    }
 
 
 def lane(one: Lane) -> Document:

@@ -1,11 +1,13 @@
-"""`holdfast kinds`: list the kinds of jobs, retire a kind, and restore it."""
+"""`holdfast kinds`: list the kinds of jobs, show one with its schema, retire a kind, and restore it."""
 
 from __future__ import annotations
+
+import json
 
 import click
 
 from holdfast import Kind
-from holdfast.cli import formatting
+from holdfast.cli import formatting, json_view
 from holdfast.cli.options import Group, destructive, pass_terminal
 from holdfast.cli.tables import Column, by_state, counts_columns, table
 from holdfast.cli.terminal import Terminal
@@ -17,17 +19,19 @@ from holdfast.domain.job import WAITING
     epilog="""
     Examples:
       holdfast kinds list
+      holdfast kinds show email.send
       holdfast kinds retire email.legacy --yes
       holdfast kinds restore email.legacy
     """,
 )
 def kinds() -> None:
-    """List kinds of jobs, retire and restore them."""
+    """List and show kinds of jobs, retire and restore them."""
 
 
 @kinds.command(
     "list",
     epilog="""
+    Lane, attempts and timeout are those of the task, as its worker published them.
     This reads every job; do not call it often.
 
     Examples:
@@ -37,11 +41,11 @@ def kinds() -> None:
 )
 @pass_terminal
 def list_(terminal: Terminal) -> None:
-    """List every used or retired kind, with its jobs by state."""
+    """List every used, published or retired kind, with its jobs by state."""
     with terminal.queue() as queue:
         found, counts = queue.kinds(), by_state((one.kind, one) for one in queue.tally())
     if terminal.json:
-        terminal.emit({"kinds": [{**one._asdict(), "jobs": counts.get(one.name, {})} for one in found]})
+        terminal.emit({"kinds": [{**json_view.kind(one), "jobs": counts.get(one.name, {})} for one in found]})
     elif found:
         _draw(terminal, found, counts)
     else:
@@ -52,9 +56,59 @@ def _draw(terminal: Terminal, found: list[Kind], counts: dict[str, dict[str, int
     columns = [
         Column("KIND", [one.name for one in found], min_width=12),
         Column("STATE", ["retired" if one.retired else "active" for one in found], states=True),
+        Column("LANE", [one.lane or "" for one in found], rank=1, min_width=7, hide_if=""),
+        Column("ATTEMPTS", [_text(one.max_attempts) for one in found], rank=4, hide_if="", justify="right"),
+        Column("TIMEOUT", [_timeout(one) for one in found], rank=4, hide_if="", justify="right"),
         *counts_columns([counts.get(one.name, {}) for one in found]),
+        Column("PUBLISHED", [_published(one, terminal.now_ms) for one in found], rank=2, hide_if="", justify="right"),
+        Column("BY", [one.published_by or "" for one in found], rank=5, min_width=8, hide_if=""),
     ]
     terminal.show(table(columns, terminal.out.width))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _timeout(one: Kind) -> str:
+    return "" if one.timeout is None else formatting.duration(one.timeout * 1000)
+
+
+def _published(one: Kind, now_ms: int) -> str:
+    return "" if one.published_at_ms is None else formatting.relative(one.published_at_ms, now_ms)
+
+
+@kinds.command(
+    epilog="""
+    The schema is that of the payload, or of one message of a session task.
+
+    Examples:
+      holdfast kinds show email.send
+      holdfast kinds show email.send --json | jq .schema
+    """
+)
+@click.argument("kind")
+@pass_terminal
+def show(terminal: Terminal, kind: str) -> None:
+    """Show the published options and schema of a kind."""
+    with terminal.queue() as queue:
+        found = queue.kind(kind)
+    if terminal.json:
+        terminal.emit(json_view.kind(found))
+        return
+    rows = {"kind": found.name, "state": "retired" if found.retired else "active"}
+    if found.published_at_ms is None:
+        rows["published"] = "never: no worker has served its task"
+    else:
+        rows["published"] = f"{formatting.both(found.published_at_ms, terminal.now_ms)} by {found.published_by}"
+        rows["timeout"] = _timeout(found)
+        rows |= {name: json.dumps(value, ensure_ascii=False) for name, value in (found.options or {}).items()}
+        rows["takes"] = "messages of sessions" if found.session else "a payload"
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        terminal.line(f"{name:<{width}}  {value}")
+    if found.schema is not None:
+        terminal.line(json.dumps(found.schema, indent=2, ensure_ascii=False))
 
 
 @kinds.command(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.client import validate_calls
 from holdfast.domain import limits, validation
+from holdfast.domain.errors import UnknownKind
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import State
-from holdfast.domain.results import CancelReport, JobFilter, Kind, Requeued, Tally, WorkerInfo
+from holdfast.domain.kinds import Kind, Publication
+from holdfast.domain.results import CancelReport, JobFilter, Requeued, Tally, WorkerInfo
 from holdfast.domain.validation import Duration
 from holdfast.operations import admin as admin_operations
 from holdfast.operations import jobs as job_operations
@@ -40,7 +42,7 @@ class AdminOperations:
         return await self.runner.read(job_operations.tally, job_filter)
 
     async def kinds(self) -> list[Kind]:
-        """Return every kind that was ever used or is retired, sorted by name."""
+        """Return every kind that was used, published by a worker, or retired, sorted by name."""
         return await self.runner.read(admin_operations.kinds)
 
     async def drain_worker(self, worker: str) -> list[WorkerInfo]:
@@ -57,6 +59,19 @@ class AdminOperations:
         Return every registered start of the worker, or raise `WorkerNotFound`.
         """
         return await self.runner.write(job_operations.request_worker, validation.name(worker, "worker"), "stop")
+
+    async def kind(self, name: str) -> Kind:
+        """Return one kind with its published options and schema, or raise `UnknownKind`."""
+        found = await self.runner.read(admin_operations.kind, validation.name(name, "name"))
+        if found is None:
+            raise UnknownKind(name, "was never used, published or retired")
+        return found
+
+    async def publish_kinds(self, publications: Mapping[str, Publication], published_by: str) -> None:
+        """Publish tasks in the catalog of kinds, for a worker; only read the catalog if nothing has changed."""
+        changed = await self.runner.read(admin_operations.changed_publications, publications)
+        if changed:
+            await self.runner.write(admin_operations.publish_kinds, changed, published_by)
 
     async def cancel_many(
         self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None

@@ -103,6 +103,7 @@ class AsyncQueue(AsyncTaskHost):
     requeue_failed = async_method(Operations.requeue_failed)
     reprioritize = async_method(Operations.reprioritize)
     kinds = async_method(Operations.kinds)
+    kind = async_method(Operations.kind)
     retire = async_method(Operations.retire)
     restore = async_method(Operations.restore)
     prune = async_method(Operations.prune)

@@ -102,6 +102,7 @@ class Queue(SyncTaskHost):
     requeue_failed = sync_method(Operations.requeue_failed)
     reprioritize = sync_method(Operations.reprioritize)
     kinds = sync_method(Operations.kinds)
+    kind = sync_method(Operations.kind)
     retire = sync_method(Operations.retire)
     restore = sync_method(Operations.restore)
     prune = sync_method(Operations.prune)

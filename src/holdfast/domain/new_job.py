@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
@@ -13,8 +14,16 @@ from holdfast.domain.backoff import Backoff
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, InvalidInput
 from holdfast.domain.job import Job
+from holdfast.domain.kinds import Publication
 from holdfast.domain.routing import DEFAULT_NAME, EVENT_SCOPES, EventScope, RouteKey
-from holdfast.domain.sessions import SESSION_OPTIONS, SessionEntry, SessionOptions, check_entry, joins_session
+from holdfast.domain.sessions import (
+    SESSION_OPTIONS,
+    UNSUPPORTED_OPTIONS,
+    SessionEntry,
+    SessionOptions,
+    check_entry,
+    joins_session,
+)
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
 
@@ -82,6 +91,12 @@ class NewJob:
     __hash__ = None  # type: ignore[assignment]  # the payload may change
 
 
+class TaskJob(NewJob):
+    """A job whose options a task of this process has set: the catalog of kinds does not apply to it."""
+
+    __slots__ = ()
+
+
 JobLike: TypeAlias = NewJob | NewJobOptions | Mapping[str, Any]
 
 
@@ -127,6 +142,8 @@ class CheckedJob(NamedTuple):
     digest: bytes | None
     entry: SessionEntry | None = None
     """The session entry, if it is one."""
+    given: Container[str] | None = None
+    """The options that the caller gave; None if the catalog of kinds does not apply or has been applied."""
 
 
 DedupeKey: TypeAlias = tuple[str, str, str]
@@ -156,7 +173,7 @@ def check_job(new: JobLike, *, fresh_id: str, tenant: str = DEFAULT_NAME, field:
     within a larger call.
     """
     try:
-        return _check(*parts_of(new), fresh_id, tenant)
+        return _check(*parts_of(new), fresh_id, tenant, from_task=isinstance(new, TaskJob))
     except InvalidInput as error:
         if not field:
             raise
@@ -176,11 +193,23 @@ def parts_of(new: JobLike) -> tuple[Any, Json, JobOptions]:
     return kind, payload, options  # type: ignore[return-value]  # unknown options are refused next
 
 
-def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str) -> CheckedJob:
+def copy_job(new: JobLike, checked: CheckedJob) -> NewJob:
+    """Return a copy of *new*, which was validated as *checked*, that later changes of its payload do not affect."""
+    kind, _, options = parts_of(new)
+    payload = strict_json.decode(checked.payload_json)
+    if checked.entry is not None and checked.entry.items is not None:
+        options, payload = {**options, "items": payload}, None
+    return (TaskJob if checked.given is None else NewJob)(kind, payload, **options)
+
+
+def _check(
+    kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str, *, from_task: bool
+) -> CheckedJob:
     if not _OPTIONS.issuperset(options):
         unknown = min(map(str, set(options) - _OPTIONS))
         raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_OPTIONS))}")
     chosen = key = entry = None
+    given = None if from_task else options
     if not SESSION_OPTIONS.isdisjoint(options):
         if joins_session(options):
             entry, payload = check_entry(options, payload)
@@ -195,7 +224,7 @@ def _check(kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant:
     payload_json = strict_json.encode(payload, "payload", limits.PAYLOAD_BYTES_MAX)
     # Only a chosen id can match a job of another call, so only that needs the digest.
     digest = None if chosen is None else _digest(settings, payload_json, key, entry)
-    return CheckedJob(chosen or fresh_id, settings, payload_json, key, digest, entry)
+    return CheckedJob(chosen or fresh_id, settings, payload_json, key, digest, entry, given)
 
 
 def _settings(kind: Any, tenant: str, options: JobOptions, *, keyed: bool) -> JobSettings:
@@ -295,9 +324,88 @@ def _digest(settings: JobSettings, payload_json: str, key: str | None, entry: Se
     return hashlib.blake2b(strict_json.canonical(content), digest_size=16).digest()
 
 
+# The settings that each published option determines.
+_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
+    "lane": ("lane",),
+    "requires": ("requires_json",),
+    "affinity": ("has_affinity", "affinity"),
+    "priority": ("priority",),
+    "tags": ("tags_json",),
+    "delay": ("delay_ms",),
+    "deadline": ("deadline_in_ms",),
+    "max_attempts": ("max_attempts",),
+    "backoff": ("backoff_json",),
+    "events": ("record_all",),
+}
+
+
+def published_options(options: JobOptions) -> str:
+    """Return the options of a task that its worker publishes, as JSON.
+
+    Tenant, headers, dedupe keys and session options belong to each call, absolute times to one moment.
+    """
+    published: dict[str, Json] = {}
+    value: Any
+    for option, value in options.items():
+        if value is None or option not in _PUBLISHED or isinstance(value, datetime):
+            continue
+        match option:
+            case "backoff":
+                stored = Backoff.from_json(value.to_json())
+                published[option] = dataclasses.asdict(stored)
+            case "delay" | "deadline":
+                published[option] = validation.duration_ms(value, option) / 1000
+            case "requires":
+                published[option] = list(value)
+            case "tags":
+                published[option] = dict(value)
+            case _:
+                published[option] = value
+    return strict_json.encode(published, "options", limits.PAYLOAD_BYTES_MAX)
+
+
+def with_publication(new: CheckedJob, publication: Publication | None) -> CheckedJob:
+    """Return *new* with the published options that its caller did not give.
+
+    Raise `InvalidInput` if the payload does not match the published schema. The digest stays: it identifies what the
+    caller sent.
+    """
+    if new.given is None or publication is None:
+        return new
+    if publication.session and new.entry is None:
+        raise InvalidInput("session", f"must be named: {new.settings.route.kind!r} is a session task")
+    publication.check_payload(new.payload_json, None if new.entry is None else new.entry.items)
+    settings = new.settings
+    published = _published_settings(settings.route.kind, publication.options_json)
+    excluded = {"delay"} if "run_at" in new.given else set()
+    if new.entry is not None:
+        excluded |= UNSUPPORTED_OPTIONS.keys()
+    changes = {
+        field: value
+        for option, fields in published.items()
+        if option not in new.given and option not in excluded
+        for field, value in fields.items()
+    }
+    if not changes:
+        return new._replace(given=None)
+    route = settings.route._replace(**{field: changes.pop(field) for field in RouteKey._fields if field in changes})
+    return new._replace(settings=settings._replace(route=route, **changes), given=None)
+
+
+@lru_cache(_SETTINGS_CACHED)
+def _published_settings(kind: str, options_json: str) -> dict[str, dict[str, Any]]:
+    """Return the settings that published options determine, by option. Options of later versions are ignored."""
+    options: Any = {name: value for name, value in strict_json.decode(options_json).items() if name in _PUBLISHED}
+    if "backoff" in options:
+        options["backoff"] = Backoff(**options["backoff"])
+    settings = _check_settings(kind, DEFAULT_NAME, options, keyed=False)
+    values = {**settings._asdict(), **settings.route._asdict()}
+    return {option: {field: values[field] for field in _PUBLISHED[option]} for option in options}
+
+
 def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
     """Return the job made from *new* at *now*: ready, or scheduled if it is due later."""
-    job_id, settings, payload_json, dedupe_key, digest, _ = new
+    job_id, settings, payload_json, dedupe_key, digest, _, _ = new
     due_at_ms = now.wall_ms + settings.delay_ms
     if settings.run_at_ms is not None:
         due_at_ms = max(settings.run_at_ms, now.wall_ms)

@@ -108,7 +108,7 @@ def _check_done(done: Done, tenant: str, fresh_id: Callable[[], str]) -> Checked
     )
     artifacts = check_artifacts(done.artifacts)
     # New ids differ each time the same settlement is sent, so they are not part of the digest.
-    follow_up_jobs = [new._replace(id="" if new.digest is None else new.id) for new in follow_ups]
+    follow_up_jobs = [new._replace(id="" if new.digest is None else new.id, given=None) for new in follow_ups]
     artifact_digests = [(a.name, a.media_type, hashlib.blake2b(a.data).hexdigest()) for a in artifacts]
     # Empty lists are equivalent to omitted ones.
     digest = (

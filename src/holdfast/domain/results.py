@@ -50,13 +50,6 @@ class Tally(NamedTuple):
     jobs: int
 
 
-class Kind(NamedTuple):
-    """A kind with current or former jobs, and whether it is retired."""
-
-    name: str
-    retired: bool
-
-
 @dataclass(frozen=True, slots=True)
 class JobPage:
     """Some jobs, and the cursor from which to continue if there are more."""

@@ -1,4 +1,4 @@
-"""Lanes, routes and retired kinds: the small tables that determine how jobs are accepted and claimed.
+"""Lanes, routes and the catalog of kinds: the small tables that determine how jobs are accepted and claimed.
 
 A *route* is a numbered combination of lane, kind, required capabilities and whether the job names an affinity. There
 are few of them regardless of the number of jobs, and a claim queries only the routes its worker can serve.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
+
+from holdfast.domain.kinds import KindRow
 
 LaneState: TypeAlias = Literal["active", "paused", "draining"]
 LaneOrder: TypeAlias = Literal["fair", "strict"]
@@ -58,14 +60,18 @@ class Route(NamedTuple):
 
 
 class RoutingTable:
-    """Lanes, routes and retired kinds of one version. Immutable; a change creates another version."""
+    """Lanes, routes and the catalog of kinds of one version. Immutable; a change creates another version."""
 
-    def __init__(self, version: int, lanes: Iterable[Lane], routes: Iterable[Route], retired: Iterable[str]) -> None:
+    def __init__(
+        self, version: int, lanes: Iterable[Lane], routes: Iterable[Route], kinds: Iterable[KindRow]
+    ) -> None:
         self.version = version
         self.lanes = {lane.name: lane for lane in lanes}
         self.routes = {route.key: route for route in routes}
         self.by_number = {route.number: route for route in self.routes.values()}
-        self.retired = frozenset(retired)
+        self.kinds = {kind.name: kind for kind in kinds}
+        self.retired = frozenset(kind.name for kind in self.kinds.values() if kind.retired_at_ms is not None)
+        self.publications = {kind.name: kind.publication for kind in self.kinds.values() if kind.publication}
         self.recorded_lanes = frozenset(lane.name for lane in self.lanes.values() if lane.events == "all")
         """The lanes in which every transition is recorded."""
         self._configured = dict(self.lanes)

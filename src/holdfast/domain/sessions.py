@@ -48,7 +48,7 @@ class SessionOptions(TypedDict, total=False):
 SESSION_OPTIONS: Final = frozenset(SessionOptions.__annotations__)
 # The position of an entry is determined by its session alone; options that would move it, or merge it by other rules,
 # are refused.
-_UNSUPPORTED_OPTIONS: Final = {
+UNSUPPORTED_OPTIONS: Final = {
     "priority": "is not supported in a session: entries are claimed in enqueue order",
     "affinity": "is not supported in a session: entries are claimed in enqueue order",
     "dedupe_key": "cannot be combined with session; use a source_key",
@@ -104,7 +104,7 @@ def _check_session(options: Mapping[str, Any]) -> str:
         option = min(SESSION_OPTIONS.intersection(options) - {"session"})
         raise InvalidInput(option, "requires a session")
     session = validation.name(options["session"], "session")
-    for option, why in _UNSUPPORTED_OPTIONS.items():
+    for option, why in UNSUPPORTED_OPTIONS.items():
         if options.get(option) is not None:
             raise InvalidInput(option, why)
     return session

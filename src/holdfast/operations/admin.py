@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, JobNotFound, KindRetired, Refused
 from holdfast.domain.events import EventName
 from holdfast.domain.job import WAITING, Job, State
-from holdfast.domain.results import CancelReport, Kind, Requeued, Skipped
+from holdfast.domain.kinds import Kind, Publication
+from holdfast.domain.results import CancelReport, Requeued, Skipped
 from holdfast.domain.routing import EventScope, Lane, LaneBackoff, LaneOrder, LaneState, RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions, records
@@ -145,10 +146,33 @@ async def retire_jobs(tx: StoreTransaction, seqs: Sequence[int]) -> int:
 
 
 async def kinds(tx: StoreTransaction) -> list[Kind]:
-    """Return every kind that was used or retired, sorted by name."""
+    """Return every kind that was used, published or retired, sorted by name."""
     routing = await tx.routing()
-    names = {key.kind for key in routing.routes} | set(routing.retired)
-    return [Kind(name, name in routing.retired) for name in sorted(names)]
+    names = {key.kind for key in routing.routes} | routing.kinds.keys()
+    return [Kind.of_row(routing.kinds[name]) if name in routing.kinds else Kind(name) for name in sorted(names)]
+
+
+async def kind(tx: StoreTransaction, name: str) -> Kind | None:
+    """Return one kind; None if it was never used, published or retired."""
+    routing = await tx.routing()
+    if name in routing.kinds:
+        return Kind.of_row(routing.kinds[name])
+    return Kind(name) if any(key.kind == name for key in routing.routes) else None
+
+
+async def changed_publications(
+    tx: StoreTransaction, publications: Mapping[str, Publication]
+) -> dict[str, Publication]:
+    """Return those of *publications* that differ from the catalog."""
+    published = (await tx.routing()).publications
+    return {name: one for name, one in publications.items() if published.get(name) != one}
+
+
+async def publish_kinds(tx: StoreTransaction, publications: Mapping[str, Publication], published_by: str) -> None:
+    """Store what a worker publishes about its tasks in the catalog; write nothing if nothing has changed."""
+    await tx.lock_routing()
+    if changed := await changed_publications(tx, publications):
+        await tx.publish_kinds(changed, published_by, await tx.now())
 
 
 async def restore_kind(tx: StoreTransaction, kind: str) -> bool:

@@ -13,7 +13,7 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import InvalidInput, KindRetired, LaneDraining, Refused
 from holdfast.domain.events import EventName
 from holdfast.domain.job import HOLDING_KEY, Job
-from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers
+from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers, with_publication
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import RouteKey, RoutingTable
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
@@ -34,7 +34,7 @@ async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = F
         stored = await tx.job_by_id(new.id)
         if stored is not None:
             return Enqueued(stored, created=True)
-    [enqueued] = await enqueue_jobs(tx, [new])
+    [enqueued] = await enqueue_jobs(tx, [new], "")
     return enqueued
 
 
@@ -43,7 +43,8 @@ async def enqueue_jobs(
 ) -> list[Enqueued]:
     """Store the jobs of one call, all or none, and return the stored job or the duplicate of each, in order.
 
-    If the call has several jobs, a `Refused` error names the job as an index of *field*.
+    If the call has several jobs, a `Refused` error names the job as an index of *field*; an `InvalidInput` error
+    does unless *field* is empty.
     """
     if not checked_jobs:
         return []
@@ -54,11 +55,16 @@ async def enqueue_jobs(
         known, holders = await _lock_duplicates(tx, shared)
         has_entries = any(new.entry is not None for new in checked_jobs)
         sessions = await lock_sessions(tx, routing, checked_jobs) if has_entries else {}
+        if routing.publications:
+            checked_jobs = [
+                new if _is_stored(new, known, sessions) else _with_publication(routing, new, field, index)
+                for index, new in enumerate(checked_jobs)
+            ]
         # Each route with the index of its first job, which an error names.
         routes = {
             new.settings.route: position
             for position, new in reversed([*enumerate(checked_jobs)])
-            if new.id not in known and (new.entry is None or find_by_source_key(sessions, new) is None)
+            if not _is_stored(new, known, sessions)
         }
         for route, index in sorted(routes.items(), key=itemgetter(1)):  # noqa: B007
             _check_accepted(routing, route)
@@ -95,6 +101,20 @@ class _EnqueueCall(NamedTuple):
     """New jobs not yet written."""
     sessions: dict[SessionName, LockedSession]
     """The sessions of this call's entries."""
+
+
+def _is_stored(new: CheckedJob, known: dict[str, Job], sessions: dict[SessionName, LockedSession]) -> bool:
+    """Return whether the store already has the job, by its chosen id or its source key."""
+    return new.id in known or (new.entry is not None and find_by_source_key(sessions, new) is not None)
+
+
+def _with_publication(routing: RoutingTable, new: CheckedJob, field: str, index: int) -> CheckedJob:
+    try:
+        return with_publication(new, routing.publications.get(new.settings.route.kind))
+    except InvalidInput as error:
+        if not field:
+            raise
+        raise InvalidInput(f"{field}[{index}].{error.field}", error.problem) from None
 
 
 def _check_accepted(routing: RoutingTable, route: RouteKey) -> None:

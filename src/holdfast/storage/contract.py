@@ -19,6 +19,7 @@ from holdfast.domain.claims import Claim, ClaimRequest, Lease
 from holdfast.domain.clock import Now
 from holdfast.domain.events import Event, EventName
 from holdfast.domain.job import Attempt, Job, State
+from holdfast.domain.kinds import Publication
 from holdfast.domain.new_job import DedupeKey
 from holdfast.domain.outcomes import Artifact, CheckedOutcome
 from holdfast.domain.results import ArtifactInfo, CountBy, Finding, JobFilter, Tally, WorkerInfo, WorkerRequest
@@ -155,7 +156,7 @@ class StoreTransaction(ABC):
 
     @abstractmethod
     async def routing(self) -> RoutingTable:
-        """Return lanes, routes and retired kinds as they are in this transaction."""
+        """Return lanes, routes and the catalog of kinds as they are in this transaction."""
 
     @abstractmethod
     async def lock_routing(self) -> None:
@@ -168,6 +169,10 @@ class StoreTransaction(ABC):
     @abstractmethod
     async def set_lane(self, lane: Lane) -> None:
         """Store the settings of a lane."""
+
+    @abstractmethod
+    async def publish_kinds(self, publications: Mapping[str, Publication], published_by: str, now: Now) -> None:
+        """Store what a worker publishes about kinds, by name."""
 
     @abstractmethod
     async def retire_kind(self, kind: str, now: Now) -> None:

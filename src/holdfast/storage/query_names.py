@@ -7,13 +7,14 @@ from typing import Literal, TypeAlias
 SharedQuery: TypeAlias = Literal[
     # routing
     "job_fair_key",
+    "kind_publish",
     "kind_restore",
     "kind_retire",
     "lane_write",
     "route_insert",
+    "routing_kinds",
     "routing_lanes",
     "routing_lock",
-    "routing_retired",
     "routing_routes",
     "routing_touch",
     "routing_version",

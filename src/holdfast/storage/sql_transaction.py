@@ -16,6 +16,7 @@ from holdfast.domain.claims import Claim, Lease
 from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
 from holdfast.domain.job import Attempt, Job
+from holdfast.domain.kinds import KindRow, Publication
 from holdfast.domain.new_job import DedupeKey
 from holdfast.domain.outcomes import Artifact, CheckedOutcome
 from holdfast.domain.results import ArtifactInfo, CountBy, JobFilter, Tally
@@ -129,13 +130,13 @@ class SqlTransaction(SqlSessions, SqlRecords):
         if known is None or known.version != version:
             lanes = await self.query("routing_lanes")
             routes = await self.query("routing_routes")
-            retired = await self.query("routing_retired")
+            kinds = await self.query("routing_kinds")
             # Other threads may cache another version concurrently: use only the local variable.
             self._cache.newest = known = RoutingTable(
                 version,
                 (Lane(*row) for row in lanes),
                 (_route(*row) for row in routes),
-                (kind for (kind,) in retired),
+                (_kind(*row) for row in kinds),
             )
         return known
 
@@ -171,6 +172,15 @@ class SqlTransaction(SqlSessions, SqlRecords):
             "backoff": lane.backoff,
         }
         await self.query("lane_write", values)
+        await self._new_routing_version()
+
+    async def publish_kinds(self, publications: Mapping[str, Publication], published_by: str, now: Now) -> None:
+        """Store what a worker publishes about kinds."""
+        rows = [
+            (kind, options_json, timeout_ms, int(session), schema_json, published_by, now.wall_ms)
+            for kind, (options_json, timeout_ms, session, schema_json) in publications.items()
+        ]
+        await self._change_rows("kind_publish", rows)
         await self._new_routing_version()
 
     async def retire_kind(self, kind: str, now: Now) -> None:
@@ -530,6 +540,13 @@ def _route(number: int, lane: str, kind: str, requires_json: str, *flags: int) -
     has_affinity, session = map(bool, flags)
     key = RouteKey(lane, kind, requires_json, has_affinity, session)
     return Route(number, key, frozenset(strict_json.decode(requires_json)))
+
+
+def _kind(
+    name: str, options_json: str | None, timeout_ms: int, session: int, schema_json: str | None, *times: Any
+) -> KindRow:
+    publication = None if options_json is None else Publication(options_json, timeout_ms, bool(session), schema_json)
+    return KindRow(name, publication, *times)
 
 
 def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from typing import Any, Final, get_type_hints
 from holdfast.domain import limits, strict_json
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.strict_json import Json
+from holdfast.tasks.annotation_schema import SchemaWriter, list_schema, object_schema
 from holdfast.tasks.json_decode import Decoder, decoder_for, passthrough
 from holdfast.tasks.json_encode import InvalidValue, encode
 
@@ -54,6 +55,10 @@ class Arguments:
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:
+        hints = self._hints()
+        return {name: decoder_for(hints[name]) if name in hints else passthrough for name in self._parameters}
+
+    def _hints(self) -> dict[str, Any]:
         annotations = {
             name: parameter.annotation
             for name, parameter in self._parameters.items()
@@ -61,13 +66,25 @@ class Arguments:
         }
         try:
             # Evaluate only these: the return type and the context type may not be defined at run time.
-            hints = get_type_hints(SimpleNamespace(__annotations__=annotations), _globals(self.function))
+            return get_type_hints(SimpleNamespace(__annotations__=annotations), _globals(self.function))
         except NameError as error:
             raise Misconfigured(
                 f"{self.function.__qualname__}: its annotation {error.name!r} is undefined at run time; import it, "
                 "or define it at the top of the module"
             ) from None
-        return {name: decoder_for(hints[name]) if name in hints else passthrough for name in self._parameters}
+
+    def schema(self) -> Json:
+        """Return the JSON schema of a payload; raise `Misconfigured` if an annotation is undefined."""
+        writer, hints = SchemaWriter(), self._hints()
+        schemas = {name: writer.schema_of(hints.get(name, Any)) for name in self._parameters}
+        others: Json = False
+        if self._items is not None:
+            schemas[self._items] = list_schema(schemas[self._items])
+        if self._extras is not None:
+            others, schemas[self._extras] = schemas[self._extras], False
+        given = {name: parameter.default for name, parameter in self._parameters.items()}
+        defaults = {name: default for name, default in given.items() if default is not Parameter.empty}
+        return writer.document(object_schema(schemas, self._required, defaults, others))
 
     # --- encoding --------------------------------------------------------------------------------------------------
 

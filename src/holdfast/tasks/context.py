@@ -10,11 +10,11 @@ from collections.abc import Callable, MutableMapping
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Unpack
 
-from holdfast.domain import limits, strict_json, validation
+from holdfast.domain import limits, validation
 from holdfast.domain.claims import Claim, Note
 from holdfast.domain.errors import InvalidInput, LeaseLost, Misconfigured
 from holdfast.domain.job import Job
-from holdfast.domain.new_job import JobLike, JobOptions, NewJob, check_job, parts_of
+from holdfast.domain.new_job import JobLike, JobOptions, NewJob, check_job, copy_job
 from holdfast.domain.outcomes import Artifact, check_artifacts
 from holdfast.domain.strict_json import Json
 from holdfast.domain.validation import Duration
@@ -182,9 +182,8 @@ class Context:
         """
         new = self.completed(_new_job(job, payload, options))
         checked = check_job(new, fresh_id="checked", tenant=self.job.tenant)
-        kind, _, completed = parts_of(new)
         # Copy the payload, because the handler may change the original later.
-        follow_up = NewJob(kind, strict_json.decode(checked.payload_json), **completed)
+        follow_up = copy_job(new, checked)
         with self._lock:
             if len(self._follow_ups) >= limits.FOLLOW_UPS_MAX:
                 raise InvalidInput("job", f"exceeds the limit of {limits.FOLLOW_UPS_MAX} follow-ups")

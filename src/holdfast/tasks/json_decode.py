@@ -32,6 +32,7 @@ from typing import (
 from uuid import UUID
 
 from holdfast.domain import strict_json
+from holdfast.domain.json_schema import TEXT_FORMATS, equal, short_repr, type_problem
 from holdfast.domain.strict_json import Json
 from holdfast.tasks.json_encode import InvalidValue, encode, model_library
 
@@ -64,14 +65,14 @@ def _decoder_for_class(annotation: Any, origin: type) -> Decoder:  # noqa: PLR09
     if issubclass(origin, Enum):
         return _enum(origin)
     if is_typeddict(origin):
-        return _Fields.of_typed_dict(origin).decode
+        return Fields.of_typed_dict(origin).decode
     if dataclasses.is_dataclass(origin):
-        return _Fields.of_dataclass(annotation, origin).decode
+        return Fields.of_dataclass(annotation, origin).decode
     if issubclass(origin, tuple):
-        return _Fields.of_named_tuple(origin).decode if hasattr(origin, "_fields") else _tuple(get_args(annotation))
-    if origin in _LISTS:
-        return _collection(_LISTS[origin], get_args(annotation))
-    if origin in _MAPS:
+        return Fields.of_named_tuple(origin).decode if hasattr(origin, "_fields") else _tuple(get_args(annotation))
+    if origin in LISTS:
+        return _collection(LISTS[origin], get_args(annotation))
+    if origin in MAPS:
         return _map(get_args(annotation))
     return _rejecting_decoder(annotation)
 
@@ -93,7 +94,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _type_error(expected: str, value: Json) -> InvalidValue:
-    return InvalidValue(f"must be {expected}, not {_JSON_NAMES.get(type(value), type(value).__name__)}")
+    return InvalidValue(type_problem(expected, value))
 
 
 # --- single values --------------------------------------------------------------------------------------------------
@@ -131,14 +132,16 @@ def _null(value: Json) -> None:
         raise _type_error("null", value)
 
 
-def _from_text(expected: str, make: Callable[[str], Any]) -> Decoder:
+def _from_text(format_name: str) -> Decoder:
+    expected, make = TEXT_FORMATS[format_name]
+
     def decode(value: Json) -> Any:
         if not isinstance(value, str):
             raise _type_error(f"a string with {expected}", value)
         try:
             return make(value)
         except (ValueError, InvalidOperation):
-            raise InvalidValue(f"{_short_repr(value)} is not {expected}") from None
+            raise InvalidValue(f"{short_repr(value)} is not {expected}") from None
 
     return decode
 
@@ -158,23 +161,18 @@ def _timedelta(value: Json) -> timedelta:
         raise InvalidValue("is more seconds than a timedelta can hold") from None
 
 
-def _short_repr(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
-
-
 def _enum(kind: type[Enum]) -> Decoder:
     members = [(encode(member.value), member) for member in kind]
 
     def decode(value: Json) -> Enum:
         for encoded, member in members:
-            if _equal_json(encoded, value):
+            if equal(encoded, value):
                 return member
         if type(value) in {str, int}:
             # Flags have more values than members, and `_missing_` may accept others.
             with contextlib.suppress(ValueError):
                 return kind(value)
-        raise InvalidValue(f"{_short_repr(value)} is not a value of {kind.__name__}")
+        raise InvalidValue(f"{short_repr(value)} is not a value of {kind.__name__}")
 
     return decode
 
@@ -182,16 +180,11 @@ def _enum(kind: type[Enum]) -> Decoder:
 def _literal(allowed: tuple[Any, ...]) -> Decoder:
     def decode(value: Json) -> Any:
         for option in allowed:
-            if _equal_json(option.value if isinstance(option, Enum) else option, value):
+            if equal(option.value if isinstance(option, Enum) else option, value):
                 return option
-        raise InvalidValue(f"is {_short_repr(value)}; it must be one of {', '.join(map(repr, allowed))}")
+        raise InvalidValue(f"is {short_repr(value)}; it must be one of {', '.join(map(repr, allowed))}")
 
     return decode
-
-
-def _equal_json(left: object, right: Json) -> bool:
-    # In Python 1, 1.0 and True are equal; in JSON they are different values.
-    return left == right and type(left) is type(right)
 
 
 # --- choices and collections ----------------------------------------------------------------------------------------
@@ -213,7 +206,7 @@ def _union(members: tuple[Any, ...]) -> Decoder:
                 problems.append(error)
         # If exactly one member matched at the top level, its error is the most precise.
         deep = [error for error in problems if error.path]
-        raise deep[0] if len(deep) == 1 else InvalidValue(f"{_short_repr(value)} does not fit {expected}")
+        raise deep[0] if len(deep) == 1 else InvalidValue(f"{short_repr(value)} does not fit {expected}")
 
     return decode
 
@@ -282,7 +275,7 @@ def _object(value: Json) -> dict[str, Json]:
 
 
 @dataclasses.dataclass
-class _Fields:
+class Fields:
     """Decodes a class with named fields. Evaluates its annotations at the first value: the class may be recursive."""
 
     make: Callable[..., Any]
@@ -292,35 +285,39 @@ class _Fields:
     """The field names in order, if values are encoded as lists."""
 
     @classmethod
-    def of_dataclass(cls, annotation: Any, kind: type) -> _Fields:
+    def of_dataclass(cls, annotation: Any, kind: type) -> Fields:
+        """Return the fields of a dataclass."""
         fields = [field for field in dataclasses.fields(kind) if field.init]
         needed = [field.name for field in fields if _has_no_default(field)]
         names = [field.name for field in fields]
         return cls(kind, lambda: _field_types(annotation, kind, names), lambda: frozenset(needed))
 
     @classmethod
-    def of_typed_dict(cls, kind: Any) -> _Fields:
+    def of_typed_dict(cls, kind: Any) -> Fields:
+        """Return the fields of a TypedDict."""
         return cls(dict, lambda: _hints(kind), lambda: _required_keys(kind))
 
     @classmethod
-    def of_named_tuple(cls, kind: Any) -> _Fields:
+    def of_named_tuple(cls, kind: Any) -> Fields:
+        """Return the fields of a named tuple."""
         names = kind._fields
         needed = frozenset(names) - kind._field_defaults.keys()
         return cls(kind, lambda: {name: _hints(kind).get(name, Any) for name in names}, lambda: needed, names)
 
     @cached_property
-    def decoders(self) -> dict[str, Decoder]:
+    def _decoders(self) -> dict[str, Decoder]:
         return {name: decoder_for(hint) for name, hint in self.hints().items()}
 
     @cached_property
-    def needed(self) -> frozenset[str]:
+    def _needed(self) -> frozenset[str]:
         return self.required()
 
     def decode(self, value: Json) -> Any:
+        """Return the object in *value*."""
         if self.order is not None and isinstance(value, list):
             value = self._by_name(value, self.order)
-        given, decoders = _object(value), self.decoders
-        if missing := self.needed - given.keys():
+        given, decoders = _object(value), self._decoders
+        if missing := self._needed - given.keys():
             raise InvalidValue("is missing", f".{min(missing)}")
         if unknown := given.keys() - decoders.keys():
             raise InvalidValue("is not known", f".{min(unknown)}")
@@ -402,7 +399,7 @@ def _first_error(error: Any) -> InvalidValue:
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
-_decimal_text = _from_text("a decimal number", Decimal)
+_decimal_text = _from_text("decimal")
 _JSON_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _SCALARS: Final[dict[Any, Decoder]] = {
     str: _string,
@@ -410,23 +407,14 @@ _SCALARS: Final[dict[Any, Decoder]] = {
     float: _float,
     bool: _boolean,
     type(None): _null,
-    datetime: _from_text("a datetime in ISO format", datetime.fromisoformat),
-    date: _from_text("a date in ISO format", date.fromisoformat),
-    time: _from_text("a time in ISO format", time.fromisoformat),
+    datetime: _from_text("date-time"),
+    date: _from_text("date"),
+    time: _from_text("time"),
     timedelta: _timedelta,
-    UUID: _from_text("a UUID", UUID),
+    UUID: _from_text("uuid"),
     Decimal: _decimal,
 }
-_JSON_NAMES: Final[dict[type, str]] = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    type(None): "null",
-    list: "a list",
-    dict: "an object",
-}
-_LISTS: Final[dict[Any, type]] = {
+LISTS: Final[dict[Any, type]] = {
     list: list,
     abc.Sequence: list,
     abc.MutableSequence: list,
@@ -437,4 +425,4 @@ _LISTS: Final[dict[Any, type]] = {
     abc.MutableSet: set,
     frozenset: frozenset,
 }
-_MAPS: Final = frozenset((dict, abc.Mapping, abc.MutableMapping))
+MAPS: Final = frozenset((dict, abc.Mapping, abc.MutableMapping))

@@ -9,12 +9,12 @@ import asyncio
 import re
 import traceback
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from holdfast.domain import failures, limits, strict_json
+from holdfast.domain import failures, limits
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.errors import HoldfastError, InvalidInput, Unavailable
-from holdfast.domain.new_job import CheckedJob, JobLike, NewJob
+from holdfast.domain.new_job import JobLike, copy_job
 from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.tasks.arguments import PayloadInvalid
 from holdfast.tasks.context import Context
@@ -148,15 +148,9 @@ def _checked(outcome: Outcome, context: Context) -> Outcome:
         return _invalid_result(str(error))
     if isinstance(outcome, Done) and checked.follow_ups:
         # Copy the follow-ups, because the handler may still change the originals.
-        follow_ups = tuple(map(_copy, outcome.follow_ups, checked.follow_ups))
+        follow_ups = tuple(map(copy_job, outcome.follow_ups, checked.follow_ups))
         return Done(outcome.result, follow_ups, checked.artifacts)
     return outcome
-
-
-def _copy(new: JobLike, checked: CheckedJob) -> NewJob:
-    options = new.options if isinstance(new, NewJob) else new
-    collected: Any = {name: value for name, value in options.items() if name not in {"kind", "payload"}}
-    return NewJob(checked.settings.route.kind, strict_json.decode(checked.payload_json), **collected)
 
 
 def _invalid_result(problem: str) -> Failed:

@@ -16,8 +16,9 @@ from holdfast.domain import limits, strict_json
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.job import Job
 from holdfast.domain.strict_json import Json
+from holdfast.tasks.annotation_schema import SchemaWriter
 from holdfast.tasks.arguments import PayloadInvalid
-from holdfast.tasks.json_decode import Decoder, decoder_for, passthrough
+from holdfast.tasks.json_decode import Decoder, decoder_for
 from holdfast.tasks.json_encode import InvalidValue, encode
 
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -45,8 +46,17 @@ class Messages:
 
     @cached_property
     def _decoder(self) -> Decoder:
+        return decoder_for(self._item_type())
+
+    def schema(self) -> Json:
+        """Return the JSON schema of one message; raise `Misconfigured` if the annotation is undefined."""
+        writer = SchemaWriter()
+        return writer.document(writer.schema_of(self._item_type()))
+
+    def _item_type(self) -> Any:
+        """Return the annotation of one message."""
         if self._parameter is None or self._parameter.annotation is Parameter.empty:
-            return passthrough
+            return Any
         name = SimpleNamespace(__annotations__={"messages": self._parameter.annotation})
         try:
             hint = get_type_hints(name, getattr(inspect.unwrap(self._function), "__globals__", {}))["messages"]
@@ -55,7 +65,7 @@ class Messages:
                 f"{self._function.__qualname__}: its annotation {error.name!r} is undefined at run time; import it, "
                 "or define it at the top of the module"
             ) from None
-        return _item_decoder(hint, self._function.__qualname__)
+        return _item_type(hint, self._function.__qualname__)
 
     def encode(self, messages: Sequence[Any]) -> list[Json]:
         """Return *messages* as JSON; raise `InvalidInput` naming a message that a worker could not decode."""
@@ -94,11 +104,11 @@ class Messages:
         return messages
 
 
-def _item_decoder(hint: object, name: str) -> Decoder:
-    """Return the decoder for items of a list annotated as *hint*."""
+def _item_type(hint: object, name: str) -> Any:
+    """Return the annotation of the items of a list annotated as *hint*."""
     if hint is Any or hint in _LIST_TYPES:
-        return passthrough
+        return Any
     if get_origin(hint) not in _LIST_TYPES:
         raise Misconfigured(f"{name}: its messages must be annotated as a list, such as list[Message], not {hint!r}")
     [item] = get_args(hint)
-    return decoder_for(item)
+    return item

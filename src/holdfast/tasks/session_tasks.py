@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, Type
 
 from holdfast.domain import limits, validation
 from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.domain.new_job import JobOptions, NewJob, check_job, with_defaults
+from holdfast.domain.new_job import JobOptions, NewJob, TaskJob, check_job, with_defaults
 from holdfast.domain.results import Enqueued
 from holdfast.domain.strict_json import Json
 from holdfast.tasks.policy import TaskOptions
@@ -42,6 +42,7 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
     """Base class of session tasks."""
 
     takes_context = True
+    is_session_task = True
     limit: int
     """The maximum number of entries of a turn."""
     messages: Messages
@@ -78,8 +79,8 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
             raise InvalidInput("session", "must be named: enqueue(…, session='chat-42')")
         encoded = self.messages.encode(messages)
         if len(messages) > 1:
-            return NewJob(self.kind, None, **{**task_options, "items": encoded})
-        return NewJob(self.kind, encoded[0], **task_options)
+            return TaskJob(self.kind, None, **{**task_options, "items": encoded})
+        return TaskJob(self.kind, encoded[0], **task_options)
 
     def completed(self, payload: Json, options: JobOptions) -> NewJob:
         """Return an entry with the task's options as defaults; raise `InvalidInput` if a message is invalid."""
@@ -92,7 +93,10 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
         elif isinstance(items, Sequence):
             for index, item in enumerate(items):
                 self.messages.check(item, f"items[{index}]")
-        return NewJob(self.kind, payload, **merged)
+        return TaskJob(self.kind, payload, **merged)
+
+    def _schema(self) -> Json:
+        return self.messages.schema()
 
 
 class SessionTask(BaseSessionTask[M_contra, R]):

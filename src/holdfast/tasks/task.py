@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -12,9 +13,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
 
-from holdfast.domain import validation
+from holdfast.domain import limits, strict_json, validation
 from holdfast.domain.errors import InvalidInput, Misconfigured, UnknownKind
-from holdfast.domain.new_job import JobLike, JobOptions, NewJob, parts_of, with_defaults
+from holdfast.domain.kinds import Publication
+from holdfast.domain.new_job import JobLike, JobOptions, NewJob, TaskJob, parts_of, published_options, with_defaults
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.strict_json import Json
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)  # noqa: PLC0105  # one letter, as is usual beside a ParamSpec
+
+log = logging.getLogger("holdfast")
 
 _KINDS_SHOWN: Final = 8
 
@@ -51,6 +55,8 @@ class BaseTask(Generic[P, R]):
     """The module that declares it, if known; isolated processes import this module."""
     takes_context: bool = False
     """Whether the worker passes the function its `Context` as first argument."""
+    is_session_task: bool = False
+    """Whether the function handles the turns of sessions."""
 
     def __init__(
         self, function: Callable[..., R], kind: str, task_options: TaskOptions, queue_reference: QueueReference[Any]
@@ -72,12 +78,25 @@ class BaseTask(Generic[P, R]):
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return the call as a `NewJob`, for `enqueue_many`, a transaction or a follow-up."""
-        return NewJob(self.kind, self.arguments.payload(args, kwargs), **self.options)
+        return TaskJob(self.kind, self.arguments.payload(args, kwargs), **self.options)
 
     def completed(self, payload: Json, options: JobOptions) -> NewJob:
         """Return a job with the task's options as defaults; raise `InvalidInput` if the payload is invalid."""
         self.arguments.check(payload)
-        return NewJob(self.kind, payload, **with_defaults(options, self.options))
+        return TaskJob(self.kind, payload, **with_defaults(options, self.options))
+
+    def publication(self) -> Publication:
+        """Return what a worker publishes about this task; without a schema if it cannot be written."""
+        try:
+            schema_json = strict_json.encode(self._schema(), "schema", limits.KIND_SCHEMA_BYTES_MAX)
+        except Exception as error:  # annotations are the user's code
+            log.warning("kind %s is published without a schema, so payloads are not checked: %s", self.kind, error)
+            schema_json = None
+        timeout_ms = round(self.policy.timeout_seconds * 1000)
+        return Publication(published_options(self.options), timeout_ms, self.is_session_task, schema_json)
+
+    def _schema(self) -> Json:
+        return self.arguments.schema()
 
     @property
     def registry(self) -> TaskRegistry | None:

@@ -66,6 +66,7 @@ class WorkerMaintenance:
         self._retention_seconds = retention_seconds
         self._logged: set[tuple[str, str]] = set()
         self._lanes_checked = False
+        self._published: set[str] = set()
         # Random times keep workers that start together from running maintenance at the same time.
         self._next_prune_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.random()
         first_check_seconds = min(_FIRST_CHECK_SECONDS, _CHECK_SECONDS)
@@ -85,6 +86,7 @@ class WorkerMaintenance:
         while not self._stopping:
             try:
                 await self.write_row()
+                await self._publish_kinds()
                 if not self._lanes_checked:
                     await self._check_lanes()
                 if self._timer.monotonic() >= self._next_prune_at:
@@ -150,6 +152,15 @@ class WorkerMaintenance:
         await self._operations.async_on(self._store).worker_leave(
             claim_options["worker"], claim_options["incarnation"]
         )
+
+    async def _publish_kinds(self) -> None:
+        """Publish the tasks that this worker serves, each once: another version may publish the same kind later."""
+        claim_options, tasks = self._claim_options(), self._operations.tasks
+        kinds = [kind for kind in claim_options.get("kinds") or () if kind not in self._published]
+        if kinds:
+            publications = {kind: tasks.get(kind).publication() for kind in kinds}
+            await self._operations.async_on(self._store).publish_kinds(publications, claim_options["worker"])
+            self._published.update(kinds)
 
     async def _check_lanes(self) -> None:
         """Warn of lanes that may be misspelt: no task names them and no job was ever in them."""

@@ -18,7 +18,7 @@ from psycopg.pq.abc import PGconn
 
 from holdfast.domain import new_job as admissions
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import OutcomeUnknown, StoreUnreachable
+from holdfast.domain.errors import InvalidInput, OutcomeUnknown, StoreUnreachable
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import RoutingTable
@@ -55,6 +55,11 @@ def still_unknown(unconfirmed: UnconfirmedError) -> Iterator[None]:
 def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operation[Any]) -> PlainForm | None:
     """Return one statement that stores the job, if it is due at once and nothing else has to be written."""
     if routing is None or new.digest is not None or new.dedupe_key is not None:
+        return None
+    try:
+        new = admissions.with_publication(new, routing.publications.get(new.settings.route.kind))
+    except InvalidInput:
+        # The cached catalog may be outdated; the full operation decides.
         return None
     settings, route = new.settings, new.settings.route
     if (

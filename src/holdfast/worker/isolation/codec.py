@@ -10,7 +10,7 @@ from typing import Any, Final
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claims import Claim
 from holdfast.domain.job import Job
-from holdfast.domain.new_job import NewJob
+from holdfast.domain.new_job import NewJob, TaskJob
 from holdfast.domain.outcomes import Artifact, Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.worker.isolation.channel import Message
 
@@ -84,13 +84,15 @@ def _encode_failed(failed: Failed, tenant: str) -> Message:
 
 def _encode_job(new: NewJob | Mapping[str, Any]) -> Message:
     if isinstance(new, NewJob):
-        return {"kind": new.kind, "payload": new.payload, "options": _encode_options(new.options)}
+        options, from_task = _encode_options(new.options), isinstance(new, TaskJob)
+        return {"kind": new.kind, "payload": new.payload, "options": options, "from_task": from_task}
     options = {name: value for name, value in new.items() if name not in {"kind", "payload"}}
     return {"kind": new["kind"], "payload": new.get("payload"), "options": _encode_options(options)}
 
 
 def _decode_job(message: Message) -> NewJob:
-    return NewJob(message["kind"], message["payload"], **_decode_options(message["options"]))
+    job_class = TaskJob if message.get("from_task") else NewJob
+    return job_class(message["kind"], message["payload"], **_decode_options(message["options"]))
 
 
 # --- options with values that are not JSON --------------------------------------------------------------------------

@@ -96,10 +96,16 @@ create table holdfast.lane (
     backoff    text not null check (backoff in ('block', 'skip'))
 );
 
--- Retired kinds, which accept no new jobs.
-create table holdfast.retired_kind (
-    kind          text collate "C" primary key,
-    retired_at_ms bigint not null
+-- The catalog of kinds: what workers publish about their tasks, and which kinds are retired and accept no new jobs.
+create table holdfast.kind (
+    kind            text collate "C" primary key,
+    options         text,
+    timeout_ms      bigint,
+    session         smallint,
+    schema          text,
+    published_by    text,
+    published_at_ms bigint,
+    retired_at_ms   bigint
 );
 
 -- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a

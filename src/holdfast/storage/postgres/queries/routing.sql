@@ -1,4 +1,4 @@
--- Routing: lanes, routes, retired kinds, and the version that every operation checks.
+-- Routing: lanes, routes, the catalog of kinds, and the version that every operation checks.
 
 -- name: job_fair_key
 -- Write the fair_key of jobs after the order of their lane has changed.
@@ -6,13 +6,25 @@ update holdfast.job j set fair_key = v.fair_key
   from unnest(%(c0)s::text[], %(c1)s::bigint[]) as v (fair_key, seq)
  where j.seq = v.seq;
 
+-- name: kind_publish
+-- Write what a worker publishes about its tasks.
+insert into holdfast.kind (kind, options, timeout_ms, session, schema, published_by, published_at_ms)
+select * from unnest(
+    %(c0)s::text[], %(c1)s::text[], %(c2)s::bigint[], %(c3)s::smallint[], %(c4)s::text[], %(c5)s::text[],
+    %(c6)s::bigint[]
+)
+on conflict (kind) do update
+   set options = excluded.options, timeout_ms = excluded.timeout_ms, session = excluded.session,
+       schema = excluded.schema, published_by = excluded.published_by, published_at_ms = excluded.published_at_ms;
+
 -- name: kind_restore
 -- Let a retired kind accept jobs again.
-delete from holdfast.retired_kind where kind = %(kind)s returning kind;
+update holdfast.kind set retired_at_ms = null where kind = %(kind)s and retired_at_ms is not null returning kind;
 
 -- name: kind_retire
 -- Store that a kind is retired.
-insert into holdfast.retired_kind (kind, retired_at_ms) values (%(kind)s, %(now)s) on conflict (kind) do nothing;
+insert into holdfast.kind (kind, retired_at_ms) values (%(kind)s, %(now)s)
+on conflict (kind) do update set retired_at_ms = coalesce(kind.retired_at_ms, excluded.retired_at_ms);
 
 -- name: lane_write
 -- Store the settings of a lane.
@@ -29,6 +41,11 @@ values (%(lane)s, %(kind)s, %(requires)s, %(has_affinity)s, %(session)s)
 on conflict (lane, kind, requires, has_affinity, session) do update set lane = excluded.lane
 returning route;
 
+-- name: routing_kinds
+-- Read every kind that is published or retired.
+select kind, options, timeout_ms, session, schema, published_by, published_at_ms, retired_at_ms from holdfast.kind
+ where published_at_ms is not null or retired_at_ms is not null;
+
 -- name: routing_lanes
 -- Read every configured lane.
 select lane, state, lane_order, events, backoff from holdfast.lane;
@@ -36,10 +53,6 @@ select lane, state, lane_order, events, backoff from holdfast.lane;
 -- name: routing_lock
 -- Lock the routing table exclusively until the transaction ends.
 select holdfast.lock_routing();
-
--- name: routing_retired
--- Read every retired kind.
-select kind from holdfast.retired_kind;
 
 -- name: routing_routes
 -- Read every route.
@@ -50,5 +63,5 @@ select route, lane, kind, requires, has_affinity, session from holdfast.route;
 update holdfast.meta set value = %(version)s where name = 'routing_version';
 
 -- name: routing_version
--- Read the version of lanes, routes and retired kinds; write transactions take a shared lock on it.
+-- Read the version of lanes, routes and kinds; write transactions take a shared lock on it.
 select holdfast.routing_version(false /* lock: or true */);

@@ -21,10 +21,16 @@ create table holdfast_lane (
     backoff    text not null check (backoff in ('block', 'skip'))
 ) strict, without rowid;
 
--- Retired kinds, which accept no new jobs.
-create table holdfast_retired_kind (
-    kind          text primary key,
-    retired_at_ms integer not null
+-- The catalog of kinds: what workers publish about their tasks, and which kinds are retired and accept no new jobs.
+create table holdfast_kind (
+    kind            text primary key,
+    options         text,
+    timeout_ms      integer,
+    session         integer,
+    schema          text,
+    published_by    text,
+    published_at_ms integer,
+    retired_at_ms   integer
 ) strict, without rowid;
 
 -- Each combination of lane, kind, required capabilities, "names an affinity" and "is an entry of a session", as a

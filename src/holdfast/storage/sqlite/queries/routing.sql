@@ -1,16 +1,25 @@
--- Routing: lanes, routes, retired kinds, and the version that every operation checks.
+-- Routing: lanes, routes, the catalog of kinds, and the version that every operation checks.
 
 -- name: job_fair_key
 -- Write the fair_key of jobs after the order of their lane has changed, one job for each row of values.
 update holdfast_job set fair_key = ? where seq = ?;
 
+-- name: kind_publish
+-- Write what a worker publishes about its tasks, one kind for each row of values.
+insert into holdfast_kind (kind, options, timeout_ms, session, schema, published_by, published_at_ms)
+values (?, ?, ?, ?, ?, ?, ?)
+on conflict (kind) do update
+   set options = excluded.options, timeout_ms = excluded.timeout_ms, session = excluded.session,
+       schema = excluded.schema, published_by = excluded.published_by, published_at_ms = excluded.published_at_ms;
+
 -- name: kind_restore
 -- Let a retired kind accept jobs again.
-delete from holdfast_retired_kind where kind = :kind returning kind;
+update holdfast_kind set retired_at_ms = null where kind = :kind and retired_at_ms is not null returning kind;
 
 -- name: kind_retire
 -- Store that a kind is retired.
-insert into holdfast_retired_kind (kind, retired_at_ms) values (:kind, :now) on conflict (kind) do nothing;
+insert into holdfast_kind (kind, retired_at_ms) values (:kind, :now)
+on conflict (kind) do update set retired_at_ms = coalesce(holdfast_kind.retired_at_ms, excluded.retired_at_ms);
 
 -- name: lane_write
 -- Store the settings of a lane.
@@ -27,6 +36,11 @@ values (:lane, :kind, :requires, :has_affinity, :session)
 on conflict (lane, kind, requires, has_affinity, session) do update set lane = excluded.lane
 returning route;
 
+-- name: routing_kinds
+-- Read every kind that is published or retired.
+select kind, options, timeout_ms, session, schema, published_by, published_at_ms, retired_at_ms from holdfast_kind
+ where published_at_ms is not null or retired_at_ms is not null;
+
 -- name: routing_lanes
 -- Read every configured lane.
 select lane, state, lane_order, events, backoff from holdfast_lane;
@@ -34,10 +48,6 @@ select lane, state, lane_order, events, backoff from holdfast_lane;
 -- name: routing_lock
 -- Does nothing: the only writer needs no lock on the routing table.
 select 1;
-
--- name: routing_retired
--- Read every retired kind.
-select kind from holdfast_retired_kind;
 
 -- name: routing_routes
 -- Read every route.
@@ -48,5 +58,5 @@ select route, lane, kind, requires, has_affinity, session from holdfast_route;
 update holdfast_meta set value = :version where name = 'routing_version';
 
 -- name: routing_version
--- Read the version of lanes, routes and retired kinds.
+-- Read the version of lanes, routes and kinds.
 select value from holdfast_meta where name = 'routing_version';

@@ -1,0 +1,123 @@
+"""The catalog of kinds: what workers publish about the tasks that they serve, and which kinds are retired.
+
+A worker publishes the options and the JSON schema of each task. Producers that do not declare the task themselves
+get these options as defaults and have their payloads checked by the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from holdfast.domain import limits, strict_json
+from holdfast.domain.json_schema import check
+from holdfast.domain.strict_json import Json
+from holdfast.domain.validation import datetime_of
+
+_SCHEMAS_CACHED: Final = 1_024
+
+
+class Publication(NamedTuple):
+    """What a worker publishes about one task, in stored form."""
+
+    options_json: str
+    """The options of `enqueue` that the task sets, as an object."""
+    timeout_ms: int
+    session: bool
+    """Whether it is a session task."""
+    schema_json: str | None
+    """The JSON schema of its payload, or of one message of a session task; None if it has none."""
+
+    def check_payload(self, payload_json: str, items: int | None) -> None:
+        """Raise `InvalidInput` if the payload of a new job does not match the schema.
+
+        *items* is the number of items if the job is a session entry whose payload is a list of them.
+        """
+        if self.schema_json is None:
+            return
+        schema, payload = _decoded(self.schema_json), strict_json.decode(payload_json)
+        if items is not None:
+            for index, item in enumerate(payload if self.session else ()):
+                check(schema, item, f"items[{index}]")
+        elif payload is None and not self.session:
+            # Null means no arguments.
+            check(schema, {}, "payload")
+        else:
+            check(schema, payload, "payload")
+
+
+@lru_cache(_SCHEMAS_CACHED)
+def _decoded(schema_json: str) -> Json:
+    return strict_json.decode(schema_json)
+
+
+class KindRow(NamedTuple):
+    """A kind as stored in the catalog: published, retired, or both."""
+
+    name: str
+    publication: Publication | None
+    published_by: str | None
+    published_at_ms: int | None
+    retired_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind that was used, published or retired."""
+
+    name: str
+    retired_at_ms: int | None = None
+    """Since when it accepts no new jobs; None if it accepts them."""
+    published_by: str | None = None
+    """The worker that published its task last; None if no worker has."""
+    published_at_ms: int | None = None
+    lane: str | None = None
+    """The default lane of its jobs, as published."""
+    max_attempts: int | None = None
+    """The default number of attempts of its jobs, as published."""
+    timeout: float | None = None
+    """How many seconds an attempt may take, as published."""
+    session: bool = False
+    """Whether its task is a session task."""
+    options: Mapping[str, Json] | None = None
+    """All published options of `enqueue`, which are defaults for its jobs. Durations are seconds."""
+    schema: Json = None
+    """The JSON schema of a payload, or of one message of a session task; None if no worker published one."""
+
+    @property
+    def retired(self) -> bool:
+        """Whether it accepts no new jobs."""
+        return self.retired_at_ms is not None
+
+    @property
+    def retired_at(self) -> datetime | None:
+        """Since when it accepts no new jobs; None if it accepts them."""
+        return None if self.retired_at_ms is None else datetime_of(self.retired_at_ms)
+
+    @property
+    def published_at(self) -> datetime | None:
+        """When its task was published last; None if it never was."""
+        return None if self.published_at_ms is None else datetime_of(self.published_at_ms)
+
+    @classmethod
+    def of_row(cls, row: KindRow) -> Kind:
+        """Return the kind that *row* describes."""
+        if row.publication is None:
+            return cls(row.name, row.retired_at_ms)
+        options_json, timeout_ms, session, schema_json = row.publication
+        options = strict_json.decode(options_json)
+        return cls(
+            row.name,
+            row.retired_at_ms,
+            row.published_by,
+            row.published_at_ms,
+            options.get("lane", "default"),
+            options.get("max_attempts", limits.MAX_ATTEMPTS_DEFAULT),
+            timeout_ms / 1000,
+            session,
+            options,
+            None if schema_json is None else strict_json.decode(schema_json),
+        )

@@ -1,0 +1,102 @@
+"""Published kinds on the command line: `kinds list`, `kinds show`, and `enqueue` of a task by its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Tasks
+from tests.chaos.threads import wait_until
+from tests.cli.conftest import Cli
+from tests.cli.worker_process import running, write_app
+from tests.support.command_line import PATIENCE_SECONDS, environment, run
+from tests.support.kinds import publish
+
+
+@pytest.fixture
+def published(cli: Cli) -> Cli:
+    """The command line on a store in which a worker has published the task `email.send`."""
+    tasks = Tasks()
+
+    @tasks.task("email.send", lane="mail", max_attempts=3, timeout=90)
+    def send(to: str, copies: int = 1) -> None: ...
+
+    publish(cli.queue, tasks)
+    return cli
+
+
+def test_enqueue_uses_the_options_of_the_task(published: Cli) -> None:
+    job = published.json("enqueue", "email.send", '{"to": "ada"}')["job"]
+
+    assert (job["lane"], job["max_attempts"]) == ("mail", 3)
+    assert published.json("enqueue", "email.send", '{"to": "ada"}', "--lane", "own")["job"]["lane"] == "own"
+
+
+def test_enqueue_refuses_a_payload_that_the_task_would_refuse_and_names_the_field(published: Cli) -> None:
+    output = published.refusal("enqueue", "email.send", '{"to": 3}', code=2)
+
+    assert "payload.to: must be a string, not an integer" in output
+    assert list(published.queue.jobs()) == []
+
+
+def test_each_line_of_a_file_is_checked(published: Cli) -> None:
+    lines = '{"kind": "email.send", "payload": {"to": "ada"}}\n{"kind": "email.send", "payload": {"copies": 2}}\n'
+
+    output = published.refusal("enqueue", "--many", "-", code=2, stdin=lines)
+
+    assert "payload.to: is missing" in output
+
+
+def test_the_list_shows_what_was_published(published: Cli) -> None:
+    head, _, row = published.text("kinds", "list", columns=120).splitlines()
+
+    assert head.split() == ["KIND", "STATE", "LANE", "ATTEMPTS", "TIMEOUT", "PUBLISHED", "BY"]
+    assert row.split() == ["email.send", "active", "mail", "3", "1m", "30s", "now", "w1"]
+    [kind] = published.json("kinds", "list")["kinds"]
+    assert (kind["lane"], kind["max_attempts"], kind["timeout"], kind["published_by"]) == ("mail", 3, 90.0, "w1")
+
+
+def test_show_prints_options_and_schema(published: Cli) -> None:
+    text = published.text("kinds", "show", "email.send")
+
+    assert 'lane          "mail"' in text
+    assert '"required": [' in text
+    assert published.json("kinds", "show", "email.send")["schema"]["required"] == ["to"]
+
+
+def test_show_of_a_kind_without_a_publication_and_of_an_unknown_one(cli: Cli) -> None:
+    cli.queue.enqueue("plain")
+
+    assert "never: no worker has served its task" in cli.text("kinds", "show", "plain")
+    assert "was never used, published or retired" in cli.refusal("kinds", "show", "gone", code=2)
+
+
+@pytest.mark.slow("starts a worker and a producer as processes")
+def test_a_producer_in_another_process_gets_the_lane_and_the_check_of_a_running_worker(tmp_path: Path) -> None:
+    write_app(
+        tmp_path,
+        """
+import holdfast
+
+queue = holdfast.connect("jobs.db")
+
+
+@queue.task("email.send", lane="mail")
+def send(to: str) -> str:
+    return to
+""",
+    )
+    with holdfast.connect(str(tmp_path / "jobs.db")) as queue, running(tmp_path, "--json"):
+        wait_until(lambda: bool(queue.kinds()))
+        sent, refused = [
+            run("enqueue", "email.send", payload, "--json", "--url", "jobs.db", cwd=tmp_path, env=environment())
+            for payload in ('{"to": "ada"}', '{"to": 3}')
+        ]
+        [job] = queue.jobs()
+        ended = queue.wait(job.id, timeout=PATIENCE_SECONDS)
+
+    assert (sent.returncode, refused.returncode) == (0, 2)
+    assert (ended.lane, ended.state, ended.result) == ("mail", "done", "ada")
+    assert "payload.to: must be a string, not an integer" in refused.stderr
