@@ -155,6 +155,13 @@ class TestSessions:
         assert problems == ["payload", "items[1]", "session"]
         assert stored.lane == "chat"
 
+    def test_options_that_a_session_does_not_support_are_not_applied_to_its_entries(self, queue: Queue) -> None:
+        publish(queue, mailing(lane="mail", priority=5, affinity="smtp"))
+
+        entry = queue.enqueue("email.send", {"to": "ada"}, session="s").job
+
+        assert (entry.lane, entry.priority, entry.affinity) == ("mail", 0, None)
+
 
 class TestPublishing:
     def test_a_publication_applies_to_the_next_enqueue_of_every_client(self, harness: Harness) -> None:

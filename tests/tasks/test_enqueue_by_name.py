@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Done, NewJob, Queue, SessionContext
-from holdfast.testing import run_job
+from holdfast import Context, Done, NewJob, Queue, SessionContext, Tasks
+from holdfast.testing import drain, run_job
 from tests.support.assertions import refused
+from tests.support.kinds import publish
 from tests.support.stores import CHEAPEST_ENGINE, Harness
 
 
@@ -86,6 +87,22 @@ def test_a_kind_that_the_queue_does_not_declare_takes_any_payload(queue: Queue) 
     declare(queue, lane="documents")
 
     assert queue.enqueue("doc.embed", [1, 2]).job.lane == "default"
+
+
+def test_follow_ups_of_a_declared_task_ignore_the_catalog_of_kinds(queue: Queue) -> None:
+    published = Tasks()
+    published.task("doc.chunk", lane="published")(lambda other: None)
+    publish(queue, published)
+    chunk = queue.task("doc.chunk")(lambda document: None)
+
+    @queue.task("doc.parse")
+    def parse(context: Context) -> Done:
+        context.follow_up("doc.chunk", {"document": "a"})
+        return Done(follow_ups=[chunk.new(document="b")])
+
+    parse.enqueue()
+
+    assert [job.lane for job in drain(queue).jobs] == ["default"] * 3
 
 
 def test_follow_ups_by_name_have_the_options_of_their_task(queue: Queue) -> None:

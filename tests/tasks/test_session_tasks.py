@@ -14,6 +14,8 @@ import pytest
 from holdfast import (
     AsyncSessionContext,
     AsyncTasks,
+    Context,
+    Done,
     InvalidInput,
     Misconfigured,
     NewJob,
@@ -60,6 +62,20 @@ def test_several_messages_are_one_batch(queue: Queue) -> None:
 
     assert result.job.items == [{"text": "one"}, {"text": "two"}]
     assert drain(queue).jobs[0].result == ["one", "two"]
+
+
+def test_several_messages_can_be_a_follow_up(queue: Queue) -> None:
+    task = queue.session_task("chat.message")(answer)
+    entry = task.new(Message("one"), Message("two"), session="chat-42")
+
+    @queue.task("first")
+    def first(context: Context) -> Done:
+        context.follow_up(entry)
+        return Done(follow_ups=[entry])
+
+    first.enqueue()
+
+    assert [job.result for job in drain(queue).jobs] == [None, ["one", "two"], ["one", "two"]]
 
 
 def test_many_batches_are_one_commit(queue: Queue) -> None:

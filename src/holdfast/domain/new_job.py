@@ -377,9 +377,7 @@ def with_publication(new: CheckedJob, publication: Publication | None) -> Checke
     publication.check_payload(new.payload_json, None if new.entry is None else new.entry.items)
     settings = new.settings
     published = _published_settings(settings.route.kind, publication.options_json)
-    excluded = {"delay"} if "run_at" in new.given else set()
-    if new.entry is not None:
-        excluded |= UNSUPPORTED_OPTIONS.keys()
+    excluded = () if new.entry is None else UNSUPPORTED_OPTIONS
     changes = {
         field: value
         for option, fields in published.items()
