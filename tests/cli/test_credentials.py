@@ -18,6 +18,7 @@ from holdfast.storage.postgres.migrate import TEST_PREFIX, discard_schema
 from tests.cli.test_options import commands
 from tests.cli.test_process import OnTerminal
 from tests.cli.worker_process import running, write_app
+from tests.support.kinds import publish
 from tests.support.postgres_server import database_url
 
 SECRET = "s3cr3t"
@@ -39,6 +40,7 @@ VALID: dict[tuple[str, ...], list[str]] = {
     ("lanes", "list"): [],
     ("lanes", "set"): ["x", "--order", "strict"],
     ("kinds", "list"): [],
+    ("kinds", "show"): ["task.kind"],
     ("kinds", "retire"): ["old", "--yes"],
     ("kinds", "restore"): ["old"],
     ("events",): [],
@@ -48,6 +50,13 @@ VALID: dict[tuple[str, ...], list[str]] = {
     ("migrate",): [],
     ("completion",): ["bash"],
 }
+TASKS = holdfast.Tasks()
+
+
+@TASKS.task("task.kind")
+def task() -> None: ...
+
+
 APPLICATION = """
 import holdfast
 
@@ -86,6 +95,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         assert claim is not None
         queue.settle(claim, holdfast.Done(artifacts=[holdfast.Artifact("log.txt", b"hello")]))
         queue.enqueue("a.kind", job_id="one")
+        publish(queue, TASKS)
     monkeypatch.setenv("HOLDFAST_SCHEMA", schema)
     yield with_password
     discard_schema(plain, schema)
