@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack, suppress
+from functools import partial
+from multiprocessing.connection import Connection
 
 import psycopg
 import pytest
@@ -16,21 +16,17 @@ from psycopg import sql
 import holdfast
 from holdfast import SchemaMismatch
 from holdfast.domain.job import Job
+from tests.chaos.processes import Child, say
 from tests.postgres.conftest import drop_schema
 from tests.support.postgres_server import Server
 from tests.support.wire import Wire
 
 SCHEMA = "holdfast_migrations"
-# The exit code of a process that migrated; plus one for each migration it applied. A failure exits with 1.
-MIGRATED = 10
-# Migrates as soon as it is signalled.
-MIGRATES = f"""
-import holdfast, holdfast.storage.postgres.store, sys
-queue = holdfast.connect(sys.argv[1], schema=sys.argv[2])
-print("ready", flush=True)
-sys.stdin.readline()
-sys.exit({MIGRATED} + len(queue.migrate()))
-"""
+def migrate(pipe: Connection, url: str) -> None:
+    """In a child: migrate as soon as the test says so, and send the migrations that were applied."""
+    queue = holdfast.connect(url, schema=SCHEMA)
+    say(pipe)
+    say(pipe, queue.migrate())
 
 
 @pytest.fixture(autouse=True)
@@ -40,35 +36,22 @@ def _no_schema(server: Server) -> Iterator[None]:
     drop_schema(server.url, SCHEMA)
 
 
-def _start(url: str) -> subprocess.Popen[bytes]:
-    """Start a process and return once it is about to connect."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", MIGRATES, url, SCHEMA],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        cwd=Path(__file__).parents[2],
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    return process
-
-
-def _go(process: subprocess.Popen[bytes]) -> int:
-    process.communicate(b"go\n", timeout=60)
-    return process.returncode
+def _child(url: str) -> Child:
+    """Return a process that is about to connect."""
+    child = Child(migrate, url)
+    assert child.hear() == "ready"
+    return child
 
 
 @pytest.mark.slow("a server or processes of its own are started")
 def test_many_processes_that_start_at_once_make_one_schema(server: Server) -> None:
-    started = [_start(server.url) for _ in range(8)]
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write(b"go\n")
-        process.stdin.flush()
-    applied = sorted(_go(process) for process in started)
-    assert applied[:7] == [MIGRATED] * 7
-    assert applied[7] > MIGRATED
+    with ExitStack() as stack:
+        started = [stack.enter_context(_child(server.url)) for _ in range(8)]
+        for child in started:
+            child.tell()
+        applied = sorted(child.hear() for child in started)
+    assert applied[:7] == [[]] * 7
+    assert applied[7]
     queue = holdfast.connect(server.url, schema=SCHEMA)
     assert queue.enqueue("mail").created
     queue.close()
@@ -78,14 +61,15 @@ def test_many_processes_that_start_at_once_make_one_schema(server: Server) -> No
 def test_a_migration_that_was_killed_at_any_message_is_done_by_the_next_process(server: Server, wire: Wire) -> None:
     struck = 0
     for nth in range(1, 100):
-        process = _start(wire.url)
-        fault = wire.at(process.kill, nth=nth)
-        code = _go(process)
+        with _child(wire.url) as child:
+            fault = wire.at(partial(os.kill, child.pid, signal.SIGKILL), nth=nth)
+            child.tell()
+            # The pending message is still sent, so it may even have been the commit.
+            with suppress(EOFError, ConnectionError):
+                child.hear()
         wire.calm()
         if not fault.struck.is_set():
             break
-        # The pending message is still sent, so it may even have been the commit.
-        assert code in (-signal.SIGKILL, MIGRATED + 1)
         struck += 1
         queue = holdfast.connect(server.url, schema=SCHEMA)
         queue.migrate()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from holdfast.domain.job import Job
 from holdfast.storage.migrations import Migration
 from holdfast.storage.sqlite import migrate
 from holdfast.storage.sqlite.migrate import migrations
+from tests.chaos.processes import PATIENCE_SECONDS, Child, say
 
 
 @pytest.fixture
@@ -50,38 +53,42 @@ def test_the_row_view_has_the_fields_of_a_job_in_their_order(path: Path) -> None
     assert tuple(columns) == Job._fields
 
 
+def migrate_when_told(pipe: Connection, path: str) -> None:
+    """In a child: migrate as soon as the test says so, and send the migrations that were applied."""
+    say(pipe)
+    say(pipe, holdfast.connect(path).migrate())
+
+
 def test_many_processes_that_start_at_once_make_one_schema(path: Path) -> None:
-    program = "import holdfast, sys; sys.exit(len(holdfast.connect(sys.argv[1]).migrate()))"
-    started = [subprocess.Popen([sys.executable, "-c", program, str(path)]) for _ in range(8)]
-    applied = [process.wait(timeout=60) for process in started]
-    assert sorted(applied) == [0] * 7 + [len(migrations())]
+    with ExitStack() as stack:
+        started = [stack.enter_context(Child(migrate_when_told, str(path))) for _ in range(8)]
+        assert [child.hear() for child in started] == ["ready"] * 8
+        for child in started:
+            child.tell()
+        applied = sorted(child.hear() for child in started)
+    assert applied == [[]] * 7 + [[migration.name for migration in migrations()]]
     assert holdfast.connect(str(path)).enqueue("work").created
 
 
-# Kills its own process right before one of the statements of the first migration.
-KILLED = """
-import os, signal, sqlite3, sys
-import holdfast
-from holdfast.storage.sqlite import migrate
+def migrate_until_killed(_pipe: Connection, path: str, survive: int) -> None:
+    """In a child: migrate, and kill this process right before one of the statements of the first migration."""
+    whole = migrate.statements_of
 
-path, survive = sys.argv[1], int(sys.argv[2])
-whole = migrate.statements_of
+    def cut_short(migration: Migration) -> Iterator[str]:
+        for number, statement in enumerate(whole(migration)):
+            if number == survive:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield statement
 
-def cut_short(migration):
-    for number, statement in enumerate(whole(migration)):
-        if number == survive:
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield statement
-
-migrate.statements_of = cut_short
-holdfast.connect(path).migrate()
-"""
+    migrate.statements_of = cut_short
+    holdfast.connect(path).migrate()
 
 
 @pytest.mark.parametrize("survive", [0, 1, 9, 20])
 def test_a_migration_that_was_killed_is_done_by_the_next_process(path: Path, survive: int) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(path), str(survive)], check=False, timeout=60)
-    assert killed.returncode == -signal.SIGKILL
+    with Child(migrate_until_killed, str(path), survive) as child:
+        child.process.join(PATIENCE_SECONDS)
+        assert child.process.exitcode == -signal.SIGKILL
     assert holdfast.connect(str(path)).migrate() == [migration.name for migration in migrations()]
 
 
