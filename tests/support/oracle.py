@@ -6,6 +6,7 @@ are implemented here a second time, as simply as possible.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from holdfast import ClaimOptions, Job
@@ -20,12 +21,12 @@ class Oracle:
 
     def __init__(self, *, strict_lanes: frozenset[str] = frozenset()) -> None:
         self._strict_lanes = strict_lanes
-        self._ready: list[Job] = []
+        self._ready: dict[str, tuple[Job, set[str]]] = {}
         self._last_fair_keys: dict[Scope, str] = {}
 
     def add(self, job: Job) -> None:
-        """Make *job* ready."""
-        self._ready.append(job)
+        """Make *job* ready. What it requires is decoded once."""
+        self._ready[job.id] = job, set(job.requires)
 
     @property
     def empty(self) -> bool:
@@ -35,26 +36,32 @@ class Oracle:
     def claim(self, limit: int, options: ClaimOptions) -> list[str]:
         """Take up to *limit* jobs, as a claim with these options must, and return their ids."""
         preference = _preference(options)
+        capabilities = set(options.get("capabilities", ()))
+        fitting = {
+            self._candidate(job, options): job
+            for job, requires in self._ready.values()
+            if requires <= capabilities and _fits(job, options)
+        }
         chosen: list[str] = []
-        while len(chosen) < limit and (best := self._best(options, preference)):
-            self._ready.remove(best)
-            chosen.append(best.id)
-            level = level_of(self._candidate(best, options), preference)
+        while len(chosen) < limit and fitting:
+            best = self._best(fitting, options, preference)
+            job = fitting.pop(best)
+            del self._ready[job.id]
+            chosen.append(job.id)
             if not options.get("tenant"):
-                self._last_fair_keys[_scope(options, preference, level)] = self._fair_key(best)
-            preference = preference.after(best.affinity)
+                self._last_fair_keys[_scope(options, preference, level_of(best, preference))] = self._fair_key(job)
+            preference = preference.after(job.affinity)
         return chosen
 
-    def _best(self, options: ClaimOptions, preference: Preference) -> Job | None:
-        fitting = {self._candidate(job, options): job for job in self._ready if _fits(job, options)}
-        if not fitting:
-            return None
+    def _best(
+        self, fitting: Iterable[ReadyCandidate], options: ClaimOptions, preference: Preference
+    ) -> ReadyCandidate:
         turns: dict[Level, str] = {}
         for level in {level_of(candidate, preference) for candidate in fitting}:
             last_fair_key = self._last_fair_keys.get(_scope(options, preference, level))
             if last_fair_key is not None and not options.get("tenant"):
                 turns[level] = last_fair_key
-        return fitting[min(fitting, key=lambda candidate: claim_key(candidate, preference, turns))]
+        return min(fitting, key=lambda candidate: claim_key(candidate, preference, turns))
 
     def _fair_key(self, job: Job) -> str:
         return "" if job.lane in self._strict_lanes else job.tenant
@@ -94,5 +101,4 @@ def _fits(job: Job, options: ClaimOptions) -> bool:
         job.lane in options.get("lanes", ("default",))
         and (kinds is None or job.kind in kinds)
         and (tenant is None or job.tenant == tenant)
-        and set(job.requires) <= set(options.get("capabilities", ()))
     )
