@@ -22,6 +22,8 @@ from tests.support.postgres_server import Server
 from tests.support.wire import Wire
 
 SCHEMA = "holdfast_migrations"
+
+
 def migrate(pipe: Connection, url: str) -> None:
     """In a child: migrate as soon as the test says so, and send the migrations that were applied."""
     queue = holdfast.connect(url, schema=SCHEMA)
