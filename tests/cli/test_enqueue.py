@@ -112,10 +112,14 @@ def test_a_payload_that_is_not_text_is_refused(cli: Cli) -> None:
         (["--tag", "plain"], "'plain' is not a pair; write NAME=VALUE"),
         (["--tag", "a=1", "--tag", "a=2"], "--tag names the same key twice"),
         (["--priority", "high"], "'high' is not a valid integer"),
-        (["--priority", "5000"], "it must be from -1000 to 1000"),
-        (["--delay", "1s", "--run-at", "2030-01-31T09:00Z"], "cannot be combined with delay"),
-        (["--on-duplicate", "replace"], "requires a dedupe_key"),
-        (["--id", "a\tb"], "contains a control character"),
+        (["--priority", "5000"], "error: --priority: is out of range; it must be from -1000 to 1000\n"),
+        (["--delay", "9999w"], "error: --delay: is out of range; it must be from 0 to 31622400 seconds\n"),
+        (["--delay", "1s", "--run-at", "2030-01-31T09:00Z"], "error: --run-at: cannot be combined with --delay\n"),
+        (["--on-duplicate", "replace"], "error: --on-duplicate: requires a --dedupe-key\n"),
+        (["--id", "a\tb"], "error: --id: contains a control character"),
+        (["--require", " "], "error: --require: must not be empty\n"),
+        (["--max-attempts", "0"], "error: --max-attempts: is out of range; it must be from 1 to 1000\n"),
+        (["--tag", "a=\0"], "error: --tag: contains U+0000"),
     ],
 )
 def test_a_wrong_option_is_named_and_nothing_is_stored(cli: Cli, arguments: list[str], problem: str) -> None:

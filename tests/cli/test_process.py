@@ -212,6 +212,18 @@ def test_errors_and_questions_are_wrapped_at_spaces_on_a_terminal(tmp_path: Path
     assert "Retire kind a, and permanently\r\nretire 1 waiting job? [y/N]" in asked.seen
 
 
+def test_a_hint_in_words_is_wrapped_at_spaces_on_a_terminal(tmp_path: Path) -> None:
+    refused = OnTerminal(tmp_path, "stats", NO_COLOR="1", COLUMNS="40")
+
+    assert refused.finish() == 2
+    output = re.sub("\x1b\\[[0-9;]*m|\r", "", refused.seen).rstrip()
+    assert [line.rstrip() for line in output.partition("hint: ")[2].splitlines()] == [
+        "set --url or HOLDFAST_URL;",
+        "'holdfast enqueue' and 'holdfast",
+        "migrate' create a queue",
+    ]
+
+
 def test_prune_on_a_terminal_asks_and_deletes_nothing_after_no(tmp_path: Path) -> None:
     run(tmp_path, "enqueue", "a", "--id", "one")
     run(tmp_path, "jobs", "cancel", "one")

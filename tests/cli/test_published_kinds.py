@@ -41,6 +41,20 @@ def test_enqueue_refuses_a_payload_that_the_task_would_refuse_and_names_the_fiel
     assert list(published.queue.jobs()) == []
 
 
+def test_enqueue_of_a_kind_that_no_worker_has_published_stores_it_and_suggests_published_ones(published: Cli) -> None:
+    mistyped, other = published.run("enqueue", "emial.send"), published.run("enqueue", "tick")
+
+    assert mistyped.stdout.startswith("enqueued ")
+    assert mistyped.stderr == "no worker has published the kind 'emial.send'; did you mean 'email.send'?\n"
+    assert (other.exit_code, other.stderr) == (0, "no worker has published the kind 'tick'\n")
+    assert published.run("enqueue", "email.send", '{"to": "ada"}').stderr == ""
+    assert published.run("enqueue", "emial.send", "--json").stderr == ""
+
+
+def test_enqueue_says_nothing_of_kinds_before_the_first_worker(cli: Cli) -> None:
+    assert cli.run("enqueue", "email.send").stderr == ""
+
+
 def test_each_line_of_a_file_is_checked(published: Cli) -> None:
     lines = '{"kind": "email.send", "payload": {"to": "ada"}}\n{"kind": "email.send", "payload": {"copies": 2}}\n'
 
@@ -70,7 +84,7 @@ def test_show_of_a_kind_without_a_publication_and_of_an_unknown_one(cli: Cli) ->
     cli.queue.enqueue("plain")
 
     assert "never: no worker has served its task" in cli.text("kinds", "show", "plain")
-    assert "was never used, published or retired" in cli.refusal("kinds", "show", "gone", code=2)
+    assert "kind 'gone': never used, published or retired" in cli.refusal("kinds", "show", "gone", code=2)
 
 
 @pytest.mark.slow("starts a worker and a producer as processes")

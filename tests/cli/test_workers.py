@@ -36,6 +36,15 @@ def test_an_empty_list_is_not_an_error(cli: Cli) -> None:
     assert "no worker has registered" in cli.run("workers", "list").stderr
 
 
+def test_a_request_to_all_workers_asks_nothing_if_there_are_none(cli: Cli) -> None:
+    cli.queue.migrate()
+
+    for command in ("drain", "stop"):
+        ran = cli.run("workers", command, "--all", "--yes")
+        assert (ran.exit_code, ran.stdout, ran.stderr) == (0, "", "no worker has registered\n")
+    assert cli.json("workers", "stop", "--all", "--yes")["workers"] == []
+
+
 def test_it_lists_workers_and_the_jobs_they_hold(cli: Cli) -> None:
     cli.queue.enqueue("email.send")
     cli.queue.claim(worker="w1", incarnation="i1")

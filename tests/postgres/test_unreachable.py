@@ -7,12 +7,13 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
 import holdfast
 from holdfast import HoldfastError, InvalidInput, StoreUnreachable
-from tests.support.postgres_server import free_port
+from tests.support.postgres_server import database_url, free_port
 
 PASSWORD = "s3cret"
 
@@ -69,6 +70,17 @@ def test_a_refusal_in_an_unknown_encoding(refusing: int) -> None:
     assert "acc?s refus? ? l'utilisateur" in str(error)
     assert "\ufffd" not in str(error)
     assert PASSWORD not in str(error)
+
+
+def test_a_role_or_a_database_that_does_not_exist() -> None:
+    server = urlsplit(database_url())
+    place = server.netloc.rpartition("@")[2]
+
+    role = enqueued(server._replace(netloc=f"nobody:{PASSWORD}@{place}").geturl())
+    database = enqueued(server._replace(path="/nowhere").geturl())
+
+    assert str(role).startswith("the server refuses this role; check the URL and the server's pg_hba.conf")
+    assert str(database).startswith("the server has no such database; create it, or check the URL")
 
 
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgres+asyncpg"])

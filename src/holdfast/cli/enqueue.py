@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from datetime import datetime
 from typing import Any
 
 import click
 
-from holdfast import Enqueued
+from holdfast import Enqueued, Kind
 from holdfast.cli import bulk, json_view, params
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Command, pass_terminal
@@ -84,10 +85,21 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
     content = params.payload(payload)
     with terminal.queue(create=True) as queue:
         enqueued = queue.enqueue(kind, content, **options)
-    if terminal.json:
-        terminal.emit(json_view.enqueued(enqueued))
-    else:
+        if terminal.json:
+            terminal.emit(json_view.enqueued(enqueued))
+            return
         terminal.line(_summary(enqueued))
+        _note_unpublished(terminal, kind, queue.kinds())
+
+
+def _note_unpublished(terminal: Terminal, kind: str, found: list[Kind]) -> None:
+    """Print a note if workers have published kinds, but not this one: the name may be mistyped."""
+    published = [one.name for one in found if one.published_at_ms is not None]
+    if not published or kind in published:
+        return
+    close = difflib.get_close_matches(kind, published, n=3)
+    question = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    terminal.note(f"no worker has published the kind {kind!r}{question}")
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:

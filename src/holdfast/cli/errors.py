@@ -20,13 +20,11 @@ from holdfast import (
     KindRetired,
     LaneDraining,
     OutcomeUnknown,
-    ReadOnlyStore,
     Refused,
     SchemaMismatch,
     StoreBusy,
     StoreDamaged,
     StoreFull,
-    StoreUnreachable,
     Unavailable,
     WaitTimeout,
     WorkerNotFound,
@@ -58,8 +56,6 @@ _HINTS: Final[dict[type[HoldfastError], str]] = {
     HandlersStuck: "restart the worker; --processes, systemd or a container does so automatically",
     StoreBusy: "another process is writing; try again",
     StoreFull: "free some space ('holdfast prune' deletes finished jobs), then try again",
-    StoreUnreachable: "check the path and its permissions; for a server, its host and port, and that it is running",
-    ReadOnlyStore: "check the permissions of the file and of its folder",
     SchemaMismatch: "'holdfast migrate' updates an older schema; a newer schema needs a newer Holdfast",
     StoreDamaged: "restore the file from a backup",
 }
@@ -95,8 +91,8 @@ def report_error(error: Exception, *, as_json: bool) -> int:
     screen = console(sys.stderr)
     for label, style, text in (("error:", "bold red", described.message), ("hint:", "cyan", described.hint)):
         if text:
-            # Wrap at spaces: a terminal breaks lines anywhere. Commands stay on one line for copying.
-            unwrapped = not screen.is_terminal or (label == "hint:" and "holdfast " in text)
+            # Wrap at spaces: a terminal breaks lines anywhere. A command stays on one line for copying.
+            unwrapped = not screen.is_terminal or (label == "hint:" and text.startswith("holdfast "))
             screen.print(Text.assemble((label, style), " ", clean(text, keep="")), soft_wrap=unwrapped)
     return described.exit_code
 

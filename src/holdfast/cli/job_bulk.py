@@ -21,7 +21,7 @@ def given_filters(filters: dict[str, Any]) -> dict[str, Any]:
 
 def check_choice(job_ids: tuple[str, ...], filters: dict[str, Any], verb: str, *, dry_run: bool) -> None:
     """Raise unless the command names either jobs or filters."""
-    hint = f"holdfast jobs {verb} ID..., or holdfast jobs {verb} --kind KIND [--lane LANE] [--older-than 7d]"
+    hint = "give ids or numbers, or filters such as --kind KIND and --older-than 7d"
     if job_ids and filters:
         raise CommandError("name jobs or filters, not both", hint=hint)
     if job_ids and dry_run:

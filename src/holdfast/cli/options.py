@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
+from holdfast import InvalidInput
+from holdfast.cli.params import DURATION
 from holdfast.cli.terminal import Terminal
 
 P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Arguments of the library whose option has another name in the command line.
+_PARAMETERS = {"lanes": "lane", "kinds": "kind", "capabilities": "capability", "worker": "name"}
+# The names of other arguments in the text of a problem.
+_MENTIONED = re.compile(r"(?<=combined with )\w+|\w+_\w+")
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -74,6 +82,13 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.params.extend(_common_options())
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. An error about an argument of the library names the option that set it."""
+        try:
+            return super().invoke(ctx)
+        except InvalidInput as error:
+            raise _with_option(error, self.params) from error
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the epilog unwrapped: examples can be copied."""
         write_epilog(self.epilog, formatter)
@@ -117,6 +132,21 @@ class Group(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the epilog unwrapped: examples can be copied."""
         write_epilog(self.epilog, formatter)
+
+
+def _with_option(error: InvalidInput, parameters: list[click.Parameter]) -> InvalidInput:
+    """Return *error* with the names of options, such as `--run-at`, in place of the library's arguments."""
+    options = {one.name: one for one in parameters if isinstance(one, click.Option)}
+    argument = re.split(r"[\[.]", error.field)[0]
+    option = options.get(_PARAMETERS.get(argument, argument))
+    if option is None:
+        return error
+    problem = _MENTIONED.sub(
+        lambda found: options[found[0]].opts[0] if found[0] in options else found[0], error.problem
+    )
+    if option.type is DURATION and "out of range" in problem:
+        problem += " seconds"
+    return InvalidInput(option.opts[0], problem)
 
 
 def write_epilog(epilog: str | None, formatter: click.HelpFormatter) -> None:

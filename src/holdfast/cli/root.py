@@ -36,7 +36,7 @@ _ZSH_PREAMBLE = "(( $+functions[compdef] )) || { autoload -Uz compinit && compin
       holdfast completion fish | source
     """,
 )
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
 @pass_terminal
 def completion(terminal: Terminal, shell: str) -> None:
     """Print the completion script of a shell."""

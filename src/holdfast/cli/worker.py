@@ -186,6 +186,8 @@ def _worker(queue: AnyQueue, target: str, options: dict[str, Any]) -> Worker:
             f"{target!r} has no tasks",
             hint="declare some with @queue.task, and import their modules in the module of the queue",
         )
+    if options["exclusive"] and not options["name"]:
+        raise CommandError("--exclusive requires --name", hint="choose a name that stays the same across restarts")
     for kind in options["kind"]:
         queue.tasks.get(kind)
     # Leave out options that are not set: the worker has its own defaults.

@@ -81,7 +81,9 @@ def on_screen(terminal: Terminal, about: About, get_status: GetStatus) -> Iterat
         def drawn() -> RenderableType:
             now, status = time.monotonic(), get_status()
             rate = meter.record(now, sum(status.ended.values()))
-            return draw(about, status, now - started, rate, drawing.width, drawing.height)
+            screen = draw(about, status, now - started, rate, drawing.width, drawing.height - 1)
+            # The cursor stays in an empty line, where the shell of a killed worker writes its message.
+            return Group(screen, Text(""))
 
         live = Live(
             console=drawing,

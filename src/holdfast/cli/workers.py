@@ -117,6 +117,9 @@ def _request(
     with terminal.queue() as queue:
         registered = {one.worker: None for one in queue.workers(limit=limits.PAGE_MAX)}
         chosen = list(registered) if every else list(dict.fromkeys(names))
+        if not chosen and not terminal.json:
+            terminal.note("no worker has registered")
+            return
         about = formatting.number(len(chosen), "worker")
         if dry_run:
             terminal.report({"workers": chosen, "requested": requested}, f"would request {about} to {requested}")

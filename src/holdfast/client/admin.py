@@ -64,7 +64,7 @@ class AdminOperations:
         """Return one kind with its published options and schema, or raise `UnknownKind`."""
         found = await self.runner.read(admin_operations.kind, validation.name(name, "name"))
         if found is None:
-            raise UnknownKind(name, "was never used, published or retired")
+            raise UnknownKind(name, "never used, published or retired")
         return found
 
     async def publish_kinds(self, publications: Mapping[str, Publication], published_by: str) -> None:

@@ -91,7 +91,7 @@ def number(value: object, field: str, low: float, high: float) -> float:
             field, f"must be a number, not {value if isinstance(value, float) else type(value).__name__}"
         )
     if not low <= value <= high:
-        raise InvalidInput(field, f"is out of range; it must be from {low:g} to {high:g}")
+        raise InvalidInput(field, f"is out of range; it must be from {low:.15g} to {high:.15g}")
     return float(value)
 
 

@@ -50,6 +50,7 @@ _REFUSED = {
     "authentication failed": "28",
     "no pg_hba.conf entry": "28",
     "no password supplied": "28",
+    'role "': "28",
     "does not exist": "3D",
     "too many": "53",
     "remaining connection slots": "53",
