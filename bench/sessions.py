@@ -37,10 +37,10 @@ class Way(NamedTuple):
 
 
 WAYS = [
-    Way("any session, one tenant", {"lanes": ["chat"], "work": "turn"}),
+    Way("any session, one tenant", {"lanes": ["chat"], "only": "message"}),
     Way(f"any session, {TENANTS:,} tenants in turn", {"lanes": ["fair"]}),
     Way("any session of one tenant among them", {"lanes": ["fair"], "tenant": "tenant-7"}),
-    Way("any session led by a command, ten of them", {"lanes": ["chat"], "work": "command"}),
+    Way("any session led by a command, ten of them", {"lanes": ["chat"], "only": "command"}),
     Way("any session, no such kind: nothing", {"lanes": ["chat"], "kinds": ["none"]}, finds=False),
     Way("a session by its name", {}, session="chat-40"),
     Way("a session with a tenth of all entries", {"lanes": ["long"]}),
@@ -69,8 +69,8 @@ class WorkerProcesses(NamedTuple):
 
 def fill(queue: holdfast.Queue, size: int) -> None:
     """Enqueue *size* entries: a tenth of them in one session, the others in sessions of equal length."""
-    batches = _entries(size)
-    while bulk := [batch for batch, _ in zip(batches, range(_BULK), strict=False)]:
+    entries = _entries(size)
+    while bulk := [entry for entry, _ in zip(entries, range(_BULK), strict=False)]:
         queue.enqueue_many(bulk)
 
 
@@ -80,16 +80,16 @@ def _entries(size: int) -> Iterator[dict[str, Any]]:
     for number in range(sessions * ENTRIES_IN_SESSION):
         yield _entry(number % sessions)
     for _ in range(long):
-        yield {"kind": "chat.message", "session": _LONG, "lane": "long", "slot": "join", "payload": {"text": "hello"}}
+        yield {"kind": "chat.message", "session": _LONG, "lane": "long", "join": True, "payload": {"text": "hello"}}
 
 
 def _entry(session: int) -> dict[str, Any]:
     options = {"kind": "chat.message", "session": f"chat-{session}", "payload": {"text": "hello"}}
     if session % 2:
-        return {**options, "lane": "fair", "tenant": f"tenant-{session // 2 % TENANTS}", "slot": "join"}
+        return {**options, "lane": "fair", "tenant": f"tenant-{session // 2 % TENANTS}", "join": True}
     if session < 2 * COMMANDS:
-        return {**options, "lane": "chat", "work_class": "command"}
-    return {**options, "lane": "chat", "slot": "join"}
+        return {**options, "lane": "chat", "entry_type": "command"}
+    return {**options, "lane": "chat", "join": True}
 
 
 # --- claims as the store grows -------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def run_on_server(arena: Arena, *, sizes: Sequence[int], rounds: int, claims: in
 def _measure(queues: dict[int, holdfast.Queue], rounds: int, claims: int, log: Log) -> list[Cost]:
     try:
         for size, queue in queues.items():
-            log(f"sessions: {size:,} batches")
+            log(f"sessions: {size:,} entries")
             fill(queue, size)
         taken: dict[str, dict[int, list[float]]] = {}
         for number in range(rounds):
@@ -160,17 +160,17 @@ def _serve(queue: holdfast.Queue, way: Way) -> dict[str, float]:
 
 
 def _enqueue_again(queue: holdfast.Queue, job: holdfast.Job) -> None:
-    batch = job.entry
-    if batch is None:
+    entry = job.entry
+    if entry is None:
         raise RuntimeError("a job without a session was claimed")
     queue.enqueue(
         job.kind,
         job.payload,
         lane=job.lane,
         tenant=job.tenant,
-        session=batch.session,
-        work_class=batch.work_class,
-        slot=batch.slot,
+        session=entry.session,
+        entry_type=entry.entry_type,
+        join=entry.join,
     )
 
 

@@ -22,7 +22,7 @@ class Message:
     text: str
 
 
-@tasks.session_task("chat.message", slot="join")
+@tasks.session_task("chat.message", join=True)
 def answer(context: SessionContext[Message], messages: list[Message]) -> str:
     print(f"  turn {context.fencing_token} begins with {[message.text for message in messages]}")
     think()
@@ -37,7 +37,7 @@ def answer(context: SessionContext[Message], messages: list[Message]) -> str:
     return reply(f"you wrote: {'; '.join(lines)}")
 
 
-@tasks.session_task("chat.forget", work_class="command")
+@tasks.session_task("chat.forget", entry_type="command")
 def forget(context: SessionContext[None]) -> str:
     print(f"  turn {context.fencing_token} runs a command")
     with context.transaction() as tx:

@@ -28,17 +28,17 @@ OFTEN = 1_000
 
 
 def enqueue_until_stopped(pipe: Connection, url: str, name: str) -> None:
-    """Enqueue into random sessions, each entry twice with its source key, until stopped."""
+    """Enqueue into random sessions, each entry twice with its message id, until stopped."""
     queue, chance, made = open_engine(url).queue, random.Random(name), 0
     say(pipe)
     while not pipe.poll():
         made += 1
         fields: Any = {
             "session": f"s{chance.randrange(SESSIONS)}",
-            "slot": chance.choice(["join", "join", "exclusive"]),
+            "join": chance.choice([True, True, False]),
         }
         for _ in range(chance.choice([1, 2])):
-            queue.enqueue("say", made, source_key=f"{name}-{made}", max_attempts=OFTEN, **fields)
+            queue.enqueue("say", made, message_id=f"{name}-{made}", max_attempts=OFTEN, **fields)
         time.sleep(0.002)
     queue.close()
 
@@ -58,7 +58,7 @@ def serve(engine: Engine, turn: SessionClaim, chance: random.Random) -> None:
         # Too slow: another process may have claimed it.
         time.sleep(LEASE * 1.2)
     if chance.random() < 0.3:
-        more = engine.queue.claim_session(turn.session, boundary="checkpoint", holding=turn, lease=LEASE)
+        more = engine.queue.claim_session(turn.session, boundary="checkpoint", holding=turn)
         turn = turn if more is None else turn.joined(more)
     if chance.random() < 0.1:
         engine.queue.settle(turn, Released())

@@ -42,16 +42,15 @@ def test_timestamps_are_milliseconds_and_bodies_are_decoded(cli: Cli) -> None:
 
 
 def test_the_session_entry_of_a_job_is_shown(cli: Cli) -> None:
-    job = cli.queue.enqueue("a", session="chat-42", slot="join", source_key="m1", items=[1, 2]).job
+    job = cli.queue.enqueue("a", session="chat-42", join=True, message_id="m1", messages=[1, 2]).job
 
     assert json_view.job(job)["entry"] == {
         "session": "chat-42",
-        "work_class": "turn",
-        "delivery": "earliest_safe_boundary",
-        "slot": "join",
-        "merge_key": "default",
-        "source_key": "m1",
-        "items": 2,
+        "entry_type": "message",
+        "delivery": "checkpoint",
+        "join": True,
+        "message_id": "m1",
+        "messages": 2,
         "enqueue_seq": 1,
     }
     assert json_view.job(cli.queue.enqueue("a").job)["entry"] is None

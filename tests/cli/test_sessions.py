@@ -10,7 +10,7 @@ from tests.cli.conftest import Cli
 @pytest.fixture
 def sessions_cli(cli: Cli) -> Cli:
     for n in range(2):
-        cli.queue.enqueue("chat.message", n, session="chat-42", slot="join", source_key=f"m{n}", job_id=f"b{n}")
+        cli.queue.enqueue("chat.message", n, session="chat-42", join=True, message_id=f"m{n}", job_id=f"b{n}")
     cli.queue.enqueue("chat.message", "other", session="chat-7", tenant="acme", job_id="other")
     cli.queue.enqueue("email.send", job_id="plain")
     return cli
@@ -21,8 +21,8 @@ def test_an_entry_is_shown_with_its_position_in_the_session_and_without_a_priori
     shown = {name: value.strip() for name, value in shown.items()}
 
     assert shown["session"] == "chat-42 (entry 2)"
-    assert shown["slot"] == "join (merge key default)"
-    assert shown["delivery"] == "earliest_safe_boundary"
+    assert shown["join"] == "by kind"
+    assert shown["delivery"] == "checkpoint"
     assert "priority" not in shown
 
 

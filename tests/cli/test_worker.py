@@ -81,7 +81,7 @@ def test_a_process_that_is_requested_to_stop_finishes_its_jobs_and_exits_with_0(
 
 
 def test_it_processes_sessions_and_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:
-    enqueued = [queue.enqueue("chat.message", text, session="chat-42", slot="join") for text in ("one", "two")]
+    enqueued = [queue.enqueue("chat.message", text, session="chat-42", join=True) for text in ("one", "two")]
     other = queue.enqueue("add", {"one": 2, "other": 3})
 
     with running(tmp_path, "--json") as worker:

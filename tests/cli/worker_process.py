@@ -44,7 +44,7 @@ def hold(context: Context) -> str:
     return "held"
 
 
-@queue.session_task("chat.message", slot="join")
+@queue.session_task("chat.message", join=True)
 async def answer(context: AsyncSessionContext[str], messages: list[str]) -> list[str]:
     return messages + await context.checkpoint()
 '''

@@ -59,7 +59,7 @@ def claim_session(queue: Any) -> Any:
 
 
 def claim_any_session(queue: Any) -> Any:
-    return queue.claim_any_session(worker="w", nonce="n")
+    return queue.claim_any_session(worker="w", lease_token="n")
 
 
 def open_session(queue: Any) -> Any:

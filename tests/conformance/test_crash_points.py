@@ -88,12 +88,12 @@ def suspect_and_expired(harness: Harness, queue: Queue) -> Any:
 
 def session_waiting(_harness: Harness, queue: Queue) -> None:
     for n in range(3):
-        queue.enqueue("say", n, session="s", slot="join", source_key=str(n), events="all")
+        queue.enqueue("say", n, session="s", join=True, message_id=str(n), events="all")
 
 
 def session_running(harness: Harness, queue: Queue) -> SessionClaim:
     session_waiting(harness, queue)
-    claim = queue.claim_session("s", limit=2, nonce="n", worker="w", incarnation="i")
+    claim = queue.claim_session("s", limit=2, lease_token="n", worker="w", incarnation="i")
     assert claim is not None
     return claim
 
@@ -101,21 +101,21 @@ def session_running(harness: Harness, queue: Queue) -> SessionClaim:
 def session_open(harness: Harness, queue: Queue) -> SessionLease:
     session_waiting(harness, queue)
     lease = queue.open_session("s", worker="w", lease_token="t")
-    queue.claim_session("s", under=lease, limit=2)
+    queue.claim_session("s", session_lease=lease, limit=2)
     harness.clock.advance(1)
     return lease
 
 
 def session_with_due_maintenance(harness: Harness, queue: Queue) -> None:
     """Create a session with an entry that is due, one expired and one past its deadline."""
-    queue.enqueue("say", "due", session="s", delay=10, source_key="due")
-    queue.enqueue("say", "expired", session="s", source_key="expired")
+    queue.enqueue("say", "due", session="s", delay=10, message_id="due")
+    queue.enqueue("say", "expired", session="s", message_id="expired")
     queue.claim_session("s", lease=5)
-    queue.enqueue("say", "overdue", session="s", deadline=5, source_key="overdue")
+    queue.enqueue("say", "overdue", session="s", deadline=5, message_id="overdue")
     harness.clock.advance(20)
 
 
-REPEATABLE = {"kind": "say", "session": "s", "slot": "join"}
+REPEATABLE = {"kind": "say", "session": "s", "join": True}
 
 
 def settled(outcome: Outcome) -> Callable[[Queue, Any], Any]:
@@ -177,20 +177,23 @@ CASES = {
     "reprioritize": Case(one_waiting, lambda queue, _: queue.reprioritize("a", 7)),
     "enqueue into a session": Case(
         session_waiting,
-        lambda queue, _: queue.enqueue_many([{**REPEATABLE, "payload": n, "source_key": f"k{n}"} for n in range(3)]),
+        lambda queue, _: queue.enqueue_many([{**REPEATABLE, "payload": n, "message_id": f"k{n}"} for n in range(3)]),
     ),
     "claim a session": Case(
-        session_waiting, lambda queue, _: queue.claim_session("s", limit=2, nonce="n", worker="w", incarnation="i")
+        session_waiting,
+        lambda queue, _: queue.claim_session("s", limit=2, lease_token="n", worker="w", incarnation="i"),
     ),
     "claim any session": Case(
-        session_waiting, lambda queue, _: queue.claim_any_session(limit=2, nonce="n", worker="w", incarnation="i")
+        session_waiting,
+        lambda queue, _: queue.claim_any_session(limit=2, lease_token="n", worker="w", incarnation="i"),
     ),
     "claim a session and maintain": Case(
         session_with_due_maintenance,
-        lambda queue, _: queue.claim_session("s", nonce="n", worker="w", incarnation="i"),
+        lambda queue, _: queue.claim_session("s", lease_token="n", worker="w", incarnation="i"),
     ),
     "claim any session and maintain": Case(
-        session_with_due_maintenance, lambda queue, _: queue.claim_any_session(nonce="n", worker="w", incarnation="i")
+        session_with_due_maintenance,
+        lambda queue, _: queue.claim_any_session(lease_token="n", worker="w", incarnation="i"),
     ),
     "take in more at a checkpoint": Case(
         session_running, lambda queue, turn: queue.claim_session("s", boundary="checkpoint", holding=turn)

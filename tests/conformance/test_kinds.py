@@ -140,19 +140,19 @@ class TestSessions:
     def test_messages_are_checked_and_a_session_is_required(self, queue: Queue) -> None:
         tasks = Tasks()
 
-        @tasks.session_task("chat.message", lane="chat", slot="join")
+        @tasks.session_task("chat.message", lane="chat", join=True)
         def reply(context: object, messages: list[str]) -> None: ...
 
         publish(queue, tasks)
 
         problems = []
-        for payload, options in ((1, {"session": "s"}), (None, {"session": "s", "items": ["a", 2]}), ("a", {})):
+        for payload, options in ((1, {"session": "s"}), (None, {"session": "s", "messages": ["a", 2]}), ("a", {})):
             with pytest.raises(InvalidInput) as caught:
                 queue.enqueue("chat.message", payload, **options)
             problems.append(caught.value.field)
         stored = queue.enqueue("chat.message", "hello", session="s").job
 
-        assert problems == ["payload", "items[1]", "session"]
+        assert problems == ["payload", "messages[1]", "session"]
         assert stored.lane == "chat"
 
     def test_options_that_a_session_does_not_support_are_not_applied_to_its_entries(self, queue: Queue) -> None:

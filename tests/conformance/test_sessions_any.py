@@ -33,7 +33,7 @@ def drain(queue: Queue, **options: object) -> list[object]:
 class TestOrder:
     def test_the_oldest_head_goes_first(self, queue: Queue) -> None:
         for text, name in ((1, "b"), (2, "a"), (3, "c"), (4, "b")):
-            say(queue, text, session=name, slot="exclusive")
+            say(queue, text, session=name, join=False)
 
         assert drain(queue) == [1, 2, 3, 4]
 
@@ -81,13 +81,13 @@ class TestOrder:
         assert queue.claim_any_session(tenant="b") is None
         assert drain(queue) == ["a0"]
 
-    def test_only_sessions_whose_first_entry_has_the_given_work_class(self, queue: Queue) -> None:
-        say(queue, "command", session="a", work_class="command")
-        say(queue, "turn", session="b")
+    def test_only_sessions_whose_first_entry_has_the_given_entry_type(self, queue: Queue) -> None:
+        say(queue, "command", session="a", entry_type="command")
+        say(queue, "message", session="b")
 
-        assert texts(take_any(queue, work="turn")) == ["turn"]
-        assert queue.claim_any_session(work="turn") is None
-        assert texts(take_any(queue, work="command")) == ["command"]
+        assert texts(take_any(queue, only="message")) == ["message"]
+        assert queue.claim_any_session(only="message") is None
+        assert texts(take_any(queue, only="command")) == ["command"]
 
 
 class TestWorkerFilters:
@@ -165,7 +165,7 @@ class TestSessionsThatBecomeReadyAgain:
         assert drain(queue) == [1]
 
     def test_a_retry_is_claimed_after_its_delay(self, queue: Queue, clock: ManualClock) -> None:
-        say(queue, 1, 2, session="a", slot="exclusive")
+        say(queue, 1, 2, session="a", join=False)
         queue.settle(take_any(queue), Failed("no", retry_after=10))
 
         assert drain(queue) == []
@@ -247,7 +247,7 @@ class TestWaiting:
 
     def test_it_is_woken_when_the_previous_turn_is_settled(self, harness: Harness) -> None:
         queue, other = harness.open(), harness.open()
-        say(queue, 1, 2, slot="exclusive", session="a")
+        say(queue, 1, 2, join=False, session="a")
         turn = take(queue, "a")
 
         assert claim_while(lambda: other.settle(turn, Done()), lambda: queue.claim_any_session(wait=LONG)) == [2]
@@ -261,7 +261,7 @@ def test_the_async_api_behaves_the_same(harness: Harness) -> None:
     async def converse() -> list[object]:
         queue = harness.open_async()
         for n in range(3):
-            await queue.enqueue("chat.message", n, session="a", slot="join")
+            await queue.enqueue("chat.message", n, session="a", join=True)
         turn = await queue.claim_any_session(limit=2)
         assert turn is not None
         more = await queue.claim_session("a", boundary="checkpoint", holding=turn)
@@ -281,7 +281,7 @@ class TestLimits:
     def test_a_limit_may_depend_on_the_kind_of_the_first_entry(self, queue: Queue) -> None:
         for kind in ("chat.message", "chat.note", "chat.edit"):
             for text in range(120 if kind == "chat.edit" else 3):
-                queue.enqueue(kind, text, session=kind, slot="join")
+                queue.enqueue(kind, text, session=kind, join=True)
 
         found = {
             turn.session: len(turn.entries)

@@ -28,7 +28,7 @@ class TestOrderAndJoining:
         turn = take(queue)
 
         assert texts(turn) == [1, 2, 3]
-        assert turn.work_class == "turn"
+        assert turn.entry_type == "message"
         assert [job.enqueue_seq for job in turn.entries] == [1, 2, 3]
         assert {job.state for job in turn.entries} == {"running"}
 
@@ -37,54 +37,54 @@ class TestOrderAndJoining:
 
         assert texts(take(queue, limit=2)) == [0, 1]
 
-    def test_an_exclusive_entry_is_claimed_alone(self, queue: Queue) -> None:
-        say(queue, 1, 2, slot="exclusive")
+    def test_a_message_that_does_not_join_is_claimed_alone(self, queue: Queue) -> None:
+        say(queue, 1, 2, join=False)
 
         turn = take(queue)
         assert texts(turn) == [1]
         queue.settle(turn, Done())
         assert texts(take(queue)) == [2]
 
-    def test_another_merge_key_or_delivery_ends_the_turn(self, queue: Queue) -> None:
+    def test_another_join_name_or_delivery_ends_the_turn(self, queue: Queue) -> None:
         say(queue, 1)
-        say(queue, 2, merge_key="group")
-        say(queue, 3, merge_key="group", delivery="after_current_turn_commit")
+        say(queue, 2, join="group")
+        say(queue, 3, join="group", delivery="next_turn")
 
         for text in (1, 2, 3):
             turn = take(queue)
             assert texts(turn) == [text]
             queue.settle(turn, Done())
 
-    def test_a_claim_of_turn_work_returns_nothing_while_a_command_is_first(self, queue: Queue) -> None:
-        say(queue, "stop", work_class="command")
+    def test_a_claim_of_messages_returns_nothing_while_a_command_is_first(self, queue: Queue) -> None:
+        say(queue, "stop", entry_type="command")
         say(queue, 1)
 
-        assert queue.claim_session(SESSION, work="turn") is None
-        command = take(queue, work="command")
-        assert (texts(command), command.work_class) == (["stop"], "command")
+        assert queue.claim_session(SESSION, only="message") is None
+        command = take(queue, only="command")
+        assert (texts(command), command.entry_type) == (["stop"], "command")
 
-    def test_next_takes_the_first_entry_of_any_work_class(self, queue: Queue) -> None:
+    def test_a_claim_takes_the_first_entry_of_any_type(self, queue: Queue) -> None:
         say(queue, 1)
-        say(queue, "stop", work_class="command")
+        say(queue, "stop", entry_type="command")
 
-        turn = take(queue, work="next")
+        turn = take(queue)
         queue.settle(turn, Done())
-        command = take(queue, work="next")
+        command = take(queue)
 
-        assert [(turn.work_class, texts(turn)), (command.work_class, texts(command))] == [
-            ("turn", [1]),
+        assert [(turn.entry_type, texts(turn)), (command.entry_type, texts(command))] == [
+            ("message", [1]),
             ("command", ["stop"]),
         ]
 
-    def test_an_entry_may_have_several_items(self, queue: Queue) -> None:
-        enqueued = queue.enqueue("chat.message", session=SESSION, items=["a", "b"])
+    def test_an_entry_may_have_several_messages(self, queue: Queue) -> None:
+        enqueued = queue.enqueue("chat.message", session=SESSION, messages=["a", "b"])
 
-        assert enqueued.job.items == ["a", "b"]
-        assert take(queue).entries[0].items == ["a", "b"]
-        assert queue.get(say(queue, "one")[0]).items == ["one"]
+        assert enqueued.job.messages == ["a", "b"]
+        assert take(queue).entries[0].messages == ["a", "b"]
+        assert queue.get(say(queue, "one")[0]).messages == ["one"]
 
     def test_entries_of_one_call_keep_its_order(self, queue: Queue) -> None:
-        options = {"kind": "chat.message", "session": SESSION, "slot": "join"}
+        options = {"kind": "chat.message", "session": SESSION, "join": True}
         queue.enqueue_many([{**options, "payload": n} for n in range(20)])
         say(queue, 20)
 
@@ -189,7 +189,7 @@ class TestOneHolder:
 class TestSkippedEntries:
     def test_a_delayed_entry_is_skipped_until_it_is_due(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, "later", delay=60)
-        say(queue, 1, slot="exclusive")
+        say(queue, 1, join=False)
         say(queue, 2)
 
         turn = take(queue)
@@ -261,7 +261,7 @@ class TestSkippedEntries:
         assert states(queue) == {1: "failed", 2: "running"}
 
     def test_a_requeued_entry_returns_to_its_position(self, queue: Queue) -> None:
-        [first, _, _] = say(queue, 1, 2, 3, slot="exclusive")
+        [first, _, _] = say(queue, 1, 2, 3, join=False)
         queue.settle(take(queue), Failed("no", permanent=True))
         queue.settle(take(queue), Done())
         queue.requeue(first)
@@ -317,10 +317,19 @@ class TestCheckpoints:
         whole = turn.joined(more)
         assert [job.state for job in queue.settle(whole, Done())] == ["done"] * 3
 
-    def test_only_entries_for_the_earliest_boundary_are_claimed(self, queue: Queue) -> None:
+    def test_the_entries_belong_to_the_worker_and_the_lease_of_the_turn(self, queue: Queue) -> None:
+        say(queue, 1)
+        turn = take(queue, worker="w", incarnation="i", lease=5)
+        say(queue, 2)
+
+        [more] = take(queue, boundary="checkpoint", holding=turn).entries
+
+        assert (more.worker, more.incarnation, more.lease_until_ms) == ("w", "i", turn.entries[0].lease_until_ms)
+
+    def test_only_entries_with_delivery_at_checkpoints_are_claimed(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue)
-        say(queue, 2, delivery="after_current_turn_commit")
+        say(queue, 2, delivery="next_turn")
         say(queue, 3)
 
         assert queue.claim_session(SESSION, boundary="checkpoint", holding=turn) is None
@@ -330,11 +339,11 @@ class TestCheckpoints:
     def test_a_first_command_ends_a_checkpoint_too(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue)
-        say(queue, "stop", work_class="command")
+        say(queue, "stop", entry_type="command")
         say(queue, 2)
 
-        assert queue.claim_session(SESSION, boundary="checkpoint", holding=turn, work="turn") is None
-        command = take(queue, boundary="checkpoint", holding=turn, work="command")
+        assert queue.claim_session(SESSION, boundary="checkpoint", holding=turn, only="message") is None
+        command = take(queue, boundary="checkpoint", holding=turn, only="command")
         assert texts(command) == ["stop"]
 
     def test_an_entry_that_fell_due_during_the_turn_is_claimed(self, queue: Queue, clock: ManualClock) -> None:
@@ -393,25 +402,25 @@ class TestCheckpoints:
 class TestLostAnswers:
     def test_a_repeated_claim_returns_the_same_claim(self, queue: Queue) -> None:
         say(queue, 1, 2, 3)
-        first = take(queue, limit=2, nonce="n1", worker="w")
+        first = take(queue, limit=2, lease_token="n1", worker="w")
         say(queue, 4)
 
-        assert take(queue, limit=2, nonce="n1", worker="w") == first
+        assert take(queue, limit=2, lease_token="n1", worker="w") == first
 
     def test_a_repeated_claim_of_any_session_returns_the_same_claim(self, queue: Queue) -> None:
         say(queue, 1)
         say(queue, 2, session="other")
-        first = take_any(queue, nonce="n1", worker="w")
+        first = take_any(queue, lease_token="n1", worker="w")
 
-        assert take_any(queue, nonce="n1", worker="w") == first
-        assert take_any(queue, nonce="n2", worker="w") != first
+        assert take_any(queue, lease_token="n1", worker="w") == first
+        assert take_any(queue, lease_token="n2", worker="w") != first
 
-    def test_another_worker_or_nonce_is_another_claim(self, queue: Queue) -> None:
+    def test_another_worker_or_token_is_another_claim(self, queue: Queue) -> None:
         say(queue, 1)
-        take(queue, nonce="n1", worker="w")
+        take(queue, lease_token="n1", worker="w")
 
-        assert queue.claim_session(SESSION, nonce="n2", worker="w") is None
-        assert queue.claim_session(SESSION, nonce="n1", worker="other") is None
+        assert queue.claim_session(SESSION, lease_token="n2", worker="w") is None
+        assert queue.claim_session(SESSION, lease_token="n1", worker="other") is None
 
     @pytest.mark.parametrize(
         "other",
@@ -420,32 +429,59 @@ class TestLostAnswers:
             {"lanes": ["slow"]},
             {"kinds": ["other"]},
             {"capabilities": []},
-            {"work": "command"},
+            {"only": "command"},
         ],
     )
-    def test_the_nonce_of_another_request_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
+    def test_the_token_of_another_request_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
         queue.enqueue("say", "secret", session=SESSION, tenant="a", requires=["gpu"])
-        request: dict[str, Any] = {"worker": "w", "nonce": "n1", "capabilities": ["gpu"]}
+        request: dict[str, Any] = {"worker": "w", "lease_token": "n1", "capabilities": ["gpu"]}
         first = queue.claim_any_session(**request)
-        with pytest.raises(Conflict, match="nonce") as caught:
+        with pytest.raises(Conflict, match="lease_token") as caught:
             queue.claim_any_session(**{**request, **other})
         assert (caught.value.job_id, "secret" in str(caught.value)) == (None, False)
         assert queue.claim_any_session(**request, tenant="a", kinds=["say"]) == first
 
-    @pytest.mark.parametrize("other", [{"kinds": ["other"]}, {"capabilities": []}, {"work": "command"}])
-    def test_the_nonce_of_another_request_for_a_session_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("other", [{"kinds": ["other"]}, {"capabilities": []}, {"only": "command"}])
+    def test_the_token_of_another_request_for_a_session_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
         queue.enqueue("say", session=SESSION, requires=["gpu"])
-        request: dict[str, Any] = {"worker": "w", "nonce": "n1", "capabilities": ["gpu"]}
+        request: dict[str, Any] = {"worker": "w", "lease_token": "n1", "capabilities": ["gpu"]}
         first = queue.claim_session(SESSION, **request)
-        with pytest.raises(Conflict, match="nonce"):
+        with pytest.raises(Conflict, match="lease_token"):
             queue.claim_session(SESSION, **{**request, **other})
         assert queue.claim_session(SESSION, **request) == first
 
+    def test_the_token_is_the_lease_token_of_the_claim(self, queue: Queue) -> None:
+        say(queue, 1, 2)
+        turn = take(queue, lease_token="n1")
+
+        assert turn.lease_token == "n1"
+        assert {job.lease_token for job in turn.entries} == {"n1"}
+
+    def test_the_token_of_a_claim_of_another_session_is_refused(self, queue: Queue) -> None:
+        say(queue, 1)
+        say(queue, 2, session="other")
+        first = take(queue, lease_token="n1", worker="w")
+
+        with pytest.raises(Conflict, match="lease_token"):
+            queue.claim_session("other", lease_token="n1", worker="w")
+        assert take_any(queue, lease_token="n1", worker="w") == first
+
+    def test_a_claim_of_jobs_and_one_of_a_session_do_not_share_a_token(self, queue: Queue) -> None:
+        queue.enqueue("mail")
+        say(queue, 1)
+        queue.claim(lease_token="n1", worker="w")
+        take(queue, lease_token="n2", worker="w")
+
+        with pytest.raises(Conflict, match="lease_token"):
+            queue.claim_session(SESSION, lease_token="n1", worker="w")
+        with pytest.raises(Conflict, match="lease_token"):
+            queue.claim(lease_token="n2", worker="w")
+
     def test_after_the_settle_it_is_a_new_claim(self, queue: Queue) -> None:
         say(queue, 1, 2)
-        queue.settle(take(queue, limit=1, nonce="n1"), Done())
+        queue.settle(take(queue, limit=1, lease_token="n1"), Done())
 
-        assert texts(take(queue, nonce="n1")) == [2]
+        assert texts(take(queue, lease_token="n1")) == [2]
 
 
 class TestKinds:
@@ -467,14 +503,14 @@ class TestBadCalls:
     @pytest.mark.parametrize(
         ("options", "field"),
         [
-            ({"work": "all"}, "work"),
+            ({"only": "all"}, "only"),
             ({"boundary": "never"}, "boundary"),
             ({"limit": 0}, "limit"),
             ({"limit": limits.CLAIM_MAX + 1}, "limit"),
             ({"lease": 0}, "lease"),
             ({"tenant": ""}, "tenant"),
-            ({"nonce": ""}, "nonce"),
-            ({"under": "lease"}, "under"),
+            ({"lease_token": ""}, "lease_token"),
+            ({"session_lease": "lease"}, "session_lease"),
             ({"kinds": "a"}, "kinds"),
             ({"lanes": ["a"]}, "lanes"),
             ({"limit": {"a": 1}}, "limit"),
@@ -488,7 +524,7 @@ class TestBadCalls:
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
-        ("options", "field"), [({"work": 1}, "work"), ({"lanes": "a"}, "lanes"), ({"boundary": "idle"}, "boundary")]
+        ("options", "field"), [({"only": 1}, "only"), ({"lanes": "a"}, "lanes"), ({"boundary": "idle"}, "boundary")]
     )
     def test_a_wrong_option_of_a_claim_of_any_session_is_named(
         self, queue: Queue, options: dict[str, object], field: str

@@ -15,7 +15,7 @@ from tests.support.stores import Harness
 LEASE = 30.0
 
 
-def opened(queue: Queue, worker: str = "runtime-1", **options: object) -> SessionLease:
+def opened(queue: Queue, worker: str = "owner-1", **options: object) -> SessionLease:
     return queue.open_session(SESSION, worker=worker, lease=LEASE, **options)  # type: ignore[arg-type]
 
 
@@ -23,15 +23,15 @@ class TestOpening:
     def test_an_empty_session_may_be_opened(self, queue: Queue) -> None:
         lease = opened(queue)
 
-        assert (lease.session, lease.tenant, lease.generation, lease.worker) == (SESSION, "default", 1, "runtime-1")
+        assert (lease.session, lease.tenant, lease.generation, lease.worker) == (SESSION, "default", 1, "owner-1")
         say(queue, 1)
-        assert texts(take(queue, under=lease)) == [1]
+        assert texts(take(queue, session_lease=lease)) == [1]
 
     def test_only_one_worker_at_a_time(self, queue: Queue) -> None:
         opened(queue)
 
-        with pytest.raises(Conflict, match="runtime-1"):
-            opened(queue, "runtime-2")
+        with pytest.raises(Conflict, match="owner-1"):
+            opened(queue, "owner-2")
 
     def test_a_repeated_call_returns_the_same_lease(self, queue: Queue) -> None:
         lease = opened(queue, lease_token="t")
@@ -44,7 +44,7 @@ class TestOpening:
         first = opened(queue)
         clock.advance(LEASE)
 
-        assert opened(queue, "runtime-2").generation == first.generation + 1
+        assert opened(queue, "owner-2").generation == first.generation + 1
 
     def test_a_session_with_a_held_claim_is_not_opened(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1)
@@ -53,7 +53,7 @@ class TestOpening:
         with pytest.raises(Conflict, match="'w'"):
             opened(queue)
         clock.advance(LEASE)
-        assert texts(take(queue, under=opened(queue))) == [1]
+        assert texts(take(queue, session_lease=opened(queue))) == [1]
 
     def test_two_tenants_have_two_sessions_of_one_name(self, queue: Queue) -> None:
         opened(queue, tenant="a")
@@ -65,9 +65,9 @@ class TestOpening:
         queue = durable_harness.reopen()
 
         with pytest.raises(Conflict):
-            opened(queue, "runtime-2")
+            opened(queue, "owner-2")
         durable_harness.clock.advance(LEASE)
-        assert opened(queue, "runtime-2").generation == 2
+        assert opened(queue, "owner-2").generation == 2
 
 
 class TestClaimingUnderIt:
@@ -75,14 +75,14 @@ class TestClaimingUnderIt:
         opened(queue)
         say(queue, 1)
 
-        with pytest.raises(Conflict, match="runtime-1"):
+        with pytest.raises(Conflict, match="owner-1"):
             queue.claim_session(SESSION, worker="w")
         assert queue.claim_any_session(worker="w") is None
 
     def test_a_slow_turn_keeps_its_claim_while_the_lease_is_renewed(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
-        turn = take(queue, under=lease)
+        turn = take(queue, session_lease=lease)
         for _ in range(5):
             clock.advance(LEASE - 1)
             lease = queue.renew_session(lease)
@@ -93,7 +93,7 @@ class TestClaimingUnderIt:
     def test_its_claims_are_lost_when_it_expires(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
-        turn = take(queue, under=lease)
+        turn = take(queue, session_lease=lease)
         clock.advance(LEASE)
 
         with pytest.raises(LeaseLost):
@@ -103,7 +103,7 @@ class TestClaimingUnderIt:
     def test_a_heartbeat_does_not_extend_beyond_the_lease(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
-        turn = take(queue, under=lease)
+        turn = take(queue, session_lease=lease)
         clock.advance(LEASE - 1)
 
         assert queue.heartbeat(turn).lease_until == lease.lease_until
@@ -116,15 +116,16 @@ class TestClaimingUnderIt:
         say(queue, 1)
         clock.advance(LEASE - 1)
 
-        assert take(queue, under=lease).lease_until == lease.lease_until
+        assert take(queue, session_lease=lease).lease_until == lease.lease_until
 
     def test_a_checkpoint_works_under_it(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
-        turn = take(queue, under=lease)
+        turn = take(queue, session_lease=lease)
         say(queue, 2)
 
-        more = take(queue, under=lease, boundary="checkpoint", holding=turn)
+        more = take(queue, boundary="checkpoint", holding=turn)
+        assert (more.generation, more.lease_until) == (lease.generation, lease.lease_until)
         clock.advance(LEASE - 1)
         queue.renew_session(lease)
         clock.advance(LEASE - 1)
@@ -136,15 +137,15 @@ class TestClaimingUnderIt:
         clock.advance(LEASE)
 
         with pytest.raises(LeaseLost, match="generation 1 is lost: it expired"):
-            queue.claim_session(SESSION, under=lease)
+            queue.claim_session(SESSION, session_lease=lease)
 
     def test_a_session_lease_and_a_duration_exclude_each_other(self, queue: Queue) -> None:
         with pytest.raises(InvalidInput, match="lease"):
-            queue.claim_session(SESSION, under=opened(queue), lease=5)
+            queue.claim_session(SESSION, session_lease=opened(queue), lease=5)
 
     def test_a_lease_on_another_session_is_refused(self, queue: Queue) -> None:
-        with pytest.raises(InvalidInput, match="under"):
-            queue.claim_session("other", under=opened(queue))
+        with pytest.raises(InvalidInput, match="session_lease"):
+            queue.claim_session("other", session_lease=opened(queue))
 
     def test_waiting_claims_are_served_when_a_lease_expires(self, queue: Queue, clock: ManualClock) -> None:
         opened(queue)
@@ -168,15 +169,15 @@ class TestTakingOver:
     def test_a_takeover_increases_the_generation_and_takes_the_turn_at_once(self, queue: Queue) -> None:
         first = opened(queue)
         say(queue, 1, 2)
-        turn = take(queue, under=first)
+        turn = take(queue, session_lease=first)
 
-        second = opened(queue, "runtime-2", take_over=True)
+        second = opened(queue, "owner-2", take_over=True)
 
         assert second.generation == first.generation + 1
         assert states(queue) == {1: "ready", 2: "ready"}
         with pytest.raises(LeaseLost):
             queue.settle(turn, Done())
-        again = take(queue, under=second, worker="runtime-2")
+        again = take(queue, session_lease=second, worker="owner-2")
         assert texts(again) == [1, 2]
         assert again.fencing_token > turn.fencing_token
         assert [job.attempt for job in again.entries] == [1, 1]
@@ -184,12 +185,12 @@ class TestTakingOver:
     def test_the_previous_holder_can_neither_renew_close_nor_claim(self, queue: Queue) -> None:
         first = opened(queue)
         say(queue, 1)
-        opened(queue, "runtime-2", take_over=True)
+        opened(queue, "owner-2", take_over=True)
 
         for write in (
             lambda: queue.renew_session(first),
             lambda: queue.close_session(first),
-            lambda: queue.claim_session(SESSION, under=first),
+            lambda: queue.claim_session(SESSION, session_lease=first),
         ):
             with pytest.raises(LeaseLost, match="generation 2"):
                 write()
@@ -197,7 +198,7 @@ class TestTakingOver:
     def test_a_repeated_takeover_takes_nothing_from_itself(self, queue: Queue) -> None:
         say(queue, 1)
         lease = opened(queue, take_over=True, lease_token="t")
-        take(queue, under=lease)
+        take(queue, session_lease=lease)
 
         assert opened(queue, take_over=True, lease_token="t") == lease
         assert states(queue) == {1: "running"}
@@ -208,7 +209,7 @@ class TestTakingOver:
         clock.advance(5)
         lease = opened(queue, take_over=True)
 
-        assert take(queue, under=lease).entries[0].attempt == 2
+        assert take(queue, session_lease=lease).entries[0].attempt == 2
 
 
 class TestClosing:
@@ -222,7 +223,7 @@ class TestClosing:
     def test_its_claims_are_released_without_using_attempts(self, queue: Queue) -> None:
         lease = opened(queue)
         say(queue, 1)
-        turn = take(queue, under=lease)
+        turn = take(queue, session_lease=lease)
         queue.close_session(lease)
 
         with pytest.raises(LeaseLost):
@@ -236,7 +237,7 @@ class TestClosing:
         queue.close_session(lease)
         with pytest.raises(LeaseLost, match="it was closed"):
             queue.renew_session(lease)
-        opened(queue, "runtime-2")
+        opened(queue, "owner-2")
 
         with pytest.raises(LeaseLost, match="generation 2"):
             queue.close_session(lease)
@@ -244,7 +245,7 @@ class TestClosing:
     def test_closing_after_the_lease_expired_has_no_effect(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
-        take(queue, under=lease)
+        take(queue, session_lease=lease)
         clock.advance(LEASE)
         queue.close_session(lease)
 

@@ -297,7 +297,7 @@ class TestWithStateOfTheCaller:
     def test_an_entry_enqueued_in_a_transaction_is_visible_after_the_commit(self, queue: Queue) -> None:
         with queue.transaction() as tx:
             tx.enqueue("chat.message", 1, session=SESSION)
-            tx.enqueue("chat.message", 2, session=SESSION, source_key="k")
-            assert not tx.enqueue("chat.message", 9, session=SESSION, source_key="k").created
+            tx.enqueue("chat.message", 2, session=SESSION, message_id="k")
+            assert not tx.enqueue("chat.message", 9, session=SESSION, message_id="k").created
 
         assert states(queue) == {1: "ready", 2: "ready"}

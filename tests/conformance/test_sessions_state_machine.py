@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast import Deferred, Done, Failed, LeaseLost, Outcome, Queue, Released, SessionClaim
 from tests.support.faults import AnswerLost, Crashed
 from tests.support.filesystems import MEMORY_FOLDER
-from tests.support.session_model import LEASE_MS, MAX_ATTEMPTS, ModelBatch, SessionModel
+from tests.support.session_model import LEASE_MS, MAX_ATTEMPTS, ModelEntry, SessionModel
 from tests.support.stores import DURABLE_ENGINES, SHARE_OF_LONG_TESTS, Harness
 
 NAMES = ("a", "b", "c")
@@ -35,14 +35,13 @@ crashes = st.sampled_from([0, 0, 0, 1, 3, 5, 8])
 lost = st.booleans()
 entries = st.fixed_dictionaries(
     {
-        "work_class": st.sampled_from(["turn", "turn", "turn", "command"]),
-        "delivery": st.sampled_from(["earliest_safe_boundary"] * 3 + ["after_current_turn_commit"]),
-        "slot": st.sampled_from(["join", "join", "exclusive"]),
-        "merge_key": st.sampled_from(["default", "default", "never"]),
-        "source_key": st.sampled_from([None, None, "k1", "k2"]),
+        "entry_type": st.sampled_from(["message", "message", "message", "command"]),
+        "delivery": st.sampled_from(["checkpoint"] * 3 + ["next_turn"]),
+        "join": st.sampled_from([True, True, True, True, "group", False, False]),
+        "message_id": st.sampled_from([None, None, "k1", "k2"]),
         "delay_ms": st.sampled_from([0, 0, 0, 0, 4_000]),
     }
-).map(lambda options: {**options, "slot": "exclusive"} if options["work_class"] == "command" else options)
+).map(lambda options: {**options, "join": False} if options["entry_type"] == "command" else options)
 
 
 class SessionsAgainstModel(RuleBasedStateMachine):
@@ -56,8 +55,8 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         self.harness = Harness(self.engine, Path(self._folder.name))
         self.queue = self.harness.open()
         self.model = SessionModel(self.harness.clock.now().wall_ms)
-        self.held: list[tuple[SessionClaim, list[tuple[ModelBatch, int]]]] = []
-        self._nonces = 0
+        self.held: list[tuple[SessionClaim, list[tuple[ModelEntry, int]]]] = []
+        self._tokens = 0
 
     def teardown(self) -> None:
         self.harness.close()
@@ -77,7 +76,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         finally:
             self.harness.faults.calm()
 
-    def _adopt(self, claim: SessionClaim | None, predicted: list[ModelBatch]) -> None:
+    def _adopt(self, claim: SessionClaim | None, predicted: list[ModelEntry]) -> None:
         assert _serials(claim) == [entry.serial for entry in predicted]
         if claim is not None:
             self.held.append((claim, [(entry, entry.epoch) for entry in predicted]))
@@ -86,7 +85,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
     def say(self, name: str, options: dict[str, Any], crash: int, lose: bool) -> None:
         serial, created = self.model.say(name, options)
         job_options = {option: value for option, value in options.items() if option != "delay_ms"}
-        if not created or options["source_key"] is None:
+        if not created or options["message_id"] is None:
             # Without a key a repeated call would add another entry, so its result is not lost.
             crash, lose = (crash, lose) if not created else (0, False)
         enqueued = self._send(
@@ -104,11 +103,11 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         assert enqueued.job.payload == serial
         assert enqueued.created == created or crash or lose
 
-    @rule(name=names, work=st.sampled_from(["turn", "command", "next"]), limit=limits, crash=crashes, lose=lost)
-    def claim(self, name: str, work: Any, limit: int, crash: int, lose: bool) -> None:
+    @rule(name=names, only=st.sampled_from(["message", "command", None]), limit=limits, crash=crashes, lose=lost)
+    def claim(self, name: str, only: Any, limit: int, crash: int, lose: bool) -> None:
         options = self._options(limit)
-        claim = self._send(lambda queue: queue.claim_session(name, work=work, **options), crash, lose)
-        self._adopt(claim, self.model.claim(name, work, limit))
+        claim = self._send(lambda queue: queue.claim_session(name, only=only, **options), crash, lose)
+        self._adopt(claim, self.model.claim(name, only, limit))
         assert claim is None or claim.fencing_token == self.model.session(name).fence
 
     @rule(limit=limits, crash=crashes, lose=lost)
@@ -120,8 +119,8 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         self._adopt(claim, predicted)
 
     def _options(self, limit: int) -> dict[str, Any]:
-        self._nonces += 1
-        return {"limit": limit, "worker": "w", "nonce": f"n{self._nonces}", "lease": LEASE_MS / 1000}
+        self._tokens += 1
+        return {"limit": limit, "worker": "w", "lease_token": f"n{self._tokens}", "lease": LEASE_MS / 1000}
 
     @precondition(lambda self: self.held)
     @rule(place=st.integers(0, 5), limit=limits, crash=crashes, lose=lost)
@@ -129,8 +128,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         turn, named = self.held[-1 - place % len(self.held)]
 
         def call(queue: Queue) -> SessionClaim | None:
-            options: Any = {"worker": "w", "lease": LEASE_MS / 1000, "limit": limit}
-            return queue.claim_session(turn.session, boundary="checkpoint", holding=turn, **options)
+            return queue.claim_session(turn.session, boundary="checkpoint", holding=turn, limit=limit)
 
         if not self.model.holds(named):
             with pytest.raises(LeaseLost):
@@ -175,8 +173,8 @@ class SessionsAgainstModel(RuleBasedStateMachine):
 
     @rule(name=names, crash=crashes, lose=lost)
     def take_over_and_close(self, name: str, crash: int, lose: bool) -> None:
-        self._nonces += 1
-        token = f"t{self._nonces}"
+        self._tokens += 1
+        token = f"t{self._tokens}"
         lease = self._send(
             lambda queue: queue.open_session(name, worker="r", take_over=True, lease_token=token), crash, lose
         )

@@ -9,29 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.session_selection import (
-    Boundary,
     Choice,
     EntryPosition,
     SelectionCriteria,
     SessionCandidate,
-    Work,
     candidate,
     choose_run,
     eligibility_of,
 )
-from holdfast.domain.sessions import SessionEntry
+from holdfast.domain.sessions import EntryType, SessionEntry
 
 EARLY: Any
 LATE: Any
-EARLY, LATE = "earliest_safe_boundary", "after_current_turn_commit"
+EARLY, LATE = "checkpoint", "next_turn"
 KINDS: dict[str, dict[str, Any]] = {
-    "J": {"slot": "join"},
-    "j": {"slot": "join", "merge_key": ("group", "")},
-    "L": {"slot": "join", "delivery": LATE},
+    "J": {"group": ("kind", "chat")},
+    "j": {"group": ("name", "group")},
+    "L": {"group": ("kind", "chat"), "delivery": LATE},
     "X": {},
     "x": {"delivery": LATE},
-    "C": {"work_class": "command"},
-    "c": {"work_class": "command", "delivery": LATE},
+    "C": {"entry_type": "command"},
+    "c": {"entry_type": "command", "delivery": LATE},
 }
 
 
@@ -50,45 +48,45 @@ def line_of(text: str) -> list[SessionCandidate]:
 
 
 def one(place: int, **changes: Any) -> SessionCandidate:
-    plain = SessionCandidate(place + 1, place + 1, 7, "ready", "turn", EARLY, "exclusive", ("default", "chat"))
+    plain = SessionCandidate(place + 1, place + 1, 7, "ready", "message", EARLY, None)
     return plain._replace(**changes)
 
 
-CASES: list[tuple[str, Work, Boundary, int, tuple[list[int], bool]]] = [
-    # the line, the requested work, the boundary, the limit; the entries taken, and whether more could not be added
-    ("", "next", "idle", 8, ([], False)),
-    ("JJJ", "turn", "idle", 8, ([1, 2, 3], False)),
-    ("JJJ", "turn", "idle", 2, ([1, 2], True)),
-    ("JJX", "turn", "idle", 8, ([1, 2], True)),
-    ("XJJ", "turn", "idle", 8, ([1], True)),
-    ("JjJ", "turn", "idle", 8, ([1], True)),
-    ("JL", "turn", "idle", 8, ([1], True)),
-    ("LL", "turn", "idle", 8, ([1, 2], False)),
-    ("JCJ", "turn", "idle", 8, ([1], True)),
-    ("CJJ", "turn", "idle", 8, ([], True)),
-    ("CJJ", "command", "idle", 8, ([1], True)),
-    ("CJJ", "next", "idle", 8, ([1], True)),
-    ("CC", "command", "idle", 8, ([1], True)),
-    ("JC", "command", "idle", 8, ([], True)),
-    ("JC", "next", "idle", 8, ([1], True)),
-    ("JJ", "turn", "checkpoint", 8, ([1, 2], False)),
-    ("LJ", "turn", "checkpoint", 8, ([], True)),
-    ("xJ", "next", "checkpoint", 8, ([], True)),
-    ("CJ", "turn", "checkpoint", 8, ([], True)),
-    ("C", "command", "checkpoint", 8, ([1], True)),
-    ("c", "command", "checkpoint", 8, ([], True)),
-    ("(X)J(C)J", "turn", "idle", 8, ([2, 4], False)),
-    ("[J]J", "turn", "idle", 8, ([], True)),
-    ("J[J]J", "turn", "idle", 8, ([1], True)),
-    ("(JJJ)", "turn", "idle", 8, ([], False)),
+CASES: list[tuple[str, EntryType | None, bool, int, tuple[list[int], bool]]] = [
+    # the line, the type, whether at a checkpoint, the limit; the entries taken, and whether more could not be added
+    ("", None, False, 8, ([], False)),
+    ("JJJ", "message", False, 8, ([1, 2, 3], False)),
+    ("JJJ", "message", False, 2, ([1, 2], True)),
+    ("JJX", "message", False, 8, ([1, 2], True)),
+    ("XJJ", "message", False, 8, ([1], True)),
+    ("JjJ", "message", False, 8, ([1], True)),
+    ("JL", "message", False, 8, ([1], True)),
+    ("LL", "message", False, 8, ([1, 2], False)),
+    ("JCJ", "message", False, 8, ([1], True)),
+    ("CJJ", "message", False, 8, ([], True)),
+    ("CJJ", "command", False, 8, ([1], True)),
+    ("CJJ", None, False, 8, ([1], True)),
+    ("CC", "command", False, 8, ([1], True)),
+    ("JC", "command", False, 8, ([], True)),
+    ("JC", None, False, 8, ([1], True)),
+    ("JJ", "message", True, 8, ([1, 2], False)),
+    ("LJ", "message", True, 8, ([], True)),
+    ("xJ", None, True, 8, ([], True)),
+    ("CJ", "message", True, 8, ([], True)),
+    ("C", "command", True, 8, ([1], True)),
+    ("c", "command", True, 8, ([], True)),
+    ("(X)J(C)J", "message", False, 8, ([2, 4], False)),
+    ("[J]J", "message", False, 8, ([], True)),
+    ("J[J]J", "message", False, 8, ([1], True)),
+    ("(JJJ)", "message", False, 8, ([], False)),
 ]
 
 
-@pytest.mark.parametrize(("line", "work", "boundary", "limit", "taken"), CASES)
+@pytest.mark.parametrize(("line", "only", "checkpoint", "limit", "taken"), CASES)
 def test_what_a_claim_takes(
-    line: str, work: Work, boundary: Boundary, limit: int, taken: tuple[list[int], bool]
+    line: str, only: EntryType | None, checkpoint: bool, limit: int, taken: tuple[list[int], bool]
 ) -> None:
-    choice = choose_run(line_of(line), SelectionCriteria(work, boundary, limit))
+    choice = choose_run(line_of(line), SelectionCriteria(only, checkpoint, limit))
 
     assert ([entry.seq for entry in choice.run], choice.complete) == taken
 
@@ -107,12 +105,12 @@ def test_what_a_claim_takes(
         ("done", 1, True, False, "passed"),
     ],
 )
-def test_what_a_batch_is_to_a_claim(state: Any, epoch: int, claimable: bool, skips: bool, eligibility: str) -> None:
+def test_what_an_entry_is_to_a_claim(state: Any, epoch: int, claimable: bool, skips: bool, eligibility: str) -> None:
     assert eligibility_of(state, epoch, claimable=claimable, skips=skips) == eligibility
 
 
 def entry(**options: Any) -> SessionEntry:
-    plain = SessionEntry("s", "turn", EARLY, "join", "default", None, None)
+    plain = SessionEntry("s", "message", True, EARLY, None, None)
     return plain._replace(**options)
 
 
@@ -121,40 +119,44 @@ def entry(**options: Any) -> SessionEntry:
     [
         ((entry(), "chat"), (entry(), "chat"), True),
         ((entry(), "chat"), (entry(), "note"), False),
-        ((entry(merge_key="group"), "chat"), (entry(merge_key="group"), "note"), True),
-        ((entry(merge_key="never"), "chat"), (entry(merge_key="never"), "chat"), True),
-        ((entry(merge_key="never"), "chat"), (entry(), "chat"), False),
-        ((entry(merge_key="chat"), "chat"), (entry(), "chat"), False),
+        ((entry(join="group"), "chat"), (entry(join="group"), "note"), True),
+        ((entry(join="never"), "chat"), (entry(join="never"), "chat"), True),
+        ((entry(join="never"), "chat"), (entry(), "chat"), False),
+        ((entry(join="chat"), "chat"), (entry(), "chat"), False),
+        ((entry(join=False), "chat"), (entry(join=False), "chat"), False),
+        ((entry(join=False), "chat"), (entry(), "chat"), False),
+        ((entry(), "chat"), (entry(join=False), "chat"), False),
     ],
 )
-def test_merge_keys_compare_by_equality(
+def test_messages_join_by_kind_or_by_name(
     one_of: tuple[SessionEntry, str], other: tuple[SessionEntry, str], join: bool
 ) -> None:
     line = [candidate(EntryPosition(n, n, 1), "ready", *told) for n, told in enumerate((one_of, other), 1)]
 
-    assert len(choose_run(line, SelectionCriteria("turn", "idle", 8)).run) == (2 if join else 1)
+    assert len(choose_run(line, SelectionCriteria("message", False, 8)).run) == (2 if join else 1)
 
 
 # --- properties that hold for any line -----------------------------------------------------------------------------
 
 candidates = st.builds(
-    lambda place, eligibility, work_class, delivery, slot, merges: SessionCandidate(
-        place, place, 1, eligibility, work_class, delivery, "exclusive" if work_class == "command" else slot, merges
+    lambda place, eligibility, entry_type, delivery, group: SessionCandidate(
+        place, place, 1, eligibility, entry_type, delivery, None if entry_type == "command" else group
     ),
     st.just(0),
     st.sampled_from(["ready", "ready", "ready", "passed", "blocks"]),
-    st.sampled_from(["turn", "turn", "turn", "command"]),
+    st.sampled_from(["message", "message", "message", "command"]),
     st.sampled_from([EARLY, EARLY, LATE]),
-    st.sampled_from(["join", "join", "join", "exclusive"]),
-    st.sampled_from([("default", "chat"), ("default", "chat"), ("never", ""), ("group", "")]),
+    st.sampled_from(
+        [("kind", "chat"), ("kind", "chat"), ("kind", "chat"), ("name", "chat"), ("name", "a"), None, None]
+    ),
 )
 lines = st.lists(candidates, max_size=40).map(
     lambda line: [one_of._replace(seq=place, enqueue_seq=place) for place, one_of in enumerate(line, 1)]
 )
 criteria_strategy = st.builds(
     SelectionCriteria,
-    st.sampled_from(["turn", "command", "next"]),
-    st.sampled_from(["idle", "checkpoint"]),
+    st.sampled_from(["message", "command", None]),
+    st.booleans(),
     st.integers(1, 12),
 )
 
@@ -167,9 +169,9 @@ def test_it_never_reorders_exceeds_the_limit_or_mixes(
 
     assert list(run) == sorted(run, key=lambda entry: entry.enqueue_seq)
     assert len(run) <= criteria.limit
-    assert len({(entry.work_class, entry.delivery, entry.merge_key) for entry in run}) <= 1
+    assert len({(entry.entry_type, entry.delivery, entry.group) for entry in run}) <= 1
     if len(run) > 1:
-        assert {(entry.work_class, entry.slot) for entry in run} == {("turn", "join")}
+        assert all(entry.entry_type == "message" and entry.group is not None for entry in run)
 
 
 @given(lines, criteria_strategy)
@@ -187,13 +189,11 @@ def test_the_head_is_what_was_asked_for(line: list[SessionCandidate], criteria: 
     run = choose_run(line, criteria).run
 
     if run:
-        assert criteria.work in {"next", run[0].work_class}
-        assert criteria.boundary == "idle" or run[0].delivery == EARLY
+        assert criteria.only in {None, run[0].entry_type}
+        assert not criteria.checkpoint or run[0].delivery == EARLY
     elif head := next((entry for entry in line if entry.eligibility != "passed"), None):
-        refused = criteria.work not in {"next", head.work_class}
-        assert (
-            head.eligibility == "blocks" or refused or (criteria.boundary == "checkpoint" and head.delivery == LATE)
-        )
+        refused = criteria.only not in {None, head.entry_type}
+        assert head.eligibility == "blocks" or refused or (criteria.checkpoint and head.delivery == LATE)
 
 
 @given(lines, lines, criteria_strategy)

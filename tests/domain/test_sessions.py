@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from holdfast.domain import limits
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.new_job import NewJob, check_job
-from holdfast.domain.session_claims import Holder, derive_fence
+from holdfast.domain.session_claims import derive_fence
 from holdfast.domain.sessions import Session, SessionEntry, entry_id
 
-SESSION = Session(1, "acme", "chat-42", 0, 4, *[None] * 13)  # type: ignore[arg-type]
-HOLDER = Holder("runtime-1", "start-1", "nonce-1")
+SESSION = Session(1, "acme", "chat-42", 0, 4, *[None] * 10)  # type: ignore[arg-type]
 
 
 def checked(payload: Any = None, **options: Any) -> Any:
@@ -29,47 +28,50 @@ def test_without_an_option_of_sessions_a_job_is_no_entry() -> None:
     assert not admission.settings.route.session
 
 
-def test_the_defaults_are_an_exclusive_turn_at_the_earliest_boundary() -> None:
+def test_the_defaults_are_a_message_alone_at_the_next_checkpoint() -> None:
     admission = checked({"n": 1}, session="s")
 
-    assert admission.entry == SessionEntry("s", "turn", "earliest_safe_boundary", "exclusive", "default", None, None)
+    assert admission.entry == SessionEntry("s", "message", False, "checkpoint", None, None)
     assert admission.settings.route.session
 
 
 def test_options_that_are_none_are_ignored() -> None:
-    assert checked(session=None, source_key=None).entry is None
+    assert checked(session=None, message_id=None).entry is None
 
 
-def test_items_are_the_payload_and_are_counted() -> None:
-    admission = checked(session="s", items=[1, {"a": 2}])
+def test_messages_are_the_payload_and_are_counted() -> None:
+    admission = checked(session="s", messages=[1, {"a": 2}])
 
     assert admission.payload_json == '[1,{"a":2}]'
-    assert admission.entry.items == 2
+    assert admission.entry.messages == 2
 
 
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"work_class": "turn"}, "work_class"),
-        ({"source_key": "k"}, "source_key"),
-        ({"items": [1]}, "items"),
+        ({"entry_type": "message"}, "entry_type"),
+        ({"message_id": "k"}, "message_id"),
+        ({"messages": [1]}, "messages"),
         ({"session": ""}, "session"),
         ({"session": "x" * (limits.NAME_CHARS_MAX + 1)}, "session"),
         ({"session": 7}, "session"),
-        ({"session": "s", "work_class": "wish"}, "work_class"),
+        ({"session": "s", "entry_type": "wish"}, "entry_type"),
         ({"session": "s", "delivery": "soon"}, "delivery"),
-        ({"session": "s", "slot": "shared"}, "slot"),
-        ({"session": "s", "work_class": "command", "slot": "join"}, "slot"),
-        ({"session": "s", "merge_key": ""}, "merge_key"),
-        ({"session": "s", "source_key": "x" * (limits.SOURCE_KEY_CHARS_MAX + 1)}, "source_key"),
+        ({"session": "s", "join": 1}, "join"),
+        ({"session": "s", "join": None}, "join"),
+        ({"session": "s", "join": ""}, "join"),
+        ({"session": "s", "join": "x" * (limits.NAME_CHARS_MAX + 1)}, "join"),
+        ({"session": "s", "entry_type": "command", "join": True}, "join"),
+        ({"session": "s", "entry_type": "command", "join": "group"}, "join"),
+        ({"session": "s", "message_id": "x" * (limits.MESSAGE_ID_CHARS_MAX + 1)}, "message_id"),
         ({"session": "s", "priority": 1}, "priority"),
         ({"session": "s", "affinity": "m"}, "affinity"),
         ({"session": "s", "dedupe_key": "k"}, "dedupe_key"),
-        ({"session": "s", "items": []}, "items"),
-        ({"session": "s", "items": "abc"}, "items"),
-        ({"session": "s", "items": {"a": 1}}, "items"),
-        ({"session": "s", "items": [0] * (limits.SESSION_ENTRY_ITEMS_MAX + 1)}, "items"),
-        ({"session": "s", "items": [float("nan")]}, "payload"),
+        ({"session": "s", "messages": []}, "messages"),
+        ({"session": "s", "messages": "abc"}, "messages"),
+        ({"session": "s", "messages": {"a": 1}}, "messages"),
+        ({"session": "s", "messages": [0] * (limits.SESSION_ENTRY_MESSAGES_MAX + 1)}, "messages"),
+        ({"session": "s", "messages": [float("nan")]}, "payload"),
     ],
 )
 def test_an_invalid_option_is_refused_by_name(options: dict[str, Any], field: str) -> None:
@@ -79,13 +81,14 @@ def test_an_invalid_option_is_refused_by_name(options: dict[str, Any], field: st
     assert refused.value.field.split("[")[0] == field
 
 
-def test_items_and_a_payload_exclude_each_other() -> None:
-    with pytest.raises(InvalidInput, match="items: cannot be combined with a payload"):
-        checked({"n": 1}, session="s", items=[1])
+def test_messages_and_a_payload_exclude_each_other() -> None:
+    with pytest.raises(InvalidInput, match="messages: cannot be combined with a payload"):
+        checked({"n": 1}, session="s", messages=[1])
 
 
-def test_a_batch_reads_back_as_it_was_written() -> None:
-    entry = SessionEntry('s"\\', "command", "after_current_turn_commit", "exclusive", "never", "k\u00e9", 3)
+@pytest.mark.parametrize("join", [True, False, "group"])
+def test_an_entry_reads_back_as_it_was_written(join: bool | str) -> None:
+    entry = SessionEntry('s"\\', "command", join, "next_turn", "k\u00e9", 3)
 
     assert SessionEntry.from_json(entry.to_json()) == entry
 
@@ -93,11 +96,11 @@ def test_a_batch_reads_back_as_it_was_written() -> None:
 # --- derived identifiers -------------------------------------------------------------------------------------------
 
 
-def test_a_source_key_makes_the_id_without_a_nonce() -> None:
+def test_a_message_id_makes_the_id_without_a_fresh_id() -> None:
     assert entry_id("t", "s", "k", 1, "a") == entry_id("t", "s", "k", 1, "b")
 
 
-def test_without_a_source_key_the_nonce_makes_the_difference() -> None:
+def test_without_a_message_id_the_fresh_id_makes_the_difference() -> None:
     assert entry_id("t", "s", None, 1, "a") == entry_id("t", "s", None, 1, "a")
     assert entry_id("t", "s", None, 1, "a") != entry_id("t", "s", None, 1, "b")
 
@@ -111,35 +114,23 @@ def test_other_arguments_make_another_id(one: tuple[str, str, str, int], other: 
 
 
 def test_the_same_inputs_give_the_same_fence() -> None:
-    fence = derive_fence(SESSION, "head", HOLDER, 1_000)
+    fence = derive_fence(SESSION, "head", "token")
 
-    assert fence == derive_fence(SESSION, "head", HOLDER, 1_000)
-    assert fence.fencing_token == SESSION.fence + 1
+    assert fence == derive_fence(SESSION, "head", "token")
+    assert (fence.fencing_token, fence.lease_token) == (SESSION.fence + 1, "token")
 
 
 @pytest.mark.parametrize(
-    ("session", "head", "holder", "at_ms"),
+    ("session", "head"),
     [
-        (SESSION._replace(tenant="other"), "head", HOLDER, 1_000),
-        (SESSION._replace(name="other"), "head", HOLDER, 1_000),
-        (SESSION._replace(fence=5), "head", HOLDER, 1_000),
-        (SESSION, "other", HOLDER, 1_000),
-        (SESSION, "head", HOLDER._replace(worker="other"), 1_000),
-        (SESSION, "head", HOLDER._replace(incarnation="other"), 1_000),
-        (SESSION, "head", HOLDER._replace(nonce="other"), 1_000),
-        (SESSION, "head", HOLDER, 1_001),
+        (SESSION._replace(tenant="other"), "head"),
+        (SESSION._replace(name="other"), "head"),
+        (SESSION._replace(fence=5), "head"),
+        (SESSION, "other"),
     ],
 )
-def test_any_other_input_gives_another_lease_token(session: Session, head: str, holder: Holder, at_ms: int) -> None:
-    assert (
-        derive_fence(session, head, holder, at_ms).lease_token
-        != derive_fence(SESSION, "head", HOLDER, 1_000).lease_token
-    )
+def test_the_claim_id_depends_on_session_head_and_fencing_token(session: Session, head: str) -> None:
+    fence = derive_fence(SESSION, "head", "token")
 
-
-def test_the_claim_id_depends_on_head_and_token_for_any_worker() -> None:
-    fence = derive_fence(SESSION, "head", HOLDER, 1_000)
-
-    assert derive_fence(SESSION, "head", Holder("w2", "i2", "n2"), 2_000).claim_id == fence.claim_id
-    assert derive_fence(SESSION, "other", HOLDER, 1_000).claim_id != fence.claim_id
-    assert derive_fence(SESSION._replace(fence=5), "head", HOLDER, 1_000).claim_id != fence.claim_id
+    assert derive_fence(session, head, "token").claim_id != fence.claim_id
+    assert derive_fence(SESSION, "head", "other").claim_id == fence.claim_id

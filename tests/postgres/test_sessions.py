@@ -69,7 +69,7 @@ class TestWhileASessionIsLocked:
         assert while_held(server.open(), queue.claim_any_session) is None
         assert texts(take_any(queue)) == [1]
 
-    def test_other_sessions_take_batches_in_and_settle(self, server: Harness, queue: Queue) -> None:
+    def test_other_sessions_take_entries_in_and_settle(self, server: Harness, queue: Queue) -> None:
         say(queue, 1, session="free")
         turn = take(queue, "free")
 

@@ -128,7 +128,7 @@ class TestClaiming:
         taken: list[object] = []
 
         def claim(queue: holdfast.Queue) -> object:
-            return queue.claim_any_session(worker="w", nonce="n1")
+            return queue.claim_any_session(worker="w", lease_token="n1")
 
         again = slow.during(lambda first: taken.append(claim(first)), lambda: claim(queue))
         assert again is not None

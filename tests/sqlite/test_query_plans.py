@@ -29,7 +29,7 @@ LARGE_TABLES = {
     "holdfast_artifact",
     "holdfast_session",
     "holdfast_session_row",
-    "holdfast_session_source",
+    "holdfast_session_message_id",
 }
 LISTS = {"routes", "prefixes", "matches", "seqs", "ids", "affinities", "sessions", "numbers", "names", "keys"}
 PAIRS = {"results", "digests", "events", "indexes"}
@@ -72,9 +72,9 @@ def fill(queue: holdfast.Queue) -> None:
             {
                 "kind": "chat",
                 "session": f"session{n % 40}",
-                "source_key": str(n),
+                "message_id": str(n),
                 "tenant": f"tenant{n % 7}",
-                "slot": "join",
+                "join": True,
             }
             for n in range(300)
         ]

@@ -10,7 +10,7 @@ MAX_ATTEMPTS = 3
 
 
 @dataclass
-class ModelBatch:
+class ModelEntry:
     """One entry: its options, and its state."""
 
     serial: int
@@ -22,20 +22,18 @@ class ModelBatch:
     attempt: int = 0
     lease_until: int = 0
 
-    def joins(self, head: ModelBatch) -> bool:
+    def joins(self, head: ModelEntry) -> bool:
         """Return whether it may be in one run with *head*."""
-        same = all(self.options[name] == head.options[name] for name in ("delivery", "merge_key"))
-        return (
-            same and self.options["slot"] == head.options["slot"] == "join" and self.options["work_class"] == "turn"
-        )
+        same = all(self.options[name] == head.options[name] for name in ("delivery", "join"))
+        return same and self.options["join"] is not False and self.options["entry_type"] == "message"
 
 
 @dataclass
 class ModelSession:
     """One session: its entries, oldest first, and the fence of its newest claim."""
 
-    entries: list[ModelBatch] = field(default_factory=list)
-    keys: dict[str, ModelBatch] = field(default_factory=dict)
+    entries: list[ModelEntry] = field(default_factory=list)
+    keys: dict[str, ModelEntry] = field(default_factory=dict)
     fence: int = 0
 
 
@@ -53,12 +51,12 @@ class SessionModel:
     def say(self, name: str, options: dict[str, Any]) -> tuple[int, bool]:
         """Enqueue an entry; return its serial number and whether it is new."""
         session = self.session(name)
-        key = options["source_key"]
+        key = options["message_id"]
         if key is not None and key in session.keys:
             return session.keys[key].serial, False
         self._serial += 1
         due = self.now + options["delay_ms"]
-        entry = ModelBatch(self._serial, options, due, "scheduled" if options["delay_ms"] else "ready")
+        entry = ModelEntry(self._serial, options, due, "scheduled" if options["delay_ms"] else "ready")
         session.entries.append(entry)
         if key is not None:
             session.keys[key] = entry
@@ -72,73 +70,73 @@ class SessionModel:
             if entry.state == "scheduled" and entry.due <= self.now:
                 entry.state = "ready"
 
-    def running(self, name: str) -> list[ModelBatch]:
+    def running(self, name: str) -> list[ModelEntry]:
         return [entry for entry in self.session(name).entries if entry.state == "running"]
 
-    def run_of(self, name: str, work: str, limit: int, *, checkpoint: bool = False) -> list[ModelBatch]:
+    def run_of(self, name: str, only: str | None, limit: int, *, checkpoint: bool = False) -> list[ModelEntry]:
         """Return the entries that a claim would take."""
-        run: list[ModelBatch] = []
+        run: list[ModelEntry] = []
         for entry in self.session(name).entries:
             if entry.state == "scheduled" and entry.epoch > 0:
                 break
             if entry.state != "ready":
                 continue
-            fits = entry.joins(run[0]) if run else self._leads(entry, work, checkpoint=checkpoint)
+            fits = entry.joins(run[0]) if run else self._leads(entry, only, checkpoint=checkpoint)
             if not fits:
                 break
             run.append(entry)
-            if entry.options["slot"] == "exclusive" or len(run) == limit:
+            if entry.options["join"] is False or len(run) == limit:
                 break
         return run
 
-    def _leads(self, entry: ModelBatch, work: str, *, checkpoint: bool) -> bool:
-        early = entry.options["delivery"] == "earliest_safe_boundary"
-        return work in {"next", entry.options["work_class"]} and (early or not checkpoint)
+    def _leads(self, entry: ModelEntry, only: str | None, *, checkpoint: bool) -> bool:
+        early = entry.options["delivery"] == "checkpoint"
+        return only in {None, entry.options["entry_type"]} and (early or not checkpoint)
 
-    def claim(self, name: str, work: str, limit: int) -> list[ModelBatch]:
+    def claim(self, name: str, only: str | None, limit: int) -> list[ModelEntry]:
         """Claim as an idle claim of one session does."""
         self.run_maintenance(name)
         if self.running(name):
             return []
-        run = self.run_of(name, work, limit)
+        run = self.run_of(name, only, limit)
         if run:
             self.session(name).fence += 1
         return self._lease(run)
 
-    def claim_any(self, limit: int) -> tuple[str | None, list[ModelBatch]]:
+    def claim_any(self, limit: int) -> tuple[str | None, list[ModelEntry]]:
         """Claim as a claim of any session does."""
         heads = []
         for name in self.sessions:
             self.run_maintenance(name)
-            if not self.running(name) and (head := self.run_of(name, "next", 1)):
+            if not self.running(name) and (head := self.run_of(name, None, 1)):
                 heads.append((head[0].serial, name))
         if not heads:
             return None, []
         name = min(heads)[1]
-        return name, self.claim(name, "next", limit)
+        return name, self.claim(name, None, limit)
 
-    def take_in(self, name: str, limit: int) -> list[ModelBatch]:
+    def take_in(self, name: str, limit: int) -> list[ModelEntry]:
         """Claim as the holder does at a checkpoint."""
         for entry in self.session(name).entries:
             if entry.state == "scheduled" and entry.due <= self.now:
                 entry.state = "ready"
-        return self._lease(self.run_of(name, "next", limit, checkpoint=True))
+        return self._lease(self.run_of(name, None, limit, checkpoint=True))
 
-    def _lease(self, run: list[ModelBatch]) -> list[ModelBatch]:
+    def _lease(self, run: list[ModelEntry]) -> list[ModelEntry]:
         for entry in run:
             entry.state, entry.lease_until = "running", self.now + LEASE_MS
             entry.epoch += 1
             entry.attempt += 1
         return run
 
-    def holds(self, held: list[tuple[ModelBatch, int]]) -> bool:
+    def holds(self, held: list[tuple[ModelEntry, int]]) -> bool:
         """Return whether all of these are still held under these epochs."""
         return all(
             entry.state == "running" and entry.epoch == epoch and entry.lease_until > self.now
             for entry, epoch in held
         )
 
-    def settle(self, held: list[tuple[ModelBatch, int]], outcome: str) -> None:
+    def settle(self, held: list[tuple[ModelEntry, int]], outcome: str) -> None:
         """Settle all with the same outcome."""
         for entry, _ in held:
             match outcome:

@@ -10,10 +10,10 @@ SESSION = "chat-42"
 
 
 def say(queue: Queue, *texts: Any, **options: Any) -> list[str]:
-    """Enqueue one joining turn for each text, unless the options differ, and return their ids."""
+    """Enqueue one joining message for each text, unless the options differ, and return their ids."""
     settings = {
         "session": SESSION,
-        "slot": "exclusive" if options.get("work_class") == "command" else "join",
+        "join": options.get("entry_type") != "command",
         **options,
     }
     return [queue.enqueue("chat.message", text, **settings).id for text in texts]

@@ -135,15 +135,15 @@ def test_a_follow_up_by_name_with_a_payload_that_does_not_fit_fails_its_job(queu
 
 
 def test_a_message_by_name_joins_its_session_as_the_session_task_says(queue: Queue) -> None:
-    @queue.session_task("chat.message", lane="chats", slot="join")
+    @queue.session_task("chat.message", lane="chats", join=True)
     def answer(context: SessionContext[dict[str, str]], messages: list[dict[str, str]]) -> None: ...
 
     job = queue.enqueue("chat.message", {"text": "hi"}, session="one").job
 
-    assert (job.lane, job.entry is not None and job.entry.slot) == ("chats", "join")
+    assert (job.lane, job.entry is not None and job.entry.join) == ("chats", True)
     with refused(queue, "session"):
         queue.enqueue("chat.message", {"text": "hi"})
     with refused(queue, "payload"):
         queue.enqueue("chat.message", "hi", session="one")
-    with refused(queue, "items[1].text"):
-        queue.enqueue("chat.message", items=[{"text": "a"}, {"text": 1}], session="one")
+    with refused(queue, "messages[1].text"):
+        queue.enqueue("chat.message", messages=[{"text": "a"}, {"text": 1}], session="one")

@@ -235,7 +235,7 @@ def test_messages_of_many_conversations_are_each_answered_once_and_in_order(reci
 
 
 def test_a_source_that_sends_a_message_from_many_places_stores_it_once(recipe: Recipe) -> None:
-    code = recipe.code("sessions.md", marker='source_key="telegram-9981"', until="print(")
+    code = recipe.code("sessions.md", marker='message_id="telegram-9981"', until="print(")
     results = at_once([partial(recipe.execute, code)] * THREADS)
     assert sum(names["enqueued"].created + names["again"].created for names in results) == 1
 

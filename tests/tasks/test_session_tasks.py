@@ -44,23 +44,23 @@ def reset(context: SessionContext[None]) -> str:
 
 
 def test_a_message_is_written_by_annotation_and_read_back(queue: Queue) -> None:
-    task = queue.session_task("chat.message", slot="join")(answer)
+    task = queue.session_task("chat.message", join=True)(answer)
 
-    result = task.enqueue(Message("hello"), session="chat-42", source_key="m1")
-    again = task.enqueue(Message("again"), session="chat-42", source_key="m1")
+    result = task.enqueue(Message("hello"), session="chat-42", message_id="m1")
+    again = task.enqueue(Message("again"), session="chat-42", message_id="m1")
 
     assert (result.job.payload, again.created) == ({"text": "hello"}, False)
     assert result.job.entry is not None
-    assert (result.job.entry.session, result.job.entry.slot) == ("chat-42", "join")
+    assert (result.job.entry.session, result.job.entry.join) == ("chat-42", True)
     assert drain(queue).jobs[0].result == ["hello"]
 
 
-def test_several_messages_are_one_batch(queue: Queue) -> None:
+def test_several_messages_are_one_entry(queue: Queue) -> None:
     task = queue.session_task("chat.message")(answer)
 
     result = task.using(session="chat-42").enqueue(Message("one"), Message("two"))
 
-    assert result.job.items == [{"text": "one"}, {"text": "two"}]
+    assert result.job.messages == [{"text": "one"}, {"text": "two"}]
     assert drain(queue).jobs[0].result == ["one", "two"]
 
 
@@ -78,18 +78,18 @@ def test_several_messages_can_be_a_follow_up(queue: Queue) -> None:
     assert [job.result for job in drain(queue).jobs] == [None, ["one", "two"], ["one", "two"]]
 
 
-def test_many_batches_are_one_commit(queue: Queue) -> None:
-    task = queue.session_task("chat.message", slot="join")(answer)
+def test_many_entries_are_one_commit(queue: Queue) -> None:
+    task = queue.session_task("chat.message", join=True)(answer)
 
     result = task.enqueue_many(task.new(Message(text), session="chat-42") for text in ("one", "two"))
 
     assert len(result) == 2
     assert drain(queue).counts == {"done": 1}
-    assert task.new(Message("one"), session="s") == NewJob("chat.message", {"text": "one"}, session="s", slot="join")
+    assert task.new(Message("one"), session="s") == NewJob("chat.message", {"text": "one"}, session="s", join=True)
 
 
 def test_a_command_may_take_no_messages(queue: Queue) -> None:
-    task = queue.session_task("chat.reset", work_class="command")(reset)
+    task = queue.session_task("chat.reset", entry_type="command")(reset)
 
     result = task.enqueue(session="chat-42")
 
@@ -125,7 +125,7 @@ def test_a_message_that_no_worker_could_read_is_refused(queue: Queue) -> None:
         ("isolate", {"isolate": "process"}),
         ("memory_limit", {"memory_limit": 1 << 30}),
         ("priority", {"priority": 1}),
-        ("slot", {"work_class": "command", "slot": "join"}),
+        ("join", {"entry_type": "command", "join": True}),
         ("timeout", {"timeout": -1}),
     ],
 )
@@ -171,7 +171,7 @@ def test_collections_have_session_tasks_of_both_colours(harness: Harness) -> Non
     tasks, awaited = Tasks(), AsyncTasks()
     plain = tasks.session_task("chat.message")(answer)
 
-    @awaited.session_task("chat.message", slot="join")
+    @awaited.session_task("chat.message", join=True)
     async def answer_later(context: AsyncSessionContext[str], messages: list[str]) -> list[str]:
         return messages + await context.checkpoint()
 
@@ -192,23 +192,23 @@ def test_collections_have_session_tasks_of_both_colours(harness: Harness) -> Non
 def test_draining_runs_turns_as_a_worker_does(queue: Queue) -> None:
     calls: list[Any] = []
 
-    @queue.session_task("chat.message", slot="join")
+    @queue.session_task("chat.message", join=True)
     def talk(context: SessionContext[str], messages: list[str]) -> None:
         if messages == ["one"]:
             talk.enqueue("two", session=context.session)
             messages += context.checkpoint()
         calls.append(messages)
 
-    queue.session_task("chat.reset", work_class="command")(reset)
+    queue.session_task("chat.reset", entry_type="command")(reset)
     talk.enqueue("one", session="chat-42")
-    queue.enqueue("chat.reset", session="other", work_class="command")
+    queue.enqueue("chat.reset", session="other", entry_type="command")
 
     assert drain(queue).counts == {"done": 2}
     assert calls == [["one", "two"]]
     assert queue.counts() == {"done": 3}
 
 
-def test_one_batch_cannot_be_run_before_all_others(queue: Queue) -> None:
+def test_one_entry_cannot_be_run_before_all_others(queue: Queue) -> None:
     task = queue.session_task("chat.message")(answer)
     result = task.enqueue(Message("one"), session="chat-42")
 

@@ -31,10 +31,10 @@ class Chat:
         self.proceed.set()
         self.error: BaseException | None = None
         self.checkpoints = checkpoints
-        declares = queue.session_task("chat.message", **{"slot": "join", **options})
+        declares = queue.session_task("chat.message", **{"join": True, **options})
         self.answer = declares(self._awaited() if awaited else self._blocking())
 
-        @queue.session_task("chat.reset", work_class="command")
+        @queue.session_task("chat.reset", entry_type="command")
         def reset(context: SessionContext[None]) -> str:
             self._record("reset", context.fencing_token)
             return "reset"

@@ -84,7 +84,7 @@ def answer_by_hand(pipe: Connection, url: str, options: dict[str, Any]) -> None:
     logging.disable()
     queue = holdfast.connect(url)
 
-    @queue.session_task("chat.message", slot="join")
+    @queue.session_task("chat.message", join=True)
     def answer(context: SessionContext[str], messages: list[str]) -> str:
         pipe.send((messages, context.fencing_token))
         pipe.recv()
@@ -102,7 +102,7 @@ def answer_until_killed(_pipe: Connection, url: str, options: dict[str, Any]) ->
     queue = holdfast.connect(url)
     place = "%s" if url.startswith("postgresql:") else "?"
 
-    @queue.session_task("chat.message", slot="join")
+    @queue.session_task("chat.message", join=True)
     def answer(context: SessionContext[int], messages: list[int]) -> None:
         messages += context.checkpoint()
         with context.transaction() as transaction:

@@ -105,7 +105,7 @@ def test_a_job_that_was_cancelled_while_its_handler_failed_is_no_failure(
 
 
 def test_a_turn_that_fails_names_its_session(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    @queue.session_task("chat.message", slot="join", max_attempts=2, backoff=Backoff(base=0))
+    @queue.session_task("chat.message", join=True, max_attempts=2, backoff=Backoff(base=0))
     def answer(context: SessionContext[str], messages: list[str]) -> None:
         raise ValueError("no words")
 

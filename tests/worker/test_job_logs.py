@@ -59,7 +59,7 @@ def test_claims_are_told_to_who_asks_for_more(queue: Queue, caplog: pytest.LogCa
 
 
 def test_a_turn_is_one_record_that_names_its_session(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    @queue.session_task("chat.message", slot="join")
+    @queue.session_task("chat.message", join=True)
     def answer(context: SessionContext[str], messages: list[str]) -> None: ...
 
     first, _ = [answer.enqueue(text, session="chat-42").id for text in ("one", "two")]

@@ -35,7 +35,7 @@ def queue(place: str) -> Iterator[Queue]:
 
 
 def say(queue: Queue, text: object, session: str = SESSION) -> str:
-    return queue.enqueue("chat.message", text, session=session, slot="join", max_attempts=OFTEN).id
+    return queue.enqueue("chat.message", text, session=session, join=True, max_attempts=OFTEN).id
 
 
 def test_a_turn_whose_worker_is_killed_is_taken_over_under_a_higher_token(queue: Queue, place: str) -> None:

@@ -51,7 +51,7 @@ def all_ended(queue: Queue, ids: list[str]) -> list[Job]:
 
 
 @COLOURS
-def test_joined_batches_are_one_call_and_end_with_its_result(queue: Queue, awaited: bool) -> None:
+def test_joined_entries_are_one_call_and_end_with_its_result(queue: Queue, awaited: bool) -> None:
     chat = Chat(queue, awaited=awaited)
     ids = chat.say("one", "two")
     ids.append(chat.answer.enqueue(Message("three"), Message("four"), session=SESSION).id)
@@ -100,7 +100,7 @@ def test_what_is_for_after_the_turn_does_not_join_at_a_checkpoint(queue: Queue) 
     ids = chat.say("one")
     with running_worker(queue):
         chat.halts()
-        ids += chat.say("two", delivery="after_current_turn_commit")
+        ids += chat.say("two", delivery="next_turn")
         chat.proceed.set()
         all_ended(queue, ids)
 
@@ -129,7 +129,7 @@ def test_a_command_of_the_same_kind_does_not_join_at_a_checkpoint(queue: Queue) 
     ids = chat.say("one")
     with running_worker(queue):
         chat.halts()
-        ids += chat.say("two", work_class="command", slot="exclusive")
+        ids += chat.say("two", entry_type="command", join=False)
         ids += chat.say("three")
         chat.proceed.set()
         all_ended(queue, ids)
@@ -140,7 +140,7 @@ def test_a_command_of_the_same_kind_does_not_join_at_a_checkpoint(queue: Queue) 
 def test_a_command_takes_in_nothing_at_a_checkpoint(queue: Queue) -> None:
     chat = Chat(queue)
     chat.halt()
-    ids = chat.say("one", work_class="command", slot="exclusive")
+    ids = chat.say("one", entry_type="command", join=False)
     with running_worker(queue):
         chat.halts()
         ids += chat.say("two")
@@ -150,7 +150,7 @@ def test_a_command_takes_in_nothing_at_a_checkpoint(queue: Queue) -> None:
     assert list(zip(chat.calls, chat.tokens, strict=True)) == [(["one"], 1), (["two"], 2)]
 
 
-def test_a_turn_has_no_more_batches_than_its_task_says(queue: Queue) -> None:
+def test_a_turn_has_no_more_entries_than_its_task_says(queue: Queue) -> None:
     chat = Chat(queue, limit=3)
     chat.halt()
     ids = chat.say("one", "two")
@@ -167,7 +167,7 @@ def test_a_turn_has_no_more_batches_than_its_task_says(queue: Queue) -> None:
 def test_a_checkpoint_takes_in_no_other_kind(queue: Queue) -> None:
     chat = Chat(queue)
 
-    @queue.session_task("chat.note", slot="join")
+    @queue.session_task("chat.note", join=True)
     def note(context: SessionContext[str], messages: list[str]) -> str:
         return f"noted {messages}"
 
@@ -186,11 +186,11 @@ def test_a_checkpoint_takes_in_no_other_kind(queue: Queue) -> None:
 def test_kinds_that_merge_go_to_the_handler_of_the_first_and_are_read_each_as_its_own(queue: Queue) -> None:
     seen: list[Any] = []
 
-    @queue.session_task("chat.text", slot="join", merge_key="input")
+    @queue.session_task("chat.text", join="input")
     def text(context: SessionContext[Message], messages: list[Message]) -> None:
         seen.append(messages)
 
-    @queue.session_task("chat.number", slot="join", merge_key="input")
+    @queue.session_task("chat.number", join="input")
     def number(context: SessionContext[int], messages: list[int]) -> None:
         seen.append("number")
 
@@ -202,9 +202,9 @@ def test_kinds_that_merge_go_to_the_handler_of_the_first_and_are_read_each_as_it
     assert seen == [[Message("one"), 2]]
 
 
-def test_a_batch_that_cannot_be_read_fails_alone(queue: Queue) -> None:
+def test_an_entry_that_cannot_be_read_fails_alone(queue: Queue) -> None:
     chat = Chat(queue)
-    bad = without_tasks(queue).enqueue("chat.message", {"text": 7}, session=SESSION, slot="join")
+    bad = without_tasks(queue).enqueue("chat.message", {"text": 7}, session=SESSION, join=True)
     good = chat.say("one", "two")
     with running_worker(queue):
         failed, *done = all_ended(queue, [bad.id, *good])
@@ -262,7 +262,7 @@ def test_many_sessions_in_few_slots_are_all_served_in_order(queue: Queue) -> Non
     inside: set[str] = set()
     tokens: dict[str, list[int]] = {}
 
-    @queue.session_task("count", slot="join", limit=2)
+    @queue.session_task("count", join=True, limit=2)
     async def count(context: Any, messages: list[int]) -> None:
         assert context.session not in inside
         inside.add(context.session)
@@ -359,7 +359,7 @@ def test_what_a_handler_asks_for_settles_the_whole_turn(
 
 
 def test_what_is_collected_comes_once(queue: Queue) -> None:
-    @queue.session_task("chat.message", slot="join")
+    @queue.session_task("chat.message", join=True)
     def answer(context: SessionContext[str], messages: list[str]) -> None:
         context.attach("said.txt", " ".join(messages).encode())
         context.follow_up("index", {"count": len(messages)})
@@ -378,7 +378,7 @@ def test_writes_of_a_turn_and_its_settlement_are_one_commit(harness: Harness, fa
     with queue.transaction() as tx:
         tx.execute("create table said (line text)")
 
-    @queue.session_task("chat.message", slot="join", max_attempts=1)
+    @queue.session_task("chat.message", join=True, max_attempts=1)
     def answer(context: SessionContext[str], messages: list[str]) -> str:
         with context.transaction() as tx:
             tx.execute("insert into said values ('both')")
@@ -418,7 +418,7 @@ def test_a_turn_past_its_timeout_is_stopped_and_fails_as_a_whole(harness: Harnes
 
 
 @COLOURS
-def test_a_long_turn_keeps_all_of_its_batches(harness: Harness, awaited: bool) -> None:
+def test_a_long_turn_keeps_all_of_its_entries(harness: Harness, awaited: bool) -> None:
     moving = Time(harness)
     chat = Chat(harness.open(), awaited=awaited, checkpoints=2)
     chat.halt()
@@ -454,7 +454,7 @@ def test_a_turn_that_is_lost_stops_its_handler(harness: Harness, awaited: bool) 
 
 
 @COLOURS
-def test_a_batch_cancelled_in_a_turn_stops_it_and_the_others_come_again(queue: Queue, awaited: bool) -> None:
+def test_an_entry_cancelled_in_a_turn_stops_it_and_the_others_come_again(queue: Queue, awaited: bool) -> None:
     chat = Chat(queue, awaited=awaited)
     chat.halt()
     first, second, third = chat.say("one", "two", "three")
@@ -469,7 +469,7 @@ def test_a_batch_cancelled_in_a_turn_stops_it_and_the_others_come_again(queue: Q
     assert [(job.result, job.attempt) for job in jobs] == [(["one", "three"], 1)] * 2
 
 
-def test_a_batch_taken_away_by_force_gives_the_others_back_at_once(queue: Queue) -> None:
+def test_an_entry_taken_away_by_force_gives_the_others_back_at_once(queue: Queue) -> None:
     chat = Chat(queue)
     chat.halt()
     first, second = chat.say("one", "two")
@@ -588,9 +588,9 @@ def test_a_turn_is_one_of_the_things_a_worker_runs(queue: Queue) -> None:
 def test_a_context_tells_of_the_turn(queue: Queue) -> None:
     seen: list[Any] = []
 
-    @queue.session_task("chat.message", slot="join")
+    @queue.session_task("chat.message", join=True)
     def answer(context: SessionContext[str], messages: list[str]) -> None:
-        seen.append((context.session, context.tenant, context.work_class, context.attempt, context.worker))
+        seen.append((context.session, context.tenant, context.entry_type, context.attempt, context.worker))
         seen.append([entry.payload for entry in context.entries])
         assert isinstance(context, Context)
         context.logger.info("hello")
@@ -599,7 +599,7 @@ def test_a_context_tells_of_the_turn(queue: Queue) -> None:
     with running_worker(queue, worker="w1"):
         all_ended(queue, ids)
 
-    assert seen == [(SESSION, "ada", "turn", 1, "w1"), ["one", "two"]]
+    assert seen == [(SESSION, "ada", "message", 1, "w1"), ["one", "two"]]
 
 
 def test_a_suspect_turn_runs_alone(harness: Harness) -> None:

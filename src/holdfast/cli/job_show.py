@@ -95,10 +95,10 @@ def _progress(job: Job) -> tuple[tuple[str, str | None], ...]:
 def _entry(job: Job, entry: SessionEntry) -> Iterator[tuple[str, str]]:
     """Yield the properties of a session entry. It has no priority."""
     yield "session", f"{entry.session} (entry {job.enqueue_seq})"
-    yield "work class", entry.work_class
+    yield "entry type", entry.entry_type
+    yield "join", f"by name {entry.join}" if isinstance(entry.join, str) else "by kind" if entry.join else "no"
     yield "delivery", entry.delivery
-    yield "slot", entry.slot + (f" (merge key {entry.merge_key})" if entry.slot == "join" else "")
-    optional = (("source key", entry.source_key), ("items", str(entry.items or "")))
+    optional = (("message id", entry.message_id), ("messages", str(entry.messages or "")))
     yield from ((name, value) for name, value in optional if value)
 
 

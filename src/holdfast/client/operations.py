@@ -472,16 +472,16 @@ class Operations(AdminOperations, SessionOperations):
         older_than: Duration,
         states: Sequence[State] = FINISHED,
         events_older_than: Duration | None = None,
-        source_keys_older_than: Duration = limits.SOURCE_KEYS_KEPT_MS_DEFAULT / 1000,
+        message_ids_older_than: Duration = limits.MESSAGE_IDS_KEPT_MS_DEFAULT / 1000,
         dry_run: bool = False,
     ) -> Pruned:
         """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded chunks.
 
-        Also delete events older than *events_older_than*, by default *older_than*, and the source keys of entries
-        that were deleted longer ago than *source_keys_older_than*, by default 7 days. With *dry_run* delete nothing
+        Also delete events older than *events_older_than*, by default *older_than*, and the message ids of entries
+        that were deleted longer ago than *message_ids_older_than*, by default 7 days. With *dry_run* delete nothing
         and return how many jobs and events would be deleted.
         """
-        sources_age_ms = validation.duration_ms(source_keys_older_than, "source_keys_older_than")
+        message_ids_age_ms = validation.duration_ms(message_ids_older_than, "message_ids_older_than")
         age_ms = validation.duration_ms(older_than, "older_than")
         events_age_ms = (
             age_ms if events_older_than is None else validation.duration_ms(events_older_than, "events_older_than")
@@ -495,7 +495,7 @@ class Operations(AdminOperations, SessionOperations):
             while count:
                 jobs += count
                 count, after = await self.runner.write(admin_operations.prune_jobs, state, age_ms, after)
-        while await self.runner.write(admin_operations.prune_sources, sources_age_ms):
+        while await self.runner.write(admin_operations.prune_message_ids, message_ids_age_ms):
             pass
         left = _HELD_BACK_SECONDS
         with self.runner.listen() as listener:

@@ -40,22 +40,22 @@ class SessionOperations(LaneOperations):
     async def claim_session(self, session: str, **options: Unpack[SessionClaimOptions]) -> SessionClaim | None:
         """Lease the next entries of a session, or return None if none can be claimed now.
 
-        See `SessionClaimOptions` for the options. Raises `Conflict` if another worker is the session's runtime, and
+        See `SessionClaimOptions` for the options. Raises `Conflict` if another worker is the session's owner, and
         `LeaseLost` if the given claim or session lease is no longer held.
         """
         completed = cast(SessionClaimOptions, {**self._claimer, **options})
-        request = check_session_claim(session, completed, fresh_nonce=ids.lease_token())
+        request = check_session_claim(session, completed, fresh_token=ids.lease_token())
         topic = session_topic(request.tenant or DEFAULT_NAME, session)
         return await self._claim_run(request, claim_operations.claim_session, [topic])
 
     async def claim_any_session(self, **options: Unpack[AnySessionOptions]) -> SessionClaim | None:
         """Lease the next entries of any session that is ready, or return None if there is none.
 
-        The session with the oldest head goes first, and tenants take turns. Sessions that have a runtime are left
+        The session with the oldest head goes first, and tenants alternate. Sessions that have an owner are left
         out. See `AnySessionOptions` for the options.
         """
         completed = cast(AnySessionOptions, {**self._claimer, **options})
-        request = check_any_session(completed, fresh_nonce=ids.lease_token())
+        request = check_any_session(completed, fresh_token=ids.lease_token())
         topics = [sessions_topic(lane) for lane in request.lanes or ()]
         return await self._claim_run(request, claim_operations.claim_any_session, topics)
 
@@ -87,7 +87,7 @@ class SessionOperations(LaneOperations):
             cancelled += found
         return cancelled
 
-    # --- the session's runtime -------------------------------------------------------------------------------------
+    # --- the session's owner ---------------------------------------------------------------------------------------
 
     async def open_session(
         self,
@@ -100,9 +100,9 @@ class SessionOperations(LaneOperations):
         take_over: bool = False,
         lease_token: str | None = None,
     ) -> SessionLease:
-        """Become the only runtime of a session until the lease expires, is closed or is taken over.
+        """Become the only owner of a session until the lease expires, is closed or is taken over.
 
-        Raises `Conflict` while another worker is the runtime or holds a claim on the session. With *take_over* that
+        Raises `Conflict` while another worker is the owner or holds a claim on the session. With *take_over* that
         worker loses its session lease and its claims. Repeating the call with the same *lease_token* returns the same
         lease.
         """

@@ -137,10 +137,10 @@ class Job(NamedTuple):
         return None if self.entry is None else self.entry.session
 
     @property
-    def items(self) -> list[Json]:
-        """The items of an entry that has several; else the payload as the only one."""
+    def messages(self) -> list[Json]:
+        """The messages of a session entry; of one message, and of any other job, the payload."""
         payload = self.payload
-        return payload if self.entry is not None and self.entry.items is not None else [payload]
+        return payload if self.entry is not None and self.entry.messages is not None else [payload]
 
     @property
     def backoff(self) -> Backoff:

@@ -31,17 +31,17 @@ class Publication(NamedTuple):
     schema_json: str | None
     """The JSON schema of its payload, or of one message of a session task; None if it has none."""
 
-    def check_payload(self, payload_json: str, items: int | None) -> None:
+    def check_payload(self, payload_json: str, messages: int | None) -> None:
         """Raise `InvalidInput` if the payload of a new job does not match the schema.
 
-        *items* is the number of items if the job is a session entry whose payload is a list of them.
+        *messages* is their number if the job is a session entry whose payload is a list of them.
         """
         if self.schema_json is None:
             return
         schema, payload = _decoded(self.schema_json), strict_json.decode(payload_json)
-        if items is not None:
-            for index, item in enumerate(payload if self.session else ()):
-                check(schema, item, f"items[{index}]")
+        if messages is not None:
+            for index, message in enumerate(payload if self.session else ()):
+                check(schema, message, f"messages[{index}]")
         elif payload is None and not self.session:
             # Null means no arguments.
             check(schema, {}, "payload")

@@ -197,8 +197,8 @@ def copy_job(new: JobLike, checked: CheckedJob) -> NewJob:
     """Return a copy of *new*, which was validated as *checked*, that later changes of its payload do not affect."""
     kind, _, options = parts_of(new)
     payload = strict_json.decode(checked.payload_json)
-    if checked.entry is not None and checked.entry.items is not None:
-        options, payload = {**options, "items": payload}, None
+    if checked.entry is not None and checked.entry.messages is not None:
+        options, payload = {**options, "messages": payload}, None
     return (TaskJob if checked.given is None else NewJob)(kind, payload, **options)
 
 
@@ -374,7 +374,7 @@ def with_publication(new: CheckedJob, publication: Publication | None) -> Checke
         return new
     if publication.session and new.entry is None:
         raise InvalidInput("session", f"must be named: {new.settings.route.kind!r} is a session task")
-    publication.check_payload(new.payload_json, None if new.entry is None else new.entry.items)
+    publication.check_payload(new.payload_json, None if new.entry is None else new.entry.messages)
     settings = new.settings
     published = _published_settings(settings.route.kind, publication.options_json)
     excluded = () if new.entry is None else UNSUPPORTED_OPTIONS

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import Claim, lease_ms
@@ -14,8 +14,8 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, InvalidInput, LeaseLost
 from holdfast.domain.job import Job
 from holdfast.domain.routing import DEFAULT_NAME
-from holdfast.domain.session_selection import BOUNDARIES, WORKS, Boundary, SelectionCriteria, Work
-from holdfast.domain.sessions import WORK_CLASSES, Session, WorkClass, digest
+from holdfast.domain.session_selection import SelectionCriteria
+from holdfast.domain.sessions import ENTRY_TYPES, EntryType, Session, digest
 from holdfast.domain.validation import Duration
 
 
@@ -30,8 +30,8 @@ class AnySessionOptions(TypedDict, total=False):
     """Take only this tenant's sessions."""
     capabilities: Sequence[str]
     """The worker's capabilities; an entry that requires others is left to other workers, with all behind it."""
-    work: Work
-    """`next` (default): sessions with any head; `turn` or `command`: only sessions with such a head."""
+    only: EntryType | None
+    """None (default): sessions with any head; `message` or `command`: only sessions with such a head."""
     limit: int | Mapping[str, int]
     """The maximum number of joined entries; default 100. A mapping sets it by the kind of the head."""
     worker: str
@@ -42,8 +42,8 @@ class AnySessionOptions(TypedDict, total=False):
     """Seconds until the claim expires unless a heartbeat extends it; default 30."""
     wait: Duration
     """Seconds to wait for work if there is none; default 0."""
-    nonce: str | None
-    """A nonce chosen by the caller: repeating the claim with it returns the same entries."""
+    lease_token: str | None
+    """A token chosen by the caller: repeating the claim with it returns the same entries."""
 
 
 class SessionClaimOptions(TypedDict, total=False):
@@ -51,13 +51,13 @@ class SessionClaimOptions(TypedDict, total=False):
 
     tenant: str
     """The tenant of the session; default `default`."""
-    work: Work
-    """`next` (default): any head; `turn`: nothing while a command is the head; `command`: only a command."""
-    boundary: Boundary
+    only: EntryType | None
+    """None (default): any head; `message`: nothing while a command is the head; `command`: only a command."""
+    boundary: Literal["idle", "checkpoint"]
     """`idle` (default): no entry of the session is held; `checkpoint`: the holder of a turn takes more entries."""
     holding: SessionClaim | None
-    """At a checkpoint: the held claim, under whose fence more entries are taken."""
-    under: SessionLease | None
+    """At a checkpoint: the held turn, under whose fence more entries are taken."""
+    session_lease: SessionLease | None
     """The session lease that keeps the claim alive, instead of a time."""
     kinds: Sequence[str] | None
     """The kinds to take; omitted means any. An entry of another kind blocks those behind it."""
@@ -73,8 +73,23 @@ class SessionClaimOptions(TypedDict, total=False):
     """Seconds until the claim expires unless a heartbeat extends it; default 30. Not under a session lease."""
     wait: Duration
     """Seconds to wait for work if there is none; default 0."""
-    nonce: str | None
-    """A nonce chosen by the caller: repeating the claim with it returns the same entries."""
+    lease_token: str | None
+    """A token chosen by the caller: repeating the claim with it returns the same entries."""
+
+
+class CheckpointOptions(TypedDict, total=False):
+    """The options of a checkpoint. Worker, lease token and lease are those of the turn."""
+
+    only: EntryType | None
+    """None (default): any head; `message`: nothing while a command is the head; `command`: only a command."""
+    kinds: Sequence[str] | None
+    """The kinds to take; omitted means any. An entry of another kind blocks those behind it."""
+    limit: int
+    """The maximum number of joined entries; default 100."""
+    capabilities: Sequence[str]
+    """The worker's capabilities; an entry that requires others blocks those behind it."""
+    wait: Duration
+    """Seconds to wait for work if there is none; default 0."""
 
 
 class SessionRequest(NamedTuple):
@@ -84,16 +99,19 @@ class SessionRequest(NamedTuple):
     tenant: str | None
     criteria: SelectionCriteria
     lanes: tuple[str, ...] | None
-    """The lanes; None means any, as for a names session."""
+    """The lanes; None means any, as for a named session."""
     kinds: tuple[str, ...] | None
     capabilities: frozenset[str]
-    holding: SessionClaim | None
-    under: SessionLease | None
-    holder: Holder
+    worker: str
+    incarnation: str
+    lease_token: str
     resent: bool
-    """Whether the caller chose the nonce, so that this may repeat an earlier claim."""
+    """Whether the caller chose the token, so that this may repeat an earlier claim."""
     lease_ms: int
     wait_ms: int
+    turn: SessionClaim | None = None
+    """At a checkpoint: the turn that takes more entries."""
+    session_lease: SessionLease | None = None
     limits: Mapping[str, int] = MappingProxyType({})
     """The maximum number of entries by the kind of the head; for other kinds `criteria` applies."""
 
@@ -105,7 +123,7 @@ class SessionRequest(NamedTuple):
             and self.session in {None, job.entry.session}
             and (self.lanes is None or job.lane in self.lanes)
             and (self.kinds is None or job.kind in self.kinds)
-            and job.entry.work_class in self.classes
+            and job.entry.entry_type in self.entry_types
             and self.capabilities.issuperset(job.requires)
         )
 
@@ -115,43 +133,66 @@ class SessionRequest(NamedTuple):
         return self if limit is None else self._replace(criteria=self.criteria._replace(limit=limit))
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The work classes that the head may have."""
-        return WORK_CLASSES if self.criteria.work == "next" else (self.criteria.work,)
+    def entry_types(self) -> tuple[EntryType, ...]:
+        """The types that the head may have."""
+        return ENTRY_TYPES if self.criteria.only is None else (self.criteria.only,)
+
+    @property
+    def generation(self) -> int | None:
+        """The session lease that keeps the claim alive, if any."""
+        if self.turn is not None:
+            return self.turn.generation
+        return None if self.session_lease is None else self.session_lease.generation
 
     @property
     def fair_scope(self) -> str:
         """Return the scope in which tenants alternate: all claims that can see the same sessions share it."""
-        seen = [sorted(self.lanes or ()), self.kinds, sorted(self.capabilities), self.criteria.work]
+        seen = [sorted(self.lanes or ()), self.kinds, sorted(self.capabilities), self.criteria.only]
         return f"sessions-{digest(*seen)}"
 
 
 _OPTIONS: Final = frozenset(SessionClaimOptions.__annotations__)
 _OPTIONS_ANY: Final = frozenset(AnySessionOptions.__annotations__)
+_OPTIONS_CHECKPOINT: Final = frozenset(CheckpointOptions.__annotations__)
 
 
-def check_session_claim(session: str, options: SessionClaimOptions, *, fresh_nonce: str) -> SessionRequest:
+def check_session_claim(session: str, options: SessionClaimOptions, *, fresh_token: str) -> SessionRequest:
     """Return the validated request for one session; raise `InvalidInput`, which names the invalid option."""
     _refuse_unknown(options, _OPTIONS, "claim_session")
-    boundary = validation.one_of(options.get("boundary", "idle"), "boundary", BOUNDARIES)
     name = validation.name(session, "session")
     tenant = validation.name(options.get("tenant", DEFAULT_NAME), "tenant")
-    holding, under = options.get("holding"), options.get("under")
-    _check_holding(holding, boundary, name, tenant)
-    if under is not None:
-        _check_under(under, name, tenant, options)
-    request = _check_common(options, options.get("limit", limits.SESSION_CLAIM_DEFAULT), boundary, fresh_nonce)
-    kinds = _kinds(options.get("kinds"))
-    return request._replace(session=name, tenant=tenant, kinds=kinds, holding=holding, under=under)
+    boundary = validation.one_of(options.get("boundary", "idle"), "boundary", ("idle", "checkpoint"))
+    turn = options.get("holding")
+    if (turn is not None) != (boundary == "checkpoint"):
+        problem = "boundary='checkpoint' requires it" if turn is None else "requires boundary='checkpoint'"
+        raise InvalidInput("holding", f"{problem}; pass the claim of the running turn")
+    if turn is not None:
+        if not isinstance(turn, SessionClaim):
+            raise InvalidInput("holding", f"must be a SessionClaim, not {type(turn).__name__}")
+        if (turn.session, turn.tenant) != (name, tenant):
+            raise InvalidInput("holding", f"is a claim of session {turn.session!r} of tenant {turn.tenant!r}")
+        chosen: Any = {option: value for option, value in options.items() if option in _OPTIONS_CHECKPOINT}
+        return check_checkpoint(turn, chosen)
+    session_lease = options.get("session_lease")
+    if session_lease is not None:
+        _check_session_lease(session_lease, name, tenant, options)
+    request = _check_common(options, options.get("limit", limits.SESSION_CLAIM_DEFAULT), fresh_token)
+    return request._replace(
+        session=name,
+        tenant=tenant,
+        kinds=_kinds(options.get("kinds")),
+        session_lease=session_lease,
+        lease_ms=request.lease_ms if session_lease is None else session_lease.lease_ms,
+    )
 
 
-def check_any_session(options: AnySessionOptions, *, fresh_nonce: str) -> SessionRequest:
+def check_any_session(options: AnySessionOptions, *, fresh_token: str) -> SessionRequest:
     """Return the validated request for any session; raise `InvalidInput`, which names the invalid option."""
     _refuse_unknown(options, _OPTIONS_ANY, "claim_any_session")
     limit = options.get("limit", limits.SESSION_CLAIM_DEFAULT)
     by_kind = limit if isinstance(limit, Mapping) else {}
     chosen = limits.SESSION_CLAIM_DEFAULT if isinstance(limit, Mapping) else limit
-    return _check_common(options, chosen, "idle", fresh_nonce)._replace(
+    return _check_common(options, chosen, fresh_token)._replace(
         tenant=validation.optional_name(options.get("tenant"), "tenant"),
         lanes=validation.names(options.get("lanes", (DEFAULT_NAME,)), "lanes", limits.CLAIM_LANES_MAX),
         kinds=_kinds(options.get("kinds")),
@@ -162,12 +203,34 @@ def check_any_session(options: AnySessionOptions, *, fresh_nonce: str) -> Sessio
     )
 
 
+def check_checkpoint(turn: SessionClaim, options: CheckpointOptions) -> SessionRequest:
+    """Return the validated request of *turn* for more entries; raise `InvalidInput`, which names the invalid option.
+
+    The entries are leased to the worker of the turn, with its lease token, so that both are one claim.
+    """
+    if not isinstance(turn, SessionClaim):
+        raise InvalidInput("turn", f"must be a SessionClaim, not {type(turn).__name__}")
+    _refuse_unknown(options, _OPTIONS_CHECKPOINT, "checkpoint")
+    holder = {"worker": turn.entries[0].worker, "incarnation": turn.entries[0].incarnation}
+    request = _check_common(
+        {**options, **holder}, options.get("limit", limits.SESSION_CLAIM_DEFAULT), turn.lease_token
+    )
+    return request._replace(
+        session=turn.session,
+        tenant=turn.tenant,
+        criteria=request.criteria._replace(checkpoint=True),
+        kinds=_kinds(options.get("kinds")),
+        lease_ms=turn.lease_ms,
+        turn=turn,
+    )
+
+
 def check_repeated(request: SessionRequest, jobs: Sequence[Job]) -> None:
-    """Raise `Conflict` unless all *jobs* held under the request's nonce match the request."""
+    """Raise `Conflict` unless all *jobs* held under the request's token match the request."""
     if not all(map(request.fits, jobs)):
         raise Conflict(
-            "nonce is already in use by a claim with a different tenant, session, lanes, kinds, work or capabilities;"
-            " repeat the same claim, or choose another nonce"
+            "lease_token is already in use by a claim with a different tenant, session, lanes, kinds, entry type or"
+            " capabilities; repeat the same claim, or choose another token"
         )
 
 
@@ -180,60 +243,38 @@ def _refuse_unknown(options: Mapping[str, Any], valid: frozenset[str], call: str
         raise InvalidInput(min(unknown), f"unknown option of {call}; valid options are {', '.join(sorted(valid))}")
 
 
-def _check_common(options: Any, limit: object, boundary: Boundary, fresh_nonce: str) -> SessionRequest:
-    chosen = validation.optional_name(options.get("nonce"), "nonce", limits.LEASE_TOKEN_CHARS_MAX)
-    entries_max = validation.integer(limit, "limit", 1, limits.CLAIM_MAX)
+def _check_common(options: Any, limit: object, fresh_token: str) -> SessionRequest:
+    chosen = validation.optional_name(options.get("lease_token"), "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+    only = options.get("only")
     return SessionRequest(
         session=None,
         tenant=None,
         criteria=SelectionCriteria(
-            validation.one_of(options.get("work", "next"), "work", WORKS), boundary, entries_max
+            only=None if only is None else validation.one_of(only, "only", ENTRY_TYPES),
+            checkpoint=False,
+            limit=validation.integer(limit, "limit", 1, limits.CLAIM_MAX),
         ),
         lanes=None,
         kinds=None,
         capabilities=frozenset(
             validation.names(options.get("capabilities", ()), "capabilities", limits.CAPABILITIES_MAX)
         ),
-        holding=None,
-        under=None,
-        holder=Holder(
-            validation.name(options.get("worker"), "worker"),
-            validation.name(options.get("incarnation"), "incarnation"),
-            chosen or fresh_nonce,
-        ),
+        worker=validation.name(options.get("worker"), "worker"),
+        incarnation=validation.name(options.get("incarnation"), "incarnation"),
+        lease_token=chosen or fresh_token,
         resent=chosen is not None,
         lease_ms=lease_ms(options.get("lease", limits.LEASE_MS_DEFAULT / 1000)),
         wait_ms=validation.duration_ms(options.get("wait", 0), "wait", 0, limits.WAIT_MS_MAX),
     )
 
 
-def _check_holding(holding: Any, boundary: Boundary, session: str, tenant: str) -> None:
-    if (holding is not None) != (boundary == "checkpoint"):
-        problem = "boundary='checkpoint' requires it" if holding is None else "requires boundary='checkpoint'"
-        raise InvalidInput("holding", f"{problem}; pass the claim of the running turn")
-    if holding is None:
-        return
-    if not isinstance(holding, SessionClaim):
-        raise InvalidInput("holding", f"must be a SessionClaim, not {type(holding).__name__}")
-    if (holding.session, holding.tenant) != (session, tenant):
-        raise InvalidInput("holding", f"is a claim of session {holding.session!r} of tenant {holding.tenant!r}")
-
-
-def _check_under(under: Any, session: str, tenant: str, options: SessionClaimOptions) -> None:
-    if not isinstance(under, SessionLease):
-        raise InvalidInput("under", f"must be a SessionLease, not {type(under).__name__}")
-    if (under.session, under.tenant) != (session, tenant):
-        raise InvalidInput("under", f"is a lease on session {under.session!r} of tenant {under.tenant!r}")
+def _check_session_lease(lease: Any, session: str, tenant: str, options: SessionClaimOptions) -> None:
+    if not isinstance(lease, SessionLease):
+        raise InvalidInput("session_lease", f"must be a SessionLease, not {type(lease).__name__}")
+    if (lease.session, lease.tenant) != (session, tenant):
+        raise InvalidInput("session_lease", f"is a lease on session {lease.session!r} of tenant {lease.tenant!r}")
     if "lease" in options:
-        raise InvalidInput("lease", "cannot be combined with under: the session lease keeps the claim alive")
-
-
-class Holder(NamedTuple):
-    """The claiming worker: its name, one start of it, and the nonce of this claim."""
-
-    worker: str
-    incarnation: str
-    nonce: str
+        raise InvalidInput("lease", "cannot be combined with session_lease, which keeps the claim alive")
 
 
 class SessionFence(NamedTuple):
@@ -244,22 +285,21 @@ class SessionFence(NamedTuple):
     lease_token: str
 
 
-def derive_fence(session: Session, head_id: str, holder: Holder, at_ms: int) -> SessionFence:
+def derive_fence(session: Session, head_id: str, lease_token: str) -> SessionFence:
     """Return the fence of the session's next claim, whose head is the entry *head_id*."""
-    tenant, name, token = session.tenant, session.name, session.fence + 1
-    claim_id = f"claim-{digest(tenant, name, head_id, token)}"
-    lease_token = digest(tenant, name, holder.worker, holder.incarnation, claim_id, at_ms, holder.nonce)
+    token = session.fence + 1
+    claim_id = f"claim-{digest(session.tenant, session.name, head_id, token)}"
     return SessionFence(claim_id, token, lease_token)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionClaim:
-    """Consecutive entries of a session under one fence, as they were when claimed."""
+    """A turn: consecutive entries of a session under one fence, as they were when claimed."""
 
     session: str
     tenant: str
-    work_class: WorkClass
-    """The work class: turns, or one command."""
+    entry_type: EntryType
+    """The type of its entries: messages, or one command."""
     claim_id: str
     fencing_token: int
     """Greater than that of every earlier claim of this session; a fencing token for the handler's own writes."""
@@ -273,7 +313,7 @@ class SessionClaim:
 
     @property
     def lease_token(self) -> str:
-        """The token that every write of this claim must present."""
+        """The token that every write of this claim must present, chosen by the caller."""
         return self.entries[0].lease_token or ""
 
     @property
@@ -288,7 +328,7 @@ class SessionClaim:
 
     def joined(self, more: SessionClaim) -> SessionClaim:
         """Return this claim with the entries taken at a checkpoint; both are renewed and settled together."""
-        if (self.tenant, self.session, self.lease_token) != (more.tenant, more.session, more.lease_token):
+        if self.claim_id != more.claim_id:
             raise InvalidInput("more", "was not taken under this claim")
         known = {job.seq for job in self.entries}
         return replace(self, entries=(*self.entries, *(job for job in more.entries if job.seq not in known)))
@@ -296,7 +336,7 @@ class SessionClaim:
 
 @dataclass(frozen=True, slots=True)
 class SessionLease:
-    """The right to be the only runtime of a session until it expires, is closed, or is taken over."""
+    """The right to be the only owner of a session until it expires, is closed, or is taken over."""
 
     session: str
     tenant: str
@@ -316,7 +356,7 @@ class SessionLease:
 
 
 class Opening(NamedTuple):
-    """A validated request to become a session's runtime."""
+    """A validated request to become a session's owner."""
 
     session: str
     tenant: str
@@ -354,19 +394,19 @@ def check_session_lease(session: Session | None, lease: SessionLease, now: Now) 
     raise LeaseLost(lease.session, lease.generation, why, thing="session", counter="generation")
 
 
-def check_runtime(session: Session, lease: SessionLease | None, now: Now) -> None:
-    """Raise `Conflict` if the session has a runtime other than the holder of *lease*."""
+def check_owner(session: Session, lease: SessionLease | None, now: Now) -> None:
+    """Raise `Conflict` if the session has an owner other than the holder of *lease*."""
     if lease is not None:
         check_session_lease(session, lease, now)
     elif session.leased(now):
         raise Conflict(
             f"session {session.name!r} is open in generation {session.generation} by worker"
-            f" {session.lease_worker!r}; claim under its lease, or take it over with open_session"
+            f" {session.lease_worker!r}; claim with its session_lease, or take it over with open_session"
         )
 
 
 def open_lease(session: Session, opening: Opening, running: Sequence[Job], now: Now) -> Session:
-    """Return *session* with the caller as its runtime, or raise `Conflict` if another worker holds it.
+    """Return *session* with the caller as its owner, or raise `Conflict` if another worker holds it.
 
     Repeating the same request while the lease is held returns the same lease.
     """
@@ -400,7 +440,7 @@ def renew_lease(session: Session | None, lease: SessionLease, lease_ms: int, now
 
 
 def close_lease(session: Session | None, lease: SessionLease, now: Now) -> Session:
-    """Return *session* without a runtime, or raise `LeaseLost` if another worker has become its runtime.
+    """Return *session* without an owner, or raise `LeaseLost` if another worker has become its owner.
 
     A lease that has expired or was closed may be closed again: a call whose result was lost is repeated.
     """
@@ -410,7 +450,7 @@ def close_lease(session: Session | None, lease: SessionLease, now: Now) -> Sessi
 
 
 def end_lease(session: Session) -> Session:
-    """Return *session* without a runtime; its generation stays, so that old leases stay invalid."""
+    """Return *session* without an owner; its generation stays, so that old leases stay invalid."""
     return session._replace(lease_token=None, lease_worker=None, lease_incarnation=None, lease_until_ms=None)
 
 

@@ -1,25 +1,22 @@
 """Selection of a session's entries for a claim: total, pure functions over candidates in enqueue order.
 
-The head determines the selection: a command or an exclusive turn is taken alone; a joining turn is taken with the
-entries behind it that join, have the same delivery and the same merge key. Entries are never reordered, and no entry
-that blocks is skipped.
+The head determines the selection: a command, or a message that does not join, is taken alone; a joining message is
+taken with the messages behind it that join by the same kind or name and have the same delivery. Entries are never
+reordered, and no entry that blocks is skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.domain.job import State
-from holdfast.domain.sessions import KIND_MERGES, Delivery, SessionEntry, Slot, WorkClass
+from holdfast.domain.sessions import Delivery, EntryType, SessionEntry
 
-Work: TypeAlias = Literal["turn", "command", "next"]
-Boundary: TypeAlias = Literal["idle", "checkpoint"]
 Eligibility: TypeAlias = Literal["ready", "passed", "blocks"]
 """The relation of a candidate to a claim: it is taken, skipped, or ends the selection."""
-
-WORKS: Final[tuple[Work, ...]] = ("turn", "command", "next")
-BOUNDARIES: Final[tuple[Boundary, ...]] = ("idle", "checkpoint")
+Group: TypeAlias = tuple[Literal["kind", "name"], str]
+"""The kind or the name by which messages join."""
 
 
 class SessionCandidate(NamedTuple):
@@ -29,18 +26,19 @@ class SessionCandidate(NamedTuple):
     enqueue_seq: int
     route: int
     eligibility: Eligibility
-    work_class: WorkClass
+    entry_type: EntryType
     delivery: Delivery
-    slot: Slot
-    merge_key: tuple[str, str]
-    """The merge key, or the kind if entries merge by kind."""
+    group: Group | None
+    """By what it joins others; None if it is claimed alone."""
 
 
 class SelectionCriteria(NamedTuple):
     """The selection criteria of a claim."""
 
-    work: Work
-    boundary: Boundary
+    only: EntryType | None
+    """The type that the head must have; None for any."""
+    checkpoint: bool
+    """Whether a running turn takes more entries."""
     limit: int
 
 
@@ -75,8 +73,10 @@ class EntryPosition(NamedTuple):
 
 def candidate(position: EntryPosition, eligibility: Eligibility, entry: SessionEntry, kind: str) -> SessionCandidate:
     """Return *entry* as a candidate for the selection."""
-    merges = (entry.merge_key, kind if entry.merge_key == KIND_MERGES else "")
-    return SessionCandidate(*position, eligibility, entry.work_class, entry.delivery, entry.slot, merges)
+    group: Group | None = None
+    if entry.join is not False:
+        group = ("kind", kind) if entry.join is True else ("name", entry.join)
+    return SessionCandidate(*position, eligibility, entry.entry_type, entry.delivery, group)
 
 
 def choose_run(candidates: Sequence[SessionCandidate], criteria: SelectionCriteria) -> Choice:
@@ -88,22 +88,17 @@ def choose_run(candidates: Sequence[SessionCandidate], criteria: SelectionCriter
         if entry.eligibility == "blocks" or not (_follows(run[0], entry) if run else _leads(entry, criteria)):
             return Choice(tuple(run), complete=True)
         run.append(entry)
-        if len(run) == criteria.limit or entry.slot == "exclusive":
+        if len(run) == criteria.limit or entry.group is None:
             return Choice(tuple(run), complete=True)
     return Choice(tuple(run), complete=False)
 
 
 def _leads(head: SessionCandidate, criteria: SelectionCriteria) -> bool:
     """Return whether a claim may begin with *head*."""
-    matches = criteria.work in {"next", head.work_class}
-    return matches and (criteria.boundary == "idle" or head.delivery == "earliest_safe_boundary")
+    matches = criteria.only in {None, head.entry_type}
+    return matches and (not criteria.checkpoint or head.delivery == "checkpoint")
 
 
 def _follows(head: SessionCandidate, entry: SessionCandidate) -> bool:
     """Return whether *entry* joins the selection that begins with *head*."""
-    return (entry.work_class, entry.slot, entry.delivery, entry.merge_key) == (
-        "turn",
-        "join",
-        head.delivery,
-        head.merge_key,
-    )
+    return entry.group is not None and (entry.group, entry.delivery) == (head.group, head.delivery)

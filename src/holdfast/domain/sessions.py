@@ -15,15 +15,11 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.strict_json import Json
 
-WorkClass: TypeAlias = Literal["turn", "command"]
-Delivery: TypeAlias = Literal["earliest_safe_boundary", "after_current_turn_commit"]
-Slot: TypeAlias = Literal["exclusive", "join"]
+EntryType: TypeAlias = Literal["message", "command"]
+Delivery: TypeAlias = Literal["checkpoint", "next_turn"]
 
-WORK_CLASSES: Final[tuple[WorkClass, ...]] = ("turn", "command")
-DELIVERIES: Final[tuple[Delivery, ...]] = ("earliest_safe_boundary", "after_current_turn_commit")
-SLOTS: Final[tuple[Slot, ...]] = ("exclusive", "join")
-KIND_MERGES: Final = "default"
-"""The merge key that represents the kind of the entry."""
+ENTRY_TYPES: Final[tuple[EntryType, ...]] = ("message", "command")
+DELIVERIES: Final[tuple[Delivery, ...]] = ("checkpoint", "next_turn")
 
 
 class SessionOptions(TypedDict, total=False):
@@ -31,18 +27,17 @@ class SessionOptions(TypedDict, total=False):
 
     session: str | None
     """The session it belongs to; its entries are claimed in order, by one holder, by session claims only."""
-    work_class: WorkClass
-    """`turn` (default), which may be joined with others, or `command`, which is always claimed alone."""
+    entry_type: EntryType
+    """`message` (default), or `command`, which is always claimed alone."""
+    join: bool | str
+    """False (default): claimed alone; True: together with the joining messages of the same kind that follow; a name:
+    with those of the same name."""
     delivery: Delivery
-    """`earliest_safe_boundary` (default): also at a checkpoint; `after_current_turn_commit`: only between turns."""
-    slot: Slot
-    """`exclusive` (default): claimed alone; `join`: together with matching turns behind it."""
-    merge_key: str
-    """Which turns match: `default` (those of the same kind), `never`, or the name of a group."""
-    source_key: str | None
+    """`checkpoint` (default): also at a checkpoint of a running turn; `next_turn`: only between turns."""
+    message_id: str | None
     """Unique within the session: enqueueing it again returns the first entry, regardless of the content."""
-    items: Sequence[Json]
-    """Several items in one entry, instead of the payload."""
+    messages: Sequence[Json]
+    """Several messages in one entry, instead of the payload."""
 
 
 SESSION_OPTIONS: Final = frozenset(SessionOptions.__annotations__)
@@ -51,7 +46,7 @@ SESSION_OPTIONS: Final = frozenset(SessionOptions.__annotations__)
 UNSUPPORTED_OPTIONS: Final = {
     "priority": "is not supported in a session: entries are claimed in enqueue order",
     "affinity": "is not supported in a session: entries are claimed in enqueue order",
-    "dedupe_key": "cannot be combined with session; use a source_key",
+    "dedupe_key": "cannot be combined with session; use a message_id",
     "dedupe_scope": "cannot be combined with session",
     "on_duplicate": "cannot be combined with session",
 }
@@ -61,13 +56,13 @@ class SessionEntry(NamedTuple):
     """The session properties of a job that is an entry of one."""
 
     session: str
-    work_class: WorkClass
+    entry_type: EntryType
+    join: bool | str
+    """Whether it is claimed together with others: of its kind if True, of this name if a string."""
     delivery: Delivery
-    slot: Slot
-    merge_key: str
-    source_key: str | None
-    items: int | None
-    """The number of items if the payload is a list of them, or None if the payload is one item."""
+    message_id: str | None
+    messages: int | None
+    """The number of messages if the payload is a list of them, or None if the payload is one message."""
 
     def to_json(self) -> str:
         """Return the stored form."""
@@ -82,21 +77,20 @@ class SessionEntry(NamedTuple):
 def check_entry(options: Mapping[str, Any], payload: Json) -> tuple[SessionEntry, Json]:
     """Return the entry described by the options of `enqueue`, and its payload, or raise `InvalidInput`."""
     session = _check_session(options)
-    work_class = validation.one_of(options.get("work_class", "turn"), "work_class", WORK_CLASSES)
-    slot = validation.one_of(options.get("slot", "exclusive"), "slot", SLOTS)
-    if work_class == "command" and slot == "join":
-        raise InvalidInput("slot", "must be 'exclusive' for a command, which is never joined")
-    items = options.get("items")
+    entry_type = validation.one_of(options.get("entry_type", "message"), "entry_type", ENTRY_TYPES)
+    join = _check_join(options.get("join", False))
+    if entry_type == "command" and join is not False:
+        raise InvalidInput("join", "must be False for a command, which is always claimed alone")
+    messages = options.get("messages")
     entry = SessionEntry(
         session=session,
-        work_class=work_class,
+        entry_type=entry_type,
+        join=join,
         delivery=validation.one_of(options.get("delivery", DELIVERIES[0]), "delivery", DELIVERIES),
-        slot=slot,
-        merge_key=validation.name(options.get("merge_key", KIND_MERGES), "merge_key"),
-        source_key=validation.optional_name(options.get("source_key"), "source_key", limits.SOURCE_KEY_CHARS_MAX),
-        items=None if items is None else _check_items(items, payload),
+        message_id=validation.optional_name(options.get("message_id"), "message_id", limits.MESSAGE_ID_CHARS_MAX),
+        messages=None if messages is None else _check_messages(messages, payload),
     )
-    return entry, payload if items is None else list(items)
+    return entry, payload if messages is None else list(messages)
 
 
 def _check_session(options: Mapping[str, Any]) -> str:
@@ -110,16 +104,24 @@ def _check_session(options: Mapping[str, Any]) -> str:
     return session
 
 
-def _check_items(items: object, payload: Json) -> int:
-    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
-        raise InvalidInput("items", f"must be a list, not {type(items).__name__}")
+def _check_join(join: object) -> bool | str:
+    if isinstance(join, bool):
+        return join
+    if not isinstance(join, str):
+        raise InvalidInput("join", f"must be True, False or a name, not {type(join).__name__}")
+    return validation.name(join, "join")
+
+
+def _check_messages(messages: object, payload: Json) -> int:
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise InvalidInput("messages", f"must be a list, not {type(messages).__name__}")
     if payload is not None:
-        raise InvalidInput("items", "cannot be combined with a payload")
-    if not 1 <= len(items) <= limits.SESSION_ENTRY_ITEMS_MAX:
+        raise InvalidInput("messages", "cannot be combined with a payload")
+    if not 1 <= len(messages) <= limits.SESSION_ENTRY_MESSAGES_MAX:
         raise InvalidInput(
-            "items", f"has {len(items)} entries; it must have from 1 to {limits.SESSION_ENTRY_ITEMS_MAX}"
+            "messages", f"has {len(messages)} messages; it must have from 1 to {limits.SESSION_ENTRY_MESSAGES_MAX}"
         )
-    return len(items)
+    return len(messages)
 
 
 def joins_session(options: Mapping[str, Any]) -> bool:
@@ -127,12 +129,12 @@ def joins_session(options: Mapping[str, Any]) -> bool:
     return any(options.get(option) is not None for option in SESSION_OPTIONS.intersection(options))
 
 
-def entry_id(tenant: str, session: str, source_key: str | None, at_ms: int, nonce: str) -> str:
+def entry_id(tenant: str, session: str, message_id: str | None, at_ms: int, fresh_id: str) -> str:
     """Return the id of an entry whose caller chose none: the same for the same arguments.
 
-    A source key identifies an entry within its session; without one the nonce does.
+    A message id identifies an entry within its session; without one *fresh_id* does.
     """
-    values = [tenant, session, source_key, at_ms, nonce if source_key is None else ""]
+    values = [tenant, session, message_id, at_ms, fresh_id if message_id is None else ""]
     return f"entry-{digest(*values)}"
 
 
@@ -145,7 +147,7 @@ def digest(*values: Json) -> str:
 
 
 class Session(NamedTuple):
-    """One session: its counters, the lease of its runtime, its newest claim, and its claimable head."""
+    """One session: its counters, the lease of its owner, its newest claim, and its claimable head."""
 
     number: int
     tenant: str
@@ -155,17 +157,14 @@ class Session(NamedTuple):
     fence: int
     """The fencing token of its newest claim; it only increases."""
     generation: int
-    """Incremented whenever the session is opened by a runtime."""
+    """Incremented whenever the session is opened by an owner."""
     lease_token: str | None
     lease_worker: str | None
     lease_incarnation: str | None
     lease_until_ms: int | None
     claim_id: str | None
-    claim_worker: str | None
-    claim_nonce: str | None
-    claim_token: str | None
     head_route: int | None
-    head_class: WorkClass | None
+    head_entry_type: EntryType | None
     head_fair_key: str | None
     head_seq: int | None
     """The number of the entry that can be claimed next, if any."""
@@ -175,19 +174,19 @@ class Session(NamedTuple):
         """The head that any worker can claim."""
         if self.head_seq is None:
             return None
-        return Head(self.head_route, self.head_class, self.head_fair_key, self.head_seq)
+        return Head(self.head_route, self.head_entry_type, self.head_fair_key, self.head_seq)
 
     def leased(self, now: Now) -> bool:
-        """Return whether a runtime holds its lease."""
+        """Return whether an owner holds its lease."""
         return self.lease_until_ms is not None and self.lease_until_ms > now.lease_ms
 
 
 class Head(NamedTuple):
-    """The position of a session among claimable ones: route, work class, fairness key, and the number of its head."""
+    """The position of a session among claimable ones: route, entry type, fairness key, and the number of its head."""
 
     route: int | None
-    work_class: WorkClass | None
-    turn: str | None
+    entry_type: EntryType | None
+    fair_key: str | None
     seq: int | None
 
 

@@ -256,7 +256,7 @@ def _cut_off(job: Job) -> Failure:
 
 
 def release_for_holder(job: Job, now: Now, chance: float) -> Transition:
-    """Return the running *job* released on behalf of its holder by the session's own runtime."""
+    """Return the running *job* released on behalf of its holder by the session's owner."""
     return _settle_released(job._replace(unacknowledged=0), now, chance)._replace(before=job)
 
 

@@ -246,10 +246,10 @@ async def count_prunable_events(tx: StoreTransaction, age_ms: int) -> tuple[int,
     return count, not ends and await tx.events_held_back(horizon)
 
 
-async def prune_sources(tx: StoreTransaction, age_ms: int) -> int:
-    """Delete a chunk of the source keys whose entries were deleted longer ago than *age_ms*."""
+async def prune_message_ids(tx: StoreTransaction, age_ms: int) -> int:
+    """Delete a chunk of the message ids whose entries were deleted longer ago than *age_ms*."""
     now = await tx.now()
-    return await tx.forget_source_keys(now.wall_ms - age_ms, limits.CHUNK)
+    return await tx.forget_message_ids(now.wall_ms - age_ms, limits.CHUNK)
 
 
 async def prune_events(tx: StoreTransaction, age_ms: int) -> tuple[int, bool]:

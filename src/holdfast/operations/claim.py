@@ -158,7 +158,7 @@ async def _lease(
 
 
 async def _remember_fair_key(tx: StoreTransaction, selected: ReadyJobs, jobs: Sequence[Job]) -> None:
-    """Store the fairness key served last, if claims take tenants in turn and it has changed."""
+    """Store the fairness key served last, if tenants alternate and it has changed."""
     if selected.fair_scope is None or not jobs or jobs[-1].fair_key == selected.last_fair_key:
         return
     first = selected.last_fair_key is None

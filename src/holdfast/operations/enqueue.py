@@ -20,7 +20,7 @@ from holdfast.operations.apply_transitions import apply_transitions, notify_jobs
 from holdfast.operations.session_enqueue import (
     LockedSession,
     append_entry,
-    find_by_source_key,
+    find_by_message_id,
     lock_sessions,
     write_sessions,
 )
@@ -104,8 +104,8 @@ class _EnqueueCall(NamedTuple):
 
 
 def _is_stored(new: CheckedJob, known: dict[str, Job], sessions: dict[SessionName, LockedSession]) -> bool:
-    """Return whether the store already has the job, by its chosen id or its source key."""
-    return new.id in known or (new.entry is not None and find_by_source_key(sessions, new) is not None)
+    """Return whether the store already has the job, by its chosen id or its message id."""
+    return new.id in known or (new.entry is not None and find_by_message_id(sessions, new) is not None)
 
 
 def _with_publication(routing: RoutingTable, new: CheckedJob, field: str, index: int) -> CheckedJob:
@@ -208,7 +208,7 @@ def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list
 async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued:
     if new.id in call.known:
         return Enqueued(new_jobs.same_request(call.known[new.id], new), created=False)
-    if new.entry is not None and (original := find_by_source_key(call.sessions, new)) is not None:
+    if new.entry is not None and (original := find_by_message_id(call.sessions, new)) is not None:
         return Enqueued(original, created=False)
     if new.dedupe_key is not None:
         enqueued = await _handle_duplicate(tx, call, new, seq)

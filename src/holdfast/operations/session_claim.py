@@ -22,18 +22,18 @@ from holdfast.domain.session_claims import (
     SessionClaim,
     SessionFence,
     SessionRequest,
+    check_owner,
     check_repeated,
-    check_runtime,
     derive_fence,
 )
-from holdfast.domain.sessions import Session, WorkClass
+from holdfast.domain.sessions import EntryType, Session
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions
 from holdfast.operations.claim import seconds_to_next_change, undo_claims
 from holdfast.operations.lease import held_job
 from holdfast.operations.maintenance import run_due_maintenance, run_maintenance
 from holdfast.operations.session_lease import end_expired_leases
-from holdfast.operations.sessions import choose_from_line
+from holdfast.operations.sessions import choose_from_line, sessions_of
 from holdfast.storage.contract import OvertakenError, StoreTransaction
 
 # How many heads of one fairness key are read: other workers may have locked some of them.
@@ -56,8 +56,8 @@ class CandidateSearch:
     """Goes through the fairness keys, and again with a wider window if sessions were locked."""
 
     request: SessionRequest
-    heads: list[tuple[int, str]]
-    """The routes and work classes that the head of a session may have."""
+    heads: list[tuple[int, EntryType]]
+    """The routes and entry types that the head of a session may have."""
     scope: str | None
     last_fair_key: str | None = None
     current: str | None = None
@@ -128,12 +128,12 @@ class CandidateSearch:
 
 def candidate_sessions(request: SessionRequest, routes: Sequence[int]) -> CandidateSearch:
     """Return the search for sessions that *request* may claim on these routes."""
-    heads = [(route, work_class) for route in routes for work_class in request.classes]
+    heads = [(route, entry_type) for route in routes for entry_type in request.entry_types]
     return CandidateSearch(request, heads, None if request.tenant is not None else request.fair_scope)
 
 
 async def remember_session_fair_key(tx: StoreTransaction, candidates: CandidateSessions) -> None:
-    """Store the fairness key served last, if claims take tenants in turn and it has changed."""
+    """Store the fairness key served last, if tenants alternate and it has changed."""
     if (
         candidates.scope is not None
         and candidates.fair_key is not None
@@ -151,30 +151,26 @@ _CHUNKS_MAX = 10
 async def claim_session(tx: StoreTransaction, request: SessionRequest) -> SessionClaim | None:
     """Lease the next entries of one session, or return None if none can be claimed now."""
     routing = await tx.routing()
-    held = (await tx.refresh(request.holding.claims)) if request.holding is not None else {}
+    held = (await tx.refresh(request.turn.claims)) if request.turn is not None else {}
+    if request.resent and (repeated := await _find_held_claim(tx, request)):
+        return repeated
     session = await tx.session_by_name(request.tenant or "", request.session or "")
     if session is None:
         return None
-    if request.holding is not None:
-        return await _lease_more(tx, routing, session, request, request.holding, held)
-    if request.resent and (repeated := (await _find_held_claim(tx, session, request))):
-        return repeated
+    if request.turn is not None:
+        return await _lease_more(tx, routing, session, request, request.turn, held)
     session = await _maintain_session(tx, routing, session)
-    check_runtime(session, request.under, (await tx.now()))
+    check_owner(session, request.session_lease, (await tx.now()))
     if await tx.session_running_seqs(session.number):
         return None
     return await _lease_run(tx, routing, session, request, None)
 
 
 async def claim_any_session(tx: StoreTransaction, request: SessionRequest) -> SessionClaim | None:
-    """Lease the next entries of any ready session: tenants take turns, the oldest head goes first."""
+    """Lease the next entries of any ready session: tenants alternate, the oldest head goes first."""
     routing, due, now = await tx.begin_claim(thorough=True)
-    if request.resent:
-        holder = request.holder
-        await tx.lock_claim_token(holder.worker, holder.nonce)
-        for session in await tx.sessions_by_nonce(holder.worker, holder.nonce):
-            if repeated := await _find_held_claim(tx, session, request):
-                return repeated
+    if request.resent and (repeated := await _find_held_claim(tx, request)):
+        return repeated
     await run_maintenance(tx, routing, due, now)
     await end_expired_leases(tx, routing, now)
     for _ in range(_CHUNKS_MAX):
@@ -273,17 +269,17 @@ async def _lease(
     jobs: list[Job],
     extended: _OpenClaim | None,
 ) -> SessionClaim:
-    now, holder = (await tx.now()), request.holder
-    claim = extended or _OpenClaim(derive_fence(session, jobs[0].id, holder, now.wall_ms), 0)
+    now = await tx.now()
+    claim = extended or _OpenClaim(derive_fence(session, jobs[0].id, request.lease_token), 0)
     until_ms = now.lease_ms + request.lease_ms
-    if request.under is not None:
+    if request.generation is not None:
         until_ms = session.lease_until_ms or until_ms
     decided = [
         Transition(
             job,
             job.attempted(
-                worker=holder.worker,
-                incarnation=holder.incarnation,
+                worker=request.worker,
+                incarnation=request.incarnation,
                 lease_token=claim.fence.lease_token,
                 lease_until_ms=until_ms,
                 claim_index=claim.leased + index,
@@ -295,13 +291,7 @@ async def _lease(
     ]
     leased = await apply_transitions(tx, routing, decided, now)
     if extended is None:
-        claimed = session._replace(
-            fence=claim.fence.fencing_token,
-            claim_id=claim.fence.claim_id,
-            claim_worker=holder.worker,
-            claim_nonce=holder.nonce if request.resent else None,
-            claim_token=claim.fence.lease_token,
-        )
+        claimed = session._replace(fence=claim.fence.fencing_token, claim_id=claim.fence.claim_id)
         await tx.write_session_claim(claimed)
     return _claim(session, request, claim.fence, leased)
 
@@ -321,34 +311,40 @@ def _claim(
     repeated: bool = False,
 ) -> SessionClaim:
     entry = jobs[0].entry
-    work_class: WorkClass = "turn" if entry is None else entry.work_class
+    entry_type: EntryType = "message" if entry is None else entry.entry_type
     return SessionClaim(
         session=session.name,
         tenant=session.tenant,
-        work_class=work_class,
+        entry_type=entry_type,
         claim_id=fence.claim_id,
         fencing_token=fence.fencing_token,
         entries=tuple(jobs),
-        lease_ms=request.lease_ms if request.under is None else request.under.lease_ms,
-        generation=None if request.under is None else request.under.generation,
+        lease_ms=request.lease_ms,
+        generation=request.generation,
         repeated=repeated,
     )
 
 
-async def _find_held_claim(tx: StoreTransaction, session: Session, request: SessionRequest) -> SessionClaim | None:
-    """Return the claim that an earlier send of the same request made, if it is still held."""
-    holder = request.holder
-    if (session.claim_worker, session.claim_nonce) != (holder.worker, holder.nonce):
+async def _find_held_claim(tx: StoreTransaction, request: SessionRequest) -> SessionClaim | None:
+    """Return the claim that an earlier send of the same request made, if it is still held.
+
+    Lock the token first, so that a send that is still in flight is decided before this one.
+    """
+    await tx.lock_claim_token(request.worker, request.lease_token)
+    found = await _held_jobs(tx, request)
+    check_repeated(request, found)
+    if not found:
         return None
-    jobs = await _held_under(tx, session)
-    fence = SessionFence(session.claim_id or "", session.fence, session.claim_token or "")
-    check_repeated(request, jobs)
+    [session] = await tx.sessions_by_number(sessions_of(found))
+    # Their holder may have settled them before the session was locked.
+    jobs = await _held_jobs(tx, request)
+    fence = SessionFence(session.claim_id or "", session.fence, request.lease_token)
     return _claim(session, request, fence, jobs, repeated=True) if jobs else None
 
 
-async def _held_under(tx: StoreTransaction, session: Session) -> list[Job]:
-    """Return the entries that are held under the session's newest claim, in order."""
-    jobs = await tx.jobs_held(session.claim_worker or "", session.claim_token or "")
+async def _held_jobs(tx: StoreTransaction, request: SessionRequest) -> list[Job]:
+    """Return the jobs that the worker of *request* holds under its lease token, in order."""
+    jobs = await tx.jobs_held(request.worker, request.lease_token)
     now = await tx.now()
     return [job for job in jobs if transitions.holds(job, Claim(job, 0).lease, now)]
 
@@ -361,17 +357,19 @@ async def _lease_more(
     routing: RoutingTable,
     session: Session,
     request: SessionRequest,
-    holding: SessionClaim,
+    turn: SessionClaim,
     held: dict[int, Job],
 ) -> SessionClaim | None:
-    """Lease more of the session under the fence of *holding*, which must be its live claim, or raise `LeaseLost`."""
+    """Lease more of the session under the fence of *turn*, which must be its live claim, or raise `LeaseLost`.
+
+    This covers the session lease too: a turn does not outlive the session lease under which it was claimed.
+    """
     now = await tx.now()
-    for claim in holding.claims:
+    for claim in turn.claims:
         transitions.check_fence(held_job(held, claim.lease), claim.lease, now)
-    check_runtime(session, request.under, now)
-    fence = SessionFence(session.claim_id or "", session.fence, holding.lease_token)
-    leased = await _held_under(tx, session)
-    known = {job.seq for job in holding.entries}
+    fence = SessionFence(session.claim_id or "", session.fence, turn.lease_token)
+    leased = [job for job in await _held_jobs(tx, request) if job.session_number == session.number]
+    known = {job.seq for job in turn.entries}
     if unknown := [job for job in leased if job.seq not in known]:
         # An earlier send of this call leased them, and its result was lost.
         return _claim(session, request, fence, unknown, repeated=True)

@@ -1,4 +1,4 @@
-"""Enqueueing session entries: lock their sessions, find duplicate source keys, append the new entries."""
+"""Enqueueing session entries: lock their sessions, find duplicate message ids, append the new entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.sessions import Session, entry_id
 from holdfast.operations.sessions import refresh_heads, route_by_number
-from holdfast.storage.contract import OvertakenError, SessionName, SourceRow, StoreTransaction
+from holdfast.storage.contract import MessageIdRow, OvertakenError, SessionName, StoreTransaction
 
 
 @dataclass(slots=True)
@@ -21,8 +21,8 @@ class LockedSession:
 
     session: Session
     last_enqueue_seq: int
-    by_source_key: dict[str, Job] = field(default_factory=dict)
-    """The entries with a source key of this call, stored and new ones."""
+    by_message_id: dict[str, Job] = field(default_factory=dict)
+    """The entries with a message id of this call, stored and new ones."""
     unwritten: list[Job] = field(default_factory=list)
     """New entries not yet written."""
 
@@ -31,19 +31,19 @@ async def lock_sessions(
     tx: StoreTransaction, routing: RoutingTable, checked_jobs: Sequence[CheckedJob]
 ) -> dict[SessionName, LockedSession]:
     """Lock the sessions of the entries in *checked_jobs*, in order of their numbers; create missing ones."""
-    source_keys: dict[SessionName, list[str]] = {}
+    message_ids: dict[SessionName, list[str]] = {}
     for new in checked_jobs:
         if new.entry is not None:
-            keys = source_keys.setdefault((new.settings.tenant, new.entry.session), [])
-            keys += [new.entry.source_key] if new.entry.source_key is not None else []
-    stored = await tx.sessions_by_name(source_keys.keys())
+            ids = message_ids.setdefault((new.settings.tenant, new.entry.session), [])
+            ids += [new.entry.message_id] if new.entry.message_id is not None else []
+    stored = await tx.sessions_by_name(message_ids.keys())
     locked = {(session.tenant, session.name): LockedSession(session, session.enqueue_seq) for session in stored}
-    for tenant, name in sorted(source_keys.keys() - locked.keys()):
+    for tenant, name in sorted(message_ids.keys() - locked.keys()):
         created = await create_session(tx, tenant, name)
         locked[tenant, name] = LockedSession(created, created.enqueue_seq)
-    for session_name, keys in source_keys.items():
-        if keys:
-            await _load_source_keys(tx, routing, locked[session_name], keys)
+    for session_name, ids in message_ids.items():
+        if ids:
+            await _load_message_ids(tx, routing, locked[session_name], ids)
     return locked
 
 
@@ -56,31 +56,31 @@ async def create_session(tx: StoreTransaction, tenant: str, name: str) -> Sessio
     return session
 
 
-# --- source keys ---------------------------------------------------------------------------------------------------
+# --- message ids ---------------------------------------------------------------------------------------------------
 
 
-def find_by_source_key(sessions: dict[SessionName, LockedSession], new: CheckedJob) -> Job | None:
-    """Return the entry that has the source key of *new*, or None."""
-    if new.entry is None or new.entry.source_key is None:
+def find_by_message_id(sessions: dict[SessionName, LockedSession], new: CheckedJob) -> Job | None:
+    """Return the entry that has the message id of *new*, or None."""
+    if new.entry is None or new.entry.message_id is None:
         return None
-    return sessions[new.settings.tenant, new.entry.session].by_source_key.get(new.entry.source_key)
+    return sessions[new.settings.tenant, new.entry.session].by_message_id.get(new.entry.message_id)
 
 
-async def _load_source_keys(
-    tx: StoreTransaction, routing: RoutingTable, locked: LockedSession, keys: list[str]
+async def _load_message_ids(
+    tx: StoreTransaction, routing: RoutingTable, locked: LockedSession, ids: list[str]
 ) -> None:
-    """Read the stored entries that have one of these source keys."""
-    sources = await tx.sources_seen(locked.session.number, list(dict.fromkeys(keys)))
-    if not sources:
+    """Read the stored entries that have one of these message ids."""
+    rows = await tx.message_ids_seen(locked.session.number, list(dict.fromkeys(ids)))
+    if not rows:
         return
-    jobs = {job.seq: job for job in await tx.jobs_seen([source.seq for source in sources])}
-    for source in sources:
-        locked.by_source_key[source.key] = jobs.get(source.seq) or _deleted_entry(routing, locked.session, source)
+    jobs = {job.seq: job for job in await tx.jobs_seen([row.seq for row in rows])}
+    for row in rows:
+        locked.by_message_id[row.message_id] = jobs.get(row.seq) or _deleted_entry(routing, locked.session, row)
 
 
-def _deleted_entry(routing: RoutingTable, session: Session, source: SourceRow) -> Job:
-    """Return a deleted entry as its source key row describes it: identity and state, no payload or result."""
-    key = route_by_number(routing, source.route).key
+def _deleted_entry(routing: RoutingTable, session: Session, row: MessageIdRow) -> Job:
+    """Return a deleted entry as its message id row describes it: identity and state, no payload or result."""
+    key = route_by_number(routing, row.route).key
     values: dict[str, Any] = dict.fromkeys(Job._fields)
     counters = (
         "attempt",
@@ -94,9 +94,9 @@ def _deleted_entry(routing: RoutingTable, session: Session, source: SourceRow) -
     )
     values |= dict.fromkeys(counters, 0)
     values |= {
-        "seq": source.seq,
-        "id": source.job_id,
-        "state": source.state,
+        "seq": row.seq,
+        "id": row.job_id,
+        "state": row.state,
         "kind": key.kind,
         "lane": key.lane,
         "tenant": session.tenant,
@@ -105,13 +105,13 @@ def _deleted_entry(routing: RoutingTable, session: Session, source: SourceRow) -
         "payload_json": "null",
         "headers_json": "{}",
         "tags_json": "{}",
-        "enqueued_at_ms": source.enqueued_at_ms,
-        "due_at_ms": source.enqueued_at_ms,
-        "finished_at_ms": source.deleted_at_ms,
+        "enqueued_at_ms": row.enqueued_at_ms,
+        "due_at_ms": row.enqueued_at_ms,
+        "finished_at_ms": row.deleted_at_ms,
         "max_attempts": 0,
         "session_number": session.number,
-        "enqueue_seq": source.enqueue_seq,
-        "entry_json": source.entry_json,
+        "enqueue_seq": row.enqueue_seq,
+        "entry_json": row.entry_json,
         "record_all": 0,
         "event_count": 0,
     }
@@ -127,7 +127,7 @@ def append_entry(locked: LockedSession, new: CheckedJob, job: Job, now: Now) -> 
     locked.last_enqueue_seq += 1
     job_id = job.id
     if new.digest is None:
-        job_id = entry_id(job.tenant, new.entry.session, new.entry.source_key, now.wall_ms, nonce=job.id)
+        job_id = entry_id(job.tenant, new.entry.session, new.entry.message_id, now.wall_ms, fresh_id=job.id)
     appended = job._replace(
         id=job_id,
         session_number=locked.session.number,
@@ -135,21 +135,21 @@ def append_entry(locked: LockedSession, new: CheckedJob, job: Job, now: Now) -> 
         entry_json=new.entry.to_json(),
     )
     locked.unwritten.append(appended)
-    if new.entry.source_key is not None:
-        locked.by_source_key[new.entry.source_key] = appended
+    if new.entry.message_id is not None:
+        locked.by_message_id[new.entry.message_id] = appended
     return appended
 
 
 async def write_sessions(
     tx: StoreTransaction, routing: RoutingTable, sessions: Sequence[LockedSession], routes: dict[int, int], now: Now
 ) -> None:
-    """Write lengths, source keys and heads of the sessions with new entries; *routes* maps entries to routes."""
+    """Write lengths, message ids and heads of the sessions with new entries; *routes* maps entries to routes."""
     changed = [one for one in sessions if one.unwritten]
     if not changed:
         return
     await tx.write_session_lengths([(one.last_enqueue_seq, one.session.number) for one in changed])
     new = [job for one in changed for job in one.unwritten]
-    await tx.insert_sources([(job, routes[job.seq]) for job in new if _source_key(job) is not None])
+    await tx.insert_message_ids([(job, routes[job.seq]) for job in new if _message_id(job) is not None])
     # New entries come last, so a session that has a head keeps it.
     headless = [
         one.session
@@ -161,5 +161,5 @@ async def write_sessions(
     await refresh_heads(tx, routing, headless, now)
 
 
-def _source_key(job: Job) -> str | None:
-    return None if job.entry is None else job.entry.source_key
+def _message_id(job: Job) -> str | None:
+    return None if job.entry is None else job.entry.message_id

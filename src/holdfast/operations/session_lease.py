@@ -1,4 +1,4 @@
-"""The session lease of a runtime: open, renew, close, take over.
+"""The session lease of its owner: open, renew, close, take over.
 
 Entries claimed under it have the same expiry time, so the usual check of an entry's lease covers the session lease.
 Entries are locked before their session, as in every operation that changes entries.
@@ -40,7 +40,7 @@ from holdfast.storage.contract import OvertakenError, StoreTransaction
 
 
 async def open_session(tx: StoreTransaction, opening: Opening) -> SessionLease:
-    """Make the caller the session's runtime; a takeover takes back the entries that others hold."""
+    """Make the caller the session's owner; a takeover takes back the entries that others hold."""
     routing = await tx.routing()
     session, running = await _lock_with_running(tx, opening.tenant, opening.session)
     if session is None:
@@ -63,7 +63,7 @@ async def open_session(tx: StoreTransaction, opening: Opening) -> SessionLease:
 async def undo_open_session(tx: StoreTransaction, lease: SessionLease) -> None:
     """Close the session, unless an earlier call opened it."""
     if not lease.repeated:
-        # Another runtime may have taken over the session since.
+        # Another owner may have taken over the session since.
         with suppress(LeaseLost):
             await close_session(tx, lease)
 

@@ -1,6 +1,6 @@
 """Sessions: locking them, choosing entries for a claim, and maintaining the head of each session.
 
-A session has a head while a claim of any session could take it: no entry is running, no runtime holds a session
+A session has a head while a claim of any session could take it: no entry is running, no owner holds a session
 lease, and the first entry in line is ready. Every operation that changes entries calls `refresh_sessions`.
 """
 
@@ -25,7 +25,7 @@ from holdfast.domain.sessions import NO_HEAD, Head, Session, SessionEntry
 from holdfast.storage.contract import LineRow, OvertakenError, StoreTransaction
 from holdfast.storage.notifications import session_topic, sessions_topic
 
-_FIRST = SelectionCriteria("next", "idle", 1)
+_FIRST = SelectionCriteria(only=None, checkpoint=False, limit=1)
 
 
 async def lock_free_sessions(tx: StoreTransaction, jobs: Sequence[Job]) -> list[Job]:
@@ -134,4 +134,4 @@ async def _head(tx: StoreTransaction, routing: RoutingTable, session: Session, f
         return NO_HEAD
     [head] = choice.run
     fair_key = routing.lane(route_by_number(routing, head.route).key.lane).fair_key_of(session.tenant)
-    return Head(head.route, head.work_class, fair_key, head.seq)
+    return Head(head.route, head.entry_type, fair_key, head.seq)

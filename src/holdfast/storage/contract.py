@@ -93,10 +93,10 @@ class NextTimes(NamedTuple):
     lease_until_ms: int | None
 
 
-class SourceRow(NamedTuple):
-    """The entry that was enqueued with a source key, or its remaining record after it was deleted."""
+class MessageIdRow(NamedTuple):
+    """The entry that was enqueued with a message id, or its remaining record after it was deleted."""
 
-    key: str
+    message_id: str
     seq: int
     job_id: str
     route: int
@@ -427,8 +427,8 @@ class StoreTransaction(ABC):
         """Delete the first events after the horizon and move the horizon to the last of them."""
 
     @abstractmethod
-    async def forget_source_keys(self, before_ms: int, limit: int) -> int:
-        """Delete source keys whose entries were deleted before a time; return how many."""
+    async def forget_message_ids(self, before_ms: int, limit: int) -> int:
+        """Delete message ids whose entries were deleted before a time; return how many."""
 
     # --- workers and health -----------------------------------------------------------------------------------------
 
@@ -495,10 +495,6 @@ class StoreTransaction(ABC):
         """Return these sessions, locked in order of their numbers."""
 
     @abstractmethod
-    async def sessions_by_nonce(self, worker: str, nonce: str) -> list[Session]:
-        """Return the sessions whose newest claim a worker made with *nonce*."""
-
-    @abstractmethod
     async def create_session(self, tenant: str, name: str) -> None:
         """Store a session unless it exists."""
 
@@ -544,17 +540,17 @@ class StoreTransaction(ABC):
 
     @abstractmethod
     async def expired_sessions(self, now: Now, limit: int) -> list[Session]:
-        """Return sessions whose runtime's lease has expired."""
+        """Return sessions whose owner's lease has expired."""
 
     @abstractmethod
     async def next_session_expiry(self) -> int | None:
-        """Return when the next runtime lease expires."""
+        """Return when the next session lease expires."""
 
     @abstractmethod
     async def session_heads(
         self, prefixes: Sequence[tuple[int, str]], fair_key: str, limit: int
     ) -> list[tuple[int, int]]:
-        """Return job and session number of the first heads of each (route, work class) of one fairness key."""
+        """Return job and session number of the first heads of each (route, entry type) of one fairness key."""
 
     @abstractmethod
     async def session_heads_of_tenant(
@@ -576,20 +572,20 @@ class StoreTransaction(ABC):
 
     @abstractmethod
     async def write_session_lease(self, session: Session) -> None:
-        """Write the lease of a session's runtime."""
+        """Write the lease of a session's owner."""
 
     @abstractmethod
     async def write_session_claim(self, session: Session) -> None:
         """Write the newest claim of a session."""
 
     @abstractmethod
-    async def sources_seen(self, session: int, keys: Sequence[str]) -> list[SourceRow]:
-        """Return the stored records of these source keys of a session."""
+    async def message_ids_seen(self, session: int, message_ids: Sequence[str]) -> list[MessageIdRow]:
+        """Return the stored records of these message ids of a session."""
 
     @abstractmethod
     async def jobs_seen(self, seqs: Sequence[int]) -> list[Job]:
         """Return jobs without locking them."""
 
     @abstractmethod
-    async def insert_sources(self, entries: Sequence[tuple[Job, int]]) -> None:
-        """Store the source keys of new entries, each with its route number."""
+    async def insert_message_ids(self, entries: Sequence[tuple[Job, int]]) -> None:
+        """Store the message ids of new entries, each with its route number."""

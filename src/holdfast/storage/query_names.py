@@ -112,8 +112,11 @@ SharedQuery: TypeAlias = Literal[
     "jobs_to_prune",
     # sessions
     "jobs_unlocked",
+    "message_id_insert",
+    "message_ids_delete",
+    "message_ids_mark_deleted",
+    "message_ids_seen",
     "session_by_name",
-    "session_by_nonce",
     "session_claim_write",
     "session_create",
     "session_due",
@@ -138,10 +141,6 @@ SharedQuery: TypeAlias = Literal[
     "sessions_by_number",
     "sessions_expired",
     "sessions_unlocked",
-    "source_insert",
-    "sources_delete",
-    "sources_mark_deleted",
-    "sources_seen",
     # workers
     "worker_delete",
     "worker_request",

@@ -18,10 +18,10 @@ from holdfast.storage.contract import (
     EventPosition,
     JobPosition,
     LineRow,
+    MessageIdRow,
     OvertakenError,
     SessionFront,
     SessionName,
-    SourceRow,
     StoreTransaction,
     cursor_of,
 )
@@ -112,7 +112,7 @@ class SqlRecords(SqlQueries):
         found = await self.query("jobs_to_prune", values)
         seqs = [seq for _, seq in found]
         if seqs:
-            await self.query("sources_mark_deleted", {"seqs": seqs, "state": state, "now": now.wall_ms})
+            await self.query("message_ids_mark_deleted", {"seqs": seqs, "state": state, "now": now.wall_ms})
             await self.query("artifacts_delete", {"seqs": seqs})
             await self.query("attempts_delete", {"seqs": seqs})
             await self.query("jobs_delete", {"seqs": seqs})
@@ -135,9 +135,9 @@ class SqlRecords(SqlQueries):
         await self.query("events_delete", {**after, **_at(events[-1])})
         await self.query("event_horizon_write", _at(events[-1]))
 
-    async def forget_source_keys(self, before_ms: int, limit: int) -> int:
-        """Delete source keys of deleted entries."""
-        [[deleted]] = await self.query("sources_delete", {"before": before_ms, "limit": limit})
+    async def forget_message_ids(self, before_ms: int, limit: int) -> int:
+        """Delete message ids of deleted entries."""
+        [[deleted]] = await self.query("message_ids_delete", {"before": before_ms, "limit": limit})
         return int(deleted)
 
     async def write_worker(self, worker: WorkerInfo, now: Now) -> WorkerRequest | None:
@@ -220,7 +220,7 @@ def _worker(row: Row) -> WorkerInfo:
 
 
 class SqlSessions(SqlQueries):
-    """Sessions: their rows, lines, heads, leases and source keys."""
+    """Sessions: their rows, lines, heads, leases and message ids."""
 
     __slots__ = ()
 
@@ -241,10 +241,6 @@ class SqlSessions(SqlQueries):
     async def sessions_by_number(self, numbers: Sequence[int]) -> list[Session]:
         """Return these sessions."""
         return _sessions(await self.query("sessions_by_number", {"numbers": list(numbers)}))
-
-    async def sessions_by_nonce(self, worker: str, nonce: str) -> list[Session]:
-        """Return the sessions whose newest claim a worker made with *nonce*."""
-        return _sessions(await self.query("session_by_nonce", {"worker": worker, "nonce": nonce}))
 
     async def create_session(self, tenant: str, name: str) -> None:
         """Store a session unless it exists."""
@@ -295,11 +291,11 @@ class SqlSessions(SqlQueries):
         return await self._jobs("session_entries_ready", {"seqs": list(seqs)})
 
     async def expired_sessions(self, now: Now, limit: int) -> list[Session]:
-        """Return sessions whose runtime's lease has expired."""
+        """Return sessions whose owner's lease has expired."""
         return _sessions(await self.query("sessions_expired", {"now": now.lease_ms, "limit": limit}))
 
     async def next_session_expiry(self) -> int | None:
-        """Return when the next runtime lease expires."""
+        """Return when the next session lease expires."""
         [[lease_until_ms]] = await self.query("session_next_time")
         return None if lease_until_ms is None else int(lease_until_ms)
 
@@ -332,7 +328,7 @@ class SqlSessions(SqlQueries):
             await self.query("session_heads_write", many=[(*head, number) for head, number in heads])
 
     async def write_session_lease(self, session: Session) -> None:
-        """Write the lease of a session's runtime."""
+        """Write the lease of a session's owner."""
         values = {
             "number": session.number,
             "generation": session.generation,
@@ -345,40 +341,33 @@ class SqlSessions(SqlQueries):
 
     async def write_session_claim(self, session: Session) -> None:
         """Write the newest claim of a session."""
-        values = {
-            "number": session.number,
-            "fence": session.fence,
-            "claim_id": session.claim_id,
-            "worker": session.claim_worker,
-            "nonce": session.claim_nonce,
-            "lease_token": session.claim_token,
-        }
+        values = {"number": session.number, "fence": session.fence, "claim_id": session.claim_id}
         await self.query("session_claim_write", values)
 
-    async def sources_seen(self, session: int, keys: Sequence[str]) -> list[SourceRow]:
-        """Return the stored records of these source keys of a session."""
-        rows = await self.query("sources_seen", {"session": session, "keys": list(keys)})
-        return [SourceRow._make(row) for row in rows]
+    async def message_ids_seen(self, session: int, message_ids: Sequence[str]) -> list[MessageIdRow]:
+        """Return the stored records of these message ids of a session."""
+        rows = await self.query("message_ids_seen", {"session": session, "message_ids": list(message_ids)})
+        return [MessageIdRow._make(row) for row in rows]
 
     async def jobs_seen(self, seqs: Sequence[int]) -> list[Job]:
         """Return jobs without locking them."""
         return await self._jobs("jobs_unlocked", {"seqs": list(seqs)})
 
-    async def insert_sources(self, entries: Sequence[tuple[Job, int]]) -> None:
-        """Store the source keys of new entries."""
+    async def insert_message_ids(self, entries: Sequence[tuple[Job, int]]) -> None:
+        """Store the message ids of new entries."""
         if entries:
-            await self.query("source_insert", many=[_source(job, route) for job, route in entries])
+            await self.query("message_id_insert", many=[_message_id_row(job, route) for job, route in entries])
 
 
 def _sessions(rows: Iterable[Row]) -> list[Session]:
     return [Session._make(row) for row in rows]
 
 
-def _source(job: Job, route: int) -> Row:
+def _message_id_row(job: Job, route: int) -> Row:
     entry = job.entry
     return (
         job.session_number,
-        None if entry is None else entry.source_key,
+        None if entry is None else entry.message_id,
         job.seq,
         job.id,
         route,

@@ -141,7 +141,7 @@ class SyncTaskMethods(_TaskMethods):
         return self._declare(kind, options)
 
     def session_task(self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]) -> SessionTaskDecorator:
-        """Declare a function that handles the turns of sessions: `@queue.session_task("chat.message", slot="join")`.
+        """Declare a function that handles the turns of sessions: `@queue.session_task("chat.message", join=True)`.
 
         The function takes a `SessionContext` and the list of messages. `SessionTaskOptions` lists the options.
         """
@@ -173,7 +173,7 @@ class AsyncTaskMethods(_TaskMethods):
     def session_task(
         self, kind: str | None = None, /, **options: Unpack[SessionTaskOptions]
     ) -> AsyncSessionTaskDecorator:
-        """Declare a function that handles the turns of sessions: `@queue.session_task("chat.message", slot="join")`.
+        """Declare a function that handles the turns of sessions: `@queue.session_task("chat.message", join=True)`.
 
         The function takes a context and the list of messages. `SessionTaskOptions` lists the options.
         """

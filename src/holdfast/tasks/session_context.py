@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from holdfast.domain.errors import Misconfigured
 from holdfast.domain.job import Job
 from holdfast.domain.session_claims import SessionClaim
-from holdfast.domain.sessions import WorkClass
+from holdfast.domain.sessions import EntryType
 from holdfast.tasks.context import Context
 
 M = TypeVar("M")
@@ -57,9 +57,9 @@ class BaseSessionContext(Context):
         return self._turn.tenant
 
     @property
-    def work_class(self) -> WorkClass:
-        """`turn`, or `command`."""
-        return self._turn.work_class
+    def entry_type(self) -> EntryType:
+        """`message`, or `command`."""
+        return self._turn.entry_type
 
     @property
     def fencing_token(self) -> int:

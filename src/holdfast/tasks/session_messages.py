@@ -1,6 +1,6 @@
 """Encoding and decoding of session messages by the annotation of the handler's list parameter.
 
-An entry has one message, its payload, or several, its items; a handler gets the messages of all entries in one list.
+An entry has one message, its payload, or several; a handler gets the messages of all entries in one list.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Messages:
 
     @cached_property
     def _decoder(self) -> Decoder:
-        return decoder_for(self._item_type())
+        return decoder_for(self._message_type())
 
     def schema(self) -> Json:
         """Return the JSON schema of one message; raise `Misconfigured` if the annotation is undefined."""
         writer = SchemaWriter()
-        return writer.document(writer.schema_of(self._item_type()))
+        return writer.document(writer.schema_of(self._message_type()))
 
-    def _item_type(self) -> Any:
+    def _message_type(self) -> Any:
         """Return the annotation of one message."""
         if self._parameter is None or self._parameter.annotation is Parameter.empty:
             return Any
@@ -65,7 +65,7 @@ class Messages:
                 f"{self._function.__qualname__}: its annotation {error.name!r} is undefined at run time; import it, "
                 "or define it at the top of the module"
             ) from None
-        return _item_type(hint, self._function.__qualname__)
+        return _message_type(hint, self._function.__qualname__)
 
     def encode(self, messages: Sequence[Any]) -> list[Json]:
         """Return *messages* as JSON; raise `InvalidInput` naming a message that a worker could not decode."""
@@ -96,19 +96,19 @@ class Messages:
     def decode(self, entry: Job) -> list[Any]:
         """Return the decoded messages of *entry*; raise `PayloadInvalid` if one is invalid."""
         messages = []
-        for index, item in enumerate(entry.items):
+        for index, message in enumerate(entry.messages):
             try:
-                messages.append(self._decoder(item))
+                messages.append(self._decoder(message))
             except InvalidValue as error:
                 raise PayloadInvalid("messages", f"[{index}]{error.path}", error.problem) from None
         return messages
 
 
-def _item_type(hint: object, name: str) -> Any:
-    """Return the annotation of the items of a list annotated as *hint*."""
+def _message_type(hint: object, name: str) -> Any:
+    """Return the annotation of the elements of a list annotated as *hint*."""
     if hint is Any or hint in _LIST_TYPES:
         return Any
     if get_origin(hint) not in _LIST_TYPES:
         raise Misconfigured(f"{name}: its messages must be annotated as a list, such as list[Message], not {hint!r}")
-    [item] = get_args(hint)
-    return item
+    [message] = get_args(hint)
+    return message

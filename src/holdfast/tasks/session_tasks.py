@@ -1,7 +1,7 @@
 """Session tasks: functions that handle the turns of sessions, one call for each turn.
 
 The function takes its context and the messages of all entries of the turn. `enqueue` takes one message, or several
-that form one entry; their type is the item type of the function's list parameter.
+that form one entry; their type is the element type of the function's list parameter.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
         """Call the function directly, without enqueueing an entry."""
         return self.function(context, messages) if self.messages.takes_messages else self.function(context)
 
-    def new(self, *messages: M_contra, **options: Unpack[JobOptions]) -> NewJob:
+    def new(self, *message: M_contra, **options: Unpack[JobOptions]) -> NewJob:
         """Return an entry of one or several messages as a `NewJob`, for `enqueue_many` or a follow-up."""
         task_options: Any = {**self.options, **options}
         if task_options.get("session") is None:
             raise InvalidInput("session", "must be named: enqueue(…, session='chat-42')")
-        encoded = self.messages.encode(messages)
-        if len(messages) > 1:
-            return TaskJob(self.kind, None, **{**task_options, "items": encoded})
+        encoded = self.messages.encode(message)
+        if len(encoded) > 1:
+            return TaskJob(self.kind, None, **{**task_options, "messages": encoded})
         return TaskJob(self.kind, encoded[0], **task_options)
 
     def completed(self, payload: Json, options: JobOptions) -> NewJob:
@@ -87,12 +87,12 @@ class BaseSessionTask(BaseTask[..., R], Generic[M_contra, R]):
         merged = with_defaults(options, self.options)
         if merged.get("session") is None:
             raise InvalidInput("session", f"must be named: {self.kind!r} is a session task")
-        items: Any = merged.get("items")
-        if items is None:
+        messages: Any = merged.get("messages")
+        if messages is None:
             self.messages.check(payload, "payload")
-        elif isinstance(items, Sequence):
-            for index, item in enumerate(items):
-                self.messages.check(item, f"items[{index}]")
+        elif isinstance(messages, Sequence):
+            for index, message in enumerate(messages):
+                self.messages.check(message, f"messages[{index}]")
         return TaskJob(self.kind, payload, **merged)
 
     def _schema(self) -> Json:
@@ -104,9 +104,9 @@ class SessionTask(BaseSessionTask[M_contra, R]):
 
     _queue_reference: QueueReference[Queue]
 
-    def enqueue(self, *messages: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
+    def enqueue(self, *message: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
         """Enqueue one or several messages as one entry of the session that *options* or `using` name."""
-        new = self.new(*messages, **options)
+        new = self.new(*message, **options)
         return self._queue_reference.queue.enqueue(new.kind, new.payload, **new.options)
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
@@ -119,9 +119,9 @@ class AsyncSessionTask(BaseSessionTask[M_contra, R]):
 
     _queue_reference: QueueReference[AsyncQueue]
 
-    async def enqueue(self, *messages: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
+    async def enqueue(self, *message: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
         """Enqueue one or several messages as one entry of the session that *options* or `using` name."""
-        new = self.new(*messages, **options)
+        new = self.new(*message, **options)
         return await self._queue_reference.queue.enqueue(new.kind, new.payload, **new.options)
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:

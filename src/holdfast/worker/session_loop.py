@@ -152,9 +152,9 @@ class SessionTurns:
         A claim that may have been committed is sent again, so that its turn is run or released and does not have to
         expire.
         """
-        session_options, nonce, unknown = self._session_options(), secrets.token_hex(16), False
+        session_options, token, unknown = self._session_options(), secrets.token_hex(16), False
         while session_options is not None and (unknown or not stopping()):
-            options: AnySessionOptions = {**session_options, "nonce": nonce}
+            options: AnySessionOptions = {**session_options, "lease_token": token}
             try:
                 claim = await self._operations.async_on(self._store).claim_any_session(**options)
             except Unavailable as error:

@@ -205,19 +205,16 @@ class Checkpoints:
             raise self._lost()
         turn.context.raise_if_cancelled()
         left = turn.limit - len(held.entries)
-        if left <= 0 or held.work_class == "command":
+        if left <= 0 or held.entry_type == "command":
             return None
         return {
             "tenant": held.tenant,
-            "work": "turn",
+            "only": "message",
             "boundary": "checkpoint",
             "holding": held,
             "kinds": list(dict.fromkeys(entry.kind for entry in held.entries)),
             "limit": left,
             "capabilities": self._capabilities,
-            "worker": turn.context.worker,
-            "incarnation": held.entries[0].incarnation or "",
-            "lease": held.lease_ms / 1000,
         }
 
     def _retry_or_raise(self, error: Unavailable) -> float:

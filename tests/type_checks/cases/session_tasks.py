@@ -18,7 +18,7 @@ class Message:
     text: str
 
 
-@queue.session_task("chat.message", slot="join", timeout=30, limit=8)
+@queue.session_task("chat.message", join=True, timeout=30, limit=8)
 def answer(context: SessionContext[Message], messages: list[Message]) -> str:
     assert_type(context.checkpoint(), list[Message])
     return ""
@@ -30,13 +30,13 @@ async def later(context: AsyncSessionContext[Message], messages: Sequence[Messag
     context.checkpoint()  # E: unused-coroutine
 
 
-@queue.session_task("chat.reset", work_class="command")
+@queue.session_task("chat.reset", entry_type="command")
 def reset(context: SessionContext[None]) -> None: ...
 
 
 assert_type(answer, SessionTask[Message, str])
 assert_type(answer.enqueue(Message("hi"), session="a"), Enqueued)
-answer.enqueue(Message("hi"), Message("there"), session="a", source_key="m1")
+answer.enqueue(Message("hi"), Message("there"), session="a", message_id="m1")
 answer.using(session="a").enqueue(Message("hi"))
 answer.enqueue("hi", session="a")  # E: arg-type
 answer.enqueue(Message("hi"), session=7)  # E: arg-type

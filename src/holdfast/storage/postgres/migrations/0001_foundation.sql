@@ -309,7 +309,7 @@ create index job_session_scheduled on holdfast.job (session, due_at_ms)
 create index job_session on holdfast.job (session, seq)
     where session is not null;
 
--- Sessions: counters, the lease of the runtime, the newest claim, and the head that is claimable. A row stays when
+-- Sessions: counters, the lease of the owner, the newest claim, and the head that is claimable. A row stays when
 -- its entries are deleted, so that epochs never restart. Each turn updates it a few times.
 create table holdfast.session (
     number            bigint generated always as identity primary key,
@@ -325,11 +325,8 @@ create table holdfast.session (
     lease_worker      text collate "C",
     lease_incarnation text collate "C",
     claim_id          text collate "C",
-    claim_worker      text collate "C",
-    claim_nonce       text collate "C",
-    claim_token       text collate "C",
-    head_class        text collate "C",
-    head_fair_key         text collate "C",
+    head_entry_type   text collate "C",
+    head_fair_key     text collate "C",
     unique (tenant, name)
 ) with (
     fillfactor = 50,
@@ -338,40 +335,38 @@ create table holdfast.session (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Claimable heads: per route and class the next fair_key, then the oldest head.
-create index session_head on holdfast.session (head_route, head_class, head_fair_key, head_seq)
+-- Claimable heads: per route and entry type the next fair_key, then the oldest head.
+create index session_head on holdfast.session (head_route, head_entry_type, head_fair_key, head_seq)
     where head_seq is not null;
-create index session_strict on holdfast.session (tenant, head_route, head_class, head_seq)
+create index session_strict on holdfast.session (tenant, head_route, head_entry_type, head_seq)
     where head_seq is not null and head_fair_key = '';
 
--- Session leases by expiry, and claims by the nonce that the claiming worker chose.
+-- Session leases by expiry.
 create index session_lease on holdfast.session (lease_until_ms)
     where lease_until_ms is not null;
-create index session_nonce on holdfast.session (claim_worker, claim_nonce)
-    where claim_nonce is not null;
 
 -- A session as the code reads it: columns in the order of its fields.
 create view holdfast.session_row as
 select number, tenant, name, enqueue_seq, fence, generation, lease_token, lease_worker, lease_incarnation,
-       lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_fair_key, head_seq
+       lease_until_ms, claim_id, head_route, head_entry_type, head_fair_key, head_seq
   from holdfast.session;
 
--- Source keys used in a session. A row outlives its entry and then records when the entry was deleted.
-create table holdfast.session_source (
+-- Message ids used in a session. A row outlives its entry and then records when the entry was deleted.
+create table holdfast.session_message_id (
     session        bigint not null,
     seq            bigint not null,
     enqueue_seq    bigint not null,
     enqueued_at_ms bigint not null,
     deleted_at_ms  bigint,
     route          integer not null,
-    source_key     text collate "C" not null,
+    message_id     text collate "C" not null,
     id             text collate "C" not null,
     entry          text collate "C" not null,
     state          text collate "C",
-    primary key (session, source_key)
+    primary key (session, message_id)
 );
-create index session_source_seq on holdfast.session_source (seq);
-create index session_source_deleted on holdfast.session_source (deleted_at_ms)
+create index session_message_id_seq on holdfast.session_message_id (seq);
+create index session_message_id_deleted on holdfast.session_message_id (deleted_at_ms)
     where deleted_at_ms is not null;
 
 -- A job as the code reads it: columns in the order of its fields.

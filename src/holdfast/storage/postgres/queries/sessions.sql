@@ -1,24 +1,43 @@
--- Sessions: entries in order, heads, claims and runtimes.
+-- Sessions: entries in order, heads, claims and owners.
 
 -- name: jobs_unlocked
 -- Read jobs by their numbers without a lock, in a transaction that has locked their session.
 select * from holdfast.job_row where seq = any (%(seqs)s::bigint[]);
 
+-- name: message_id_insert
+-- Store the message ids of new entries.
+insert into holdfast.session_message_id (session, message_id, seq, id, route, entry, enqueue_seq, enqueued_at_ms)
+select * from unnest(
+    %(c0)s::bigint[], %(c1)s::text[], %(c2)s::bigint[], %(c3)s::text[], %(c4)s::integer[], %(c5)s::text[],
+    %(c6)s::bigint[], %(c7)s::bigint[]
+);
+
+-- name: message_ids_delete
+-- Delete some message ids whose entries were deleted before a time, earliest first.
+delete from holdfast.session_message_id
+ where (session, message_id) in (select session, message_id from holdfast.session_message_id
+                                  where deleted_at_ms is not null and deleted_at_ms < %(before)s
+                                  order by deleted_at_ms limit %(limit)s);
+
+-- name: message_ids_mark_deleted
+-- Record the final state and deletion time of jobs that are about to be deleted and whose message ids outlive them.
+update holdfast.session_message_id set state = %(state)s, deleted_at_ms = %(now)s where seq = any (%(seqs)s::bigint[]);
+
+-- name: message_ids_seen
+-- Read the records of some message ids of a session, each with the identity of its entry.
+select message_id, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, deleted_at_ms
+  from holdfast.session_message_id
+ where session = %(session)s and message_id = any (%(message_ids)s::text[]);
+
 -- name: session_by_name
 -- Read one session by its name, locked in write transactions.
 select * from holdfast.session_row where tenant = %(tenant)s and name = %(name)s /* lock: for update */;
 
--- name: session_by_nonce
--- Read the session that a worker claimed with a nonce, for a repeated claim.
-select * from holdfast.session_row
- where claim_nonce is not null and claim_worker = %(worker)s and claim_nonce = %(nonce)s
-/* lock: for update */;
-
 -- name: session_claim_write
 -- Write a session's newest claim; while it is held, no head is claimable.
 update holdfast.session
-   set fence = %(fence)s, claim_id = %(claim_id)s, claim_worker = %(worker)s, claim_nonce = %(nonce)s,
-       claim_token = %(lease_token)s, head_route = null, head_class = null, head_fair_key = null, head_seq = null
+   set fence = %(fence)s, claim_id = %(claim_id)s,
+       head_route = null, head_entry_type = null, head_fair_key = null, head_seq = null
  where number = %(number)s;
 
 -- name: session_create
@@ -86,15 +105,16 @@ select * from holdfast.job_row
 /* lock: for update skip locked */;
 
 -- name: session_fair_keys
--- For each route and class: the next fair_key with a claimable head after the one served last, and the first of all.
+-- For each route and entry type: the next fair_key with a claimable head after the one served last, and the first of
+-- all.
 select (select s.head_fair_key from holdfast.session s
-         where s.head_seq is not null and s.head_route = p.route and s.head_class = p.class
+         where s.head_seq is not null and s.head_route = p.route and s.head_entry_type = p.entry_type
            and s.head_fair_key > %(last_fair_key)s::text
          order by s.head_fair_key limit 1),
        (select s.head_fair_key from holdfast.session s
-         where s.head_seq is not null and s.head_route = p.route and s.head_class = p.class
+         where s.head_seq is not null and s.head_route = p.route and s.head_entry_type = p.entry_type
          order by s.head_fair_key limit 1)
-  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[]) as p (route, class);
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[]) as p (route, entry_type);
 
 -- name: session_first_entries
 -- For each session with a non-empty line: whether an entry is running, and the first entry in its line.
@@ -116,37 +136,40 @@ select * from holdfast.session_row
    for update skip locked;
 
 -- name: session_heads
--- For each route, class and fair_key: the sessions with the oldest claimable heads.
+-- For each route, entry type and fair_key: the sessions with the oldest claimable heads.
 select h.head_seq, h.number
-  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(prefixes_2)s::text[]) as p (route, class, fair_key)
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[], %(prefixes_2)s::text[])
+       as p (route, entry_type, fair_key)
  cross join lateral (
     select s.head_seq, s.number from holdfast.session s
-     where s.head_seq is not null and s.head_route = p.route and s.head_class = p.class and s.head_fair_key = p.fair_key
+     where s.head_seq is not null and s.head_route = p.route and s.head_entry_type = p.entry_type
+       and s.head_fair_key = p.fair_key
      order by s.head_seq limit %(limit)s
  ) h;
 
 -- name: session_heads_of_tenant
--- For each route and class: one tenant's sessions with the oldest claimable heads in strict lanes, which have no
+-- For each route and entry type: one tenant's sessions with the oldest claimable heads in strict lanes, which have no
 -- fair_keys.
 select h.head_seq, h.number
-  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[]) as p (route, class)
+  from unnest(%(prefixes_0)s::integer[], %(prefixes_1)s::text[]) as p (route, entry_type)
  cross join lateral (
     select s.head_seq, s.number from holdfast.session s
      where s.head_seq is not null and s.head_fair_key = '' and s.tenant = %(tenant)s
-       and s.head_route = p.route and s.head_class = p.class
+       and s.head_route = p.route and s.head_entry_type = p.entry_type
      order by s.head_seq limit %(limit)s
  ) h;
 
 -- name: session_heads_write
 -- Write the claimable head of each session.
 update holdfast.session s
-   set head_route = v.head_route, head_class = v.head_class, head_fair_key = v.head_fair_key, head_seq = v.head_seq
+   set head_route = v.head_route, head_entry_type = v.head_entry_type, head_fair_key = v.head_fair_key,
+       head_seq = v.head_seq
   from unnest(%(c0)s::integer[], %(c1)s::text[], %(c2)s::text[], %(c3)s::bigint[], %(c4)s::bigint[])
-       as v (head_route, head_class, head_fair_key, head_seq, number)
+       as v (head_route, head_entry_type, head_fair_key, head_seq, number)
  where s.number = v.number;
 
 -- name: session_lease_write
--- Write the holder and expiry of a session's runtime lease.
+-- Write the holder and expiry of a session lease.
 update holdfast.session
    set generation = %(generation)s, lease_token = %(lease_token)s, lease_worker = %(lease_worker)s,
        lease_incarnation = %(lease_incarnation)s, lease_until_ms = %(lease_until_ms)s
@@ -194,28 +217,3 @@ select * from holdfast.session_row
 -- name: sessions_unlocked
 -- Lock, in order, the unlocked ones of some sessions, and return their numbers; maintenance never waits for a lock.
 select number from holdfast.session where number = any (%(numbers)s::bigint[]) order by number for update skip locked;
-
--- name: source_insert
--- Store the source keys of new entries.
-insert into holdfast.session_source (session, source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms)
-select * from unnest(
-    %(c0)s::bigint[], %(c1)s::text[], %(c2)s::bigint[], %(c3)s::text[], %(c4)s::integer[], %(c5)s::text[],
-    %(c6)s::bigint[], %(c7)s::bigint[]
-);
-
--- name: sources_delete
--- Delete some source keys whose entries were deleted before a time, earliest first.
-delete from holdfast.session_source
- where (session, source_key) in (select session, source_key from holdfast.session_source
-                                  where deleted_at_ms is not null and deleted_at_ms < %(before)s
-                                  order by deleted_at_ms limit %(limit)s);
-
--- name: sources_mark_deleted
--- Record the final state and deletion time of jobs that are about to be deleted and whose source keys outlive them.
-update holdfast.session_source set state = %(state)s, deleted_at_ms = %(now)s where seq = any (%(seqs)s::bigint[]);
-
--- name: sources_seen
--- Read the records of some source keys of a session, each with the identity of its entry.
-select source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, deleted_at_ms
-  from holdfast.session_source
- where session = %(session)s and source_key = any (%(keys)s::text[]);

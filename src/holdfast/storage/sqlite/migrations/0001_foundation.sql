@@ -193,7 +193,7 @@ create index holdfast_job_session_scheduled on holdfast_job (session, due_at_ms)
 create index holdfast_job_session on holdfast_job (session, seq)
     where session is not null;
 
--- Sessions: counters, the lease of the runtime, the newest claim, and the head that is claimable. A row stays when
+-- Sessions: counters, the lease of the owner, the newest claim, and the head that is claimable. A row stays when
 -- its entries are deleted, so that epochs never restart.
 create table holdfast_session (
     number            integer primary key,
@@ -207,38 +207,33 @@ create table holdfast_session (
     lease_incarnation text,
     lease_until_ms    integer,
     claim_id          text,
-    claim_worker      text,
-    claim_nonce       text,
-    claim_token       text,
     head_route        integer,
-    head_class        text,
-    head_fair_key         text,
+    head_entry_type   text,
+    head_fair_key     text,
     head_seq          integer,
     unique (tenant, name)
 ) strict;
 
--- Claimable heads: per route and class the next fair_key, then the oldest head.
-create index holdfast_session_head on holdfast_session (head_route, head_class, head_fair_key, head_seq)
+-- Claimable heads: per route and entry type the next fair_key, then the oldest head.
+create index holdfast_session_head on holdfast_session (head_route, head_entry_type, head_fair_key, head_seq)
     where head_seq is not null;
-create index holdfast_session_strict on holdfast_session (tenant, head_route, head_class, head_seq)
+create index holdfast_session_strict on holdfast_session (tenant, head_route, head_entry_type, head_seq)
     where head_seq is not null and head_fair_key = '';
 
--- Session leases by expiry, and claims by the nonce that the claiming worker chose.
+-- Session leases by expiry.
 create index holdfast_session_lease on holdfast_session (lease_until_ms)
     where lease_until_ms is not null;
-create index holdfast_session_nonce on holdfast_session (claim_worker, claim_nonce)
-    where claim_nonce is not null;
 
 -- A session as the code reads it: columns in the order of its fields.
 create view holdfast_session_row as
 select number, tenant, name, enqueue_seq, fence, generation, lease_token, lease_worker, lease_incarnation,
-       lease_until_ms, claim_id, claim_worker, claim_nonce, claim_token, head_route, head_class, head_fair_key, head_seq
+       lease_until_ms, claim_id, head_route, head_entry_type, head_fair_key, head_seq
   from holdfast_session;
 
--- Source keys used in a session. A row outlives its entry and then records when the entry was deleted.
-create table holdfast_session_source (
+-- Message ids used in a session. A row outlives its entry and then records when the entry was deleted.
+create table holdfast_session_message_id (
     session        integer not null,
-    source_key     text not null,
+    message_id     text not null,
     seq            integer not null,
     id             text not null,
     route          integer not null,
@@ -247,10 +242,10 @@ create table holdfast_session_source (
     enqueued_at_ms integer not null,
     state          text,
     deleted_at_ms  integer,
-    primary key (session, source_key)
+    primary key (session, message_id)
 ) strict, without rowid;
-create index holdfast_session_source_seq on holdfast_session_source (seq);
-create index holdfast_session_source_deleted on holdfast_session_source (deleted_at_ms)
+create index holdfast_session_message_id_seq on holdfast_session_message_id (seq);
+create index holdfast_session_message_id_deleted on holdfast_session_message_id (deleted_at_ms)
     where deleted_at_ms is not null;
 
 -- A job as the code reads it: columns in the order of its fields.

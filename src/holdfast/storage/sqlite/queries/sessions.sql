@@ -1,23 +1,41 @@
--- Sessions: entries in order, heads, claims and runtimes.
+-- Sessions: entries in order, heads, claims and owners.
 
 -- name: jobs_unlocked
 -- Read jobs by their numbers without a lock, in a transaction that has locked their session.
 select * from holdfast_job_row where seq in (select value from json_each(:seqs));
 
+-- name: message_id_insert
+-- Store the message ids of new entries.
+insert into holdfast_session_message_id (session, message_id, seq, id, route, entry, enqueue_seq, enqueued_at_ms)
+values (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: message_ids_delete
+-- Delete some message ids whose entries were deleted before a time, earliest first.
+delete from holdfast_session_message_id
+ where (session, message_id) in (select session, message_id from holdfast_session_message_id
+                                  where deleted_at_ms is not null and deleted_at_ms < :before
+                                  order by deleted_at_ms limit :limit);
+
+-- name: message_ids_mark_deleted
+-- Record the final state and deletion time of jobs that are about to be deleted and whose message ids outlive them.
+update holdfast_session_message_id set state = :state, deleted_at_ms = :now
+ where seq in (select value from json_each(:seqs));
+
+-- name: message_ids_seen
+-- Read the records of some message ids of a session, each with the identity of its entry.
+select message_id, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, deleted_at_ms
+  from holdfast_session_message_id
+ where session = :session and message_id in (select value from json_each(:message_ids));
+
 -- name: session_by_name
 -- Read one session by its name, locked in write transactions.
 select * from holdfast_session_row where tenant = :tenant and name = :name;
 
--- name: session_by_nonce
--- Read the session that a worker claimed with a nonce, for a repeated claim.
-select * from holdfast_session_row
- where claim_nonce is not null and claim_worker = :worker and claim_nonce = :nonce;
-
 -- name: session_claim_write
 -- Write a session's newest claim; while it is held, no head is claimable.
 update holdfast_session
-   set fence = :fence, claim_id = :claim_id, claim_worker = :worker, claim_nonce = :nonce, claim_token = :lease_token,
-       head_route = null, head_class = null, head_fair_key = null, head_seq = null
+   set fence = :fence, claim_id = :claim_id,
+       head_route = null, head_entry_type = null, head_fair_key = null, head_seq = null
  where number = :number;
 
 -- name: session_create
@@ -70,14 +88,15 @@ select * from holdfast_job_row
  limit :limit;
 
 -- name: session_fair_keys
--- For each route and class: the next fair_key with a claimable head after the one served last, and the first of all.
+-- For each route and entry type: the next fair_key with a claimable head after the one served last, and the first of
+-- all.
 select (select head_fair_key from holdfast_session
          where head_seq is not null and head_route = json_extract(p.value, '$[0]')
-           and head_class = json_extract(p.value, '$[1]') and head_fair_key > :last_fair_key
+           and head_entry_type = json_extract(p.value, '$[1]') and head_fair_key > :last_fair_key
          order by head_fair_key limit 1),
        (select head_fair_key from holdfast_session
          where head_seq is not null and head_route = json_extract(p.value, '$[0]')
-           and head_class = json_extract(p.value, '$[1]')
+           and head_entry_type = json_extract(p.value, '$[1]')
          order by head_fair_key limit 1)
   from json_each(:prefixes) p;
 
@@ -101,32 +120,34 @@ select s.* from json_each(:numbers) n
  limit 1;
 
 -- name: session_heads
--- For each route, class and fair_key: the sessions with the oldest claimable heads.
+-- For each route, entry type and fair_key: the sessions with the oldest claimable heads.
 select s.head_seq, s.number
   from json_each(:prefixes) p
  cross join holdfast_session s
  where s.number in (select h.number from holdfast_session h
                      where h.head_seq is not null and h.head_route = json_extract(p.value, '$[0]')
-                       and h.head_class = json_extract(p.value, '$[1]') and h.head_fair_key = json_extract(p.value, '$[2]')
+                       and h.head_entry_type = json_extract(p.value, '$[1]')
+                       and h.head_fair_key = json_extract(p.value, '$[2]')
                      order by h.head_seq limit :limit);
 
 -- name: session_heads_of_tenant
--- For each route and class: one tenant's sessions with the oldest claimable heads in strict lanes, which have no
+-- For each route and entry type: one tenant's sessions with the oldest claimable heads in strict lanes, which have no
 -- fair_keys.
 select s.head_seq, s.number
   from json_each(:prefixes) p
  cross join holdfast_session s
  where s.number in (select h.number from holdfast_session h
                      where h.head_seq is not null and h.head_fair_key = '' and h.tenant = :tenant
-                       and h.head_route = json_extract(p.value, '$[0]') and h.head_class = json_extract(p.value, '$[1]')
+                       and h.head_route = json_extract(p.value, '$[0]')
+                       and h.head_entry_type = json_extract(p.value, '$[1]')
                      order by h.head_seq limit :limit);
 
 -- name: session_heads_write
 -- Write the claimable head of each session.
-update holdfast_session set head_route = ?, head_class = ?, head_fair_key = ?, head_seq = ? where number = ?;
+update holdfast_session set head_route = ?, head_entry_type = ?, head_fair_key = ?, head_seq = ? where number = ?;
 
 -- name: session_lease_write
--- Write the holder and expiry of a session's runtime lease.
+-- Write the holder and expiry of a session lease.
 update holdfast_session
    set generation = :generation, lease_token = :lease_token, lease_worker = :lease_worker,
        lease_incarnation = :lease_incarnation, lease_until_ms = :lease_until_ms
@@ -167,26 +188,3 @@ select * from holdfast_session_row
 -- name: sessions_unlocked
 -- Return the unlocked ones of some sessions: all of them, because there is no other writer.
 select number from holdfast_session where number in (select value from json_each(:numbers));
-
--- name: source_insert
--- Store the source keys of new entries.
-insert into holdfast_session_source (session, source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms)
-values (?, ?, ?, ?, ?, ?, ?, ?);
-
--- name: sources_delete
--- Delete some source keys whose entries were deleted before a time, earliest first.
-delete from holdfast_session_source
- where (session, source_key) in (select session, source_key from holdfast_session_source
-                                  where deleted_at_ms is not null and deleted_at_ms < :before
-                                  order by deleted_at_ms limit :limit);
-
--- name: sources_mark_deleted
--- Record the final state and deletion time of jobs that are about to be deleted and whose source keys outlive them.
-update holdfast_session_source set state = :state, deleted_at_ms = :now
- where seq in (select value from json_each(:seqs));
-
--- name: sources_seen
--- Read the records of some source keys of a session, each with the identity of its entry.
-select source_key, seq, id, route, entry, enqueue_seq, enqueued_at_ms, state, deleted_at_ms
-  from holdfast_session_source
- where session = :session and source_key in (select value from json_each(:keys));
