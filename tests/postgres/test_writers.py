@@ -135,6 +135,29 @@ class TestClaiming:
         assert [again] == taken
         assert queue.counts() == {"running": 1, "ready": 2}
 
+    def test_so_does_the_same_claim_of_one_session(self, slow: Slow, queue: holdfast.Queue) -> None:
+        queue.enqueue("chat", session="s")
+        taken: list[object] = []
+
+        def claim(queue: holdfast.Queue) -> object:
+            return queue.claim_session("s", worker="w", lease_token="n1")
+
+        again = slow.during(lambda first: taken.append(claim(first)), lambda: claim(queue))
+        assert again is not None
+        assert [again] == taken
+
+    def test_a_turn_that_is_settled_while_its_claim_is_sent_again_is_not_returned(
+        self, slow: Slow, queue: holdfast.Queue
+    ) -> None:
+        queue.enqueue("chat", session="s")
+        turn = queue.claim_any_session(worker="w", lease_token="n1")
+        assert turn is not None
+
+        def claim_again() -> object:
+            return queue.claim_any_session(worker="w", lease_token="n1")
+
+        assert slow.during(lambda first: first.settle(turn, Done()), claim_again) is None
+
     @pytest.mark.parametrize("kinds", [("mail", "mail"), ("mail", "post")], ids=["one stream", "two routes"])
     def test_it_looks_past_what_others_have_in_hand(
         self, queue: holdfast.Queue, url: str, schema: str, kinds: tuple[str, str]

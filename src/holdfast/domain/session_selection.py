@@ -100,5 +100,5 @@ def _leads(head: SessionCandidate, criteria: SelectionCriteria) -> bool:
 
 
 def _follows(head: SessionCandidate, entry: SessionCandidate) -> bool:
-    """Return whether *entry* joins the selection that begins with *head*."""
-    return entry.group is not None and (entry.group, entry.delivery) == (head.group, head.delivery)
+    """Return whether *entry* joins the selection that begins with *head*, which joins others."""
+    return (entry.group, entry.delivery) == (head.group, head.delivery)
