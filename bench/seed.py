@@ -73,7 +73,7 @@ def enqueue_base(queue: holdfast.Queue, *, finished: int, future: int) -> tuple[
     later = queue.enqueue_many(
         [{"kind": KINDS[n % 20], "delay": FAR_SECONDS + n} for n in range(min(future, TEMPLATE))]
     )
-    return [one.job.seq for one in ended], [one.job.seq for one in later]
+    return [one.job.number for one in ended], [one.job.number for one in later]
 
 
 def enqueue_rare(queue: holdfast.Queue) -> None:
@@ -86,10 +86,10 @@ def add_ready(base: Path, path: Path, count: int) -> None:
     """Create a store from a copy of *base* with *count* ready jobs; no filter selects the first tenth."""
     shutil.copy(base, path)
     with holdfast.connect(str(path), durability="relaxed") as queue:
-        first = [one.job.seq for one in queue.enqueue_many(unserved())]
+        first = [one.job.number for one in queue.enqueue_many(unserved())]
     _multiply(path, len(first), count // 10, first)
     with holdfast.connect(str(path), durability="relaxed") as queue:
-        rest = [one.job.seq for one in queue.enqueue_many(served())]
+        rest = [one.job.number for one in queue.enqueue_many(served())]
     _multiply(path, len(rest), count - count // 10, rest)
     with holdfast.connect(str(path), durability="relaxed") as queue:
         enqueue_rare(queue)

@@ -39,10 +39,10 @@ def fill_base(url: str, *, finished: int, future: int) -> None:
 def fill_ready(url: str, count: int) -> None:
     """Add *count* ready jobs; no filter selects the first tenth."""
     with holdfast.connect(url) as queue:
-        first = [one.job.seq for one in queue.enqueue_many(seed.unserved())]
+        first = [one.job.number for one in queue.enqueue_many(seed.unserved())]
     _multiply(url, first, count // 10)
     with holdfast.connect(url) as queue:
-        rest = [one.job.seq for one in queue.enqueue_many(seed.served())]
+        rest = [one.job.number for one in queue.enqueue_many(seed.served())]
     _multiply(url, rest, count - count // 10)
     with holdfast.connect(url) as queue:
         seed.enqueue_rare(queue)

@@ -27,6 +27,7 @@ from holdfast import (
     Transaction,
     Unavailable,
 )
+from holdfast.domain.job import row_of
 from tests.chaos.engines import Engine, Own, open_engine
 from tests.chaos.history import Act, Recorder
 from tests.chaos.processes import keep_errors
@@ -283,7 +284,7 @@ def _of(operation: str, claim: Claim, **fields: object) -> Act:
 
 def claimed(claim: Claim) -> Act:
     """Return the act of a claim."""
-    until_ms = claim.job.lease_until_ms
+    until_ms = row_of(claim.job).lease_until_ms
     return _of("claim", claim, until_ms=until_ms, lease_ms=claim.lease_ms, worker=claim.job.worker)
 
 

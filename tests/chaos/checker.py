@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from holdfast import Event, Job
+from holdfast.domain.job import row_of
 from tests.chaos.history import Act
 
 TERMINAL = frozenset({"done", "failed", "cancelled", "retired"})
@@ -42,7 +43,7 @@ class History:
         return found
 
     def recorded_in_full(self) -> set[str]:
-        return {job.id for job in self.jobs.values() if job.record_all}
+        return {job.id for job in self.jobs.values() if row_of(job).record_all}
 
 
 def breaches(history: History) -> list[str]:

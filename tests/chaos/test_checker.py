@@ -13,6 +13,7 @@ from holdfast import Done, Event, Failed, NewJob, Outcome
 from tests.chaos.actor import claimed, settled
 from tests.chaos.checker import RULES, History, breaches
 from tests.chaos.history import Act, now_ms
+from tests.support.claims import changed_job
 from tests.support.job_states import all_events
 
 Change: TypeAlias = Callable[[History], object]
@@ -134,7 +135,7 @@ def forget(operation: str, job: str, epoch: int) -> Change:
 
 
 def job_is(job: str, **fields: object) -> Change:
-    return lambda history: history.jobs.update({job: history.jobs[job]._replace(**fields)})  # type: ignore[arg-type]
+    return lambda history: history.jobs.update({job: changed_job(history.jobs[job], **fields)})
 
 
 def both(*changes: Change) -> Change:
@@ -169,7 +170,7 @@ def drop_event(job: str, name: str) -> Change:
 
 def _renumbered(event: Event, gone: Event) -> Event:
     moved = event.job_id == gone.job_id and event.number > gone.number
-    return event._replace(number=event.number - 1) if moved else event
+    return replace(event, number=event.number - 1) if moved else event
 
 
 def move_event(job: str, name: str, before: tuple[str, str]) -> Change:

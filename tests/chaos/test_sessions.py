@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Done, LeaseLost, Queue, Released, SessionClaim
+from holdfast.domain.job import row_of
 from tests.chaos.engines import Engine, open_engine
 from tests.chaos.processes import Child, say
 
@@ -65,7 +66,7 @@ def serve(engine: Engine, turn: SessionClaim, chance: random.Random) -> None:
         return
     with engine.queue.transaction() as tx:
         for job in turn.entries:
-            engine.write_ledger(tx, f"{turn.session}:{job.enqueue_seq}", turn.fencing_token)
+            engine.write_ledger(tx, f"{turn.session}:{row_of(job).enqueue_seq}", turn.fencing_token)
         tx.settle(turn, Done())
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +189,8 @@ def test_many_converts_text_to_values_that_json_cannot_express(cli: Cli) -> None
     cli.text("enqueue", "--many", "-", stdin=json.dumps(arguments))
 
     job = cli.queue.get("one")
-    assert job.due_at_ms == 4_102_444_800_000
-    assert job.deadline_at_ms == job.enqueued_at_ms + 7_200_000
+    assert job.due_at == datetime(2100, 1, 1, tzinfo=UTC)
+    assert job.deadline_at == job.enqueued_at + timedelta(hours=2)
     assert (job.backoff.factor, job.backoff.jitter) == (3.0, 0.5)
 
 

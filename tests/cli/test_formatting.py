@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.cli import formatting, params, tables
 from holdfast.cli.tables import Column
+from holdfast.domain.validation import datetime_of
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_a_timestamp_is_read_with_its_time_zone() -> None:
     ],
 )
 def test_a_timestamp_is_shown_relative_to_now(at_ms: int, seen: str) -> None:
-    assert formatting.relative(at_ms, now_ms=172_800_000) == seen
+    assert formatting.relative(datetime_of(at_ms), datetime_of(172_800_000)) == seen
 
 
 @pytest.mark.parametrize(

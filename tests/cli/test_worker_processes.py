@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 
@@ -153,7 +154,8 @@ def test_a_flag_that_is_not_given_is_left_out() -> None:
 
 
 def record(worker: str, *running: RunningJob, **ended: int) -> str:
-    return RECORD + json.dumps({"worker": worker, "running": running, "ended": ended, "stopping": False})
+    jobs = [asdict(job) for job in running]
+    return RECORD + json.dumps({"worker": worker, "running": jobs, "ended": ended, "stopping": False})
 
 
 def screen() -> tuple[ProcessesScreen, StringIO]:
@@ -193,23 +195,23 @@ def test_switches_of_children_are_summed_and_loaded_affinities_are_merged() -> N
         1,
         RECORD
         + json.dumps(
-            WorkerStatus(
-                "w-1", (), {}, stopping=False, abandoned=1, loaded=("b", "a"), switches=3, load_seconds=2
-            )._asdict()
+            asdict(
+                WorkerStatus(
+                    "w-1", (), {}, stopping=False, abandoned=1, loaded=("b", "a"), switches=3, load_seconds=2
+                )
+            )
         ),
     )
     combined.handle_line(
         2,
         RECORD
-        + json.dumps(
-            WorkerStatus("w-2", (), {}, stopping=False, loaded=("b",), switches=4, load_seconds=1)._asdict()
-        ),
+        + json.dumps(asdict(WorkerStatus("w-2", (), {}, stopping=False, loaded=("b",), switches=4, load_seconds=1))),
     )
     combined.handle_line(1, None)
     combined.handle_line(
         1,
         RECORD
-        + json.dumps(WorkerStatus("w-1", (), {}, stopping=False, abandoned=2, loaded=("c",), switches=1)._asdict()),
+        + json.dumps(asdict(WorkerStatus("w-1", (), {}, stopping=False, abandoned=2, loaded=("c",), switches=1))),
     )
 
     status = combined.status(stopping=False)

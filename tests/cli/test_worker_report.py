@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 from holdfast import FailedAttempt, RunningJob, WorkerStatus
 from holdfast.cli.worker_logs import JsonFormatter
 from holdfast.cli.worker_report import About, Meter, draw, printed
+from holdfast.domain.validation import datetime_of
 
 ABOUT = About("app:queue", concurrency=4, processes=1, grace_seconds=30, process=12345)
 
@@ -31,7 +33,7 @@ def busy(count: int) -> WorkerStatus:
 
 def test_it_shows_running_jobs_with_duration_and_progress() -> None:
     waiting = RunningJob("ahead", "email.send", 3, None)
-    lines = drawn(busy(1)._replace(running=(*busy(1).running, waiting)))
+    lines = drawn(replace(busy(1), running=(*busy(1).running, waiting)))
 
     assert lines[:3] == [
         "worker w1  app:queue  process 12345  up 1m 5s",
@@ -46,7 +48,7 @@ def test_it_shows_running_jobs_with_duration_and_progress() -> None:
 def test_a_turn_shows_the_number_of_further_entries() -> None:
     turn = RunningJob("entry-1", "chat.message", 1, 1.0, entries=3)
 
-    assert drawn(busy(0)._replace(running=(turn,)))[6].split() == ["entry-1", "+2", "chat.message", "1", "1.0s"]
+    assert drawn(replace(busy(0), running=(turn,)))[6].split() == ["entry-1", "+2", "chat.message", "1", "1.0s"]
 
 
 def test_an_idle_worker_shows_no_table() -> None:
@@ -74,7 +76,7 @@ def test_rare_outcomes_are_shown_if_they_occurred() -> None:
 
 
 def test_several_processes_and_a_stop_are_shown() -> None:
-    lines = drawn(busy(2)._replace(stopping=True), ABOUT._replace(processes=3))
+    lines = drawn(replace(busy(2), stopping=True), ABOUT._replace(processes=3))
 
     assert lines[0] == "worker w1  app:queue  process 12345 and 3 children  up 1m 5s"
     assert lines[1] == "stopping: waits up to 30s for 2 jobs; Ctrl-C again releases them at once"
@@ -84,7 +86,7 @@ def test_several_processes_and_a_stop_are_shown() -> None:
 def test_progress_is_rounded_down() -> None:
     job = RunningJob("job-1", "report.make", 1, 60.0, job_number=1042, phase="writing", percent=99.99)
 
-    lines = drawn(busy(0)._replace(running=(job,)))
+    lines = drawn(replace(busy(0), running=(job,)))
 
     assert lines[4].split() == ["#", "JOB", "KIND", "TRY", "PHASE", "PROGRESS", "RUNNING"]
     assert lines[6].split() == ["1042", "job-1", "report.make", "1", "writing", "99", "%", "1m"]
@@ -96,8 +98,8 @@ def test_the_last_failures_are_shown_in_80_columns() -> None:
         7, "019a8c1e-0000-7000-8000-000000000000", "report.make", 5, 5, "value_error", message, None
     )
 
-    earlier = failed._replace(attempt=4, next_attempt_at_ms=1)
-    lines = drawn(busy(1)._replace(failures=(failed, earlier)))
+    earlier = replace(failed, attempt=4, next_attempt_at=datetime_of(1))
+    lines = drawn(replace(busy(1), failures=(failed, earlier)))
 
     assert lines[-3].split() == ["#", "FAILED", "LAST", "TRY", "REASON", "NEXT", "TRY"]
     assert lines[-1].split()[:5] == ["7", "report.make", "5/5", "value_error:", "no"]
@@ -121,7 +123,7 @@ def test_a_printed_line_keeps_its_styles_and_cannot_control_the_terminal(line: s
 @pytest.mark.parametrize("height", [10, 24, 50])
 def test_it_never_grows_beyond_the_screen(height: int) -> None:
     failed = FailedAttempt(7, "one", "report.make", 5, 5, "value_error", "no pages", None)
-    lines = drawn(busy(100)._replace(failures=(failed,) * 5, stopping=True), height=height)
+    lines = drawn(replace(busy(100), failures=(failed,) * 5, stopping=True), height=height)
 
     assert len(lines) < max(height, 13)
     assert any(line.startswith("and ") for line in lines)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Claim, Done, Failed, Job, LeaseLost, NewJob, Queue, Released
-from holdfast.domain.job import is_suspect
+from holdfast.domain.job import is_suspect, row_of
+from tests.support.assertions import failure_of
 from tests.support.claims import claim_one, known
 from tests.support.clock import ManualClock
 
@@ -60,8 +61,8 @@ class TestAnUnacknowledgedLeaseThatExpires:
             assert end_lease(queue, clock, enqueued.id).state == "ready"
         take_ahead(queue)
         job = end_lease(queue, clock, enqueued.id)
-        assert (job.state, job.attempt, job.failure_reason, job.epoch) == ("failed", 1, "lease_expired", 3)
-        assert "3 times in a row" in (job.failure_message or "")
+        assert (job.state, job.attempt, failure_of(job).reason, job.epoch) == ("failed", 1, "lease_expired", 3)
+        assert "3 times in a row" in failure_of(job).message
 
     def test_after_the_third_the_count_restarts(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("work", max_attempts=2)
@@ -125,12 +126,12 @@ class TestAcknowledging:
     def test_settling_acknowledges(self, queue: Queue, outcome: Done | Failed | Released) -> None:
         enqueued = queue.enqueue("work")
         queue.settle(take_ahead(queue), outcome)
-        assert queue.get(enqueued.id).unacknowledged == 0
+        assert row_of(queue.get(enqueued.id)).unacknowledged == 0
 
     def test_the_given_number_of_claims_of_a_batch_is_acknowledged(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("work", tenant=tenant) for tenant in "abcab"])
         claims = queue.claim_many(limit=5, acknowledged=2)
-        assert [claim.job.unacknowledged for claim in claims] == [0, 0, 1, 1, 1]
+        assert [row_of(claim.job).unacknowledged for claim in claims] == [0, 0, 1, 1, 1]
         assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
 
     def test_settle_and_claim_acknowledges_claims_that_are_still_held(self, queue: Queue, clock: ManualClock) -> None:
@@ -138,7 +139,7 @@ class TestAcknowledging:
         started, waiting, gone = (take_ahead(queue) for _ in range(3))
         queue.settle(gone, Released())
         queue.settle_and_claim([], kinds=[], started=[started, gone])
-        assert [queue.get(one.id).unacknowledged for one in enqueued] == [0, 1, 0]
+        assert [row_of(queue.get(one.id)).unacknowledged for one in enqueued] == [0, 1, 0]
         end_lease(queue, clock, waiting.job.id)
         assert [queue.get(one.id).state for one in enqueued] == ["failed", "ready", "ready"]
 
@@ -159,7 +160,7 @@ class TestAWorkerThatReconnects:
         assert is_suspect(end_lease(queue, clock, held[0]))
         self.come_back(queue)
         for job in map(queue.get, held):
-            assert (job.state, job.attempt, job.failure_reason) == ("ready", 1, "worker_cut_off")
+            assert (job.state, job.attempt, failure_of(job).reason) == ("ready", 1, "worker_cut_off")
             assert not is_suspect(job)
         assert queue.backlog().suspect == 0
 

@@ -22,6 +22,7 @@ from holdfast import (
     Claim,
     Conflict,
     Done,
+    Enqueued,
     Failed,
     InvalidInput,
     JobNotFound,
@@ -105,7 +106,7 @@ class TestJobs:
     def test_ids_and_keys_are_respected(self, harness: Harness) -> None:
         async def scenario(queue: AsyncQueue) -> None:
             first = await queue.enqueue("work", 1, job_id="a", dedupe_key="k")
-            assert await queue.enqueue("work", 1, job_id="a", dedupe_key="k") == (first.job, False)
+            assert await queue.enqueue("work", 1, job_id="a", dedupe_key="k") == Enqueued(first.job, created=False)
             with pytest.raises(Conflict):
                 await queue.enqueue("work", 2, job_id="a", dedupe_key="k")
             assert (await queue.enqueue("work", 3, dedupe_key="k")).id == "a"

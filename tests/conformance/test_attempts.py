@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from holdfast import Deferred, Done, Failed, JobNotFound, Outcome, Queue, Released
+from holdfast import Deferred, Done, Failed, Failure, JobNotFound, Outcome, Queue, Released
 from tests.support.clock import ManualClock
 from tests.support.job_states import WAITING, State, claimed, job_in, run, start
 
@@ -25,7 +27,7 @@ class TestAttempts:
         [attempt] = queue.attempts(job.id)
 
         assert (attempt.epoch, attempt.number, attempt.worker, attempt.incarnation) == (1, 1, "w1", "i1")
-        assert attempt.started_at_ms == job.enqueued_at_ms + 2_000
+        assert attempt.started_at == job.enqueued_at + timedelta(milliseconds=2_000)
         assert (attempt.ended_at, attempt.outcome, attempt.failure) == (None, None, None)
 
     def test_all_attempts_are_listed_oldest_first(self, queue: Queue, clock: ManualClock) -> None:
@@ -61,7 +63,7 @@ class TestAttempts:
 
         failed, deferred, expired, done = queue.attempts(job.id)
 
-        assert failed.failure == ("transient", "smtp", "broke", "where")
+        assert failed.failure == Failure("transient", "smtp", "broke", "where")
         assert deferred.failure is None
         assert expired.failure is not None
         assert (expired.failure.failure_class, expired.failure.reason) == ("transient", "lease_expired")
@@ -70,7 +72,7 @@ class TestAttempts:
     def test_start_and_end_use_the_stores_clock(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a").job
         first = start(queue, job)
-        began = clock.now().wall_ms
+        began = clock.time
         clock.advance(7)
         queue.settle(first, Failed("x", retry_after=0))
         second = start(queue, job)
@@ -79,8 +81,11 @@ class TestAttempts:
 
         history = queue.attempts(job.id)
 
-        assert [attempt.started_at_ms - began for attempt in history] == [0, 7_000]
-        assert [(attempt.ended_at_ms or 0) - began for attempt in history] == [7_000, 10_000]
+        assert [attempt.started_at - began for attempt in history] == [timedelta(0), timedelta(seconds=7)]
+        assert [(attempt.ended_at or began) - began for attempt in history] == [
+            timedelta(seconds=7),
+            timedelta(seconds=10),
+        ]
 
     def test_a_requeue_keeps_the_history(self, queue: Queue) -> None:
         job = job_in(queue, "failed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast import Artifact, Done, Failed, InvalidInput, JobNotFound, Queue, Tally
+from holdfast import Artifact, Done, Failed, InvalidInput, JobNotFound, Pruned, Queue, Tally
 from tests.support.clock import ManualClock
 
 
@@ -116,11 +116,11 @@ def test_cancelling_a_job_together_with_its_successor_leaves_both_cancelled(queu
 def test_a_job_is_found_by_its_number(queue: Queue) -> None:
     enqueued = queue.enqueue("a", tenant="t").job
 
-    assert queue.get(enqueued.seq) == queue.get(enqueued.id)
+    assert queue.get(enqueued.number) == queue.get(enqueued.id)
     with pytest.raises(JobNotFound):
-        queue.get(enqueued.seq + 1)
+        queue.get(enqueued.number + 1)
     with pytest.raises(JobNotFound):
-        queue.get(enqueued.seq, tenant="other")
+        queue.get(enqueued.number, tenant="other")
     with pytest.raises(InvalidInput, match="job_id"):
         queue.get(0)
 
@@ -131,7 +131,7 @@ def test_a_dry_run_of_prune_counts_and_deletes_nothing(queue: Queue, clock: Manu
     clock.advance(60)
     end(queue, "c", Done())
 
-    assert queue.prune(older_than=30, dry_run=True) == (2, 2)
+    assert queue.prune(older_than=30, dry_run=True) == Pruned(2, 2)
     assert queue.prune(older_than=30, states=["done"], dry_run=True).jobs == 1
     assert sum(queue.counts().values()) == 3
-    assert queue.prune(older_than=30) == (2, 2)
+    assert queue.prune(older_than=30) == Pruned(2, 2)

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast import Backoff, Failed, NewJob, Queue
 from holdfast.domain import limits
+from holdfast.domain.job import row_of
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
 from tests.support.job_states import all_events
@@ -15,7 +16,7 @@ from tests.support.stores import Harness
 def assert_as_stored(queue: Queue, limit: int = 100, **options: object) -> int:
     claims = queue.claim_many(limit=limit, **options)  # type: ignore[arg-type]  # each test gives options of a claim
     assert [queue.get(claim.job.id) for claim in claims] == [claim.job for claim in claims]
-    assert [claim.job.claim_index for claim in claims] == list(range(len(claims)))
+    assert [row_of(claim.job).claim_index for claim in claims] == list(range(len(claims)))
     return len(claims)
 
 

@@ -90,9 +90,9 @@ def test_settle_and_claim_may_wait_too(queue: Queue, harness: Harness) -> None:
     assert other.wait(held.job.id, timeout=LONG).state == "done"
     other.enqueue("mail", job_id="b")
     waiting.join(LONG / 2)
-    [(settlements, claims)] = answers
-    assert settlements[0].ok
-    assert [claim.job.id for claim in claims] == ["b"]
+    [answer] = answers
+    assert answer.settlements[0].ok
+    assert [claim.job.id for claim in answer.claims] == ["b"]
 
 
 def test_several_callers_that_wait_for_one_job_do_not_share_it(queue: Queue) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from holdfast import Conflict, Deferred, Done, Enqueued, Failed, NewJob, Queue, Released
-from tests.support.claims import claim_one
+from tests.support.claims import changed_job, claim_one
 from tests.support.clock import ManualClock
 
 Arrange: TypeAlias = Callable[[Queue, ManualClock], None]
@@ -107,7 +107,7 @@ class TestKeep:
     ) -> None:
         arrange(queue, clock)
         before = queue.get("first")
-        assert trigger(queue) == (before, False)
+        assert trigger(queue) == Enqueued(before, created=False)
         assert queue.get("first") == before
         assert ids(queue) == ["first"]
 
@@ -144,9 +144,9 @@ class TestReplace:
             queue, on_duplicate="replace", tags={"t": "2"}, headers={"h": "2"}, priority=9, max_attempts=1
         )
         after = queue.get("first")
-        assert enqueued == (after, False)
+        assert enqueued == Enqueued(after, created=False)
         assert (after.payload, after.tags, after.headers) == ("second", {"t": "2"}, {"h": "2"})
-        emptied = [job._replace(payload_json="", tags_json="", headers_json="") for job in (before, after)]
+        emptied = [changed_job(job, payload_json="", tags_json="", headers_json="") for job in (before, after)]
         assert emptied[0] == emptied[1]
 
     def test_a_replaced_job_runs_with_the_new_payload_in_the_old_position(self, queue: Queue) -> None:
@@ -182,7 +182,7 @@ class TestRunAgain:
     def test_a_first_that_waits_is_kept(self, queue: Queue, clock: ManualClock, arrange: Arrange) -> None:
         arrange(queue, clock)
         before = queue.get("first")
-        assert trigger(queue, on_duplicate="run_again") == (before, False)
+        assert trigger(queue, on_duplicate="run_again") == Enqueued(before, created=False)
         assert ids(queue) == ["first"]
 
     @pytest.mark.parametrize("arrange", RUNNING)

@@ -135,7 +135,7 @@ class TestTheContentOfAnEvent:
         assert (event.name, event.job_id, event.number) == ("done", job.id, 1)
         assert (event.kind, event.lane, event.tenant) == ("a", "l", "t")
         assert event.tags == {"order": "42", "ünïcode": "🙂"}
-        assert event.at_ms == clock.now().wall_ms
+        assert event.at == clock.time
 
     def test_its_details_contain_attempt_epoch_worker_and_failure(self, queue: Queue) -> None:
         queue.enqueue("a")

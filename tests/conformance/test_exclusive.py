@@ -7,6 +7,7 @@ from typing import Unpack
 import pytest
 
 from holdfast import Claim, ClaimOptions, Conflict, Done, HoldfastError, LeaseLost, NewJob, Queue, Released
+from tests.support.assertions import failure_of
 from tests.support.claims import claim_all, claim_ids, claim_one
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
@@ -55,7 +56,7 @@ class TestTakingBack:
                 break
             clock.advance(5)
         job = queue.get(enqueued.id)
-        assert (job.state, job.attempt, job.failure_reason) == ("failed", 2, "released_too_often")
+        assert (job.state, job.attempt, failure_of(job).reason) == ("failed", 2, "released_too_often")
 
     def test_a_claim_without_matching_jobs_takes_back_too(self, queue: Queue) -> None:
         enqueued = queue.enqueue("print")

@@ -179,7 +179,7 @@ class TestOrder:
         self._fill(queue)
         claims = queue.claim_many(lanes=["l"])
         queue.set_lane("l", order="strict")
-        released = sorted(claims, key=lambda claim: claim.job.seq)
+        released = sorted(claims, key=lambda claim: claim.job.number)
         for claim in released:
             queue.cancel(claim.job.id, force=True)
             queue.requeue(claim.job.id)

@@ -218,7 +218,15 @@ def _mixture(queue: Queue) -> list[Job]:
 
 
 def _matches(job: Job, filters: dict[str, Any]) -> bool:
-    return all(getattr(job, option) == value for option, value in filters.items())
+    failure_class = None if job.failure is None else job.failure.failure_class
+    shown = {
+        "state": job.state,
+        "kind": job.kind,
+        "lane": job.lane,
+        "tenant": job.tenant,
+        "failure_class": failure_class,
+    }
+    return all(shown[option] == value for option, value in filters.items())
 
 
 class TestBlockedJobs:

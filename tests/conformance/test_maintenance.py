@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Backoff, Deferred, Done, Failed, NewJob, Queue, Released, WaitTimeout
+from tests.support.assertions import failure_of
 from tests.support.claims import claim_all, claim_ids, claim_one
 from tests.support.clock import ManualClock
 
@@ -117,8 +118,8 @@ class TestTakeBack:
         assert (expired.epoch, expired.number, expired.worker, expired.outcome) == (1, 1, "gone", "expired")
         assert expired.failure is not None
         assert (expired.failure.failure_class, expired.failure.reason) == ("transient", "lease_expired")
-        assert expired.ended_at_ms == clock.now().wall_ms
-        assert (running.epoch, running.number, running.outcome, running.ended_at_ms) == (2, 2, None, None)
+        assert expired.ended_at == clock.time
+        assert (running.epoch, running.number, running.outcome, running.ended_at) == (2, 2, None, None)
 
     @pytest.mark.parametrize("outcome", [Failed("no", retry_after=0), Deferred(after=0), Released()])
     def test_a_suspect_job_that_settles_is_cleared(
@@ -137,7 +138,7 @@ class TestTakeBack:
             clock.advance(1)
         assert queue.claim() is None
         job = queue.get(enqueued.id)
-        assert (job.state, job.attempt, job.finished_at_ms) == ("failed", 3, clock.now().wall_ms)
+        assert (job.state, job.attempt, job.finished_at) == ("failed", 3, clock.time)
         assert job.failure is not None
         assert (job.failure.failure_class, job.failure.reason) == ("transient", "lease_expired")
         assert [attempt.outcome for attempt in queue.attempts(enqueued.id)] == ["expired"] * 3
@@ -180,7 +181,7 @@ class TestTakeBack:
         clock.advance(10)
         assert queue.claim() is None
         job = queue.get(enqueued.id)
-        assert (job.state, job.failure_reason) == ("failed", "deadline_passed")
+        assert (job.state, failure_of(job).reason) == ("failed", "deadline_passed")
 
     def test_an_expired_job_is_ordered_by_the_time_it_became_ready(self, queue: Queue, clock: ManualClock) -> None:
         expired = queue.enqueue("mail")
@@ -230,7 +231,7 @@ class TestDeadlines:
         clock.advance(10)
         assert queue.claim() is None
         job = queue.get(enqueued.id)
-        assert (job.state, job.attempt, job.finished_at_ms) == ("failed", 0, clock.now().wall_ms)
+        assert (job.state, job.attempt, job.finished_at) == ("failed", 0, clock.time)
         assert job.failure is not None
         assert (job.failure.failure_class, job.failure.reason) == ("permanent", "deadline_passed")
         assert [event.name for event in queue.events()] == ["failed"]
@@ -257,26 +258,26 @@ class TestDeadlines:
         enqueued = queue.enqueue("mail", deadline=time)
         clock.advance(10)
         assert queue.claim() is None
-        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
+        assert failure_of(queue.get(enqueued.id)).reason == "deadline_passed"
 
     def test_a_scheduled_job_fails_even_if_it_never_was_due(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("mail", delay=100, deadline=10)
         clock.advance(10)
         assert queue.claim() is None
-        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
+        assert failure_of(queue.get(enqueued.id)).reason == "deadline_passed"
 
     def test_a_job_in_a_paused_lane_fails_too(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("mail", lane="side", deadline=10)
         queue.set_lane("side", state="paused")
         clock.advance(10)
         assert queue.claim(lanes=["side"]) is None
-        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
+        assert failure_of(queue.get(enqueued.id)).reason == "deadline_passed"
 
     def test_a_job_of_another_lane_and_kind_is_found_by_any_claim(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("odd", lane="side", requires=["gpu"], deadline=10)
         clock.advance(10)
         assert queue.claim(kinds=["mail"], tenant="missing") is None
-        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
+        assert failure_of(queue.get(enqueued.id)).reason == "deadline_passed"
 
     def test_a_blocked_job_fails_too(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", dedupe_key="k")
@@ -284,7 +285,7 @@ class TestDeadlines:
         successor = queue.enqueue("mail", dedupe_key="k", on_duplicate="run_again", deadline=10)
         clock.advance(10)
         assert queue.claim() is None
-        assert queue.get(successor.id).failure_reason == "deadline_passed"
+        assert failure_of(queue.get(successor.id)).reason == "deadline_passed"
         assert queue.settle(first, Done()).state == "done"
         assert queue.claim() is None
 
@@ -295,20 +296,24 @@ class TestDeadlines:
         clock.advance(30)
         assert queue.claim() is None
         job = queue.get(enqueued.id)
-        assert (job.state, job.failure_reason, job.attempt) == ("failed", "deadline_passed", 1)
-        assert "smtp is down" in (job.failure_message or "")
+        assert (job.state, failure_of(job).reason, job.attempt) == ("failed", "deadline_passed", 1)
+        assert "smtp is down" in failure_of(job).message
         [attempt] = queue.attempts(enqueued.id)
         assert (attempt.outcome, attempt.number) == ("failed", 1)
         assert attempt.failure is not None
         assert attempt.failure.reason == "smtp"
-        assert attempt.ended_at_ms == clock.now().wall_ms - 30_000
+        assert attempt.ended_at == clock.time - timedelta(milliseconds=30_000)
 
     def test_a_retry_past_the_deadline_fails_at_once(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("mail", deadline=10)
         claim = claim_one(queue, lease=60)
         clock.advance(10)
         job = queue.settle(claim, Failed("no", retry_after=0))
-        assert (job.state, job.failure_reason, job.failure_class) == ("failed", "deadline_passed", "permanent")
+        assert (job.state, failure_of(job).reason, failure_of(job).failure_class) == (
+            "failed",
+            "deadline_passed",
+            "permanent",
+        )
 
     @pytest.mark.parametrize("outcome", [Released(), Deferred(after=0), Deferred(after=5)])
     def test_a_job_that_returns_past_its_deadline_is_not_started_again(
@@ -320,7 +325,7 @@ class TestDeadlines:
         queue.settle(claim, outcome)
         clock.advance(5)
         assert queue.claim() is None
-        assert queue.get(enqueued.id).failure_reason == "deadline_passed"
+        assert failure_of(queue.get(enqueued.id)).reason == "deadline_passed"
 
     def test_a_wait_detects_a_passed_deadline(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("mail", deadline=10)
@@ -328,13 +333,13 @@ class TestDeadlines:
             queue.wait(enqueued.id, timeout=0)
         clock.advance(10)
         job = queue.wait(enqueued.id, timeout=30)
-        assert (job.state, job.failure_reason) == ("failed", "deadline_passed")
+        assert (job.state, failure_of(job).reason) == ("failed", "deadline_passed")
         assert queue.get(enqueued.id) == job
 
     def test_a_wait_detects_one_passed_deadline_among_a_thousand(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue_many([NewJob("mail", deadline=10) for _ in range(MANY)])
         clock.advance(10)
-        assert queue.wait(enqueued[-1].id, timeout=30).failure_reason == "deadline_passed"
+        assert failure_of(queue.wait(enqueued[-1].id, timeout=30)).reason == "deadline_passed"
 
     def test_none_of_thousands_past_their_deadline_is_ever_started(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue_many([NewJob("mail", deadline=10, priority=5) for _ in range(3 * MANY)])

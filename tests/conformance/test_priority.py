@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Conflict, Done, InvalidInput, JobNotFound, NewJob, Queue, Released
+from tests.support.claims import changed_job
 from tests.support.clock import ManualClock
 from tests.support.job_states import (
     FINISHED,
@@ -25,7 +26,7 @@ class TestReprioritize:
 
         changed = queue.reprioritize(job.id, 7)
 
-        assert changed == job._replace(priority=7)
+        assert changed == changed_job(job, priority=7)
         assert queue.get(job.id) == changed
 
     @pytest.mark.parametrize("state", FINISHED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, NewJob, Queue, Refused
+from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, NewJob, Queue, Refused, Requeued
 from tests.support.clock import ManualClock
 from tests.support.job_states import (
     FAILS,
@@ -31,8 +31,8 @@ class TestOne:
         again = queue.requeue(job.id)
 
         assert (again.state, again.attempt, again.max_attempts) == ("ready", 0, 2)
-        assert again.due_at_ms == clock.now().wall_ms
-        assert again.finished_at_ms is None
+        assert again.due_at == clock.time
+        assert again.finished_at is None
         assert queue.get(job.id) == again
 
     def test_the_epoch_is_kept_and_increases_with_the_next_claim(self, queue: Queue) -> None:
@@ -243,7 +243,7 @@ class TestMany:
         assert [skipped.job_id for skipped in report.skipped] == [retired.id]
 
     def test_an_empty_list_is_accepted_and_too_many_are_refused(self, queue: Queue) -> None:
-        assert queue.requeue_many([]) == ([], [])
+        assert queue.requeue_many([]) == Requeued([], [])
         with pytest.raises(InvalidInput) as refusal:
             queue.requeue_many(["x"] * 1001)
         assert refusal.value.field == "job_ids"
@@ -307,7 +307,7 @@ class TestAllFailed:
     def test_nothing_failed_requeues_nothing(self, queue: Queue) -> None:
         queue.enqueue("a")
 
-        assert queue.requeue_failed() == ([], [])
+        assert queue.requeue_failed() == Requeued([], [])
 
 
 def _fail_many(queue: Queue, count: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Artifact, Done, EventsPruned, JobNotFound, NewJob, Queue
+from holdfast import Artifact, Done, EventsPruned, JobNotFound, NewJob, Pruned, Queue
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.job_states import FINISHED, UNFINISHED, State, all_events, blocked_pair, job_in, nonzero, start
@@ -38,7 +38,7 @@ class TestFinishedJobs:
         job = job_in(queue, "done")
         clock.advance(59)
 
-        assert queue.prune(older_than=60) == (0, 0)
+        assert queue.prune(older_than=60) == Pruned(0, 0)
         assert queue.get(job.id) == job
 
     def test_only_the_given_states_are_deleted(self, queue: Queue, clock: ManualClock) -> None:
@@ -92,7 +92,7 @@ class TestFinishedJobs:
             queue.settle_many([(claim, Done()) for claim in claims])
         clock.advance(61)
 
-        assert queue.prune(older_than=60) == (1_100, 1_100)
+        assert queue.prune(older_than=60) == Pruned(1_100, 1_100)
         assert nonzero(queue.counts()) == {}
 
 
@@ -129,7 +129,7 @@ class TestEvents:
         young = job_in(queue, "done", kind="b")
         clock.advance(20)
 
-        assert queue.prune(older_than=60) == (1, 1)
+        assert queue.prune(older_than=60) == Pruned(1, 1)
         assert [event.job_id for event in all_events(queue)] == [young.id]
 
     def test_their_age_may_be_set_separately(self, queue: Queue, clock: ManualClock) -> None:
@@ -137,8 +137,8 @@ class TestEvents:
             job_in(queue, "done", kind=kind)
             clock.advance(50)
 
-        assert queue.prune(older_than=YEAR, events_older_than=60) == (0, 1)
-        assert queue.prune(older_than=20, events_older_than=YEAR) == (2, 0)
+        assert queue.prune(older_than=YEAR, events_older_than=60) == Pruned(0, 1)
+        assert queue.prune(older_than=20, events_older_than=YEAR) == Pruned(2, 0)
 
         assert len(all_events(queue)) == 1
 
@@ -159,7 +159,7 @@ class TestEvents:
 
         would = queue.prune(older_than=500, dry_run=True)
 
-        assert queue.prune(older_than=500) == would == (1, 0)
+        assert queue.prune(older_than=500) == would == Pruned(1, 0)
         kept = [event.job_id for event in all_events(queue)]
         assert kept == [young.id, looks_old.id]
 
@@ -170,8 +170,8 @@ class TestEvents:
 
         would = queue.prune(older_than=60, dry_run=True)
 
-        assert queue.prune(older_than=60) == would == (2, 2)
-        assert queue.prune(older_than=60, dry_run=True) == (0, 0)
+        assert queue.prune(older_than=60) == would == Pruned(2, 2)
+        assert queue.prune(older_than=60, dry_run=True) == Pruned(0, 0)
 
     def test_a_reader_behind_the_horizon_gets_an_error(self, queue: Queue, clock: ManualClock) -> None:
         start_of_log = queue.events().cursor

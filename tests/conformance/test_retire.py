@@ -31,7 +31,7 @@ class TestWaitingJobs:
 
         retired = queue.get(job.id)
         assert retired.state == "retired"
-        assert retired.finished_at_ms == clock.now().wall_ms
+        assert retired.finished_at == clock.time
         assert event_names(queue, job.id) == ["retired"]
 
     @pytest.mark.parametrize("state", ["scheduled", "ready"])

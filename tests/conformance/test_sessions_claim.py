@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Conflict, Done, Failed, InvalidInput, JobNotFound, LeaseLost, Queue, Released
 from holdfast.domain import limits
+from holdfast.domain.job import row_of
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
 from tests.support.sessions import SESSION, say, states, take, take_any, texts
@@ -29,7 +30,7 @@ class TestOrderAndJoining:
 
         assert texts(turn) == [1, 2, 3]
         assert turn.entry_type == "message"
-        assert [job.enqueue_seq for job in turn.entries] == [1, 2, 3]
+        assert [row_of(job).enqueue_seq for job in turn.entries] == [1, 2, 3]
         assert {job.state for job in turn.entries} == {"running"}
 
     def test_the_limit_bounds_the_number_of_entries(self, queue: Queue) -> None:
@@ -324,7 +325,7 @@ class TestCheckpoints:
 
         [more] = take(queue, boundary="checkpoint", holding=turn).entries
 
-        assert (more.worker, more.incarnation, more.lease_until_ms) == ("w", "i", turn.entries[0].lease_until_ms)
+        assert (more.worker, more.incarnation, more.lease_until) == ("w", "i", turn.entries[0].lease_until)
 
     def test_only_entries_with_delivery_at_checkpoints_are_claimed(self, queue: Queue) -> None:
         say(queue, 1)
@@ -455,7 +456,7 @@ class TestLostAnswers:
         turn = take(queue, lease_token="n1")
 
         assert turn.lease_token == "n1"
-        assert {job.lease_token for job in turn.entries} == {"n1"}
+        assert {claim.lease_token for claim in turn.claims} == {"n1"}
 
     def test_the_token_of_a_claim_of_another_session_is_refused(self, queue: Queue) -> None:
         say(queue, 1)

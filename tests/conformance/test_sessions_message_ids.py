@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Conflict, Done, Queue
+from holdfast.domain.job import row_of
 from tests.support.clock import ManualClock
 from tests.support.sessions import SESSION, say, states, take, take_any, texts
 
@@ -64,7 +65,7 @@ class TestMessageIds:
         say(queue, 1, message_id="m1")
         say(queue, 2, message_id="m2")
 
-        assert [job.enqueue_seq for job in take(queue).entries] == [1, 2]
+        assert [row_of(job).enqueue_seq for job in take(queue).entries] == [1, 2]
 
     def test_the_key_is_returned(self, queue: Queue) -> None:
         [entry] = say(queue, 1, message_id="m1")
@@ -140,7 +141,7 @@ class TestRetention:
 
         second = take(queue)
         assert second.fencing_token == first.fencing_token + 1
-        assert second.entries[0].enqueue_seq == 2
+        assert row_of(second.entries[0]).enqueue_seq == 2
 
 
 class TestTenants:

@@ -15,6 +15,7 @@ from holdfast import (
     Deferred,
     Done,
     Failed,
+    Failure,
     HoldfastError,
     InvalidInput,
     Job,
@@ -26,6 +27,7 @@ from holdfast import (
     Queue,
     Released,
 )
+from tests.support.assertions import failure_of
 from tests.support.claims import claim_one, known
 from tests.support.clock import ManualClock
 
@@ -47,7 +49,7 @@ def spread(seconds: float) -> Any:
 
 def pause(job: Job, clock: ManualClock) -> float:
     """Return the seconds until *job* is due."""
-    return (job.due_at_ms - clock.now().wall_ms) / 1000
+    return (job.due_at - clock.time).total_seconds()
 
 
 class TestDone:
@@ -56,7 +58,7 @@ class TestDone:
         clock.advance(5)
         job = queue.settle(claim, Done({"sent": [1, None]}))
         assert (job.state, job.result, job.failure) == ("done", {"sent": [1, None]}, None)
-        assert (job.finished_at_ms, job.lease_until_ms) == (clock.now().wall_ms, None)
+        assert (job.finished_at, job.lease_until) == (clock.time, None)
         assert queue.get(job.id) == job
         assert [event.name for event in queue.events()] == ["done"]
 
@@ -141,7 +143,7 @@ class TestFailed:
         job = queue.settle(claim, failed)
         assert (job.state, job.attempt, job.outcome) == ("scheduled", 1, "failed")
         assert job.failure is not None
-        assert tuple(job.failure) == ("transient", "smtp", "smtp refused", "Traceback …")
+        assert job.failure == Failure("transient", "smtp", "smtp refused", "Traceback …")
         clock.advance(pause(job, clock) - 0.001)
         assert queue.claim() is None
         clock.advance(0.001)
@@ -163,8 +165,8 @@ class TestFailed:
             claim = claim_one(queue)
             assert claim.job.attempt == attempt
             job = queue.settle(claim, Failed(f"attempt {attempt}", reason="smtp", retry_after=0))
-        assert (job.state, job.failure_class, job.failure_reason) == ("failed", "transient", "smtp")
-        assert (job.attempt, job.failure_message) == (5, "attempt 5")
+        assert (job.state, failure_of(job).failure_class, failure_of(job).reason) == ("failed", "transient", "smtp")
+        assert (job.attempt, failure_of(job).message) == (5, "attempt 5")
         assert queue.claim() is None
         assert [event.name for event in queue.events()] == ["failed"]
 
@@ -174,8 +176,8 @@ class TestFailed:
 
     def test_a_permanent_failure_ends_the_job_at_its_first_attempt(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.settle(claimed(queue), Failed("no such address", reason="address", permanent=True))
-        assert (job.state, job.attempt, job.failure_class) == ("failed", 1, "permanent")
-        assert job.finished_at_ms == clock.now().wall_ms
+        assert (job.state, job.attempt, failure_of(job).failure_class) == ("failed", 1, "permanent")
+        assert job.finished_at == clock.time
 
     @pytest.mark.parametrize(
         ("outcome", "seconds"),
@@ -266,7 +268,11 @@ class TestDeferred:
         assert queue.settle(claim_one(queue), Deferred(after=0.001)).state == "scheduled"
         clock.advance(0.001)
         job = queue.settle(claim_one(queue), Deferred(after=DAY))
-        assert (job.state, job.failure_reason, job.failure_class) == ("failed", "deferred_too_long", "transient")
+        assert (job.state, failure_of(job).reason, failure_of(job).failure_class) == (
+            "failed",
+            "deferred_too_long",
+            "transient",
+        )
 
     @pytest.mark.parametrize("between", [Failed("no", retry_after=0), Released()])
     def test_another_outcome_in_between_restarts_the_seven_days(
@@ -286,7 +292,7 @@ class TestReleased:
         clock.advance(5)
         job = queue.settle(claim, Released())
         assert (job.state, job.attempt, job.outcome, job.releases) == ("ready", 0, "released", 1)
-        assert job.due_at_ms == clock.now().wall_ms
+        assert job.due_at == clock.time
         assert claim_one(queue).job.attempt == 1
 
     def test_the_hundred_and_first_release_in_a_row_counts_as_a_failure(
@@ -296,8 +302,8 @@ class TestReleased:
         for _ in range(100):
             assert queue.settle(claim_one(queue), Released()).attempt == 0
         job = queue.settle(claim_one(queue), Released())
-        assert (job.state, job.attempt, job.failure_reason) == ("scheduled", 1, "released_too_often")
-        assert (job.failure_class, pause(job, clock)) == ("transient", spread(60))
+        assert (job.state, job.attempt, failure_of(job).reason) == ("scheduled", 1, "released_too_often")
+        assert (failure_of(job).failure_class, pause(job, clock)) == ("transient", spread(60))
         clock.advance(pause(job, clock))
         assert queue.settle(claim_one(queue), Released()).state == "ready"
 
@@ -305,7 +311,7 @@ class TestReleased:
         queue.enqueue("mail", max_attempts=1)
         for _ in range(101):
             job = queue.settle(claim_one(queue), Released())
-        assert (job.state, job.failure_reason) == ("failed", "released_too_often")
+        assert (job.state, failure_of(job).reason) == ("failed", "released_too_often")
 
     def test_another_outcome_in_between_restarts_the_count(self, queue: Queue) -> None:
         queue.enqueue("mail", max_attempts=1)
@@ -327,7 +333,7 @@ class TestARequestedCancel:
         claim = claimed(queue)
         queue.cancel(claim.job.id)
         job = queue.settle(claim, outcome)
-        assert (job.state, job.finished_at_ms) == ("cancelled", clock.now().wall_ms)
+        assert (job.state, job.finished_at) == ("cancelled", clock.time)
         assert queue.claim() is None
         assert [event.name for event in queue.events()] == ["cancelled"]
 

@@ -24,7 +24,7 @@ from holdfast import (
     Released,
     Settlement,
 )
-from tests.support.claims import claim_one, known
+from tests.support.claims import changed_job, claim_one, known
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 
@@ -41,7 +41,7 @@ def states(settlements: list[Settlement]) -> list[str]:
 
 
 def forged(claim: Claim) -> Claim:
-    return replace(claim, job=claim.job._replace(lease_token="wrong"))
+    return replace(claim, job=changed_job(claim.job, lease_token="wrong"))
 
 
 class TestSettleMany:
@@ -63,8 +63,8 @@ class TestSettleMany:
     def test_the_results_have_the_order_of_the_call(self, queue: Queue) -> None:
         claims = claimed(queue, 6)
         shuffled = [claims[place] for place in (4, 0, 5, 2, 1, 3)]
-        answers = queue.settle_many([(claim, Done(claim.job.seq)) for claim in shuffled])
-        assert [answer.job.result for answer in answers if answer.job] == [claim.job.seq for claim in shuffled]
+        answers = queue.settle_many([(claim, Done(claim.job.number)) for claim in shuffled])
+        assert [answer.job.result for answer in answers if answer.job] == [claim.job.number for claim in shuffled]
 
     def test_an_empty_list_returns_an_empty_list(self, queue: Queue) -> None:
         assert queue.settle_many([]) == []
@@ -114,7 +114,7 @@ class TestSettleMany:
 
     def test_a_thousand_are_settled_in_one_call(self, queue: Queue) -> None:
         claims = claimed(queue, 1000)
-        answers = queue.settle_many([(claim, Done(claim.job.seq)) for claim in claims])
+        answers = queue.settle_many([(claim, Done(claim.job.number)) for claim in claims])
         assert all(answer.ok for answer in answers)
         assert queue.counts() == {"done": 1000}
         with pytest.raises(InvalidInput):

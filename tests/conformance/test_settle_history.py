@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -22,7 +23,7 @@ from holdfast import (
     Queue,
     Released,
 )
-from tests.support.claims import claim_ids, claim_one, known
+from tests.support.claims import changed_job, claim_ids, claim_one, known
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 
@@ -46,14 +47,14 @@ class TestHistory:
         started = []
         for number, outcome in enumerate(outcomes):
             claim = claim_one(queue, worker=f"w{number}", incarnation=f"i{number}")
-            started.append((claim.epoch, claim.job.attempt, f"w{number}", f"i{number}", clock.now().wall_ms))
+            started.append((claim.epoch, claim.job.attempt, f"w{number}", f"i{number}", clock.time))
             clock.advance(1)
             queue.settle(claim, outcome)
         attempts = queue.attempts(enqueued.id)
-        assert [(a.epoch, a.number, a.worker, a.incarnation, a.started_at_ms) for a in attempts] == started
+        assert [(a.epoch, a.number, a.worker, a.incarnation, a.started_at) for a in attempts] == started
         assert [a.number for a in attempts] == [1, 2, 2, 2, 3]
         assert [a.outcome for a in attempts] == ["failed", "deferred", "released", "failed", "done"]
-        assert [(a.ended_at_ms or 0) - a.started_at_ms for a in attempts] == [1000] * 5
+        assert [(a.ended_at or a.started_at) - a.started_at for a in attempts] == [timedelta(seconds=1)] * 5
         reasons = [a.failure.reason if a.failure else None for a in attempts]
         assert reasons == ["smtp", None, None, "dns", None]
 
@@ -73,12 +74,12 @@ class TestHistory:
         clock.advance(2)
         queue.cancel(claim.job.id, force=True)
         [attempt] = queue.attempts(claim.job.id)
-        assert (attempt.outcome, attempt.ended_at_ms) == ("cancelled", clock.now().wall_ms)
+        assert (attempt.outcome, attempt.ended_at) == ("cancelled", clock.time)
 
     def test_a_running_attempt_has_no_end(self, queue: Queue) -> None:
         claim = claimed(queue)
         [attempt] = queue.attempts(claim.job.id)
-        assert (attempt.epoch, attempt.ended_at_ms, attempt.outcome) == (1, None, None)
+        assert (attempt.epoch, attempt.ended_at, attempt.outcome) == (1, None, None)
 
     def test_a_job_never_claimed_has_no_attempts(self, queue: Queue) -> None:
         assert queue.attempts(queue.enqueue("mail").id) == []
@@ -168,7 +169,7 @@ class TestARepeatedSettle:
     def test_with_another_token_it_is_refused(self, queue: Queue, clock: ManualClock, outcome: Outcome) -> None:
         claim = claimed(queue)
         job = queue.settle(claim, outcome)
-        forged = replace(claim, job=claim.job._replace(lease_token="other"))
+        forged = replace(claim, job=changed_job(claim.job, lease_token="other"))
         with pytest.raises(LeaseLost):
             queue.settle(forged, outcome)
         if job.state != "done":

@@ -332,7 +332,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self._tell_time()
 
     def _tell_time(self) -> None:
-        self.model.wall_ms, self.model.lease_ms = self.harness.clock.now()
+        now = self.harness.clock.now()
+        self.model.wall_ms, self.model.lease_ms = now.wall_ms, now.lease_ms
 
     # --- what must hold --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import Backoff, Conflict, InvalidInput, Job, NewJob, Now
 from holdfast.domain import limits, new_job, validation
-from holdfast.domain.job import STATES, State
+from holdfast.domain.job import STATES, JobRow, State
 from holdfast.domain.new_job import CheckedJob, OnDuplicate
 
 NOW = Now(1_700_000_000_000, 5_000)
@@ -22,13 +22,13 @@ def check(payload: Any = None, **options: Any) -> CheckedJob:
     return new_job.check_job(NewJob("work", payload, **options), fresh_id="fresh")
 
 
-def stored(**options: Any) -> Job:
+def stored(**options: Any) -> JobRow:
     return new_job.new_job(check(**options), 1, "default", NOW)
 
 
 class TestOptions:
     def test_a_bare_kind_gets_the_documented_defaults(self) -> None:
-        job = stored()
+        job = Job(stored())
         assert (job.id, job.kind, job.lane, job.tenant, job.priority) == ("fresh", "work", "default", "default", 0)
         assert (job.payload, job.headers, job.tags, job.requires, job.affinity) == (None, {}, {}, (), None)
         assert (job.state, job.attempt, job.max_attempts, job.epoch) == ("ready", 0, 5, 0)
@@ -69,7 +69,7 @@ class TestTimes:
 
     def test_a_deadline_in_seconds_counts_from_the_stores_clock_and_a_datetime_is_kept(self) -> None:
         assert stored(deadline=2).deadline_at_ms == NOW.wall_ms + 2_000
-        assert stored(deadline=TIME).deadline_at == TIME
+        assert Job(stored(deadline=TIME)).deadline_at == TIME
 
 
 BASE: dict[str, Any] = {"job_id": "a", "payload": {"x": 1, "y": [2, 3]}, "tags": {"t": "1", "u": "2"}}
@@ -134,7 +134,7 @@ UNFINISHED: list[State] = [state for state in STATES if not stored()._replace(st
 
 class TestDuplicates:
     @staticmethod
-    def meet(on_duplicate: OnDuplicate, holder: Job, successor: Job | None = None) -> str:
+    def meet(on_duplicate: OnDuplicate, holder: JobRow, successor: JobRow | None = None) -> str:
         again = check(dedupe_key="k", on_duplicate=on_duplicate)
         return new_job.resolve_duplicate(again, holder, successor)
 
@@ -166,6 +166,7 @@ class TestDuplicates:
         before = stored(payload=1, tags={"a": "1"}, headers={"h": "1"}, dedupe_key="k")
         replacement = check(2, tags={"b": "2"}, headers={"i": "2"}, dedupe_key="k", priority=9, delay=60)
         after = new_job.replace_content(before, replacement)
-        assert (after.payload, after.tags, after.headers) == (2, {"b": "2"}, {"i": "2"})
+        shown = Job(after)
+        assert (shown.payload, shown.tags, shown.headers) == (2, {"b": "2"}, {"i": "2"})
         kept = before._asdict().keys() - {"payload_json", "tags_json", "headers_json"}
         assert {name: getattr(after, name) for name in kept} == {name: getattr(before, name) for name in kept}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,7 +112,7 @@ def test_what_an_entry_is_to_a_claim(state: Any, epoch: int, claimable: bool, sk
 
 def entry(**options: Any) -> SessionEntry:
     plain = SessionEntry("s", "message", True, EARLY, None, None)
-    return plain._replace(**options)
+    return replace(plain, **options)
 
 
 @pytest.mark.parametrize(

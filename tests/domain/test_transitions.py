@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from holdfast import Job
 from holdfast.domain import limits, transitions
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claim_order import Preference
@@ -16,7 +17,7 @@ from holdfast.domain.claims import ClaimRequest, Lease
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, LeaseLost, Refused
 from holdfast.domain.events import TERMINAL, EventName
-from holdfast.domain.job import FINISHED, STATES, WAITING, Job, State, is_suspect
+from holdfast.domain.job import FINISHED, STATES, WAITING, JobRow, State, is_suspect
 from holdfast.domain.new_job import NewJob, check_job, new_job
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.domain.transitions import Transition
@@ -45,7 +46,7 @@ BLANK = new_job(check_job(NewJob("kind"), fresh_id="job"), seq=7, fair_key="defa
 
 
 @st.composite
-def jobs(draw: st.DrawFn, states: tuple[State, ...] = STATES) -> Job:
+def jobs(draw: st.DrawFn, states: tuple[State, ...] = STATES) -> JobRow:
     """Draw a job that a store may hold: any state, with any history that leads to it."""
     state = draw(st.sampled_from(states))
     max_attempts = draw(st.integers(1, 6))
@@ -72,7 +73,7 @@ def jobs(draw: st.DrawFn, states: tuple[State, ...] = STATES) -> Job:
     return _claimed(draw, job) if epoch else job
 
 
-def _claimed(draw: st.DrawFn, job: Job) -> Job:
+def _claimed(draw: st.DrawFn, job: JobRow) -> JobRow:
     """Set the fields of the newest attempt."""
     lasts = draw(st.sampled_from([-1_000, 0, 1, 20_000]))
     return job._replace(
@@ -88,11 +89,11 @@ def _claimed(draw: st.DrawFn, job: Job) -> Job:
     )
 
 
-def live_jobs() -> st.SearchStrategy[Job]:
+def live_jobs() -> st.SearchStrategy[JobRow]:
     return jobs(("running",)).map(lambda job: job._replace(lease_until_ms=NOW.lease_ms + 1))
 
 
-def lease_of(job: Job) -> Lease:
+def lease_of(job: JobRow) -> Lease:
     return Lease(job.seq, job.id, job.epoch, job.lease_token or "")
 
 
@@ -114,8 +115,8 @@ OUTCOMES = st.sampled_from(
 )
 CHANCES = st.floats(0, 1)
 
-Answer: TypeAlias = Transition | Job | None
-Operation: TypeAlias = Callable[[Job, CheckedOutcome, float], Answer]
+Answer: TypeAlias = Transition | JobRow | None
+Operation: TypeAlias = Callable[[JobRow, CheckedOutcome, float], Answer]
 
 # Operations of callers, in any state of the job.
 SENT: dict[str, Operation] = {
@@ -140,7 +141,7 @@ OWN: dict[str, tuple[tuple[State, ...], Operation]] = {
 }
 
 
-def answer(name: str, job: Job, outcome: CheckedOutcome, chance: float) -> Answer | Refused:
+def answer(name: str, job: JobRow, outcome: CheckedOutcome, chance: float) -> Answer | Refused:
     """Apply the operation; a refusal is a result too, and any other error is a defect."""
     operation = SENT[name] if name in SENT else OWN[name][1]
     try:
@@ -169,11 +170,11 @@ def steps(draw: st.DrawFn) -> tuple[str, Transition]:
 @pytest.mark.parametrize("name", SENT)
 @given(job=jobs(), outcome=OUTCOMES, chance=CHANCES)
 def test_what_callers_send_is_answered_or_refused_in_every_state(
-    name: str, job: Job, outcome: CheckedOutcome, chance: float
+    name: str, job: JobRow, outcome: CheckedOutcome, chance: float
 ) -> None:
     given_answer = answer(name, job, outcome, chance)
     if name in {"heartbeat", "progress"}:
-        assert isinstance(given_answer, Job | Refused)
+        assert isinstance(given_answer, JobRow | Refused)
     elif name in {"cancel", "force"}:
         assert given_answer is None or isinstance(given_answer, Transition | Refused)
     else:
@@ -254,13 +255,13 @@ def test_no_finished_or_freed_job_waits_for_a_predecessor(named: tuple[str, Tran
 
 
 @given(jobs(FINISHED))
-def test_a_finished_job_is_never_overdue(job: Job) -> None:
+def test_a_finished_job_is_never_overdue(job: JobRow) -> None:
     assert not transitions.overdue(job, NOW)
 
 
 # --- the lease check -----------------------------------------------------------------------------------------------
 
-FENCED: dict[str, Callable[[Job, Lease], object]] = {
+FENCED: dict[str, Callable[[JobRow, Lease], object]] = {
     "heartbeat": lambda job, held: transitions.heartbeat(job, held, 30_000, NOW),
     "progress": lambda job, held: transitions.progress(job, held, "loading", None, NOW),
     "settle": lambda job, held: transitions.settle(job, held, checked(Done()), NOW, 0.5),
@@ -274,7 +275,7 @@ FENCED: dict[str, Callable[[Job, Lease], object]] = {
     token=st.sampled_from(["old-token", "other"]),
 )
 def test_a_write_passes_only_with_state_epoch_token_and_time_all_right(
-    name: str, job: Job, epoch_shift: int, token: str
+    name: str, job: JobRow, epoch_shift: int, token: str
 ) -> None:
     held = Lease(job.seq, job.id, job.epoch + epoch_shift, token)
     live = job.state == "running" and (job.lease_until_ms or 0) > NOW.lease_ms
@@ -287,7 +288,7 @@ def test_a_write_passes_only_with_state_epoch_token_and_time_all_right(
 
 
 @given(jobs(("ready",)))
-def test_a_claim_starts_a_new_attempt_under_a_new_epoch_and_a_lease_by_the_lease_clock(job: Job) -> None:
+def test_a_claim_starts_a_new_attempt_under_a_new_epoch_and_a_lease_by_the_lease_clock(job: JobRow) -> None:
     after = transitions.claim(job, REQUEST, 0, NOW).after
     assert (after.state, after.epoch, after.attempt) == ("running", job.epoch + 1, job.attempt + 1)
     assert (after.lease_until_ms, after.started_at_ms) == (NOW.lease_ms + 30_000, NOW.wall_ms)
@@ -296,7 +297,7 @@ def test_a_claim_starts_a_new_attempt_under_a_new_epoch_and_a_lease_by_the_lease
 
 
 @given(jobs(("running",)), st.integers(10, 60_000))
-def test_a_heartbeat_never_shortens_a_lease_and_changes_nothing_else(job: Job, lease_ms: int) -> None:
+def test_a_heartbeat_never_shortens_a_lease_and_changes_nothing_else(job: JobRow, lease_ms: int) -> None:
     live = job._replace(lease_until_ms=NOW.lease_ms + 20_000)
     renewed = transitions.heartbeat(live, lease_of(live), lease_ms, NOW)
     assert renewed.lease_until_ms == NOW.lease_ms + max(20_000, lease_ms)
@@ -308,7 +309,7 @@ def test_a_heartbeat_never_shortens_a_lease_and_changes_nothing_else(job: Job, l
 
 @given(live_jobs(), OUTCOMES, CHANCES)
 def test_a_settle_ends_the_attempt_and_remembers_what_it_said(
-    job: Job, outcome: CheckedOutcome, chance: float
+    job: JobRow, outcome: CheckedOutcome, chance: float
 ) -> None:
     step = transitions.settle(job, lease_of(job), outcome, NOW, chance)
     assert step.before == job
@@ -319,7 +320,7 @@ def test_a_settle_ends_the_attempt_and_remembers_what_it_said(
 
 @given(live_jobs(), OUTCOMES, OUTCOMES)
 def test_a_settle_sent_again_with_another_outcome_is_not_taken_for_the_same(
-    job: Job, first: CheckedOutcome, second: CheckedOutcome
+    job: JobRow, first: CheckedOutcome, second: CheckedOutcome
 ) -> None:
     step = transitions.settle(job, lease_of(job), first, NOW, 0.5)
     same = first.outcome == second.outcome
@@ -329,7 +330,9 @@ def test_a_settle_sent_again_with_another_outcome_is_not_taken_for_the_same(
 
 
 @given(live_jobs(), OUTCOMES.filter(lambda outcome: not isinstance(outcome.outcome, Done)))
-def test_a_settlement_in_history_is_recognised_by_its_own_token_and_digest(job: Job, outcome: CheckedOutcome) -> None:
+def test_a_settlement_in_history_is_recognised_by_its_own_token_and_digest(
+    job: JobRow, outcome: CheckedOutcome
+) -> None:
     step = transitions.settle(job, lease_of(job), outcome, NOW, 0.5)
     again = step.after._replace(epoch=job.epoch + 1, lease_token="new-token", settle_digest=None)
     assert transitions.settled_before(again, ("old-token", outcome.digest), lease_of(job), outcome)
@@ -340,13 +343,13 @@ def test_a_settlement_in_history_is_recognised_by_its_own_token_and_digest(job: 
 
 
 @given(live_jobs())
-def test_a_success_is_never_history_so_that_a_later_attempt_hides_it(job: Job) -> None:
+def test_a_success_is_never_history_so_that_a_later_attempt_hides_it(job: JobRow) -> None:
     again = transitions.settle(job, lease_of(job), checked(Done()), NOW, 0.5).after._replace(epoch=job.epoch + 1)
     assert not transitions.settled_before(again, (job.lease_token, None), lease_of(job), checked(Done()))
 
 
 @given(live_jobs(), st.sampled_from([checked(Deferred(after=30)), checked(Released()), checked(Failed("broken"))]))
-def test_a_requested_cancel_leaves_no_way_back_to_waiting(job: Job, outcome: CheckedOutcome) -> None:
+def test_a_requested_cancel_leaves_no_way_back_to_waiting(job: JobRow, outcome: CheckedOutcome) -> None:
     asked = job._replace(cancel_requested=1)
     for step in (
         transitions.settle(asked, lease_of(asked), outcome, NOW, 0.5),
@@ -358,20 +361,20 @@ def test_a_requested_cancel_leaves_no_way_back_to_waiting(job: Job, outcome: Che
 
 @given(live_jobs(), OUTCOMES, CHANCES)
 def test_deferrals_and_releases_give_the_attempt_back_and_failures_do_not(
-    job: Job, outcome: CheckedOutcome, chance: float
+    job: JobRow, outcome: CheckedOutcome, chance: float
 ) -> None:
     step = transitions.settle(job, lease_of(job), outcome, NOW, chance)
     given_back = step.event in {"deferred", "released"}
     assert step.after.attempt == job.attempt - given_back
 
 
-def acknowledged_jobs() -> st.SearchStrategy[Job]:
+def acknowledged_jobs() -> st.SearchStrategy[JobRow]:
     return live_jobs().map(lambda job: job._replace(unacknowledged=0))
 
 
 @given(live_jobs(), st.booleans(), st.integers(1, limits.UNACKNOWLEDGED_MAX))
 def test_a_lease_never_acknowledged_spends_no_attempt_until_the_third_in_a_row(
-    job: Job, was_alive: bool, unacknowledged: int
+    job: JobRow, was_alive: bool, unacknowledged: int
 ) -> None:
     job = job._replace(unacknowledged=unacknowledged)
     last = unacknowledged == limits.UNACKNOWLEDGED_MAX
@@ -393,7 +396,7 @@ def test_a_lease_never_acknowledged_spends_no_attempt_until_the_third_in_a_row(
 
 
 @given(jobs(("ready",)), st.integers(0, 2))
-def test_what_a_claim_takes_ahead_is_not_acknowledged(job: Job, ahead_from: int) -> None:
+def test_what_a_claim_takes_ahead_is_not_acknowledged(job: JobRow, ahead_from: int) -> None:
     request = REQUEST._replace(acknowledged=ahead_from)
     for place in range(3):
         after = transitions.claim(job, request, place, NOW).after
@@ -402,7 +405,7 @@ def test_what_a_claim_takes_ahead_is_not_acknowledged(job: Job, ahead_from: int)
 
 @given(live_jobs(), OUTCOMES, CHANCES)
 def test_acknowledging_and_settling_end_the_row_of_claims_not_acknowledged(
-    job: Job, outcome: CheckedOutcome, chance: float
+    job: JobRow, outcome: CheckedOutcome, chance: float
 ) -> None:
     assert transitions.heartbeat(job, lease_of(job), 1, NOW).unacknowledged == job.unacknowledged
     assert transitions.heartbeat(job, lease_of(job), 1, NOW, acknowledges=True).unacknowledged == 0
@@ -410,7 +413,7 @@ def test_acknowledging_and_settling_end_the_row_of_claims_not_acknowledged(
 
 
 @given(live_jobs())
-def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: Job) -> None:
+def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: JobRow) -> None:
     waiting = job._replace(state="ready", attempt=job.attempt - 1, epoch=job.epoch - 1, cancel_requested=0)
     claimed = transitions.claim(waiting, REQUEST._replace(acknowledged=0), 0, NOW).after
     step = transitions.withdraw(claimed, lease_of(claimed), NOW)
@@ -423,14 +426,14 @@ def test_a_withdrawn_claim_leaves_nothing_but_its_epoch(job: Job) -> None:
 
 
 @given(acknowledged_jobs())
-def test_a_holder_that_lived_leaves_no_suspicion(job: Job) -> None:
+def test_a_holder_that_lived_leaves_no_suspicion(job: JobRow) -> None:
     fresh = job._replace(suspect=0, cancel_requested=0)
     was_alive = transitions.expire(fresh, NOW, was_alive=True).after
-    assert (was_alive.attempt, was_alive.suspect, is_suspect(was_alive)) == (job.attempt, 0, False)
+    assert (was_alive.attempt, was_alive.suspect, is_suspect(Job(was_alive))) == (job.attempt, 0, False)
     suspected = transitions.expire(fresh, NOW).after
     cleared = transitions.clear_suspicion(suspected, "old", "old-1")
     if suspected.state == "ready":
-        assert is_suspect(suspected)
+        assert is_suspect(Job(suspected))
         assert cleared == was_alive
         assert transitions.clear_suspicion(suspected, "old", "old-2") is None
         assert transitions.clear_suspicion(suspected, "other", "old-1") is None
@@ -439,7 +442,7 @@ def test_a_holder_that_lived_leaves_no_suspicion(job: Job) -> None:
 
 
 @given(jobs())
-def test_only_a_expire_leaves_a_suspicion_to_clear(job: Job) -> None:
+def test_only_a_expire_leaves_a_suspicion_to_clear(job: JobRow) -> None:
     cleared = transitions.clear_suspicion(job, "old", "old-1")
     if cleared is not None:
         assert (job.suspect, job.outcome, job.state in WAITING) == (1, "expired", True)
@@ -447,7 +450,7 @@ def test_only_a_expire_leaves_a_suspicion_to_clear(job: Job) -> None:
 
 
 @given(acknowledged_jobs())
-def test_a_expire_spends_the_attempt_and_makes_the_job_suspect(job: Job) -> None:
+def test_a_expire_spends_the_attempt_and_makes_the_job_suspect(job: JobRow) -> None:
     step = transitions.expire(job, NOW)
     assert step.before == job
     assert (step.after.attempt, step.after.suspect) == (job.attempt, 1)
@@ -457,7 +460,7 @@ def test_a_expire_spends_the_attempt_and_makes_the_job_suspect(job: Job) -> None
 
 
 @given(acknowledged_jobs(), CHANCES)
-def test_taking_back_gives_the_attempt_back_as_often_as_a_release_may(job: Job, chance: float) -> None:
+def test_taking_back_gives_the_attempt_back_as_often_as_a_release_may(job: JobRow, chance: float) -> None:
     step = transitions.revoke(job, NOW, chance)
     too_often = job.releases >= limits.RELEASES_MAX
     if not job.cancel_requested:
@@ -486,14 +489,14 @@ def test_an_attempt_goes_into_history_exactly_when_its_job_goes_on_without_it(na
 
 
 @given(jobs(("done", "failed", "retired")), st.booleans())
-def test_a_finished_job_cannot_be_cancelled_and_a_cancelled_one_stays_so(job: Job, force: bool) -> None:
+def test_a_finished_job_cannot_be_cancelled_and_a_cancelled_one_stays_so(job: JobRow, force: bool) -> None:
     with pytest.raises(Conflict):
         transitions.cancel(job, force=force, now=NOW)
     assert transitions.cancel(job._replace(state="cancelled"), force=force, now=NOW) is None
 
 
 @given(jobs(("failed", "cancelled")))
-def test_a_requeued_job_starts_afresh_but_keeps_its_epoch(job: Job) -> None:
+def test_a_requeued_job_starts_afresh_but_keeps_its_epoch(job: JobRow) -> None:
     after = transitions.requeue(job, NOW).after
     assert (after.attempt, after.epoch, after.deadline_at_ms) == (0, job.epoch, None)
     assert (after.deferrals, after.deferred_since_ms, after.releases) == (0, None, 0)

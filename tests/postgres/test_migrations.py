@@ -15,7 +15,7 @@ from psycopg import sql
 
 import holdfast
 from holdfast import SchemaMismatch
-from holdfast.domain.job import Job
+from holdfast.domain.job import JobRow
 from tests.chaos.processes import Child, say
 from tests.postgres.conftest import drop_schema
 from tests.support.postgres_server import Server
@@ -128,4 +128,4 @@ def test_the_row_view_has_the_fields_of_a_job_in_their_order(server: Server) -> 
         view = sql.SQL("select * from {}.job_row").format(sql.Identifier(SCHEMA))
         description = connection.execute(view).description
     assert description is not None
-    assert tuple(column.name for column in description) == Job._fields
+    assert tuple(column.name for column in description) == JobRow._fields

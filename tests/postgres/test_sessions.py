@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Done, LeaseLost, Queue
+from holdfast.domain.job import row_of
 from tests.support.sessions import say, take, take_any, texts
 from tests.support.stores import Harness
 
@@ -111,7 +112,7 @@ class TestRaces:
             thread.join(PATIENCE)
 
         turn = take(queue, "s")
-        assert [job.enqueue_seq for job in turn.entries] == list(range(1, 41))
+        assert [row_of(job).enqueue_seq for job in turn.entries] == list(range(1, 41))
         for n in range(4):
             assert [text[1] for text in texts(turn) if text[0] == f"w{n}"] == list(range(10))
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast import InvalidInput, Queue
+from holdfast import Attempt, Failure, InvalidInput, Job, Queue
 from tests.support.stores import statements_of
 
 
@@ -27,3 +27,9 @@ def refused(queue: Queue, field: str) -> Iterator[None]:
 def label(value: object) -> str:
     """Return a test id of limited length."""
     return str(value)[:40]
+
+
+def failure_of(one: Job | Attempt) -> Failure:
+    """Return why the job or attempt failed; fail if it did not."""
+    assert one.failure is not None
+    return one.failure

@@ -6,6 +6,7 @@ from typing import NamedTuple, Unpack
 
 import holdfast
 from holdfast import Attempt, Claim, ClaimOptions, Event, Job, Queue
+from holdfast.domain.job import row_of
 
 
 def claim_one(queue: Queue, **options: Unpack[ClaimOptions]) -> Claim:
@@ -34,6 +35,11 @@ def claim_all(queue: Queue, **options: Unpack[ClaimOptions]) -> list[Claim]:
     while entry := queue.claim_many(limit=1000, **options):
         claims += entry
     return claims
+
+
+def changed_job(job: Job, **columns: object) -> Job:
+    """Return *job* with other values in some columns, as no store would return it."""
+    return Job(row_of(job)._replace(**columns))  # type: ignore[arg-type]  # columns by name
 
 
 class StoredJob(NamedTuple):

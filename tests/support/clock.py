@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from holdfast import Now, testing
+from holdfast.domain.validation import datetime_of
 
 START_MS = 1_700_000_000_000
 
@@ -12,3 +15,8 @@ class ManualClock(testing.ManualClock):
 
     def __init__(self) -> None:
         self._now = Now(START_MS, START_MS)
+
+
+def lease_end(clock: testing.ManualClock, seconds: float) -> datetime:
+    """Return when a lease of *seconds* that begins now expires."""
+    return datetime_of(clock.now().lease_ms + round(seconds * 1000))

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from holdfast import ClaimOptions, Job
 from holdfast.domain.claim_order import Level, Preference, ReadyCandidate, claim_key, level_of
+from holdfast.domain.validation import milliseconds_of
 
 Subscription: TypeAlias = tuple[tuple[str, ...], tuple[str, ...] | None, frozenset[str]]
 Scope: TypeAlias = tuple[Subscription, int, int, Preference]
@@ -71,7 +72,7 @@ class Oracle:
         listed = list(kinds).index(job.kind) if kinds and options.get("drain") == "listed" else 0
         # If a claim names the tenant, tenants do not alternate.
         fair_key = "" if options.get("tenant") else self._fair_key(job)
-        return ReadyCandidate(listed, job.priority, job.affinity, fair_key, job.due_at_ms, job.seq)
+        return ReadyCandidate(listed, job.priority, job.affinity, fair_key, milliseconds_of(job.due_at), job.number)
 
 
 def _scope(options: ClaimOptions, preference: Preference, level: Level) -> Scope:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from holdfast import Claim, Deferred, Done, Failed, HoldfastError, Job, Outcome, Queue, Released, Settlement
+from holdfast.domain.job import row_of
+from tests.support.claims import changed_job
 from tests.support.model import ModelJob, RefusalError, Request
 
 KINDS, LANES, TENANTS, KEYS = ("extract", "send"), ("default", "other"), ("a", "b"), (None, "k1", "k1", "k2")
@@ -55,7 +57,7 @@ class Held:
         """Return the claim with another token, or with an epoch before or after its own."""
         token, raised = FORGED[place]
         job = self.claim.job
-        wrong = job._replace(lease_token=token or job.lease_token, epoch=job.epoch + raised)
+        wrong = changed_job(job, lease_token=token or self.claim.lease_token, epoch=job.epoch + raised)
         return replace(self, claim=replace(self.claim, job=wrong))
 
 
@@ -161,20 +163,21 @@ def options_of(request: Request) -> dict[str, Any]:
 
 
 def shown(job: Job) -> dict[str, Any]:
+    row = row_of(job)
     return {
         "state": job.state,
         "attempt": job.attempt,
         "epoch": job.epoch,
-        "due": job.due_at_ms,
-        "deadline": job.deadline_at_ms,
-        "ended": job.finished_at_ms,
+        "due": row.due_at_ms,
+        "deadline": row.deadline_at_ms,
+        "ended": row.finished_at_ms,
         "priority": job.priority,
         "payload": job.payload,
-        "asked": bool(job.cancel_requested),
-        "lease_until": job.lease_until_ms,
+        "asked": job.cancel_requested,
+        "lease_until": row.lease_until_ms,
         "failure": job.failure and (job.failure.failure_class, job.failure.reason),
-        "numbers": job.event_count,
-        "unacknowledged": job.unacknowledged,
+        "numbers": row.event_count,
+        "unacknowledged": row.unacknowledged,
     }
 
 

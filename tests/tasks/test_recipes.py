@@ -228,7 +228,7 @@ def test_messages_of_many_conversations_are_each_answered_once_and_in_order(reci
         wait_until(recipe.queue, {"done": sum(map(len, sent.values()))})
 
     for session, texts in sent.items():
-        jobs = sorted(recipe.queue.jobs(session=session), key=lambda job: job.seq)
+        jobs = sorted(recipe.queue.jobs(session=session), key=lambda job: job.number)
         turns = dict.fromkeys(job.result for job in jobs)
         assert " + ".join(turns).split(" + ") == texts
         assert all(job.payload["text"] in job.result.split(" + ") for job in jobs)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import holdfast
-from holdfast import LeaseLost
+from holdfast import LeaseLost, Now
 from holdfast.testing import ManualClock
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -17,7 +17,7 @@ def test_it_stands_still_at_the_moment_it_was_given() -> None:
     clock = ManualClock(NOON)
 
     assert clock.time == NOON
-    assert clock.now() == clock.now() == (NOON.timestamp() * 1000, NOON.timestamp() * 1000)
+    assert clock.now() == clock.now() == Now(round(NOON.timestamp() * 1000), round(NOON.timestamp() * 1000))
 
 
 def test_without_a_moment_it_starts_now() -> None:

@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast import Backoff, Context, Defer, Fail, Misconfigured, NewJob, Retry, testing
 from holdfast.testing import drain, run_job
+from tests.support.assertions import failure_of
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 
@@ -125,7 +126,7 @@ def test_what_a_handler_raises_is_raised_once_its_attempt_is_settled(queue: hold
         f"attempt 1 of job {enqueued.id} (task); pass raises=False to settle it and continue"
     ]
     assert queue.get(enqueued.id).state == "scheduled"
-    assert queue.attempts(enqueued.id)[0].failure_reason == "zero_division_error"
+    assert failure_of(queue.attempts(enqueued.id)[0]).reason == "zero_division_error"
 
 
 def test_without_raising_a_failure_is_settled_and_the_rest_goes_on(queue: holdfast.Queue) -> None:
@@ -182,7 +183,7 @@ def test_an_outcome_that_the_store_refuses_is_raised_and_fails_the_job(queue: ho
     with pytest.raises(holdfast.LaneDraining):
         drain(queue)
 
-    assert queue.get(enqueued.id).failure_reason == "lane_draining"
+    assert failure_of(queue.get(enqueued.id)).reason == "lane_draining"
 
 
 def test_a_lease_lost_on_the_way_is_told_and_harms_nobody(queue: holdfast.Queue) -> None:

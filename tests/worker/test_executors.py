@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from holdfast import Job, NewJob, Queue
+from holdfast.domain.job import row_of
 from tests.chaos.threads import wait_until
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
@@ -153,21 +155,21 @@ def test_what_is_taken_ahead_is_acknowledged_when_its_handler_starts(harness: Ha
             return found[0].state == "running"
 
         wait_until(taken_ahead)
-        assert (found[0].unacknowledged, queue.get(running).unacknowledged) == (1, 0)
+        assert (row_of(found[0]).unacknowledged, row_of(queue.get(running)).unacknowledged) == (1, 0)
         first.open.set()
         wait_until(lambda: second.running == 1)
         # The next renewal reports it at the latest.
         time.advance(200)
-        wait_until(lambda: queue.get(ahead).unacknowledged == 0)
+        wait_until(lambda: row_of(queue.get(ahead)).unacknowledged == 0)
         assert queue.get(ahead).state == "running"
         second.open.set()
         assert wait_finished(queue, ahead).state == "done"
 
 
-def renewed(queue: Queue, job_id: str, before: int | None) -> int | None:
+def renewed(queue: Queue, job_id: str, before: datetime | None) -> datetime | None:
     """Wait until a lease was renewed or has ended; return when it expires."""
-    wait_until(lambda: queue.get(job_id).lease_until_ms is None or queue.get(job_id).lease_until_ms != before)
-    return queue.get(job_id).lease_until_ms
+    wait_until(lambda: queue.get(job_id).lease_until is None or queue.get(job_id).lease_until != before)
+    return queue.get(job_id).lease_until
 
 
 @COLOURS
@@ -184,7 +186,7 @@ def test_a_job_cancelled_while_it_waits_for_a_slot_never_runs_and_never_expires(
         queue.cancel(unlucky)
         # The first renewal's answer reports the cancel, and the worker has read it when the second arrives.
         for _ in range(2):
-            lease = queue.get(unlucky).lease_until_ms
+            lease = queue.get(unlucky).lease_until
             time.advance(300)
             renewed(queue, unlucky, lease)
         gate.open.set()

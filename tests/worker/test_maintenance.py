@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -52,11 +53,11 @@ def test_it_says_again_and_again_that_it_is_there_and_what_it_runs(queue: Queue,
         wait_until(lambda: [row.running for row in queue.workers()] == [2])
         [first] = queue.workers()
         clock.advance(300)
-        wait_until(lambda: queue.workers()[0].beat_at_ms > first.beat_at_ms)
+        wait_until(lambda: queue.workers()[0].beat_at > first.beat_at)
         [second] = queue.workers()
         proceed.set()
 
-    assert second.started_at_ms == first.started_at_ms
+    assert second.started_at == first.started_at
     assert second.state == "active"
 
 
@@ -125,9 +126,9 @@ def test_without_retention_everything_is_kept(queue: Queue, clock: ManualClock) 
         wait_finished(queue, enqueued.id)
         # Maintenance deletes after some heartbeats, not after each, so wait for several.
         for seconds in (10 * 365 * 86400, 1, 1, 1):
-            before = registered(queue).beat_at_ms
+            before = registered(queue).beat_at
             clock.advance(seconds)
-            wait_until(lambda before=before: registered(queue).beat_at_ms > before)  # type: ignore[misc]
+            wait_until(lambda before=before: registered(queue).beat_at > before)  # type: ignore[misc]
 
     assert queue.get(enqueued.id).state == "done"
 
@@ -163,7 +164,7 @@ def test_a_trouble_is_told_once_until_it_has_gone(
         _lose_one(queue, clock, "second")
         wait_until(lambda: [(job.state, job.suspect) for job in queue.jobs().jobs] == [("ready", 1)] * 2)
         for _ in range(3):
-            last = registered(queue).beat_at_ms
+            last = registered(queue).beat_at
             clock.advance(1)
             wait_until(_later_than(queue, last))
 
@@ -177,8 +178,8 @@ def _lose_one(queue: Queue, clock: ManualClock, kind: str) -> None:
     clock.advance(10)
 
 
-def _later_than(queue: Queue, timestamp_ms: int) -> Callable[[], bool]:
-    return lambda: queue.workers()[0].beat_at_ms > timestamp_ms
+def _later_than(queue: Queue, time: datetime) -> Callable[[], bool]:
+    return lambda: queue.workers()[0].beat_at > time
 
 
 @pytest.mark.usefixtures("often")
@@ -193,8 +194,7 @@ def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytes
             with pytest.raises(StoreUnreachable):
                 queue.enqueue("note", {})
         harness.clock.advance(10)
-        before = harness.clock.now().wall_ms
-        wait_until(_later_than(queue, before - 1))
+        wait_until(_later_than(queue, harness.clock.time - timedelta(milliseconds=1)))
         assert wait_finished(queue, queue.enqueue("note", {}).id).state == "done"
 
     assert _warnings(caplog, "maintenance calls fail")
@@ -235,9 +235,9 @@ def test_a_running_worker_does_not_publish_again_over_another_version(queue: Que
         tasks.task("note", lane="new")(lambda: None)
         publish(queue, tasks, "new")
         for _ in range(2):
-            before = clock.now().wall_ms
+            before = clock.time
             clock.advance(1)
-            wait_until(lambda before=before: queue.workers()[0].beat_at_ms > before)  # type: ignore[misc]
+            wait_until(lambda before=before: queue.workers()[0].beat_at > before)  # type: ignore[misc]
 
         assert (queue.kind("note").lane, queue.kind("note").published_by) == ("new", "new")
 

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Backoff, Context, Queue
 from tests.chaos.threads import wait_until
+from tests.support.assertions import failure_of
 from tests.support.claims import claim_one, known
 from tests.support.stores import Harness
 from tests.worker.timers import MovableTimer
@@ -314,7 +315,7 @@ def test_what_a_worker_loses_in_an_outage_is_not_suspect(harness: Harness, caplo
         claimed_again.set()
 
     lost, *_ = queue.attempts(enqueued.id)
-    assert (lost.outcome, lost.failure_reason) == ("expired", "worker_cut_off")
+    assert (lost.outcome, failure_of(lost).reason) == ("expired", "worker_cut_off")
 
 
 def test_progress_that_could_not_be_written_is_written_later(harness: Harness) -> None:

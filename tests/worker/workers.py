@@ -60,9 +60,9 @@ class Time:
         # The store shows a renewal before the worker has read its answer, so the worker may only know the previous
         # one. Two steps must therefore fit into one lease, and one step has to trigger the next renewal.
         for _ in range(3 * count):
-            before = queue.get(job_id).lease_until_ms
+            before = queue.get(job_id).lease_until
             self.advance(lease * 0.4)
-            wait_until(lambda before=before: queue.get(job_id).lease_until_ms != before)  # type: ignore[misc]
+            wait_until(lambda before=before: queue.get(job_id).lease_until != before)  # type: ignore[misc]
 
 
 class Outage(Faults):

@@ -94,7 +94,7 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
 
 def _note_unpublished(terminal: Terminal, kind: str, found: list[Kind]) -> None:
     """Print a note if workers have published kinds, but not this one: the name may be mistyped."""
-    published = [one.name for one in found if one.published_at_ms is not None]
+    published = [one.name for one in found if one.published_at is not None]
     if not published or kind in published:
         return
     close = difflib.get_close_matches(kind, published, n=3)

@@ -15,6 +15,7 @@ from holdfast.cli import formatting, json_view
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import STATE_STYLES
 from holdfast.cli.terminal import Terminal
+from holdfast.domain.validation import datetime_of
 
 _PAGE = 1_000
 _LIMIT = 100
@@ -102,7 +103,7 @@ def _print_event(terminal: Terminal, event: Event) -> None:
     line.add_column(no_wrap=True)
     about = Text(formatting.clean(f"{event.job_id}  {event.kind}", keep=""))
     about.append(f"  {formatting.clean(_details(event.details), keep='')}".rstrip(), "dim")
-    line.add_row(formatting.timestamp(event.at_ms), Text(f"{event.name:<9}", STATE_STYLES.get(event.name, "")), about)
+    line.add_row(formatting.timestamp(event.at), Text(f"{event.name:<9}", STATE_STYLES.get(event.name, "")), about)
     terminal.show(line)
 
 
@@ -113,7 +114,7 @@ def _details(details: dict[str, Any]) -> str:
     if failure_class is not None:
         known["failure"] = f"{known.pop('failure_reason', '')} ({failure_class})"
     if due_at_ms is not None:
-        known["due"] = formatting.timestamp(due_at_ms)
+        known["due"] = formatting.timestamp(datetime_of(due_at_ms))
     return "  ".join(f"{key}={value}" for key, value in known.items())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 
 from holdfast import Failure
 
@@ -14,6 +14,7 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ud800-\udfff\ufeff"
     "\ufff9-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
 )
+_SECOND = timedelta(seconds=1)
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _SIZES = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
@@ -38,28 +39,28 @@ def duration(milliseconds: float) -> str:
     return _in_units(round(milliseconds / 1000), 2)
 
 
-def age(at_ms: int, now_ms: int) -> str:
+def age(at: datetime, now: datetime) -> str:
     """Return the age of a timestamp in its largest unit: `now`, `12s`, `3m`, `2d`."""
-    passed = (now_ms - at_ms) // 1000
+    passed = (now - at) // _SECOND
     return _in_units(passed, 1) if passed >= 1 else "now"
 
 
-def relative(at_ms: int, now_ms: int) -> str:
+def relative(at: datetime, now: datetime) -> str:
     """Return a timestamp relative to now: `in 5m`, `now`, `3s ago`."""
-    if at_ms > now_ms:
-        return f"in {_in_units(max((at_ms - now_ms + 999) // 1000, 1), 1)}"
-    passed = age(at_ms, now_ms)
+    if at > now:
+        return f"in {_in_units(-((now - at) // _SECOND), 1)}"
+    passed = age(at, now)
     return passed if passed == "now" else f"{passed} ago"
 
 
-def timestamp(at_ms: int) -> str:
+def timestamp(at: datetime) -> str:
     """Return a timestamp in UTC, to the second."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def both(at_ms: int, now_ms: int) -> str:
+def both(at: datetime, now: datetime) -> str:
     """Return a timestamp in UTC and relative to now."""
-    return f"{timestamp(at_ms)} ({relative(at_ms, now_ms)})"
+    return f"{timestamp(at)} ({relative(at, now)})"
 
 
 def size(count: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from holdfast import Job, JobPage
 from holdfast.cli import formatting
 from holdfast.cli.tables import Column, table
@@ -13,18 +15,18 @@ def draw(terminal: Terminal, page: JobPage) -> None:
     if not page.jobs:
         terminal.note("no jobs match")
     else:
-        terminal.show(table(columns(page.jobs, terminal.now_ms), terminal.out.width))
+        terminal.show(table(columns(page.jobs, terminal.now), terminal.out.width))
     if page.cursor is not None:
         terminal.note(f"there are more: --after {page.cursor}")
 
 
-def columns(jobs: tuple[Job, ...], now_ms: int) -> list[Column]:
+def columns(jobs: tuple[Job, ...], now: datetime) -> list[Column]:
     """Return the table's columns. A column is left out if all its cells have the default value.
 
     A narrow terminal shows the notes, which say why a job failed, rather than the ids: the number identifies the job.
     """
     return [
-        Column("#", [str(job.seq) for job in jobs], justify="right"),
+        Column("#", [str(job.number) for job in jobs], justify="right"),
         Column("ID", [job.id for job in jobs], rank=6),
         Column("STATE", [job.state for job in jobs], states=True),
         Column("KIND", [job.kind for job in jobs], min_width=12),
@@ -33,33 +35,33 @@ def columns(jobs: tuple[Job, ...], now_ms: int) -> list[Column]:
         Column("SESSION", [job.session or "" for job in jobs], rank=2, min_width=10, hide_if=""),
         Column("PRIO", [str(job.priority) for job in jobs], rank=4, hide_if="0", justify="right"),
         Column("TRY", [f"{job.attempt}/{job.max_attempts}" for job in jobs], rank=5, justify="right"),
-        Column("AGE", [formatting.age(job.enqueued_at_ms, now_ms) for job in jobs], rank=3, justify="right"),
-        Column("NOTE", [note(job, now_ms) for job in jobs], rank=1, min_width=40, hide_if="", style="dim"),
+        Column("AGE", [formatting.age(job.enqueued_at, now) for job in jobs], rank=3, justify="right"),
+        Column("NOTE", [note(job, now) for job in jobs], rank=1, min_width=40, hide_if="", style="dim"),
     ]
 
 
-def note(job: Job, now_ms: int) -> str:
+def note(job: Job, now: datetime) -> str:
     """Return a short note about a job, depending on its state."""
     match job.state:
         case "running":
-            return _running(job, now_ms)
+            return _running(job, now)
         case "scheduled":
-            return _after_failure(job, f"due {formatting.relative(job.due_at_ms, now_ms)}")
+            return _after_failure(job, f"due {formatting.relative(job.due_at, now)}")
         case "blocked":
             return "waits for an earlier job"
         case "ready":
             return _after_failure(job, "lease expired" if job.suspect else "")
         case _:
-            return _finished(job, now_ms)
+            return _finished(job, now)
 
 
-def _running(job: Job, now_ms: int) -> str:
+def _running(job: Job, now: datetime) -> str:
     parts = (
         "cancel requested" if job.cancel_requested else None,
         job.phase,
         None if job.percent is None else f"{int(job.percent)} %",
         job.worker,
-        None if job.started_at_ms is None else f"started {formatting.relative(job.started_at_ms, now_ms)}",
+        None if job.started_at is None else f"started {formatting.relative(job.started_at, now)}",
     )
     return ", ".join(filter(None, parts))
 
@@ -68,6 +70,6 @@ def _after_failure(job: Job, start: str) -> str:
     return ", ".join(filter(None, [start, formatting.failure(job.failure) if job.failure else ""]))
 
 
-def _finished(job: Job, now_ms: int) -> str:
-    ended = "" if job.finished_at_ms is None else formatting.relative(job.finished_at_ms, now_ms)
+def _finished(job: Job, now: datetime) -> str:
+    ended = "" if job.finished_at is None else formatting.relative(job.finished_at, now)
     return f"{formatting.failure(job.failure)} ({ended})" if job.state == "failed" and job.failure else ended

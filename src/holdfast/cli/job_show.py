@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.cli import formatting
 from holdfast.cli.errors import CommandError
 from holdfast.cli.tables import STATE_STYLES, Column, table
 from holdfast.cli.terminal import Terminal
+from holdfast.domain.job import row_of
 from holdfast.domain.serving import UnservedReason, reason_text
 
 
@@ -29,7 +31,7 @@ def draw(
     unserved: UnservedReason | None = None,
 ) -> None:
     """Print the job's properties, then payload, result, failure, attempts and artifacts under headings."""
-    terminal.show(_properties(job, terminal.now_ms))
+    terminal.show(_properties(job, terminal.now))
     if unserved is not None:
         terminal.line(f"a job of {job.kind} in lane {job.lane}: {reason_text(unserved, job.requires, 1)}", "yellow")
     _body(terminal, "Payload", _pretty(job.payload))
@@ -45,20 +47,20 @@ def draw(
         terminal.show(_indented(_artifacts(artifacts, terminal)))
 
 
-def _properties(job: Job, now_ms: int) -> Table:
+def _properties(job: Job, now: datetime) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, value in _property_rows(job, now_ms):
+    for name, value in _property_rows(job, now):
         style = STATE_STYLES[job.state] if name == "state" else ""
         grid.add_row(name, Text(formatting.clean(value, keep=""), style))
     return grid
 
 
-def _property_rows(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
+def _property_rows(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the name and value of each property; optional ones only if they are set."""
     yield "id", job.id
-    yield "number", str(job.seq)
+    yield "number", str(job.number)
     yield "state", job.state + (" (cancel requested)" if job.cancel_requested and not job.finished else "")
     yield "kind", job.kind
     yield "lane", job.lane
@@ -69,7 +71,7 @@ def _property_rows(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
         yield from _entry(job, job.entry)
     yield "attempts", f"{job.attempt} of {job.max_attempts}{' (the last expired)' if job.suspect else ''}"
     yield "epoch", str(job.epoch)
-    yield from _timestamps(job, now_ms)
+    yield from _timestamps(job, now)
     optional = (
         ("worker", job.worker),
         *_progress(job),
@@ -78,7 +80,7 @@ def _property_rows(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
         ("dedupe key", _dedupe(job)),
         ("deferrals", str(job.deferrals or "")),
         ("releases", str(job.releases or "")),
-        ("events", "all" if job.record_all else None),
+        ("events", "all" if row_of(job).record_all else None),
         ("headers", _pairs(job.headers)),
         ("tags", _pairs(job.tags)),
     )
@@ -94,7 +96,7 @@ def _progress(job: Job) -> tuple[tuple[str, str | None], ...]:
 
 def _entry(job: Job, entry: SessionEntry) -> Iterator[tuple[str, str]]:
     """Yield the properties of a session entry. It has no priority."""
-    yield "session", f"{entry.session} (entry {job.enqueue_seq})"
+    yield "session", f"{entry.session} (entry {row_of(job).enqueue_seq})"
     yield "entry type", entry.entry_type
     yield "join", f"by name {entry.join}" if isinstance(entry.join, str) else "by kind" if entry.join else "no"
     yield "delivery", entry.delivery
@@ -102,18 +104,18 @@ def _entry(job: Job, entry: SessionEntry) -> Iterator[tuple[str, str]]:
     yield from ((name, value) for name, value in optional if value)
 
 
-def _timestamps(job: Job, now_ms: int) -> Iterator[tuple[str, str]]:
-    yield "enqueued", formatting.both(job.enqueued_at_ms, now_ms)
+def _timestamps(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
+    yield "enqueued", formatting.both(job.enqueued_at, now)
     if job.state in {"scheduled", "ready"}:
-        yield "due", formatting.both(job.due_at_ms, now_ms)
-    later = (("deadline", job.deadline_at_ms), ("started", job.started_at_ms), ("finished", job.finished_at_ms))
-    yield from ((name, formatting.both(at_ms, now_ms)) for name, at_ms in later if at_ms is not None)
+        yield "due", formatting.both(job.due_at, now)
+    later = (("deadline", job.deadline_at), ("started", job.started_at), ("finished", job.finished_at))
+    yield from ((name, formatting.both(at, now)) for name, at in later if at is not None)
 
 
 def _dedupe(job: Job) -> str | None:
     if job.dedupe_key is None:
         return None
-    return f"{job.dedupe_key} (within the {'kind' if job.dedupe_kind else 'tenant'})"
+    return f"{job.dedupe_key} (within the {'kind' if row_of(job).dedupe_kind else 'tenant'})"
 
 
 def _pairs(pairs: dict[str, str]) -> str:
@@ -131,8 +133,8 @@ def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
         Column("TRY", [str(one.number) for one in attempts], justify="right", rank=2),
         Column("OUTCOME", [one.outcome or "running" for one in attempts], states=True),
         Column("WORKER", [one.worker for one in attempts], min_width=12),
-        Column("STARTED", [formatting.timestamp(one.started_at_ms) for one in attempts], rank=1),
-        Column("TOOK", [_took(one, terminal.now_ms) for one in attempts], justify="right"),
+        Column("STARTED", [formatting.timestamp(one.started_at) for one in attempts], rank=1),
+        Column("TOOK", [_took(one, terminal.now) for one in attempts], justify="right"),
         Column(
             "WHY",
             [formatting.failure(one.failure) if one.failure else "" for one in attempts],
@@ -143,8 +145,8 @@ def _attempts(attempts: list[Attempt], terminal: Terminal) -> Table:
     return table(columns, terminal.out.width - 2)
 
 
-def _took(attempt: Attempt, now_ms: int) -> str:
-    return formatting.duration((attempt.ended_at_ms or now_ms) - attempt.started_at_ms)
+def _took(attempt: Attempt, now: datetime) -> str:
+    return formatting.duration(((attempt.ended_at or now) - attempt.started_at) / timedelta(milliseconds=1))
 
 
 def _artifacts(artifacts: list[ArtifactInfo], terminal: Terminal) -> Table:
@@ -152,7 +154,7 @@ def _artifacts(artifacts: list[ArtifactInfo], terminal: Terminal) -> Table:
         Column("NAME", [one.name for one in artifacts]),
         Column("SIZE", [formatting.size(one.size) for one in artifacts], justify="right"),
         Column("TYPE", [one.media_type for one in artifacts], min_width=12),
-        Column("STORED", [formatting.both(one.created_at_ms, terminal.now_ms) for one in artifacts], rank=1),
+        Column("STORED", [formatting.both(one.created_at, terminal.now) for one in artifacts], rank=1),
     ]
     return table(columns, terminal.out.width - 2)
 

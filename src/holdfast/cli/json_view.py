@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from holdfast import (
@@ -23,6 +25,8 @@ from holdfast import (
     WorkerInfo,
     WorkerStatus,
 )
+from holdfast.domain.job import row_of
+from holdfast.domain.validation import milliseconds_of
 
 Document: TypeAlias = dict[str, Any]
 
@@ -31,7 +35,7 @@ def job(one: Job) -> Document:
     """Return the public fields of a job."""
     return {
         "id": one.id,
-        "number": one.seq,
+        "number": one.number,
         "state": one.state,
         "kind": one.kind,
         "lane": one.lane,
@@ -44,11 +48,11 @@ def job(one: Job) -> Document:
         "failure": failure(one.failure),
         "headers": one.headers,
         "tags": one.tags,
-        "enqueued_at_ms": one.enqueued_at_ms,
-        "due_at_ms": one.due_at_ms,
-        "deadline_at_ms": one.deadline_at_ms,
-        "started_at_ms": one.started_at_ms,
-        "finished_at_ms": one.finished_at_ms,
+        "enqueued_at_ms": _timestamp(one.enqueued_at),
+        "due_at_ms": _timestamp(one.due_at),
+        "deadline_at_ms": _timestamp(one.deadline_at),
+        "started_at_ms": _timestamp(one.started_at),
+        "finished_at_ms": _timestamp(one.finished_at),
         "attempt": one.attempt,
         "max_attempts": one.max_attempts,
         "backoff": backoff(one.backoff),
@@ -58,20 +62,20 @@ def job(one: Job) -> Document:
         "outcome": one.outcome,
         "phase": one.phase,
         "percent": one.percent,
-        "cancel_requested": bool(one.cancel_requested),
-        "suspect": bool(one.suspect),
+        "cancel_requested": one.cancel_requested,
+        "suspect": one.suspect,
         "deferrals": one.deferrals,
         "releases": one.releases,
         "dedupe_key": one.dedupe_key,
         "dedupe_scope": _dedupe_scope(one),
-        "events": "all" if one.record_all else "terminal",
+        "events": "all" if row_of(one).record_all else "terminal",
         "entry": entry(one),
     }
 
 
 def entry(one: Job) -> Document | None:
     """Return the session entry of a job, or None."""
-    return None if one.entry is None else {**one.entry._asdict(), "enqueue_seq": one.enqueue_seq}
+    return None if one.entry is None else {**asdict(one.entry), "enqueue_seq": row_of(one).enqueue_seq}
 
 
 def failure(one: Failure | None) -> Document | None:
@@ -99,8 +103,8 @@ def attempt(one: Attempt) -> Document:
         "number": one.number,
         "worker": one.worker,
         "incarnation": one.incarnation,
-        "started_at_ms": one.started_at_ms,
-        "ended_at_ms": one.ended_at_ms,
+        "started_at_ms": _timestamp(one.started_at),
+        "ended_at_ms": _timestamp(one.ended_at),
         "outcome": one.outcome,
         "failure": failure(one.failure),
     }
@@ -108,7 +112,7 @@ def attempt(one: Attempt) -> Document:
 
 def artifact(one: ArtifactInfo) -> Document:
     """Return the properties of an artifact, without its content."""
-    return dict(one._asdict())
+    return _with_timestamps(one)
 
 
 def event(one: Event) -> Document:
@@ -116,7 +120,7 @@ def event(one: Event) -> Document:
     return {
         "cursor": one.cursor,
         "name": one.name,
-        "at_ms": one.at_ms,
+        "at_ms": _timestamp(one.at),
         "job_id": one.job_id,
         "number": one.number,
         "kind": one.kind,
@@ -137,9 +141,9 @@ def kind(one: Kind) -> Document:
     return {
         "name": one.name,
         "retired": one.retired,
-        "retired_at_ms": one.retired_at_ms,
+        "retired_at_ms": _timestamp(one.retired_at),
         "published_by": one.published_by,
-        "published_at_ms": one.published_at_ms,
+        "published_at_ms": _timestamp(one.published_at),
         "lane": one.lane,
         "max_attempts": one.max_attempts,
         "timeout": one.timeout,
@@ -156,7 +160,7 @@ def lane(one: Lane) -> Document:
 
 def requeued(one: Requeued) -> Document:
     """Return the ids of requeued jobs, and the skipped ones with the reason."""
-    return {"requeued": one.requeued, "skipped": [dict(skipped._asdict()) for skipped in one.skipped]}
+    return {"requeued": one.requeued, "skipped": [asdict(skipped) for skipped in one.skipped]}
 
 
 def cancel_report(one: CancelReport) -> Document:
@@ -164,18 +168,18 @@ def cancel_report(one: CancelReport) -> Document:
     return {
         "cancelled": one.cancelled,
         "stop_requested": one.stop_requested,
-        "skipped": [dict(skipped._asdict()) for skipped in one.skipped],
+        "skipped": [asdict(skipped) for skipped in one.skipped],
     }
 
 
 def tally(one: Tally) -> Document:
     """Return the number of jobs of one kind, lane and state."""
-    return dict(one._asdict())
+    return asdict(one)
 
 
 def pruned(one: Pruned) -> Document:
     """Return the numbers of deleted jobs and events."""
-    return dict(one._asdict())
+    return asdict(one)
 
 
 def finding(one: Finding) -> Document:
@@ -185,12 +189,12 @@ def finding(one: Finding) -> Document:
 
 def worker(one: WorkerInfo) -> Document:
     """Return one worker as last reported by its heartbeat."""
-    return dict(one._asdict())
+    return _with_timestamps(one)
 
 
 def unserved(one: Unserved) -> Document:
     """Return a group of ready jobs that no live worker takes."""
-    return {**one._asdict(), "requires": list(one.requires)}
+    return {**asdict(one), "requires": list(one.requires)}
 
 
 def worker_status(one: WorkerStatus, seconds: float) -> Document:
@@ -209,10 +213,22 @@ def worker_status(one: WorkerStatus, seconds: float) -> Document:
     }
 
 
+def _timestamp(at: datetime | None) -> int | None:
+    return None if at is None else milliseconds_of(at)
+
+
+def _with_timestamps(one: ArtifactInfo | WorkerInfo) -> Document:
+    """Return the fields, timestamps as `*_at_ms`."""
+    return dict(
+        (f"{name}_ms", _timestamp(value)) if isinstance(value, datetime) else (name, value)
+        for name, value in asdict(one).items()
+    )
+
+
 def _dedupe_scope(one: Job) -> str | None:
     if one.dedupe_key is None:
         return None
-    return "kind" if one.dedupe_kind else "tenant"
+    return "kind" if row_of(one).dedupe_kind else "tenant"
 
 
 def _milliseconds(value: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import click
 
@@ -60,7 +61,7 @@ def _draw(terminal: Terminal, found: list[Kind], counts: dict[str, dict[str, int
         Column("ATTEMPTS", [_text(one.max_attempts) for one in found], rank=4, hide_if="", justify="right"),
         Column("TIMEOUT", [_timeout(one) for one in found], rank=4, hide_if="", justify="right"),
         *counts_columns([counts.get(one.name, {}) for one in found]),
-        Column("PUBLISHED", [_published(one, terminal.now_ms) for one in found], rank=2, hide_if="", justify="right"),
+        Column("PUBLISHED", [_published(one, terminal.now) for one in found], rank=2, hide_if="", justify="right"),
         Column("BY", [one.published_by or "" for one in found], rank=5, min_width=8, hide_if=""),
     ]
     terminal.show(table(columns, terminal.out.width))
@@ -74,8 +75,8 @@ def _timeout(one: Kind) -> str:
     return "" if one.timeout is None else formatting.duration(one.timeout * 1000)
 
 
-def _published(one: Kind, now_ms: int) -> str:
-    return "" if one.published_at_ms is None else formatting.relative(one.published_at_ms, now_ms)
+def _published(one: Kind, now: datetime) -> str:
+    return "" if one.published_at is None else formatting.relative(one.published_at, now)
 
 
 @kinds.command(
@@ -97,10 +98,10 @@ def show(terminal: Terminal, kind: str) -> None:
         terminal.emit(json_view.kind(found))
         return
     rows = {"kind": found.name, "state": "retired" if found.retired else "active"}
-    if found.published_at_ms is None:
+    if found.published_at is None:
         rows["published"] = "never: no worker has served its task"
     else:
-        rows["published"] = f"{formatting.both(found.published_at_ms, terminal.now_ms)} by {found.published_by}"
+        rows["published"] = f"{formatting.both(found.published_at, terminal.now)} by {found.published_by}"
         rows["timeout"] = _timeout(found)
         rows |= {name: json.dumps(value, ensure_ascii=False) for name, value in (found.options or {}).items()}
         rows["takes"] = "messages of sessions" if found.session else "a payload"

@@ -9,9 +9,9 @@ import json
 import os
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Terminal:
         self.given_url: str | None = None
         self.given_schema: str | None = None
         self.json = False
-        self.now_ms = time.time_ns() // 1_000_000
+        self.now = datetime.now(UTC)
 
     @property
     def url(self) -> str:

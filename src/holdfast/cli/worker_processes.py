@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from holdfast import WorkerStatus
@@ -113,7 +114,14 @@ class ProcessesScreen:
 
 
 def _status(record: dict[str, Any]) -> WorkerStatus:
-    running = tuple(RunningJob(*job) for job in record.pop("running"))
+    running = tuple(RunningJob(**job) for job in record.pop("running"))
     loaded, loading = tuple(record.pop("loaded", ())), tuple(record.pop("loading", ()))
-    failures = tuple(FailedAttempt(*failure) for failure in record.pop("failures", ()))
+    failures = tuple(_failed(failure) for failure in record.pop("failures", ()))
     return WorkerStatus(running=running, loaded=loaded, loading=loading, failures=failures, **record)
+
+
+def _failed(record: dict[str, Any]) -> FailedAttempt:
+    next_attempt_at = record.pop("next_attempt_at")
+    return FailedAttempt(
+        next_attempt_at=None if next_attempt_at is None else datetime.fromisoformat(next_attempt_at), **record
+    )

@@ -12,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
 from rich.console import Group, RenderableType
@@ -142,7 +144,7 @@ def draw(about: About, status: WorkerStatus, seconds: float, rate: float, width:
     if hidden > 0:
         parts.append(Text(f"and {hidden:,} more", "dim"))
     if failures:
-        parts += [Text(""), table(_failure_columns(failures, time.time() * 1000), width)]
+        parts += [Text(""), table(_failure_columns(failures, datetime.now(UTC)), width)]
     return Group(*(_one_row(part) for part in parts))
 
 
@@ -158,20 +160,18 @@ def _columns(shown: Sequence[RunningJob]) -> list[Column]:
     ]
 
 
-def _failure_columns(failures: Sequence[FailedAttempt], now_ms: float) -> list[Column]:
+def _failure_columns(failures: Sequence[FailedAttempt], now: datetime) -> list[Column]:
     return [
         Column("#", [str(one.job_number) for one in failures], justify="right"),
         Column("FAILED LAST", [one.kind for one in failures], min_width=11),
         Column("TRY", [f"{one.attempt}/{one.max_attempts}" for one in failures], rank=2, justify="right"),
         Column("REASON", [f"{one.reason}: {one.summary}" for one in failures], min_width=10),
-        Column("NEXT TRY", [_next_try(one, now_ms) for one in failures], rank=1, justify="right"),
+        Column("NEXT TRY", [_next_try(one, now) for one in failures], rank=1, justify="right"),
     ]
 
 
-def _next_try(failure: FailedAttempt, now_ms: float) -> str:
-    return (
-        "none" if failure.next_attempt_at_ms is None else formatting.relative(failure.next_attempt_at_ms, int(now_ms))
-    )
+def _next_try(failure: FailedAttempt, now: datetime) -> str:
+    return "none" if failure.next_attempt_at is None else formatting.relative(failure.next_attempt_at, now)
 
 
 def _percent(percent: float | None) -> str:
@@ -316,7 +316,7 @@ def in_records(get_status: GetStatus) -> Iterator[None]:
     """Write this child's status for the supervisor's screen, as often as the screen is drawn."""
 
     def write() -> None:
-        sys.stdout.write(f"{RECORD}{json.dumps(get_status()._asdict())}\n")
+        sys.stdout.write(f"{RECORD}{json.dumps(asdict(get_status()), default=datetime.isoformat)}\n")
         sys.stdout.flush()
 
     try:

@@ -152,9 +152,7 @@ def _draw(terminal: Terminal, found: list[WorkerInfo]) -> None:
         Column("HOST", [one.host for one in found], rank=8, min_width=8),
         Column("PROCESS", [str(one.process) for one in found], rank=8, justify="right"),
         Column("VERSION", [one.version for one in found], rank=7),
-        Column("UP", [formatting.age(one.started_at_ms, terminal.now_ms) for one in found], rank=5, justify="right"),
-        Column(
-            "HEARD", [formatting.relative(one.beat_at_ms, terminal.now_ms) for one in found], rank=1, justify="right"
-        ),
+        Column("UP", [formatting.age(one.started_at, terminal.now) for one in found], rank=5, justify="right"),
+        Column("HEARD", [formatting.relative(one.beat_at, terminal.now) for one in found], rank=1, justify="right"),
     ]
     terminal.show(table(columns, terminal.out.width))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Unpack, cast, overload
+from typing import Any, Unpack, cast, overload
 
 from holdfast.client import ids, validate_calls
 from holdfast.client.admin import AdminOperations
@@ -70,7 +70,8 @@ _HELD_BACK_SECONDS = 0.5
 _CLAIM_SECONDS = 1.0
 
 
-class SettledAndClaimed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SettledAndClaimed:
     """The results of `settle_and_claim`."""
 
     settlements: list[Settlement]
@@ -195,7 +196,7 @@ class Operations(AdminOperations, SessionOperations):
         """
         held = validate_calls.claim(claim)
         leases = [(held.lease, held.lease_ms)]
-        [answer] = await self.runner.write(lease_operations.heartbeat, leases, None, (held.job.seq,))
+        [answer] = await self.runner.write(lease_operations.heartbeat, leases, None, (held.job.number,))
         if isinstance(answer, HoldfastError):
             raise answer
         return answer
@@ -203,8 +204,8 @@ class Operations(AdminOperations, SessionOperations):
     async def renew_many(self, held: Sequence[LeaseUpdate]) -> list[Renewal | HoldfastError]:
         """Extend many leases as `heartbeat_many` does, and write progress and acknowledgements in the same commit."""
         leases = [(one.claim.lease, one.claim.lease_ms) for one in held]
-        notes = {one.claim.job.seq: one.note for one in held if one.note is not None}
-        started = {one.claim.job.seq for one in held if one.started}
+        notes = {one.claim.job.number: one.note for one in held if one.note is not None}
+        started = {one.claim.job.number for one in held if one.started}
         return await self.runner.write(lease_operations.heartbeat, leases, notes, started)
 
     async def progress(self, claim: Claim, *, phase: str | None = None, percent: float | None = None) -> Job:

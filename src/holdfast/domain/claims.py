@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 from holdfast.domain import limits, strict_json, validation
 from holdfast.domain.claim_order import Preference
 from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, JobRow, row_of
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.validation import Duration
 
@@ -29,6 +29,11 @@ class Lease(NamedTuple):
     job_id: str
     epoch: int
     lease_token: str
+
+
+def lease_of(row: JobRow) -> Lease:
+    """Return the newest lease of a job."""
+    return Lease(row.seq, row.id, row.epoch, row.lease_token or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +53,17 @@ class Claim:
     @property
     def lease_token(self) -> str:
         """The lease token, chosen by the caller."""
-        return self.job.lease_token or ""
+        return row_of(self.job).lease_token or ""
 
     @property
     def lease_until(self) -> datetime:
         """When the lease expires unless a heartbeat extends it, by the store's lease clock."""
-        return validation.datetime_of(self.job.lease_until_ms or 0)
+        return validation.datetime_of(row_of(self.job).lease_until_ms or 0)
 
     @property
     def lease(self) -> Lease:
         """The lease that every write of this attempt must present."""
-        return Lease(self.job.seq, self.job.id, self.job.epoch, self.lease_token)
+        return lease_of(row_of(self.job))
 
 
 class Note(NamedTuple):
@@ -77,7 +82,8 @@ class LeaseUpdate(NamedTuple):
     """Whether the handler has started, which acknowledges the claim."""
 
 
-class Renewal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Renewal:
     """The result of a heartbeat: the new end of the lease, and whether the job is to be cancelled."""
 
     lease_until: datetime
@@ -121,7 +127,7 @@ class ClaimRequest(NamedTuple):
     cut_off: bool = False
     """Whether the worker was alive while it could not reach the store."""
 
-    def fits(self, job: Job) -> bool:
+    def fits(self, job: JobRow) -> bool:
         """Return whether this request could have claimed *job*: its tenant, lane, kind and required capabilities."""
         return (
             job.session_number is None
@@ -273,7 +279,7 @@ def _check_options(options: ClaimOptions, limit: int) -> ClaimRequest:
     )
 
 
-def check_repeated(request: ClaimRequest, jobs: Sequence[Job]) -> None:
+def check_repeated(request: ClaimRequest, jobs: Sequence[JobRow]) -> None:
     """Raise `Conflict` unless all *jobs* held under the request's token match the request."""
     if len(jobs) > request.limit or not all(map(request.fits, jobs)):
         raise Conflict(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 
-class Now(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Now:
     """One reading of the store's clock.
 
     There are two because a wall clock may be set by hand: times chosen by users (due, deadline) are compared with

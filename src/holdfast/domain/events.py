@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from holdfast.domain import strict_json
 from holdfast.domain.strict_json import Json
-from holdfast.domain.validation import datetime_of
 
 EventName: TypeAlias = Literal[
     "enqueued",
@@ -33,38 +31,24 @@ EventName: TypeAlias = Literal[
 TERMINAL: Final[frozenset[EventName]] = frozenset(("done", "failed", "cancelled", "retired"))
 
 
-class Event(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Event:
     """One transition of one job."""
 
     cursor: str
     """Continue after this event with `events(after=cursor)`. Opaque."""
     name: EventName
-    at_ms: int
+    at: datetime
     job_id: str
     number: int
     """The number of the event among the recorded events of this job, from 1."""
     kind: str
     lane: str
     tenant: str
-    tags_json: str
-    details_json: str
-
-    @property
-    def at(self) -> datetime:
-        """When it happened."""
-        return datetime_of(self.at_ms)
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """The job's tags."""
-        tags: dict[str, str] = strict_json.decode(self.tags_json)
-        return tags
-
-    @property
-    def details(self) -> dict[str, Json]:
-        """Further values: epoch, attempt, worker, class and reason of the failure, the next due time."""
-        details: dict[str, Json] = strict_json.decode(self.details_json)
-        return details
+    tags: dict[str, str] = field(hash=False)
+    """The job's tags."""
+    details: dict[str, Json] = field(hash=False)
+    """Further values: epoch, attempt, worker, class and reason of the failure, the next due time."""
 
 
 @dataclass(frozen=True, slots=True)

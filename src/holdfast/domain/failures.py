@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 FailureClass: TypeAlias = Literal["transient", "permanent"]
 """Transient: the same work may succeed later. Permanent: it will not."""
@@ -22,7 +23,8 @@ ISOLATION_FAILED: Final = "isolation_failed"
 LOAD_FAILED: Final = "load_failed"
 
 
-class Failure(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Failure:
     """A failure's class, its short reason code, a human-readable message and, if there is one, the traceback."""
 
     failure_class: FailureClass

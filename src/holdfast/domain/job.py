@@ -1,12 +1,12 @@
-"""The job: one durable request for work, as stored.
+"""The job: one durable request for work.
 
-`Job` is a named tuple because it is made from a row, once for every job claimed, settled or listed, which makes its
-construction performance-critical. Its fields are the stored form (JSON as text, times as milliseconds); its
-properties are the decoded form.
+`JobRow` is the stored form: JSON as text, times as milliseconds. Storage reads it and transitions change it. `Job` is
+the public form: it wraps a row and decodes an attribute when it is read, because most callers read few of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -15,7 +15,7 @@ from holdfast.domain.backoff import Backoff
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.sessions import SessionEntry
 from holdfast.domain.strict_json import Json
-from holdfast.domain.validation import datetime_of
+from holdfast.domain.validation import datetime_of, optional_datetime_of
 
 State: TypeAlias = Literal["scheduled", "blocked", "ready", "running", "done", "failed", "cancelled", "retired"]
 AttemptOutcome: TypeAlias = Literal["done", "failed", "deferred", "released", "expired", "cancelled"]
@@ -26,8 +26,12 @@ FINISHED: Final[tuple[State, ...]] = ("done", "failed", "cancelled", "retired")
 STATES: Final[tuple[State, ...]] = (*WAITING, "running", *FINISHED)
 
 
-class Job(NamedTuple):
-    """One job. The row contains its newest attempt; earlier ones are stored separately (see `Attempt`)."""
+class JobRow(NamedTuple):
+    """The row of one job, with its newest attempt; earlier ones are stored separately (see `AttemptRow`).
+
+    A named tuple, because one is made for every job claimed, settled or listed. Its fields are the only list of the
+    columns of a job; both engines have a view with these columns in this order.
+    """
 
     seq: int
     """Position in enqueue order; never reused."""
@@ -96,31 +100,6 @@ class Job(NamedTuple):
     """1 if every transition is recorded as an event, not only the final one."""
     event_count: int
 
-    def __repr__(self) -> str:
-        return f"<Job {self.id} {self.kind} {self.state}, attempt {self.attempt} of {self.max_attempts}>"
-
-    @property
-    def payload(self) -> Json:
-        """The payload, decoded at each access; the caller may modify it."""
-        return strict_json.decode(self.payload_json)
-
-    @property
-    def result(self) -> Json:
-        """The result of a done job, else None."""
-        return None if self.result_json is None else strict_json.decode(self.result_json)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Small strings for programs, such as a trace context."""
-        headers: dict[str, str] = strict_json.decode(self.headers_json)
-        return headers
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """Small strings for users and filters; copied into events."""
-        tags: dict[str, str] = strict_json.decode(self.tags_json)
-        return tags
-
     @property
     def requires(self) -> tuple[str, ...]:
         """Capabilities that a worker must have."""
@@ -135,12 +114,6 @@ class Job(NamedTuple):
     def session(self) -> str | None:
         """The session it is an entry of, if any."""
         return None if self.entry is None else self.entry.session
-
-    @property
-    def messages(self) -> list[Json]:
-        """The messages of a session entry; of one message, and of any other job, the payload."""
-        payload = self.payload
-        return payload if self.entry is not None and self.entry.messages is not None else [payload]
 
     @property
     def backoff(self) -> Backoff:
@@ -167,7 +140,7 @@ class Job(NamedTuple):
         claim_index: int,
         now_ms: int,
         acknowledged: bool = True,
-    ) -> Job:
+    ) -> JobRow:
         """Return the job with a new attempt running, with its holder and no other data."""
         unacknowledged = 0 if acknowledged else self.unacknowledged + 1
         holder = (worker, incarnation, lease_token, lease_until_ms, claim_index, now_ms)
@@ -175,56 +148,242 @@ class Job(NamedTuple):
         # By index, because this runs once for every claim: the fields of an earlier attempt are adjacent.
         known, between, rest = self[3:_ATTEMPT], self[_ATTEMPT + 1 : _EPOCH], self[_UNACKNOWLEDGED + 1 :]
         head = (self.seq, self.id, "running", *known, self.attempt + 1, *between, self.epoch + 1)
-        return tuple.__new__(Job, (*head, *attempt, *rest))
+        return tuple.__new__(JobRow, (*head, *attempt, *rest))
 
-    def counting_event(self) -> Job:
+    def counting_event(self) -> JobRow:
         """Return the job with one more recorded event."""
         # The count is the last field, which makes this cheap; it runs once for every finished job.
-        return tuple.__new__(Job, (*self[:-1], self.event_count + 1))
+        return tuple.__new__(JobRow, (*self[:-1], self.event_count + 1))
+
+
+_INDEXES: Final = {name: index for index, name in enumerate(JobRow._fields)}
+_ATTEMPT, _EPOCH, _UNACKNOWLEDGED = _INDEXES["attempt"], _INDEXES["epoch"], _INDEXES["unacknowledged"]
+
+
+def _replace(job: JobRow, /, **changes: Any) -> JobRow:
+    fields = list(job)
+    for name, value in changes.items():
+        fields[_INDEXES[name]] = value
+    return tuple.__new__(JobRow, fields)
+
+
+# The generated `_replace` looks up every field by name; with this many fields that takes three times as long.
+JobRow._replace = _replace  # type: ignore[method-assign, assignment]
+
+
+# Not frozen: properties without setters are read-only, and setting the slot directly makes construction cheaper.
+@dataclass(slots=True, unsafe_hash=True, repr=False, match_args=False)
+class Job:
+    """One job, as it was when it was read. Its attributes are read-only; payload and result are decoded when read."""
+
+    _row: JobRow
+
+    def __repr__(self) -> str:
+        row = self._row
+        return f"<Job {row.id} {row.kind} {row.state}, attempt {row.attempt} of {row.max_attempts}>"
+
+    @property
+    def number(self) -> int:
+        """Its position in enqueue order; never reused. `Queue.get` takes it as well as the id."""
+        return self._row.seq
+
+    @property
+    def id(self) -> str:
+        """Its id, chosen by the caller or generated."""
+        return self._row.id
+
+    @property
+    def state(self) -> State:
+        """Its state; `done`, `failed`, `cancelled` and `retired` are final."""
+        return self._row.state
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has reached a final state."""
+        return self._row.finished
+
+    @property
+    def kind(self) -> str:
+        """The kind of work, which names its task."""
+        return self._row.kind
+
+    @property
+    def lane(self) -> str:
+        """The lane from which workers claim it."""
+        return self._row.lane
+
+    @property
+    def tenant(self) -> str:
+        """The tenant it belongs to."""
+        return self._row.tenant
+
+    @property
+    def priority(self) -> int:
+        """Jobs with a higher priority are claimed first."""
+        return self._row.priority
+
+    @property
+    def affinity(self) -> str | None:
+        """The resource that its worker should have loaded."""
+        return self._row.affinity
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Capabilities that a worker must have."""
+        return self._row.requires
+
+    @property
+    def payload(self) -> Json:
+        """The payload, decoded at each access; the caller may modify it."""
+        return strict_json.decode(self._row.payload_json)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Small strings for programs, such as a trace context."""
+        headers: dict[str, str] = strict_json.decode(self._row.headers_json)
+        return headers
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Small strings for users and filters; copied into events."""
+        tags: dict[str, str] = strict_json.decode(self._row.tags_json)
+        return tags
+
+    @property
+    def result(self) -> Json:
+        """The result of a done job, else None."""
+        text = self._row.result_json
+        return None if text is None else strict_json.decode(text)
+
+    @property
+    def failure(self) -> Failure | None:
+        """The newest failure, even while a further attempt waits or runs."""
+        return self._row.failure
 
     @property
     def enqueued_at(self) -> datetime:
         """When it was enqueued."""
-        return datetime_of(self.enqueued_at_ms)
+        return datetime_of(self._row.enqueued_at_ms)
 
     @property
     def due_at(self) -> datetime:
         """The earliest time at which it may be claimed."""
-        return datetime_of(self.due_at_ms)
+        return datetime_of(self._row.due_at_ms)
 
     @property
     def deadline_at(self) -> datetime | None:
         """The time by which it must have been started."""
-        return None if self.deadline_at_ms is None else datetime_of(self.deadline_at_ms)
+        return optional_datetime_of(self._row.deadline_at_ms)
 
     @property
     def started_at(self) -> datetime | None:
         """When the newest attempt started."""
-        return None if self.started_at_ms is None else datetime_of(self.started_at_ms)
+        return optional_datetime_of(self._row.started_at_ms)
 
     @property
     def finished_at(self) -> datetime | None:
         """When it finished."""
-        return None if self.finished_at_ms is None else datetime_of(self.finished_at_ms)
+        return optional_datetime_of(self._row.finished_at_ms)
+
+    @property
+    def attempt(self) -> int:
+        """Attempts used, including the running one."""
+        return self._row.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts it may use."""
+        return self._row.max_attempts
+
+    @property
+    def backoff(self) -> Backoff:
+        """The pauses between attempts."""
+        return self._row.backoff
+
+    @property
+    def deferrals(self) -> int:
+        """How many times in a row it was deferred."""
+        return self._row.deferrals
+
+    @property
+    def releases(self) -> int:
+        """How many times in a row it was released."""
+        return self._row.releases
+
+    @property
+    def epoch(self) -> int:
+        """Incremented by every claim and never decremented: a fencing token for the handler's own writes."""
+        return self._row.epoch
+
+    @property
+    def worker(self) -> str | None:
+        """The worker that claimed it last."""
+        return self._row.worker
+
+    @property
+    def incarnation(self) -> str | None:
+        """The start of that worker."""
+        return self._row.incarnation
+
+    @property
+    def lease_until(self) -> datetime | None:
+        """When the lease of a running job expires, by the store's lease clock."""
+        return optional_datetime_of(self._row.lease_until_ms)
+
+    @property
+    def outcome(self) -> AttemptOutcome | None:
+        """How the newest attempt ended; None while it runs."""
+        return self._row.outcome
+
+    @property
+    def phase(self) -> str | None:
+        """The phase that its handler reported last."""
+        return self._row.phase
+
+    @property
+    def percent(self) -> float | None:
+        """The percentage that its handler reported last."""
+        return self._row.percent
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the running job was requested to stop."""
+        return self._row.cancel_requested == 1
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the last attempt expired: the job may have killed its worker."""
+        return self._row.suspect == 1
+
+    @property
+    def dedupe_key(self) -> str | None:
+        """The key under which it is unique while it is unfinished."""
+        return self._row.dedupe_key
+
+    @property
+    def session(self) -> str | None:
+        """The session it is an entry of, if any."""
+        return self._row.session
+
+    @property
+    def entry(self) -> SessionEntry | None:
+        """The session entry, if the job is one."""
+        return self._row.entry
+
+    @property
+    def messages(self) -> list[Json]:
+        """The messages of a session entry; of one message, and of any other job, the payload."""
+        payload, entry = self.payload, self.entry
+        return payload if entry is not None and entry.messages is not None else [payload]
 
 
-_INDEXES: Final = {name: index for index, name in enumerate(Job._fields)}
-_ATTEMPT, _EPOCH, _UNACKNOWLEDGED = _INDEXES["attempt"], _INDEXES["epoch"], _INDEXES["unacknowledged"]
+def row_of(job: Job) -> JobRow:
+    """Return the row of *job*: the only way in which internal code reads columns that are not public."""
+    return job._row
 
 
-def _replace(job: Job, /, **changes: Any) -> Job:
-    fields = list(job)
-    for name, value in changes.items():
-        fields[_INDEXES[name]] = value
-    return tuple.__new__(Job, fields)
-
-
-# The generated `_replace` looks up every field by name; with this many fields that takes three times as long.
-Job._replace = _replace  # type: ignore[method-assign, assignment]
-
-
-class Attempt(NamedTuple):
-    """One run of a job under one epoch; a running attempt has no end and no outcome."""
+class AttemptRow(NamedTuple):
+    """The row of one attempt."""
 
     epoch: int
     number: int
@@ -238,23 +397,38 @@ class Attempt(NamedTuple):
     failure_message: str | None
     failure_traceback: str | None
 
-    @property
-    def failure(self) -> Failure | None:
-        """Why it failed, if it did."""
-        return _failure(self)
 
-    @property
-    def started_at(self) -> datetime:
-        """When it started."""
-        return datetime_of(self.started_at_ms)
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a job under one epoch; a running attempt has no end and no outcome."""
 
-    @property
-    def ended_at(self) -> datetime | None:
-        """When it ended."""
-        return None if self.ended_at_ms is None else datetime_of(self.ended_at_ms)
+    epoch: int
+    number: int
+    """Its number among the attempts that count; a deferred or released attempt does not."""
+    worker: str
+    incarnation: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: AttemptOutcome | None
+    failure: Failure | None
+    """Why it failed, if it did."""
+
+    @classmethod
+    def of_row(cls, row: AttemptRow) -> Attempt:
+        """Return the attempt that *row* describes."""
+        return cls(
+            row.epoch,
+            row.number,
+            row.worker,
+            row.incarnation,
+            datetime_of(row.started_at_ms),
+            optional_datetime_of(row.ended_at_ms),
+            row.outcome,
+            _failure(row),
+        )
 
 
-def _failure(row: Job | Attempt) -> Failure | None:
+def _failure(row: JobRow | AttemptRow) -> Failure | None:
     if row.failure_class is None:
         return None
     return Failure(row.failure_class, row.failure_reason or "", row.failure_message or "", row.failure_traceback)
@@ -269,4 +443,5 @@ def is_suspect(job: Job) -> bool:
     The next settlement, including a release, clears the mark that an expiry leaves. The failure stays until an
     attempt ends in another way.
     """
-    return job.suspect == 1 or job.failure_reason in _DEATHS
+    row = row_of(job)
+    return row.suspect == 1 or row.failure_reason in _DEATHS

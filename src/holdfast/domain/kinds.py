@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from holdfast.domain import limits, strict_json
 from holdfast.domain.json_schema import check
 from holdfast.domain.strict_json import Json
-from holdfast.domain.validation import datetime_of
+from holdfast.domain.validation import optional_datetime_of
 
 _SCHEMAS_CACHED: Final = 1_024
 
@@ -69,11 +69,12 @@ class Kind:
     """A kind that was used, published or retired."""
 
     name: str
-    retired_at_ms: int | None = None
+    retired_at: datetime | None = None
     """Since when it accepts no new jobs; None if it accepts them."""
     published_by: str | None = None
     """The worker that published its task last; None if no worker has."""
-    published_at_ms: int | None = None
+    published_at: datetime | None = None
+    """When its task was published last; None if it never was."""
     lane: str | None = None
     """The default lane of its jobs, as published."""
     max_attempts: int | None = None
@@ -90,30 +91,21 @@ class Kind:
     @property
     def retired(self) -> bool:
         """Whether it accepts no new jobs."""
-        return self.retired_at_ms is not None
-
-    @property
-    def retired_at(self) -> datetime | None:
-        """Since when it accepts no new jobs; None if it accepts them."""
-        return None if self.retired_at_ms is None else datetime_of(self.retired_at_ms)
-
-    @property
-    def published_at(self) -> datetime | None:
-        """When its task was published last; None if it never was."""
-        return None if self.published_at_ms is None else datetime_of(self.published_at_ms)
+        return self.retired_at is not None
 
     @classmethod
     def of_row(cls, row: KindRow) -> Kind:
         """Return the kind that *row* describes."""
+        retired_at = optional_datetime_of(row.retired_at_ms)
         if row.publication is None:
-            return cls(row.name, row.retired_at_ms)
+            return cls(row.name, retired_at)
         options_json, timeout_ms, session, schema_json = row.publication
         options = strict_json.decode(options_json)
         return cls(
             row.name,
-            row.retired_at_ms,
+            retired_at,
             row.published_by,
-            row.published_at_ms,
+            optional_datetime_of(row.published_at_ms),
             options.get("lane", "default"),
             options.get("max_attempts", limits.MAX_ATTEMPTS_DEFAULT),
             timeout_ms / 1000,

@@ -13,7 +13,7 @@ from holdfast.domain import limits, strict_json, validation
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, InvalidInput
-from holdfast.domain.job import Job
+from holdfast.domain.job import JobRow
 from holdfast.domain.kinds import Publication
 from holdfast.domain.routing import DEFAULT_NAME, EVENT_SCOPES, EventScope, RouteKey
 from holdfast.domain.sessions import (
@@ -401,7 +401,7 @@ def _published_settings(kind: str, options_json: str) -> dict[str, dict[str, Any
     return {option: {field: values[field] for field in _PUBLISHED[option]} for option in options}
 
 
-def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
+def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> JobRow:
     """Return the job made from *new* at *now*: ready, or scheduled if it is due later."""
     job_id, settings, payload_json, dedupe_key, digest, _, _ = new
     due_at_ms = now.wall_ms + settings.delay_ms
@@ -412,7 +412,7 @@ def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
         deadline_at_ms = now.wall_ms + settings.deadline_in_ms
     lane, kind, requires_json, _, _ = settings.route
     # By index: with this many fields, keyword arguments take six times as long.
-    return Job(
+    return JobRow(
         seq,
         job_id,
         "scheduled" if due_at_ms > now.wall_ms else "ready",
@@ -467,7 +467,7 @@ def new_job(new: CheckedJob, seq: int, fair_key: str, now: Now) -> Job:
     )
 
 
-def same_request(original: Job, repeated: CheckedJob) -> Job:
+def same_request(original: JobRow, repeated: CheckedJob) -> JobRow:
     """Return *original* if *repeated* is the same request, else raise `Conflict`."""
     if original.digest != repeated.digest:
         raise Conflict(f"job {original.id!r} exists with different content", job_id=original.id)
@@ -477,7 +477,7 @@ def same_request(original: Job, repeated: CheckedJob) -> Job:
 DuplicateAction: TypeAlias = Literal["keep", "replace", "succeed", "replace_successor"]
 
 
-def resolve_duplicate(new: CheckedJob, holder: Job, successor: Job | None) -> DuplicateAction:
+def resolve_duplicate(new: CheckedJob, holder: JobRow, successor: JobRow | None) -> DuplicateAction:
     """Return what an enqueue does if *holder*, an unfinished job, has the same key."""
     match new.settings.on_duplicate:
         case "replace":
@@ -493,7 +493,7 @@ def resolve_duplicate(new: CheckedJob, holder: Job, successor: Job | None) -> Du
             return "keep"
 
 
-def replace_content(job: Job, new: CheckedJob) -> Job:
+def replace_content(job: JobRow, new: CheckedJob) -> JobRow:
     """Return *job* with the payload, headers and tags of *new*; its position in the claim order stays."""
     settings = new.settings
     return job._replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import Job, State
@@ -14,7 +14,8 @@ from holdfast.domain.validation import datetime_of
 CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
 
 
-class Enqueued(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Enqueued:
     """The job of an enqueue, and whether it is new."""
 
     job: Job
@@ -41,7 +42,8 @@ class JobFilter(NamedTuple):
     """The minimum age: since it finished, or since it was enqueued if it has not finished."""
 
 
-class Tally(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tally:
     """How many jobs of one kind in one lane are in one state."""
 
     lane: str
@@ -67,7 +69,8 @@ class JobPage:
         return self.jobs[index]
 
 
-class Waiting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Waiting:
     """The ready jobs of one kind in one lane."""
 
     lane: str
@@ -78,7 +81,8 @@ class Waiting(NamedTuple):
     """For how long the oldest of them has been due."""
 
 
-class Backlog(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Backlog:
     """Waiting and running jobs; each number is counted up to `BACKLOG_COUNTED_MAX`."""
 
     ready: tuple[Waiting, ...]
@@ -92,22 +96,19 @@ class Backlog(NamedTuple):
     """Ready again after their last attempt expired."""
 
 
-class ArtifactInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ArtifactInfo:
     """An artifact without its bytes."""
 
     name: str
     media_type: str
     size: int
     epoch: int
-    created_at_ms: int
-
-    @property
-    def created_at(self) -> datetime:
-        """When it was stored."""
-        return datetime_of(self.created_at_ms)
+    created_at: datetime
 
 
-class Skipped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Skipped:
     """A job that was not requeued or cancelled, and the reason."""
 
     job_id: str
@@ -116,14 +117,16 @@ class Skipped(NamedTuple):
     """The code of the error that a call for this job alone would raise."""
 
 
-class Requeued(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Requeued:
     """The ids of the jobs requeued, and of those skipped with the reason."""
 
     requeued: list[str]
     skipped: list[Skipped]
 
 
-class CancelReport(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CancelReport:
     """The ids of the jobs cancelled, of those requested to stop, and of those skipped with the reason."""
 
     cancelled: list[str]
@@ -132,14 +135,16 @@ class CancelReport(NamedTuple):
     skipped: list[Skipped]
 
 
-class Pruned(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pruned:
     """How many finished jobs and how many events were deleted, or would be."""
 
     jobs: int
     events: int
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """One health check and its result."""
 
     name: str
@@ -150,7 +155,8 @@ class Finding(NamedTuple):
     """Distinguishes findings of the same name; independent of the numbers in their text."""
 
 
-class StoreReport(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoreReport:
     """All findings of a health check."""
 
     findings: list[Finding]
@@ -161,11 +167,15 @@ class StoreReport(NamedTuple):
         return all(finding.status != "problem" for finding in self.findings)
 
 
+# The store sets the times of a worker; the worker's own report has none.
+_NEVER: Final = datetime_of(0)
+
 WorkerState: TypeAlias = Literal["active", "draining", "stopping", "silent"]
 WorkerRequest: TypeAlias = Literal["drain", "stop"]
 
 
-class WorkerInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
     """One start of a worker, as last reported."""
 
     worker: str
@@ -187,17 +197,8 @@ class WorkerInfo(NamedTuple):
     """How often one of these was replaced by another."""
     requested: WorkerRequest | None = None
     """What `drain_worker` or `stop_worker` requested of it."""
-    started_at_ms: int = 0
-    beat_at_ms: int = 0
+    started_at: datetime = _NEVER
+    beat_at: datetime = _NEVER
+    """When it last reported."""
     held: int = 0
     """Jobs that it currently holds in the store."""
-
-    @property
-    def started_at(self) -> datetime:
-        """When it started."""
-        return datetime_of(self.started_at_ms)
-
-    @property
-    def beat_at(self) -> datetime:
-        """When it last reported."""
-        return datetime_of(self.beat_at_ms)

@@ -7,6 +7,7 @@ are few of them regardless of the number of jobs, and a claim queries only the r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain.kinds import KindRow
@@ -24,7 +25,8 @@ DEFAULT_NAME: Final = "default"
 _SUBSCRIPTIONS_REMEMBERED: Final = 1_000
 
 
-class Lane(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lane:
     """A named stream of jobs. Active; paused: no job is claimed; draining: no job is enqueued."""
 
     name: str

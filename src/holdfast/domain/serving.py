@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.domain import limits
@@ -22,7 +23,8 @@ class ReadyCount(NamedTuple):
     """How many, counted up to `BACKLOG_COUNTED_MAX`."""
 
 
-class Unserved(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unserved:
     """Ready jobs that no live worker takes."""
 
     lane: str
@@ -80,7 +82,10 @@ def unserved_findings(found: Sequence[Unserved]) -> list[Finding]:
     name = "unserved jobs"
     if not found:
         return [Finding(name, "ok", "none")]
-    findings = [Finding(name, "warning", one.text(), _remedy(one), f"{one[:3]} {one.reason}") for one in found]
+    findings = [
+        Finding(name, "warning", one.text(), _remedy(one), f"{(one.lane, one.kind, one.requires)} {one.reason}")
+        for one in found
+    ]
     if len(findings) > _LISTED_MAX:
         left = len(findings) - _LISTED_MAX
         findings[_LISTED_MAX:] = [Finding(name, "warning", f"and {left} more lanes and kinds", "", "more")]

@@ -12,7 +12,7 @@ from holdfast.domain import limits, validation
 from holdfast.domain.claims import Claim, lease_ms
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, InvalidInput, LeaseLost
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, JobRow, row_of
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.session_selection import SelectionCriteria
 from holdfast.domain.sessions import ENTRY_TYPES, EntryType, Session, digest
@@ -115,7 +115,7 @@ class SessionRequest(NamedTuple):
     limits: Mapping[str, int] = MappingProxyType({})
     """The maximum number of entries by the kind of the head; for other kinds `criteria` applies."""
 
-    def fits(self, job: Job) -> bool:
+    def fits(self, job: JobRow) -> bool:
         """Return whether this request could have claimed *job*, an entry of the session it names, if any."""
         return (
             job.entry is not None
@@ -225,7 +225,7 @@ def check_checkpoint(turn: SessionClaim, options: CheckpointOptions) -> SessionR
     )
 
 
-def check_repeated(request: SessionRequest, jobs: Sequence[Job]) -> None:
+def check_repeated(request: SessionRequest, jobs: Sequence[JobRow]) -> None:
     """Raise `Conflict` unless all *jobs* held under the request's token match the request."""
     if not all(map(request.fits, jobs)):
         raise Conflict(
@@ -314,12 +314,12 @@ class SessionClaim:
     @property
     def lease_token(self) -> str:
         """The token that every write of this claim must present, chosen by the caller."""
-        return self.entries[0].lease_token or ""
+        return row_of(self.entries[0]).lease_token or ""
 
     @property
     def lease_until(self) -> datetime:
         """When it expires unless it is renewed, by the store's lease clock."""
-        return validation.datetime_of(min(job.lease_until_ms or 0 for job in self.entries))
+        return validation.datetime_of(min(row_of(job).lease_until_ms or 0 for job in self.entries))
 
     @property
     def claims(self) -> list[Claim]:
@@ -330,8 +330,8 @@ class SessionClaim:
         """Return this claim with the entries taken at a checkpoint; both are renewed and settled together."""
         if self.claim_id != more.claim_id:
             raise InvalidInput("more", "was not taken under this claim")
-        known = {job.seq for job in self.entries}
-        return replace(self, entries=(*self.entries, *(job for job in more.entries if job.seq not in known)))
+        known = {job.number for job in self.entries}
+        return replace(self, entries=(*self.entries, *(job for job in more.entries if job.number not in known)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,14 +345,10 @@ class SessionLease:
     worker: str
     lease_token: str
     lease_ms: int
-    lease_until_ms: int
+    lease_until: datetime
+    """When it expires unless it is renewed, by the store's lease clock."""
     repeated: bool = field(default=False, compare=False, repr=False)
     """Whether an earlier call with the same lease token opened the session."""
-
-    @property
-    def lease_until(self) -> datetime:
-        """When it expires unless it is renewed, by the store's lease clock."""
-        return validation.datetime_of(self.lease_until_ms)
 
 
 class Opening(NamedTuple):
@@ -405,7 +401,7 @@ def check_owner(session: Session, lease: SessionLease | None, now: Now) -> None:
         )
 
 
-def open_lease(session: Session, opening: Opening, running: Sequence[Job], now: Now) -> Session:
+def open_lease(session: Session, opening: Opening, running: Sequence[JobRow], now: Now) -> Session:
     """Return *session* with the caller as its owner, or raise `Conflict` if another worker holds it.
 
     Repeating the same request while the lease is held returns the same lease.
@@ -463,5 +459,5 @@ def lease_of(session: Session, lease_ms: int) -> SessionLease:
         worker=session.lease_worker or "",
         lease_token=session.lease_token or "",
         lease_ms=lease_ms,
-        lease_until_ms=session.lease_until_ms or 0,
+        lease_until=validation.datetime_of(session.lease_until_ms or 0),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 from holdfast.domain import limits, strict_json, validation
@@ -52,7 +53,8 @@ UNSUPPORTED_OPTIONS: Final = {
 }
 
 
-class SessionEntry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SessionEntry:
     """The session properties of a job that is an entry of one."""
 
     session: str
@@ -66,7 +68,7 @@ class SessionEntry(NamedTuple):
 
     def to_json(self) -> str:
         """Return the stored form."""
-        return strict_json.compact(list(self))
+        return strict_json.compact([getattr(self, name) for name in self.__slots__])
 
     @classmethod
     def from_json(cls, text: str) -> SessionEntry:

@@ -21,15 +21,15 @@ from holdfast.domain.failures import (
     WORKER_CUT_OFF,
     Failure,
 )
-from holdfast.domain.job import WAITING, Attempt, AttemptOutcome, Job
+from holdfast.domain.job import WAITING, AttemptOutcome, AttemptRow, JobRow
 from holdfast.domain.outcomes import CheckedOutcome, Deferred, Done, Failed, Released
 
 
 class Transition(NamedTuple):
     """One transition: the job before, the job after, and its event."""
 
-    before: Job
-    after: Job
+    before: JobRow
+    after: JobRow
     event: EventName
 
     @property
@@ -41,7 +41,7 @@ class Transition(NamedTuple):
 # --- lease check ---------------------------------------------------------------------------------------------------
 
 
-def holds(job: Job, held: Lease, now: Now) -> bool:
+def holds(job: JobRow, held: Lease, now: Now) -> bool:
     """Return whether *held* is the current lease of *job*: the only check of epoch, token and time."""
     return (
         job.state == "running"
@@ -52,7 +52,7 @@ def holds(job: Job, held: Lease, now: Now) -> bool:
     )
 
 
-def check_fence(job: Job, held: Lease, now: Now) -> None:
+def check_fence(job: JobRow, held: Lease, now: Now) -> None:
     """Raise `LeaseLost` unless *held* is the current lease of *job*."""
     if holds(job, held, now):
         return
@@ -70,7 +70,7 @@ def check_fence(job: Job, held: Lease, now: Now) -> None:
 # --- claim and lease -----------------------------------------------------------------------------------------------
 
 
-def claim(job: Job, request: ClaimRequest, index: int, now: Now) -> Transition:
+def claim(job: JobRow, request: ClaimRequest, index: int, now: Now) -> Transition:
     """Return *job* running under a new lease, at *index* within the claim.
 
     The attempt counts from here, so that a crash cannot hide it. Jobs beyond the number that the caller starts at
@@ -88,7 +88,7 @@ def claim(job: Job, request: ClaimRequest, index: int, now: Now) -> Transition:
     return Transition(job, after, "claimed")
 
 
-def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now, *, acknowledges: bool = False) -> Job:
+def heartbeat(job: JobRow, held: Lease, lease_ms: int, now: Now, *, acknowledges: bool = False) -> JobRow:
     """Return *job* with its lease extended, and acknowledged if requested; a lease is never shortened."""
     check_fence(job, held, now)
     return job._replace(
@@ -97,7 +97,7 @@ def heartbeat(job: Job, held: Lease, lease_ms: int, now: Now, *, acknowledges: b
     )
 
 
-def progress(job: Job, held: Lease, phase: str | None, percent: float | None, now: Now) -> Job:
+def progress(job: JobRow, held: Lease, phase: str | None, percent: float | None, now: Now) -> JobRow:
     """Return *job* with its progress; a value that is None stays unchanged."""
     check_fence(job, held, now)
     return job._replace(
@@ -105,7 +105,7 @@ def progress(job: Job, held: Lease, phase: str | None, percent: float | None, no
     )
 
 
-def withdraw(job: Job, held: Lease, now: Now) -> Transition | None:
+def withdraw(job: JobRow, held: Lease, now: Now) -> Transition | None:
     """Return *job* as before a claim whose caller was gone when it was granted; None if the claim has ended.
 
     No attempt is used up and no release counted. The epoch stays incremented, as after any claim.
@@ -119,7 +119,7 @@ def withdraw(job: Job, held: Lease, now: Now) -> Transition | None:
 
 
 def settled_before(
-    job: Job, earlier: tuple[str | None, str | None] | None, held: Lease, checked: CheckedOutcome
+    job: JobRow, earlier: tuple[str | None, str | None] | None, held: Lease, checked: CheckedOutcome
 ) -> bool:
     """Return whether this settlement was accepted before, so that repeating it is harmless.
 
@@ -133,7 +133,7 @@ def settled_before(
     return digest == checked.digest and token == held.lease_token
 
 
-def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
+def settle(job: JobRow, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
     """Return *job* settled with the outcome, or raise `LeaseLost`."""
     check_fence(job, held, now)
     if type(checked.outcome) is Done:
@@ -149,7 +149,7 @@ def settle(job: Job, held: Lease, checked: CheckedOutcome, now: Now, chance: flo
     return transition._replace(before=job)
 
 
-def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
+def succeed(job: JobRow, checked: CheckedOutcome, now: Now) -> Transition:
     """Return *job* done, after its lease has been checked."""
     after = job._replace(
         state="done",
@@ -165,7 +165,7 @@ def succeed(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
     return Transition(job, after if job.failure_class is None else _with_failure(after, None), "done")
 
 
-def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
+def _settle_failed(job: JobRow, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
     assert isinstance(checked.outcome, Failed) and checked.failure is not None  # noqa: S101, PT018
     failed = _with_failure(_reset_streaks(job), checked.failure)
     if checked.failure.failure_class == "permanent":
@@ -175,7 +175,7 @@ def _settle_failed(job: Job, checked: CheckedOutcome, now: Now, chance: float) -
     return _retry(failed, now.wall_ms + pause_ms, "failed", now)
 
 
-def _retry(failed: Job, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Transition:
+def _retry(failed: JobRow, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Transition:
     """Return the failed job waiting for its next attempt, or finished if there is none."""
     if failed.cancel_requested:
         return _finish(failed, "cancelled", outcome, now)
@@ -186,7 +186,7 @@ def _retry(failed: Job, due_at_ms: int, outcome: AttemptOutcome, now: Now) -> Tr
     return _wait(failed, due_at_ms, outcome, "expired" if outcome == "expired" else "retrying", now)
 
 
-def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
+def _settle_deferred(job: JobRow, checked: CheckedOutcome, now: Now) -> Transition:
     if job.cancel_requested:
         return _finish(job, "cancelled", "deferred", now)
     since_ms = job.deferred_since_ms if job.deferred_since_ms is not None else now.wall_ms
@@ -203,7 +203,7 @@ def _settle_deferred(job: Job, checked: CheckedOutcome, now: Now) -> Transition:
     return _wait(deferred, due_at_ms, "deferred", "deferred", now)
 
 
-def _settle_released(job: Job, now: Now, chance: float, event: EventName = "released") -> Transition:
+def _settle_released(job: JobRow, now: Now, chance: float, event: EventName = "released") -> Transition:
     if job.cancel_requested:
         return _finish(job, "cancelled", "released", now)
     if job.releases >= limits.RELEASES_MAX:
@@ -213,12 +213,12 @@ def _settle_released(job: Job, now: Now, chance: float, event: EventName = "rele
     return _wait(_refund_attempt(job), now.wall_ms, "released", event, now)
 
 
-def expired(job: Job, now: Now) -> bool:
+def expired(job: JobRow, now: Now) -> bool:
     """Return whether *job* runs under a lease that has expired."""
     return job.state == "running" and job.lease_until_ms is not None and job.lease_until_ms <= now.lease_ms
 
 
-def expire(job: Job, now: Now, *, was_alive: bool = False) -> Transition:
+def expire(job: JobRow, now: Now, *, was_alive: bool = False) -> Transition:
     """Return *job* after its lease expired: ready at once and suspect, or failed if no attempts are left.
 
     A claim that was never acknowledged did not start: it is released without using up the attempt. The third time in
@@ -239,7 +239,7 @@ def expire(job: Job, now: Now, *, was_alive: bool = False) -> Transition:
     return _retry(expired, now.wall_ms, "expired", now)._replace(before=job)
 
 
-def clear_suspicion(job: Job, worker: str, incarnation: str) -> Job | None:
+def clear_suspicion(job: JobRow, worker: str, incarnation: str) -> JobRow | None:
     """Return *job* without the suspicion left by its expired lease, after its holder reported that it was alive.
 
     None if the job is not suspect, is running or finished, or was held by another start of the worker.
@@ -250,17 +250,17 @@ def clear_suspicion(job: Job, worker: str, incarnation: str) -> Job | None:
     return _with_failure(job, _cut_off(job))._replace(suspect=0)
 
 
-def _cut_off(job: Job) -> Failure:
+def _cut_off(job: JobRow) -> Failure:
     message = f"worker {job.worker} could not reach the store in attempt {job.attempt}"
     return Failure("transient", WORKER_CUT_OFF, message)
 
 
-def release_for_holder(job: Job, now: Now, chance: float) -> Transition:
+def release_for_holder(job: JobRow, now: Now, chance: float) -> Transition:
     """Return the running *job* released on behalf of its holder by the session's owner."""
     return _settle_released(job._replace(unacknowledged=0), now, chance)._replace(before=job)
 
 
-def revoke(job: Job, now: Now, chance: float) -> Transition:
+def revoke(job: JobRow, now: Now, chance: float) -> Transition:
     """Return *job* revoked from an earlier start of an exclusive worker, without using up the attempt.
 
     That start ended without releasing it, perhaps because of it: the job is suspect, and the limit of consecutive
@@ -275,28 +275,28 @@ def revoke(job: Job, now: Now, chance: float) -> Transition:
 # --- waiting jobs --------------------------------------------------------------------------------------------------
 
 
-def promote(job: Job) -> Transition:
+def promote(job: JobRow) -> Transition:
     """Return the scheduled *job*, which is due, ready."""
     return Transition(job, job._replace(state="ready"), "promoted")
 
 
-def unblock(job: Job, now: Now) -> Transition:
+def unblock(job: JobRow, now: Now) -> Transition:
     """Return the blocked *job*, whose predecessor has finished, ready, or scheduled if it is due later."""
     freed = job._replace(predecessor=None)
     return _wait(freed, max(job.due_at_ms, now.wall_ms), None, "unblocked", now)._replace(before=job)
 
 
-def overdue(job: Job, now: Now) -> bool:
+def overdue(job: JobRow, now: Now) -> bool:
     """Return whether *job* waits past its deadline and must not be started."""
     return job.deadline_at_ms is not None and job.deadline_at_ms <= now.wall_ms and job.state in WAITING
 
 
-def miss_deadline(job: Job, now: Now) -> Transition:
+def miss_deadline(job: JobRow, now: Now) -> Transition:
     """Return the waiting *job* failed because it was not started by its deadline."""
     return _finish(_with_failure(job, _deadline_failure(job)), "failed", job.outcome, now)._replace(before=job)
 
 
-def retire(job: Job, now: Now) -> Transition:
+def retire(job: JobRow, now: Now) -> Transition:
     """Return the waiting *job* retired because its kind was retired."""
     return _finish(job, "retired", job.outcome, now)
 
@@ -304,7 +304,7 @@ def retire(job: Job, now: Now) -> Transition:
 # --- operators -----------------------------------------------------------------------------------------------------
 
 
-def cancel(job: Job, *, force: bool, now: Now) -> Transition | None:
+def cancel(job: JobRow, *, force: bool, now: Now) -> Transition | None:
     """Return *job* cancelled, or requested to stop if it is running; None if there is nothing to do."""
     if job.state == "cancelled":
         return None
@@ -319,7 +319,7 @@ def cancel(job: Job, *, force: bool, now: Now) -> Transition | None:
     return Transition(job, job._replace(cancel_requested=1), "cancel_requested")
 
 
-def requeue(job: Job, now: Now) -> Transition:
+def requeue(job: JobRow, now: Now) -> Transition:
     """Return the failed or cancelled *job* ready, with all its attempts available again.
 
     Its deadline is dropped, because a requeue means run now. The epoch stays, so that old leases stay invalid.
@@ -342,7 +342,7 @@ def requeue(job: Job, now: Now) -> Transition:
     return Transition(job, requeued, "requeued")
 
 
-def reprioritize(job: Job, priority: int) -> Transition | None:
+def reprioritize(job: JobRow, priority: int) -> Transition | None:
     """Return the unfinished *job* with another priority, which applies to the next attempt of a running job.
 
     None if it already has that priority.
@@ -357,7 +357,7 @@ def reprioritize(job: Job, priority: int) -> Transition | None:
 # --- history -------------------------------------------------------------------------------------------------------
 
 
-def attempt_ended(transition: Transition, now: Now) -> Attempt | None:
+def attempt_ended(transition: Transition, now: Now) -> AttemptRow | None:
     """Return the attempt that *transition* ends, if the job continues and its row will hold another attempt."""
     before, after, event = transition
     if event == "requeued" and before.epoch > 0:
@@ -368,10 +368,10 @@ def attempt_ended(transition: Transition, now: Now) -> Attempt | None:
     return newest_attempt(after)._replace(number=before.attempt, ended_at_ms=now.wall_ms)
 
 
-def newest_attempt(job: Job) -> Attempt:
+def newest_attempt(job: JobRow) -> AttemptRow:
     """Return the attempt in *job*'s row."""
     failure = job.failure if job.outcome in {"failed", "expired"} else None
-    return Attempt(
+    return AttemptRow(
         epoch=job.epoch,
         number=job.attempt,
         worker=job.worker or "",
@@ -390,7 +390,7 @@ def newest_attempt(job: Job) -> Attempt:
 
 
 def _finish(
-    job: Job, state: Literal["failed", "cancelled", "retired"], outcome: AttemptOutcome | None, now: Now
+    job: JobRow, state: Literal["failed", "cancelled", "retired"], outcome: AttemptOutcome | None, now: Now
 ) -> Transition:
     after = job._replace(
         state=state,
@@ -402,7 +402,7 @@ def _finish(
     return Transition(job, after, state)
 
 
-def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Transition:
+def _wait(job: JobRow, due_at_ms: int, outcome: AttemptOutcome | None, event: EventName, now: Now) -> Transition:
     after = job._replace(
         state="scheduled" if due_at_ms > now.wall_ms else "ready",
         due_at_ms=due_at_ms,
@@ -412,7 +412,7 @@ def _wait(job: Job, due_at_ms: int, outcome: AttemptOutcome | None, event: Event
     return Transition(job, after, event)
 
 
-def _not_started(job: Job, unacknowledged: int, now: Now, event: EventName = "released") -> Transition:
+def _not_started(job: JobRow, unacknowledged: int, now: Now, event: EventName = "released") -> Transition:
     """Return *job* as before its claim, at the same position, because no handler has started."""
     if job.cancel_requested:
         return _finish(job, "cancelled", "released", now)
@@ -420,16 +420,16 @@ def _not_started(job: Job, unacknowledged: int, now: Now, event: EventName = "re
     return _wait(waiting, job.due_at_ms, "released", event, now)._replace(before=job)
 
 
-def _refund_attempt(job: Job) -> Job:
+def _refund_attempt(job: JobRow) -> JobRow:
     return job._replace(attempt=job.attempt - 1, releases=job.releases + 1, deferrals=0, deferred_since_ms=None)
 
 
-def _reset_streaks(job: Job) -> Job:
+def _reset_streaks(job: JobRow) -> JobRow:
     """Reset the counts of consecutive deferrals and releases."""
     return job._replace(deferrals=0, deferred_since_ms=None, releases=0)
 
 
-def _with_failure(job: Job, failure: Failure | None) -> Job:
+def _with_failure(job: JobRow, failure: Failure | None) -> JobRow:
     if failure is None:
         return job._replace(failure_class=None, failure_reason=None, failure_message=None, failure_traceback=None)
     return job._replace(
@@ -440,7 +440,7 @@ def _with_failure(job: Job, failure: Failure | None) -> Job:
     )
 
 
-def _deadline_failure(job: Job) -> Failure:
+def _deadline_failure(job: JobRow) -> Failure:
     last = f"; the last failure was {job.failure_reason}: {job.failure_message}" if job.failure_class else ""
     return Failure(
         "permanent", DEADLINE_PASSED, f"not started by its deadline{last}"[: limits.FAILURE_MESSAGE_CHARS_MAX]

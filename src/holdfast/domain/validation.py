@@ -14,6 +14,7 @@ from holdfast.domain.errors import InvalidInput
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNWANTED = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _REASON = re.compile(r"[a-z0-9][a-z0-9_.:-]*")
 
@@ -122,7 +123,7 @@ def timestamp_ms(value: object, field: str) -> int:
         raise InvalidInput(field, f"must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
         raise InvalidInput(field, "is a datetime without a time zone; add one, for example datetime.now(UTC)")
-    since = value - datetime(1970, 1, 1, tzinfo=UTC)
+    since = value - _EPOCH
     # Rounded up, so that nothing happens too early.
     milliseconds = -(-since // timedelta(milliseconds=1))
     if not 0 <= milliseconds <= limits.TIMESTAMP_MS_MAX:
@@ -132,4 +133,14 @@ def timestamp_ms(value: object, field: str) -> int:
 
 def datetime_of(milliseconds: int) -> datetime:
     """Return the time as an aware datetime in UTC."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def optional_datetime_of(milliseconds: int | None) -> datetime | None:
+    """Return the time as an aware datetime in UTC, None if there is none."""
+    return None if milliseconds is None else datetime_of(milliseconds)
+
+
+def milliseconds_of(time: datetime) -> int:
+    """Return *time* as milliseconds since 1970: the inverse of `datetime_of`."""
+    return (time - _EPOCH) // timedelta(milliseconds=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -10,14 +11,14 @@ from holdfast.domain import limits, transitions
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, JobNotFound, KindRetired, Refused
 from holdfast.domain.events import EventName
-from holdfast.domain.job import WAITING, Job, State
+from holdfast.domain.job import WAITING, Job, JobRow, State
 from holdfast.domain.kinds import Kind, Publication
 from holdfast.domain.results import CancelReport, Requeued, Skipped
 from holdfast.domain.routing import EventScope, Lane, LaneBackoff, LaneOrder, LaneState, RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions, records
 from holdfast.operations.enqueue import live_holder, lock_jobs_and_keys
-from holdfast.operations.jobs import get
+from holdfast.operations.jobs import get_row
 from holdfast.operations.sessions import refresh_sessions, sessions_of
 from holdfast.storage.contract import JobPosition, StoreTransaction
 from holdfast.storage.notifications import lane_topic, sessions_topic, worker_topic
@@ -26,15 +27,15 @@ from holdfast.storage.notifications import lane_topic, sessions_topic, worker_to
 async def cancel(tx: StoreTransaction, job_id: str, tenant: str | None, *, force: bool) -> Job:
     """Cancel the job, or request it to stop if it is running."""
     routing = await tx.routing()
-    job = await get(tx, job_id, tenant)
+    job = await get_row(tx, job_id, tenant)
     now = await tx.now()
     transition = transitions.cancel(job, force=force, now=now)
     if transition is None:
-        return job
+        return Job(job)
     [after] = await apply_transitions(tx, routing, [transition], now)
     if job.state == "running" and job.worker is not None:
         tx.notify([worker_topic(job.worker)])
-    return after
+    return Job(after)
 
 
 async def cancel_many(
@@ -73,9 +74,9 @@ async def requeue(tx: StoreTransaction, job_id: str, tenant: str | None) -> Job:
     """Make one failed or cancelled job ready again."""
     routing = await tx.routing()
     await lock_jobs_and_keys(tx, [job_id])
-    job = await get(tx, job_id, tenant)
+    job = await get_row(tx, job_id, tenant)
     now = await tx.now()
-    return await _requeue(tx, routing, job, now)
+    return Job(await _requeue(tx, routing, job, now))
 
 
 async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str | None) -> Requeued:
@@ -96,7 +97,7 @@ async def requeue_many(tx: StoreTransaction, job_ids: Sequence[str], tenant: str
     return report
 
 
-async def _requeue(tx: StoreTransaction, routing: RoutingTable, job: Job, now: Now) -> Job:
+async def _requeue(tx: StoreTransaction, routing: RoutingTable, job: JobRow, now: Now) -> JobRow:
     transition = transitions.requeue(job, now)
     if job.kind in routing.retired:
         raise KindRetired(job.kind)
@@ -111,11 +112,11 @@ async def _requeue(tx: StoreTransaction, routing: RoutingTable, job: Job, now: N
 async def reprioritize(tx: StoreTransaction, job_id: str, priority: int, tenant: str | None) -> Job:
     """Change the priority of one job."""
     routing = await tx.routing()
-    job = await get(tx, job_id, tenant)
+    job = await get_row(tx, job_id, tenant)
     now = await tx.now()
     transition = transitions.reprioritize(job, priority)
     if transition is None:
-        return job
+        return Job(job)
     after, event = transition.after, transition.event
     recorded: dict[int, EventName] = {}
     if records(routing, after, event):
@@ -123,7 +124,7 @@ async def reprioritize(tx: StoreTransaction, job_id: str, priority: int, tenant:
         recorded[after.seq] = event
     await tx.update_priority(after)
     await tx.append_events(recorded, now)
-    return after
+    return Job(after)
 
 
 async def retire_kind(tx: StoreTransaction, kind: str) -> list[int]:
@@ -207,7 +208,7 @@ async def set_lane(tx: StoreTransaction, name: str, change: LaneChange) -> tuple
     await tx.lock_routing()
     routing = await tx.routing()
     before = routing.lane(name)
-    after = before._replace(**{option: value for option, value in change._asdict().items() if value is not None})
+    after = replace(before, **{option: value for option, value in change._asdict().items() if value is not None})
     await tx.set_lane(after)
     tx.notify([lane_topic(name), sessions_topic(name)])
     return after, [route.number for key, route in routing.routes.items() if key.lane == name]

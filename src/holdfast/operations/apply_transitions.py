@@ -8,7 +8,7 @@ from typing import Final
 from holdfast.domain import transitions
 from holdfast.domain.clock import Now
 from holdfast.domain.events import TERMINAL, EventName
-from holdfast.domain.job import FINISHED, WAITING, Job
+from holdfast.domain.job import FINISHED, WAITING, JobRow
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.sessions import refresh_sessions
@@ -20,7 +20,7 @@ _TO_CLAIM: Final = ("ready", "scheduled")
 
 async def apply_transitions(
     tx: StoreTransaction, routing: RoutingTable, decided: Sequence[Transition], now: Now
-) -> list[Job]:
+) -> list[JobRow]:
     """Write *decided* with attempts and events, unblock successors, and return the changed jobs, in order."""
     if not decided:
         return []
@@ -31,7 +31,7 @@ async def apply_transitions(
 
 async def finish_transitions(
     tx: StoreTransaction, routing: RoutingTable, written: Sequence[Transition], now: Now
-) -> list[Job]:
+) -> list[JobRow]:
     """Send notifications, unblock successors and update sessions; return the changed jobs, in order."""
     after = [transition.after for transition in written]
     await notify_jobs(tx, after)
@@ -68,12 +68,12 @@ def _apply_lane_rules(routing: RoutingTable, transition: Transition, now: Now) -
 # --- events and notifications --------------------------------------------------------------------------------------
 
 
-def records(routing: RoutingTable, job: Job, event: EventName) -> bool:
+def records(routing: RoutingTable, job: JobRow, event: EventName) -> bool:
     """Return whether *event* of *job* is recorded in the event log."""
     return event in TERMINAL or bool(job.record_all) or job.lane in routing.recorded_lanes
 
 
-async def notify_jobs(tx: StoreTransaction, jobs: Sequence[Job]) -> None:
+async def notify_jobs(tx: StoreTransaction, jobs: Sequence[JobRow]) -> None:
     """Notify callers that wait for finished jobs, and claimers of lanes with ready or scheduled jobs."""
     topics = [job_topic(job.id) for job in jobs if job.state in FINISHED]
     # Claimers also need to know of a scheduled job: it may be due earlier than the time they wait for.

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.domain import limits, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement, check_repeated
+from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement, check_repeated, lease_of
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict
 from holdfast.domain.events import EventName
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, JobRow
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
 from holdfast.operations.apply_transitions import apply_transitions, records
@@ -63,7 +63,7 @@ async def _claim(
         await _clear_suspicion(tx, routing, request.worker, request.incarnation)
     await run_maintenance(tx, routing, due, now)
     jobs = await _take(tx, routing, request)
-    return [Claim(job, request.lease_ms) for job in jobs]
+    return [Claim(Job(job), request.lease_ms) for job in jobs]
 
 
 async def _find_held(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]:
@@ -74,9 +74,9 @@ async def _find_held(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
     await tx.lock_claim_token(request.worker, request.lease_token)
     jobs = await tx.jobs_held(request.worker, request.lease_token)
     now = await tx.now()
-    held = [job for job in jobs if transitions.holds(job, Claim(job, 0).lease, now)]
+    held = [job for job in jobs if transitions.holds(job, lease_of(job), now)]
     check_repeated(request, held)
-    return [Claim(job, request.lease_ms, repeated=True) for job in held]
+    return [Claim(Job(job), request.lease_ms, repeated=True) for job in held]
 
 
 async def undo_settle_and_claim(tx: StoreTransaction, both: tuple[list[Settlement], list[Claim]]) -> None:
@@ -93,7 +93,7 @@ async def undo_claims(tx: StoreTransaction, claims: Sequence[Claim]) -> None:
     jobs = await tx.refresh(leased)
     now = await tx.now()
     decided = [
-        transitions.withdraw(jobs[claim.job.seq], claim.lease, now) for claim in leased if claim.job.seq in jobs
+        transitions.withdraw(jobs[claim.job.number], claim.lease, now) for claim in leased if claim.job.number in jobs
     ]
     await apply_transitions(tx, routing, [transition for transition in decided if transition is not None], now)
 
@@ -113,9 +113,9 @@ async def seconds_to_next_change(tx: StoreTransaction) -> float:
 # --- selecting and leasing -----------------------------------------------------------------------------------------
 
 
-async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest) -> list[Job]:
+async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest) -> list[JobRow]:
     routes = routing.serving(request.lanes, request.kinds, request.capabilities)
-    preference, taken = request.preference, list[Job]()
+    preference, taken = request.preference, list[JobRow]()
     chunks_left = _CHUNKS_MAX
     while routes and len(taken) < request.limit:
         # After its time limit an affinity yields to one job at a time, until one of them has another affinity.
@@ -141,7 +141,7 @@ async def _take(tx: StoreTransaction, routing: RoutingTable, request: ClaimReque
 
 async def _lease(
     tx: StoreTransaction, routing: RoutingTable, request: ClaimRequest, selection: ReadyJobs, offset: int
-) -> list[Job]:
+) -> list[JobRow]:
     """Lease the selected jobs and fail those whose deadline has passed; *offset* is the claim index of the first."""
     chosen = selection.jobs
     if selection.leased_at is not None:
@@ -157,7 +157,7 @@ async def _lease(
     return await apply_transitions(tx, routing, started, now)
 
 
-async def _remember_fair_key(tx: StoreTransaction, selected: ReadyJobs, jobs: Sequence[Job]) -> None:
+async def _remember_fair_key(tx: StoreTransaction, selected: ReadyJobs, jobs: Sequence[JobRow]) -> None:
     """Store the fairness key served last, if tenants alternate and it has changed."""
     if selected.fair_scope is None or not jobs or jobs[-1].fair_key == selected.last_fair_key:
         return

@@ -12,7 +12,7 @@ from holdfast.domain.claims import Claim
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import InvalidInput, KindRetired, LaneDraining, Refused
 from holdfast.domain.events import EventName
-from holdfast.domain.job import HOLDING_KEY, Job
+from holdfast.domain.job import HOLDING_KEY, Job, JobRow, row_of
 from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers, with_publication
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import RouteKey, RoutingTable
@@ -33,7 +33,7 @@ async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = F
         # The id is random, so only an earlier send of this call can have stored it.
         stored = await tx.job_by_id(new.id)
         if stored is not None:
-            return Enqueued(stored, created=True)
+            return Enqueued(Job(stored), created=True)
     [enqueued] = await enqueue_jobs(tx, [new], "")
     return enqueued
 
@@ -75,7 +75,7 @@ async def enqueue_jobs(
             seq = numbers[index]
             if new.digest is None and new.dedupe_key is None and new.entry is None:
                 # The common case: it cannot be a duplicate.
-                results.append(Enqueued(_add_job(call, new, seq), created=True))
+                results.append(Enqueued(Job(_add_job(call, new, seq)), created=True))
             else:
                 results.append(await _enqueue_one(tx, call, new, seq))
     except Refused as refusal:
@@ -91,19 +91,19 @@ class _EnqueueCall(NamedTuple):
 
     routing: RoutingTable
     now: Now
-    known: dict[str, Job]
+    known: dict[str, JobRow]
     """Jobs by chosen id, from the store and from earlier in this call."""
-    holders: dict[DedupeKey, Job]
+    holders: dict[DedupeKey, JobRow]
     """The stored jobs that hold a dedupe key of this call, locked."""
-    new_holders: dict[DedupeKey, Job]
+    new_holders: dict[DedupeKey, JobRow]
     """New jobs of this call by dedupe key."""
-    unwritten: list[tuple[RouteKey, Job]]
+    unwritten: list[tuple[RouteKey, JobRow]]
     """New jobs not yet written."""
     sessions: dict[SessionName, LockedSession]
     """The sessions of this call's entries."""
 
 
-def _is_stored(new: CheckedJob, known: dict[str, Job], sessions: dict[SessionName, LockedSession]) -> bool:
+def _is_stored(new: CheckedJob, known: dict[str, JobRow], sessions: dict[SessionName, LockedSession]) -> bool:
     """Return whether the store already has the job, by its chosen id or its message id."""
     return new.id in known or (new.entry is not None and find_by_message_id(sessions, new) is not None)
 
@@ -140,7 +140,7 @@ async def _intern_routes(tx: StoreTransaction, routing: RoutingTable, keys: Set[
 
 async def _lock_duplicates(
     tx: StoreTransaction, shared: Sequence[CheckedJob]
-) -> tuple[dict[str, Job], dict[DedupeKey, Job]]:
+) -> tuple[dict[str, JobRow], dict[DedupeKey, JobRow]]:
     """Lock the stored jobs with a chosen id or dedupe key of *shared*; return them by id and by key."""
     if not shared:
         return {}, {}
@@ -168,10 +168,10 @@ async def lock_matches(tx: StoreTransaction, claims: Sequence[Claim], new: Seque
     shared = [one for one in new if is_shared(one)]
     if shared:
         await tx.lock_keys(_lock_numbers(claims, shared))
-        await tx.lock_matching_jobs([*(JobMatch(seq=claim.job.seq) for claim in claims), *_matches(shared)])
+        await tx.lock_matching_jobs([*(JobMatch(seq=claim.job.number) for claim in claims), *_matches(shared)])
 
 
-async def lock_jobs_and_keys(tx: StoreTransaction, job_ids: Sequence[str]) -> list[Job]:
+async def lock_jobs_and_keys(tx: StoreTransaction, job_ids: Sequence[str]) -> list[JobRow]:
     """Lock jobs by id with the holders of their dedupe keys, in the order of `lock_matches`; return all of them."""
     if not job_ids:
         return []
@@ -200,24 +200,24 @@ def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list
     An enqueue with too many takes no such locks: it writes its rows in key order.
     """
     keys = {_key(new) for new in shared if new.dedupe_key is not None}
-    keys |= {_key_of(claim.job) for claim in claims if claim.job.dedupe_key is not None}
+    keys |= {_key_of(row_of(claim.job)) for claim in claims if claim.job.dedupe_key is not None}
     ids = {new.id for new in shared if new.digest is not None}
     return key_numbers(keys, ids) if len(keys) + len(ids) <= limits.KEYS_LOCKED_MAX else []
 
 
 async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued:
     if new.id in call.known:
-        return Enqueued(new_jobs.same_request(call.known[new.id], new), created=False)
+        return Enqueued(Job(new_jobs.same_request(call.known[new.id], new)), created=False)
     if new.entry is not None and (original := find_by_message_id(call.sessions, new)) is not None:
-        return Enqueued(original, created=False)
+        return Enqueued(Job(original), created=False)
     if new.dedupe_key is not None:
         enqueued = await _handle_duplicate(tx, call, new, seq)
         if enqueued is not None:
             return enqueued
-    return Enqueued(_add_job(call, new, seq), created=True)
+    return Enqueued(Job(_add_job(call, new, seq)), created=True)
 
 
-def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: Job | None = None) -> Job:
+def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: JobRow | None = None) -> JobRow:
     fair_key = call.routing.lane(new.settings.route.lane).fair_key_of(new.settings.tenant)
     job = new_jobs.new_job(new, seq, fair_key, call.now)
     if predecessor is not None:
@@ -243,7 +243,7 @@ def _key(new: CheckedJob) -> DedupeKey:
     return (new.settings.tenant, new.settings.dedupe_kind or "", new.dedupe_key or "")
 
 
-def _key_of(job: Job) -> DedupeKey:
+def _key_of(job: JobRow) -> DedupeKey:
     return (job.tenant, job.dedupe_kind or "", job.dedupe_key or "")
 
 
@@ -259,17 +259,17 @@ async def _handle_duplicate(tx: StoreTransaction, call: _EnqueueCall, new: Check
         successor = await tx.successor_by_key(_key(new))
     match new_jobs.resolve_duplicate(new, holder, successor):
         case "keep":
-            return Enqueued(holder, created=False)
+            return Enqueued(Job(holder), created=False)
         case "succeed":
-            return Enqueued(_add_job(call, new, seq, predecessor=holder), created=True)
+            return Enqueued(Job(_add_job(call, new, seq, predecessor=holder)), created=True)
         case "replace":
-            return Enqueued((await _replace(tx, call, holder, new)), created=False)
+            return Enqueued(Job(await _replace(tx, call, holder, new)), created=False)
         case "replace_successor":
             assert successor is not None  # noqa: S101  # only an existing successor is replaced
-            return Enqueued((await _replace(tx, call, successor, new)), created=False)
+            return Enqueued(Job(await _replace(tx, call, successor, new)), created=False)
 
 
-async def _stored_holder(tx: StoreTransaction, call: _EnqueueCall, key: DedupeKey) -> Job | None:
+async def _stored_holder(tx: StoreTransaction, call: _EnqueueCall, key: DedupeKey) -> JobRow | None:
     holder = call.holders.get(key)
     if holder is not None and (transitions.overdue(holder, call.now) or transitions.expired(holder, call.now)):
         del call.holders[key]
@@ -278,7 +278,7 @@ async def _stored_holder(tx: StoreTransaction, call: _EnqueueCall, key: DedupeKe
     return holder
 
 
-async def live_holder(tx: StoreTransaction, routing: RoutingTable, key: DedupeKey, now: Now) -> Job | None:
+async def live_holder(tx: StoreTransaction, routing: RoutingTable, key: DedupeKey, now: Now) -> JobRow | None:
     """Return the unfinished job that holds a dedupe key.
 
     Fail or expire the job first if its deadline has passed or its lease has expired: if it is then finished, it no
@@ -295,7 +295,7 @@ async def live_holder(tx: StoreTransaction, routing: RoutingTable, key: DedupeKe
     return holder
 
 
-async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: Job, new: CheckedJob) -> Job:
+async def _replace(tx: StoreTransaction, call: _EnqueueCall, job: JobRow, new: CheckedJob) -> JobRow:
     await _flush(tx, call)
     replaced = new_jobs.replace_content(job, new)
     if replaced == job:
@@ -327,7 +327,7 @@ async def _flush(tx: StoreTransaction, call: _EnqueueCall) -> None:
         await write_sessions(tx, call.routing, list(call.sessions.values()), entries, call.now)
 
 
-def _in_key_order(unwritten: list[tuple[RouteKey, Job]]) -> list[tuple[RouteKey, Job]]:
+def _in_key_order(unwritten: list[tuple[RouteKey, JobRow]]) -> list[tuple[RouteKey, JobRow]]:
     """Sort new jobs by key and id, so that calls with the same keys do not deadlock."""
     if all(job.digest is None and job.dedupe_key is None for _, job in unwritten):
         return unwritten

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.domain import limits, serving, strict_json, transitions
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import ArtifactNotFound, EventsPruned, InvalidInput, JobNotFound, WorkerNotFound
 from holdfast.domain.events import EventPage
-from holdfast.domain.job import FINISHED, Attempt, Job
+from holdfast.domain.job import FINISHED, Attempt, Job, JobRow
 from holdfast.domain.outcomes import Artifact
 from holdfast.domain.results import (
     ArtifactInfo,
@@ -26,6 +27,7 @@ from holdfast.domain.results import (
 )
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.serving import ReadyCount, Unserved
+from holdfast.domain.validation import datetime_of
 from holdfast.storage.contract import EventPosition, StoreTransaction, cursor_of
 from holdfast.storage.notifications import worker_request_topic
 
@@ -33,8 +35,13 @@ _BEYOND = 1 << 62
 
 
 async def get(tx: StoreTransaction, job_id: str | int, tenant: str | None) -> Job:
+    """Return the job with this id or number, or raise `JobNotFound`."""
+    return Job(await get_row(tx, job_id, tenant))
+
+
+async def get_row(tx: StoreTransaction, job_id: str | int, tenant: str | None) -> JobRow:
     """Return the job with this id or number, locked if the transaction writes; raise `JobNotFound` if none."""
-    job: Job | None
+    job: JobRow | None
     if isinstance(job_id, int):
         job = next(iter(await tx.jobs_by_seq([job_id])), None)
     else:
@@ -46,29 +53,29 @@ async def get(tx: StoreTransaction, job_id: str | int, tenant: str | None) -> Jo
 
 async def get_overdue(tx: StoreTransaction, job_id: str, tenant: str | None) -> tuple[Job, bool]:
     """Return the job and whether it is waiting although its deadline has passed."""
-    job = await get(tx, job_id, tenant)
+    job = await get_row(tx, job_id, tenant)
     now = await tx.now()
-    return job, not job.finished and transitions.overdue(job, now)
+    return Job(job), not job.finished and transitions.overdue(job, now)
 
 
 async def attempts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[Attempt]:
     """Return the stored attempts and the current one, which is part of the job's row."""
-    job = await get(tx, job_id, tenant)
-    past = await tx.attempts(job.seq)
-    if job.epoch == 0 or (past and past[-1].epoch == job.epoch):
-        return past
-    return [*past, transitions.newest_attempt(job)]
+    job = await get_row(tx, job_id, tenant)
+    rows = await tx.attempts(job.seq)
+    if job.epoch and not (rows and rows[-1].epoch == job.epoch):
+        rows = [*rows, transitions.newest_attempt(job)]
+    return list(map(Attempt.of_row, rows))
 
 
 async def artifacts(tx: StoreTransaction, job_id: str, tenant: str | None) -> list[ArtifactInfo]:
     """Return the artifacts of the job, without their bytes."""
-    job = await get(tx, job_id, tenant)
+    job = await get_row(tx, job_id, tenant)
     return await tx.artifacts(job.seq)
 
 
 async def artifact(tx: StoreTransaction, job_id: str, name: str, tenant: str | None) -> Artifact:
     """Return one artifact of the job."""
-    job = await get(tx, job_id, tenant)
+    job = await get_row(tx, job_id, tenant)
     found = await tx.artifact(job.seq, name)
     if found is None:
         raise ArtifactNotFound(job_id, name)
@@ -92,11 +99,12 @@ async def jobs(tx: StoreTransaction, job_filter: JobFilter, after: str | None, l
         job_filter = job_filter._replace(tenant=job_filter.tenant or DEFAULT_NAME)
     before = _position(after, by_finish=by_finish)
     found = await tx.list_jobs(job_filter, before, limit + 1, await tx.now(), by_finish=by_finish)
-    page = tuple(found[:limit])
-    return JobPage(page, _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None)
+    page = found[:limit]
+    cursor = _cursor(page[-1], by_finish=by_finish) if len(found) > limit else None
+    return JobPage(tuple(map(Job, page)), cursor)
 
 
-def _cursor(job: Job, *, by_finish: bool) -> str:
+def _cursor(job: JobRow, *, by_finish: bool) -> str:
     return f"f1-{job.finished_at_ms}-{job.seq}" if by_finish else f"o1-{job.seq}"
 
 
@@ -243,7 +251,7 @@ async def newest_workers(tx: StoreTransaction, limit: int) -> list[WorkerInfo]:
 async def request_worker(tx: StoreTransaction, worker: str, requested: WorkerRequest) -> list[WorkerInfo]:
     """Request every start of a worker to drain or stop and return them, newest first, or raise `WorkerNotFound`."""
     await tx.request_worker(worker, requested)
-    found = sorted(await tx.workers_of_name(worker), key=lambda start: -start.beat_at_ms)
+    found = sorted(await tx.workers_of_name(worker), key=lambda start: start.beat_at, reverse=True)
     starts = _mark_silent(found, await tx.now())
     if not starts:
         known = {other.worker: None for other in await tx.newest_workers(limits.PAGE_MAX)}
@@ -253,7 +261,5 @@ async def request_worker(tx: StoreTransaction, worker: str, requested: WorkerReq
 
 
 def _mark_silent(workers: Sequence[WorkerInfo], now: Now) -> list[WorkerInfo]:
-    return [
-        worker._replace(state="silent") if now.wall_ms - worker.beat_at_ms > limits.WORKER_SILENT_MS else worker
-        for worker in workers
-    ]
+    silent_since = datetime_of(now.wall_ms - limits.WORKER_SILENT_MS)
+    return [replace(worker, state="silent") if worker.beat_at < silent_since else worker for worker in workers]

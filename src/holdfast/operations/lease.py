@@ -8,18 +8,18 @@ from holdfast.domain import limits, transitions
 from holdfast.domain.claims import Lease, Note, Renewal
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, JobRow
 from holdfast.domain.outcomes import Artifact
 from holdfast.domain.validation import datetime_of
 from holdfast.storage.contract import StoreTransaction
 
 
-async def lock_held(tx: StoreTransaction, leases: Sequence[Lease]) -> dict[int, Job]:
+async def lock_held(tx: StoreTransaction, leases: Sequence[Lease]) -> dict[int, JobRow]:
     """Lock the jobs of *leases* and return them by number, without deleted ones."""
     return {job.seq: job for job in await tx.jobs_by_seq([lease.seq for lease in leases])}
 
 
-def held_job(jobs: dict[int, Job], lease: Lease) -> Job:
+def held_job(jobs: dict[int, JobRow], lease: Lease) -> JobRow:
     """Return the job of *lease*, or raise `LeaseLost` if it was deleted."""
     job = jobs.get(lease.seq)
     if job is None:
@@ -42,7 +42,7 @@ async def heartbeat(
     jobs = await lock_held(tx, [lease for lease, _ in held])
     now = await tx.now()
     results = [_renew(jobs, lease, lease_ms, now, started) for lease, lease_ms in held]
-    renewed = {job.seq: job for job in results if isinstance(job, Job)}
+    renewed = {job.seq: job for job in results if isinstance(job, JobRow)}
     await tx.renew_leases(list(renewed.values()))
     for lease, _ in held if notes else ():
         if notes and lease.seq in notes and lease.seq in renewed:
@@ -58,15 +58,15 @@ async def acknowledge_held(tx: StoreTransaction, leases: Sequence[Lease]) -> Non
 
 
 def _renew(
-    jobs: dict[int, Job], lease: Lease, lease_ms: int, now: Now, started: Collection[int]
-) -> Job | HoldfastError:
+    jobs: dict[int, JobRow], lease: Lease, lease_ms: int, now: Now, started: Collection[int]
+) -> JobRow | HoldfastError:
     try:
         return transitions.heartbeat(held_job(jobs, lease), lease, lease_ms, now, acknowledges=lease.seq in started)
     except LeaseLost as lost:
         return lost
 
 
-def _renewal(job: Job) -> Renewal:
+def _renewal(job: JobRow) -> Renewal:
     return Renewal(datetime_of(job.lease_until_ms or 0), bool(job.cancel_requested))
 
 
@@ -74,10 +74,10 @@ async def progress(tx: StoreTransaction, lease: Lease, phase: str | None, percen
     """Write the phase and percentage of a running attempt."""
     jobs = await lock_held(tx, [lease])
     now = await tx.now()
-    return await _write_note(tx, held_job(jobs, lease), lease, Note(phase, percent), now)
+    return Job(await _write_note(tx, held_job(jobs, lease), lease, Note(phase, percent), now))
 
 
-async def _write_note(tx: StoreTransaction, job: Job, lease: Lease, note: Note, now: Now) -> Job:
+async def _write_note(tx: StoreTransaction, job: JobRow, lease: Lease, note: Note, now: Now) -> JobRow:
     noted = transitions.progress(job, lease, note.phase, note.percent, now)
     await tx.update_progress(noted)
     return noted
@@ -92,7 +92,7 @@ async def attach(tx: StoreTransaction, lease: Lease, artifacts: Sequence[Artifac
     await write_artifacts(tx, job, artifacts, now)
 
 
-async def write_artifacts(tx: StoreTransaction, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
+async def write_artifacts(tx: StoreTransaction, job: JobRow, artifacts: Sequence[Artifact], now: Now) -> None:
     """Store *artifacts* of the job, or raise `InvalidInput` if it would have too many."""
     if not artifacts:
         return

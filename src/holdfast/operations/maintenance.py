@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from holdfast.domain import limits, transitions
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job
+from holdfast.domain.job import JobRow
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
 from holdfast.operations.apply_transitions import apply_transitions
@@ -22,8 +22,8 @@ from holdfast.storage.contract import PassName, StoreTransaction
 class Pass(NamedTuple):
     """One kind of maintenance: the jobs it finds and the transition it applies to each."""
 
-    find: Callable[[StoreTransaction, Now, int], Awaitable[list[Job]]]
-    decide: Callable[[Job, Now], Transition]
+    find: Callable[[StoreTransaction, Now, int], Awaitable[list[JobRow]]]
+    decide: Callable[[JobRow, Now], Transition]
 
 
 # In the order in which they run: a job that is late fails even if it is due as well.

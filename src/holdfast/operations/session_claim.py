@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from holdfast.domain import limits, transitions
 from holdfast.domain.claim_order import fair_order_key
-from holdfast.domain.claims import Claim
+from holdfast.domain.claims import lease_of
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, JobRow
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.session_claims import (
     SessionClaim,
@@ -266,7 +266,7 @@ async def _lease(
     routing: RoutingTable,
     session: Session,
     request: SessionRequest,
-    jobs: list[Job],
+    jobs: list[JobRow],
     extended: _OpenClaim | None,
 ) -> SessionClaim:
     now = await tx.now()
@@ -306,7 +306,7 @@ def _claim(
     session: Session,
     request: SessionRequest,
     fence: SessionFence,
-    jobs: Sequence[Job],
+    jobs: Sequence[JobRow],
     *,
     repeated: bool = False,
 ) -> SessionClaim:
@@ -318,7 +318,7 @@ def _claim(
         entry_type=entry_type,
         claim_id=fence.claim_id,
         fencing_token=fence.fencing_token,
-        entries=tuple(jobs),
+        entries=tuple(map(Job, jobs)),
         lease_ms=request.lease_ms,
         generation=request.generation,
         repeated=repeated,
@@ -342,11 +342,11 @@ async def _find_held_claim(tx: StoreTransaction, request: SessionRequest) -> Ses
     return _claim(session, request, fence, jobs, repeated=True) if jobs else None
 
 
-async def _held_jobs(tx: StoreTransaction, request: SessionRequest) -> list[Job]:
+async def _held_jobs(tx: StoreTransaction, request: SessionRequest) -> list[JobRow]:
     """Return the jobs that the worker of *request* holds under its lease token, in order."""
     jobs = await tx.jobs_held(request.worker, request.lease_token)
     now = await tx.now()
-    return [job for job in jobs if transitions.holds(job, Claim(job, 0).lease, now)]
+    return [job for job in jobs if transitions.holds(job, lease_of(job), now)]
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ async def _lease_more(
     session: Session,
     request: SessionRequest,
     turn: SessionClaim,
-    held: dict[int, Job],
+    held: dict[int, JobRow],
 ) -> SessionClaim | None:
     """Lease more of the session under the fence of *turn*, which must be its live claim, or raise `LeaseLost`.
 
@@ -369,7 +369,7 @@ async def _lease_more(
         transitions.check_fence(held_job(held, claim.lease), claim.lease, now)
     fence = SessionFence(session.claim_id or "", session.fence, turn.lease_token)
     leased = [job for job in await _held_jobs(tx, request) if job.session_number == session.number]
-    known = {job.seq for job in turn.entries}
+    known = {job.number for job in turn.entries}
     if unknown := [job for job in leased if job.seq not in known]:
         # An earlier send of this call leased them, and its result was lost.
         return _claim(session, request, fence, unknown, repeated=True)
@@ -400,8 +400,8 @@ async def _promote_due(tx: StoreTransaction, routing: RoutingTable, session: int
 async def _apply_in_chunks(
     tx: StoreTransaction,
     routing: RoutingTable,
-    find: Callable[[Now, int], Awaitable[list[Job]]],
-    decide: Callable[[Job], Transition],
+    find: Callable[[Now, int], Awaitable[list[JobRow]]],
+    decide: Callable[[JobRow], Transition],
     now: Now,
 ) -> bool:
     """Apply a transition to all entries that *find* returns, a chunk at a time; return whether there were any."""

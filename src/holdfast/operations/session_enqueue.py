@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job
+from holdfast.domain.job import JobRow
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.sessions import Session, entry_id
@@ -21,9 +21,9 @@ class LockedSession:
 
     session: Session
     last_enqueue_seq: int
-    by_message_id: dict[str, Job] = field(default_factory=dict)
+    by_message_id: dict[str, JobRow] = field(default_factory=dict)
     """The entries with a message id of this call, stored and new ones."""
-    unwritten: list[Job] = field(default_factory=list)
+    unwritten: list[JobRow] = field(default_factory=list)
     """New entries not yet written."""
 
 
@@ -59,7 +59,7 @@ async def create_session(tx: StoreTransaction, tenant: str, name: str) -> Sessio
 # --- message ids ---------------------------------------------------------------------------------------------------
 
 
-def find_by_message_id(sessions: dict[SessionName, LockedSession], new: CheckedJob) -> Job | None:
+def find_by_message_id(sessions: dict[SessionName, LockedSession], new: CheckedJob) -> JobRow | None:
     """Return the entry that has the message id of *new*, or None."""
     if new.entry is None or new.entry.message_id is None:
         return None
@@ -78,10 +78,10 @@ async def _load_message_ids(
         locked.by_message_id[row.message_id] = jobs.get(row.seq) or _deleted_entry(routing, locked.session, row)
 
 
-def _deleted_entry(routing: RoutingTable, session: Session, row: MessageIdRow) -> Job:
+def _deleted_entry(routing: RoutingTable, session: Session, row: MessageIdRow) -> JobRow:
     """Return a deleted entry as its message id row describes it: identity and state, no payload or result."""
     key = route_by_number(routing, row.route).key
-    values: dict[str, Any] = dict.fromkeys(Job._fields)
+    values: dict[str, Any] = dict.fromkeys(JobRow._fields)
     counters = (
         "attempt",
         "epoch",
@@ -115,13 +115,13 @@ def _deleted_entry(routing: RoutingTable, session: Session, row: MessageIdRow) -
         "record_all": 0,
         "event_count": 0,
     }
-    return Job(**values)
+    return JobRow(**values)
 
 
 # --- appending -----------------------------------------------------------------------------------------------------
 
 
-def append_entry(locked: LockedSession, new: CheckedJob, job: Job, now: Now) -> Job:
+def append_entry(locked: LockedSession, new: CheckedJob, job: JobRow, now: Now) -> JobRow:
     """Return *job* as the last entry of its session, with an entry id unless the caller chose one."""
     assert new.entry is not None  # noqa: S101  # only entries come here
     locked.last_enqueue_seq += 1
@@ -161,5 +161,5 @@ async def write_sessions(
     await refresh_heads(tx, routing, headless, now)
 
 
-def _message_id(job: Job) -> str | None:
+def _message_id(job: JobRow) -> str | None:
     return None if job.entry is None else job.entry.message_id

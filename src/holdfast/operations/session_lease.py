@@ -14,7 +14,7 @@ from holdfast.domain import limits, transitions
 from holdfast.domain.claims import Lease, Renewal
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import LeaseLost
-from holdfast.domain.job import WAITING, Job
+from holdfast.domain.job import WAITING, Job, JobRow
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.session_claims import (
@@ -102,7 +102,7 @@ async def end_expired_leases(tx: StoreTransaction, routing: RoutingTable, now: N
     return bool(ended)
 
 
-async def _lock_with_running(tx: StoreTransaction, tenant: str, name: str) -> tuple[Session | None, list[Job]]:
+async def _lock_with_running(tx: StoreTransaction, tenant: str, name: str) -> tuple[Session | None, list[JobRow]]:
     """Lock the running entries of the session, then the session; return both."""
     number = await tx.session_number(tenant, name)
     if number is None:
@@ -133,7 +133,7 @@ async def heartbeat_session(tx: StoreTransaction, claim: SessionClaim, lease_ms:
     return Renewal(datetime_of(until_ms), any(job.cancel_requested for job in extended))
 
 
-def _check_held(job: Job, lease: Lease, now: Now) -> Job:
+def _check_held(job: JobRow, lease: Lease, now: Now) -> JobRow:
     transitions.check_fence(job, lease, now)
     return job
 
@@ -155,21 +155,21 @@ async def settle_session(tx: StoreTransaction, claim: SessionClaim, outcomes: Se
         duplicate = await _find_duplicate(tx, jobs, claim, outcomes)
         if duplicate is None:
             raise
-        return duplicate
+        return list(map(Job, duplicate))
     settled = await apply_transitions(tx, routing, decided, now)
     for job, checked in zip(settled, outcomes, strict=True):
         await enqueue_jobs(tx, checked.follow_ups, "follow_ups")
         await write_artifacts(tx, job, checked.artifacts, now)
-    return settled
+    return list(map(Job, settled))
 
 
 async def _find_duplicate(
-    tx: StoreTransaction, jobs: dict[int, Job], claim: SessionClaim, outcomes: Sequence[CheckedOutcome]
-) -> list[Job] | None:
+    tx: StoreTransaction, jobs: dict[int, JobRow], claim: SessionClaim, outcomes: Sequence[CheckedOutcome]
+) -> list[JobRow] | None:
     """Return the entries if all of them are already settled with the same outcomes."""
-    found: list[Job] = []
+    found: list[JobRow] = []
     for one, checked in zip(claim.claims, outcomes, strict=True):
-        job = await find_duplicate_settlement(tx, jobs.get(one.job.seq), one.lease, checked)
+        job = await find_duplicate_settlement(tx, jobs.get(one.job.number), one.lease, checked)
         if job is None:
             return None
         found.append(job)

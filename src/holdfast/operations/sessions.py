@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.domain import limits
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job
+from holdfast.domain.job import JobRow
 from holdfast.domain.routing import Route, RoutingTable
 from holdfast.domain.session_selection import (
     Choice,
@@ -28,7 +28,7 @@ from holdfast.storage.notifications import session_topic, sessions_topic
 _FIRST = SelectionCriteria(only=None, checkpoint=False, limit=1)
 
 
-async def lock_free_sessions(tx: StoreTransaction, jobs: Sequence[Job]) -> list[Job]:
+async def lock_free_sessions(tx: StoreTransaction, jobs: Sequence[JobRow]) -> list[JobRow]:
     """Lock the sessions of *jobs* that are not locked; return the jobs without entries of locked sessions.
 
     Maintenance uses this so that a claim does not wait for an unrelated session.
@@ -40,7 +40,7 @@ async def lock_free_sessions(tx: StoreTransaction, jobs: Sequence[Job]) -> list[
     return [job for job in jobs if job.session_number is None or job.session_number in free]
 
 
-def sessions_of(jobs: Iterable[Job]) -> list[int]:
+def sessions_of(jobs: Iterable[JobRow]) -> list[int]:
     """Return the session numbers of the jobs that are session entries, sorted."""
     return sorted({job.session_number for job in jobs if job.session_number is not None})
 

@@ -9,7 +9,7 @@ from holdfast.domain import limits, transitions
 from holdfast.domain.claims import Claim, Lease, Settlement
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import LeaseLost, Misconfigured, Refused
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, JobRow
 from holdfast.domain.outcomes import CheckedOutcome, Done
 from holdfast.domain.routing import RoutingTable
 from holdfast.domain.transitions import Transition
@@ -77,13 +77,13 @@ async def _settle_plain_successes(
     indexes: dict[int, int] = {}
     for index, (claim, checked) in enumerate(outcomes):
         if type(checked.outcome) is Done and checked.digest is None:
-            indexes.setdefault(claim.job.seq, index)
+            indexes.setdefault(claim.job.number, index)
     if not indexes:
         return {}
     now = await tx.now()
     written = await tx.finish_held([outcomes[index] for index in indexes.values()], now)
     jobs = await finish_transitions(tx, routing, list(written.values()), now)
-    return {indexes[job.seq]: Settlement(outcomes[indexes[job.seq]][0], job) for job in jobs}
+    return {indexes[job.seq]: Settlement(outcomes[indexes[job.seq]][0], Job(job)) for job in jobs}
 
 
 async def _settle_each(
@@ -95,7 +95,7 @@ async def _settle_each(
     now = await tx.now()
     call = _SettleCall(routing, now, jobs, [], {})
     for claim, checked in outcomes:
-        lease, seq = claim.lease, claim.job.seq
+        lease, seq = claim.lease, claim.job.number
         if seq in call.unwritten:
             # The job is in the call twice: write the first settlement before deciding on the second.
             await _flush(tx, call)
@@ -105,7 +105,7 @@ async def _settle_each(
             transition = transitions.settle(held_job(jobs, lease), lease, checked, now, chance)
         except LeaseLost as lost:
             settled = await find_duplicate_settlement(tx, jobs.get(seq), lease, checked)
-            call.settlements.append(Settlement(claim, settled) if settled else Settlement(claim, error=lost))
+            call.settlements.append(Settlement(claim, Job(settled)) if settled else Settlement(claim, error=lost))
             continue
         if checked.follow_ups or checked.artifacts:
             await _flush(tx, call)
@@ -122,7 +122,7 @@ class _SettleCall(NamedTuple):
 
     routing: RoutingTable
     now: Now
-    jobs: dict[int, Job]
+    jobs: dict[int, JobRow]
     settlements: list[Settlement]
     unwritten: dict[int, tuple[int, Claim, Transition]]
     """Unwritten transitions by job, each with the index of its settlement and its claim."""
@@ -133,8 +133,8 @@ _UNWRITTEN: Any = None
 
 
 async def find_duplicate_settlement(
-    tx: StoreTransaction, job: Job | None, lease: Lease, checked: CheckedOutcome
-) -> Job | None:
+    tx: StoreTransaction, job: JobRow | None, lease: Lease, checked: CheckedOutcome
+) -> JobRow | None:
     """Return the job if the same outcome of this lease is already stored."""
     if job is None:
         return None
@@ -156,7 +156,7 @@ async def _settle_with_extras(
     except (Refused, Misconfigured) as refusal:
         return Settlement(claim, error=refusal)
     call.jobs[job.seq] = job
-    return Settlement(claim, job=job)
+    return Settlement(claim, Job(job))
 
 
 async def _flush(tx: StoreTransaction, call: _SettleCall) -> None:
@@ -166,6 +166,6 @@ async def _flush(tx: StoreTransaction, call: _SettleCall) -> None:
     unwritten = list(call.unwritten.values())
     jobs = await apply_transitions(tx, call.routing, [transition for _, _, transition in unwritten], call.now)
     for (index, claim, _), job in zip(unwritten, jobs, strict=True):
-        call.settlements[index] = Settlement(claim, job)
+        call.settlements[index] = Settlement(claim, Job(job))
         call.jobs[job.seq] = job
     call.unwritten.clear()

@@ -18,7 +18,7 @@ from holdfast.domain.claim_order import Preference
 from holdfast.domain.claims import Claim, ClaimRequest, Lease
 from holdfast.domain.clock import Now
 from holdfast.domain.events import Event, EventName
-from holdfast.domain.job import Attempt, Job, State
+from holdfast.domain.job import AttemptRow, JobRow, State
 from holdfast.domain.kinds import Publication
 from holdfast.domain.new_job import DedupeKey
 from holdfast.domain.outcomes import Artifact, CheckedOutcome
@@ -78,7 +78,7 @@ class ReadyRequest(NamedTuple):
 class ReadyJobs(NamedTuple):
     """Jobs selected for a claim, and the fairness position that the claim advances."""
 
-    jobs: list[Job]
+    jobs: list[JobRow]
     fair_scope: str | None
     """None if the claim names a single tenant; tenants then do not alternate."""
     last_fair_key: str | None
@@ -197,23 +197,23 @@ class StoreTransaction(ABC):
         """Return the dedupe keys of the jobs with these ids. No lock is taken: a key never changes."""
 
     @abstractmethod
-    async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[Job]:
+    async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[JobRow]:
         """Lock the jobs that match *matches*, in order of their numbers, and return them."""
 
     @abstractmethod
-    async def insert_jobs(self, jobs: Sequence[tuple[Route, Job]]) -> None:
+    async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
         """Store new jobs, including session entries; raise `OvertakenError` if an id or key was taken."""
 
     @abstractmethod
-    async def job_by_key(self, key: DedupeKey) -> Job | None:
+    async def job_by_key(self, key: DedupeKey) -> JobRow | None:
         """Return the unfinished job that holds a dedupe key."""
 
     @abstractmethod
-    async def successor_by_key(self, key: DedupeKey) -> Job | None:
+    async def successor_by_key(self, key: DedupeKey) -> JobRow | None:
         """Return the blocked job that will hold a dedupe key next."""
 
     @abstractmethod
-    async def update_content(self, job: Job) -> None:
+    async def update_content(self, job: JobRow) -> None:
         """Write the payload, headers and tags of a job that a duplicate replaced."""
 
     # --- claim ------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class StoreTransaction(ABC):
         """Wait until an earlier send of the same claim that is still in flight has been decided."""
 
     @abstractmethod
-    async def jobs_held(self, worker: str, lease_token: str) -> list[Job]:
+    async def jobs_held(self, worker: str, lease_token: str) -> list[JobRow]:
         """Return the running jobs of one claim, in the order they were claimed."""
 
     @abstractmethod
@@ -254,29 +254,29 @@ class StoreTransaction(ABC):
         """Make this start the only one of an exclusive worker."""
 
     @abstractmethod
-    async def jobs_held_by_others(self, worker: str, incarnation: str, limit: int) -> list[Job]:
+    async def jobs_held_by_others(self, worker: str, incarnation: str, limit: int) -> list[JobRow]:
         """Return running jobs that other starts of a worker hold."""
 
     # --- maintenance ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def due_jobs(self, now: Now, limit: int) -> list[Job]:
+    async def due_jobs(self, now: Now, limit: int) -> list[JobRow]:
         """Return scheduled jobs that have become due."""
 
     @abstractmethod
-    async def expired_jobs(self, now: Now, limit: int) -> list[Job]:
+    async def expired_jobs(self, now: Now, limit: int) -> list[JobRow]:
         """Return running jobs whose lease has expired."""
 
     @abstractmethod
-    async def expired_jobs_of(self, worker: str, incarnation: str, now: Now, limit: int) -> list[Job]:
+    async def expired_jobs_of(self, worker: str, incarnation: str, now: Now, limit: int) -> list[JobRow]:
         """Return running jobs of one start of a worker whose lease has expired."""
 
     @abstractmethod
-    async def suspect_jobs_of(self, worker: str, incarnation: str, limit: int) -> list[Job]:
+    async def suspect_jobs_of(self, worker: str, incarnation: str, limit: int) -> list[JobRow]:
         """Return waiting jobs that became suspect when one start of a worker held them."""
 
     @abstractmethod
-    async def late_jobs(self, now: Now, limit: int) -> list[Job]:
+    async def late_jobs(self, now: Now, limit: int) -> list[JobRow]:
         """Return waiting jobs that have passed their deadline."""
 
     @abstractmethod
@@ -284,7 +284,7 @@ class StoreTransaction(ABC):
         """Return when the next maintenance is due."""
 
     @abstractmethod
-    async def successors(self, seqs: Sequence[int]) -> list[Job]:
+    async def successors(self, seqs: Sequence[int]) -> list[JobRow]:
         """Return the blocked jobs that wait for these jobs to finish."""
 
     # --- transitions ------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class StoreTransaction(ABC):
         """
 
     @abstractmethod
-    async def refresh(self, claims: Sequence[Claim]) -> dict[int, Job]:
+    async def refresh(self, claims: Sequence[Claim]) -> dict[int, JobRow]:
         """Return the current jobs of *claims* by number; deleted jobs are missing."""
 
     @abstractmethod
@@ -314,7 +314,7 @@ class StoreTransaction(ABC):
         """Return the lease token and the digest with which a stored attempt was settled."""
 
     @abstractmethod
-    async def renew_leases(self, jobs: Sequence[Job]) -> None:
+    async def renew_leases(self, jobs: Sequence[JobRow]) -> None:
         """Write the lease expiry of each job."""
 
     @abstractmethod
@@ -322,15 +322,15 @@ class StoreTransaction(ABC):
         """Mark the claims of *leases* that are still held as started."""
 
     @abstractmethod
-    async def clear_suspicion(self, jobs: Sequence[Job]) -> None:
+    async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
         """Store that jobs are no longer suspect."""
 
     @abstractmethod
-    async def update_progress(self, job: Job) -> None:
+    async def update_progress(self, job: JobRow) -> None:
         """Write phase and percentage."""
 
     @abstractmethod
-    async def update_priority(self, job: Job) -> None:
+    async def update_priority(self, job: JobRow) -> None:
         """Write the priority."""
 
     @abstractmethod
@@ -344,21 +344,21 @@ class StoreTransaction(ABC):
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def job_by_id(self, job_id: str) -> Job | None:
+    async def job_by_id(self, job_id: str) -> JobRow | None:
         """Return one job."""
 
     @abstractmethod
-    async def jobs_by_id(self, job_ids: Sequence[str]) -> list[Job]:
+    async def jobs_by_id(self, job_ids: Sequence[str]) -> list[JobRow]:
         """Return the jobs with these ids, in any order."""
 
     @abstractmethod
-    async def jobs_by_seq(self, seqs: Sequence[int]) -> list[Job]:
+    async def jobs_by_seq(self, seqs: Sequence[int]) -> list[JobRow]:
         """Return the jobs with these numbers, in any order."""
 
     @abstractmethod
     async def list_jobs(
         self, job_filter: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
-    ) -> list[Job]:
+    ) -> list[JobRow]:
         """Return jobs below a position, newest first, without locking them."""
 
     @abstractmethod
@@ -374,7 +374,7 @@ class StoreTransaction(ABC):
         """Return the number of matching jobs by lane, kind and state, in order."""
 
     @abstractmethod
-    async def attempts(self, seq: int) -> list[Attempt]:
+    async def attempts(self, seq: int) -> list[AttemptRow]:
         """Return the stored attempts of a job, oldest first."""
 
     @abstractmethod
@@ -386,7 +386,7 @@ class StoreTransaction(ABC):
         """Return one artifact."""
 
     @abstractmethod
-    async def write_artifacts(self, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
+    async def write_artifacts(self, job: JobRow, artifacts: Sequence[Artifact], now: Now) -> None:
         """Store artifacts; an existing artifact of the same name is replaced."""
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -515,7 +515,7 @@ class StoreTransaction(ABC):
         """Return the front of each session by number; sessions with an empty line are missing."""
 
     @abstractmethod
-    async def session_running(self, session: int) -> list[Job]:
+    async def session_running(self, session: int) -> list[JobRow]:
         """Return the running entries of a session."""
 
     @abstractmethod
@@ -527,15 +527,15 @@ class StoreTransaction(ABC):
         """Return the numbers of the waiting entries of a session, without locking them."""
 
     @abstractmethod
-    async def session_due(self, session: int, now: Now, limit: int) -> list[Job]:
+    async def session_due(self, session: int, now: Now, limit: int) -> list[JobRow]:
         """Return the scheduled entries of a session that have become due."""
 
     @abstractmethod
-    async def session_expired(self, session: int, now: Now, limit: int) -> list[Job]:
+    async def session_expired(self, session: int, now: Now, limit: int) -> list[JobRow]:
         """Return the running entries of a session whose lease has expired."""
 
     @abstractmethod
-    async def take_entries(self, seqs: Sequence[int]) -> list[Job]:
+    async def take_entries(self, seqs: Sequence[int]) -> list[JobRow]:
         """Lock the entries among these that no other transaction has locked, and return them."""
 
     @abstractmethod
@@ -583,9 +583,9 @@ class StoreTransaction(ABC):
         """Return the stored records of these message ids of a session."""
 
     @abstractmethod
-    async def jobs_seen(self, seqs: Sequence[int]) -> list[Job]:
+    async def jobs_seen(self, seqs: Sequence[int]) -> list[JobRow]:
         """Return jobs without locking them."""
 
     @abstractmethod
-    async def insert_message_ids(self, entries: Sequence[tuple[Job, int]]) -> None:
+    async def insert_message_ids(self, entries: Sequence[tuple[JobRow, int]]) -> None:
         """Store the message ids of new entries, each with its route number."""

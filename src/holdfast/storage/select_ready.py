@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.domain.claim_order import Preference, ReadyCandidate, choose, fair_order_key, level_of
 from holdfast.domain.claims import ClaimRequest
-from holdfast.domain.job import Job
+from holdfast.domain.job import JobRow
 from holdfast.domain.routing import Route
 from holdfast.storage.contract import ReadyJobs
 from holdfast.storage.query_names import QueryName
@@ -92,7 +92,7 @@ async def select_stream(tx: SqlTransaction, level: Level, preference: Preference
     last_fair_key = await tx.last_fair_key(scope)
     values = {"route": route, "priority": level.priority, "fair_key": level.only_fair_key, "limit": limit}
     rows = await tx.query("ready_stream", values)
-    jobs = sorted(map(Job._make, rows), key=lambda job: (job.due_at_ms, job.seq))
+    jobs = sorted(map(JobRow._make, rows), key=lambda job: (job.due_at_ms, job.seq))
     return ReadyJobs(jobs, scope, last_fair_key)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import fields
 from typing import Any, Final, TypeAlias, cast
 
 from holdfast.domain import strict_json
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.events import Event
-from holdfast.domain.job import Job, State
+from holdfast.domain.job import JobRow, State
 from holdfast.domain.results import WorkerInfo, WorkerRequest
 from holdfast.domain.sessions import Head, Session
+from holdfast.domain.validation import datetime_of
 from holdfast.storage.contract import (
     EventPosition,
     JobPosition,
@@ -48,8 +50,8 @@ class SqlQueries(StoreTransaction):
         row of values.
         """
 
-    async def _jobs(self, name: QueryName, values: Mapping[str, Any]) -> list[Job]:
-        return [Job._make(row) for row in await self.query(name, values)]
+    async def _jobs(self, name: QueryName, values: Mapping[str, Any]) -> list[JobRow]:
+        return [JobRow._make(row) for row in await self.query(name, values)]
 
     async def _change(self, name: QueryName, values: Mapping[str, Any], expected: int) -> None:
         """Run one query for all rows together; raise `OvertakenError` unless it changed as many rows as expected."""
@@ -81,7 +83,9 @@ class SqlQueries(StoreTransaction):
 
 
 _EVENT_DETAILS: Final = ("state", "attempt", "epoch", "worker", "due_at_ms", "failure_class", "failure_reason")
+_WORKER_FIELDS: Final = tuple(field.name for field in fields(WorkerInfo))
 _WORKER_LISTS: Final = ("lanes", "kinds", "capabilities", "loaded")
+_WORKER_TIMES: Final = ("started_at", "beat_at")
 
 
 class SqlRecords(SqlQueries):
@@ -207,16 +211,18 @@ def _at(position: EventPosition) -> dict[str, int]:
 
 
 def _event(row: Row) -> Event:
-    known = row[2 : -len(_EVENT_DETAILS)]
+    name, at_ms, job_id, number, kind, lane, tenant, tags_json = row[2 : -len(_EVENT_DETAILS)]
     given = zip(_EVENT_DETAILS, row[-len(_EVENT_DETAILS) :], strict=True)
-    details = {name: value for name, value in given if value is not None}
-    return Event._make((cursor_of((row[0], row[1])), *known, strict_json.compact(details)))
+    details = {detail: value for detail, value in given if value is not None}
+    cursor, tags = cursor_of((row[0], row[1])), strict_json.decode(tags_json)
+    return Event(cursor, name, datetime_of(at_ms), job_id, number, kind, lane, tenant, tags, details)
 
 
 def _worker(row: Row) -> WorkerInfo:
-    info = WorkerInfo._make(row)
-    lists: dict[str, Any] = {name: tuple(strict_json.decode(getattr(info, name))) for name in _WORKER_LISTS}
-    return info._replace(**lists)
+    values = dict(zip(_WORKER_FIELDS, row, strict=True))
+    values |= {name: tuple(strict_json.decode(values[name])) for name in _WORKER_LISTS}
+    values |= {name: datetime_of(values[name]) for name in _WORKER_TIMES}
+    return WorkerInfo(**values)
 
 
 class SqlSessions(SqlQueries):
@@ -265,7 +271,7 @@ class SqlSessions(SqlQueries):
         rows = await self.query("session_first_entries", {"sessions": list(sessions)})
         return {number: SessionFront(bool(running), LineRow._make(first)) for number, running, *first in rows}
 
-    async def session_running(self, session: int) -> list[Job]:
+    async def session_running(self, session: int) -> list[JobRow]:
         """Return the running entries of a session."""
         return await self._jobs("session_running", {"session": session})
 
@@ -278,15 +284,15 @@ class SqlSessions(SqlQueries):
         values = {"session": session, "after": after, "limit": limit}
         return [seq for (seq,) in await self.query("session_entries_waiting", values)]
 
-    async def session_due(self, session: int, now: Now, limit: int) -> list[Job]:
+    async def session_due(self, session: int, now: Now, limit: int) -> list[JobRow]:
         """Return the scheduled entries of a session that have become due."""
         return await self._jobs("session_due", {"session": session, "now": now.wall_ms, "limit": limit})
 
-    async def session_expired(self, session: int, now: Now, limit: int) -> list[Job]:
+    async def session_expired(self, session: int, now: Now, limit: int) -> list[JobRow]:
         """Return the running entries of a session whose lease has expired."""
         return await self._jobs("session_expired", {"session": session, "now": now.lease_ms, "limit": limit})
 
-    async def take_entries(self, seqs: Sequence[int]) -> list[Job]:
+    async def take_entries(self, seqs: Sequence[int]) -> list[JobRow]:
         """Lock the unlocked ones among these entries."""
         return await self._jobs("session_entries_ready", {"seqs": list(seqs)})
 
@@ -349,11 +355,11 @@ class SqlSessions(SqlQueries):
         rows = await self.query("message_ids_seen", {"session": session, "message_ids": list(message_ids)})
         return [MessageIdRow._make(row) for row in rows]
 
-    async def jobs_seen(self, seqs: Sequence[int]) -> list[Job]:
+    async def jobs_seen(self, seqs: Sequence[int]) -> list[JobRow]:
         """Return jobs without locking them."""
         return await self._jobs("jobs_unlocked", {"seqs": list(seqs)})
 
-    async def insert_message_ids(self, entries: Sequence[tuple[Job, int]]) -> None:
+    async def insert_message_ids(self, entries: Sequence[tuple[JobRow, int]]) -> None:
         """Store the message ids of new entries."""
         if entries:
             await self.query("message_id_insert", many=[_message_id_row(job, route) for job, route in entries])
@@ -363,7 +369,7 @@ def _sessions(rows: Iterable[Row]) -> list[Session]:
     return [Session._make(row) for row in rows]
 
 
-def _message_id_row(job: Job, route: int) -> Row:
+def _message_id_row(job: JobRow, route: int) -> Row:
     entry = job.entry
     return (
         job.session_number,

@@ -1,6 +1,6 @@
 """The storage contract by named queries: the part that the SQL engines have in common.
 
-An engine defines how a query is sent, and overrides methods that it implements differently. The columns of `Job`
+An engine defines how a query is sent, and overrides methods that it implements differently. The columns of `JobRow`
 that a query writes are listed here, in the order of the query.
 """
 
@@ -15,13 +15,14 @@ from holdfast.domain import limits, strict_json
 from holdfast.domain.claims import Claim, Lease
 from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
-from holdfast.domain.job import Attempt, Job
+from holdfast.domain.job import AttemptRow, JobRow, row_of
 from holdfast.domain.kinds import KindRow, Publication
 from holdfast.domain.new_job import DedupeKey
 from holdfast.domain.outcomes import Artifact, CheckedOutcome
 from holdfast.domain.results import ArtifactInfo, CountBy, JobFilter, Tally
 from holdfast.domain.routing import Lane, Route, RouteKey, RoutingTable
 from holdfast.domain.transitions import Transition, attempt_ended
+from holdfast.domain.validation import datetime_of
 from holdfast.storage.contract import JobMatch, JobPosition, NextTimes, PassName
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.sql_queries import SqlRecords, SqlSessions
@@ -203,7 +204,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         seqs = range(numbers, numbers + count) if type(numbers) is int else numbers
         return await self._routing_at(int(version)), seqs
 
-    async def insert_jobs(self, jobs: Sequence[tuple[Route, Job]]) -> None:
+    async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
         """Store new jobs."""
         plain = [(route.number, *_NEW(job)) for route, job in jobs if job.session_number is None]
         await self._change_rows("job_insert", plain)
@@ -221,25 +222,25 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Return the dedupe keys of jobs."""
         return [(tenant, kind, key) for tenant, kind, key in await self.query("keys_of_jobs", {"ids": list(job_ids)})]
 
-    async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[Job]:
+    async def lock_matching_jobs(self, matches: Sequence[JobMatch]) -> list[JobRow]:
         """Lock the jobs that match *matches*."""
         rows = [[*(one.key or (None, None, None)), one.job_id, one.seq] for one in matches]
         return await self._jobs("jobs_matching", {"matches": rows})
 
-    async def job_by_key(self, key: DedupeKey) -> Job | None:
+    async def job_by_key(self, key: DedupeKey) -> JobRow | None:
         """Return the unfinished job that holds a dedupe key."""
         return await self._by_key("job_dedupe_holder", key)
 
-    async def successor_by_key(self, key: DedupeKey) -> Job | None:
+    async def successor_by_key(self, key: DedupeKey) -> JobRow | None:
         """Return the blocked job that will hold a dedupe key next."""
         return await self._by_key("job_dedupe_successor", key)
 
-    async def _by_key(self, name: QueryName, key: DedupeKey) -> Job | None:
+    async def _by_key(self, name: QueryName, key: DedupeKey) -> JobRow | None:
         tenant, dedupe_kind, dedupe_key = key
         rows = await self.query(name, {"tenant": tenant, "dedupe_kind": dedupe_kind, "dedupe_key": dedupe_key})
-        return Job._make(rows[0]) if rows else None
+        return JobRow._make(rows[0]) if rows else None
 
-    async def update_content(self, job: Job) -> None:
+    async def update_content(self, job: JobRow) -> None:
         """Write the content that a duplicate replaced."""
         values = {
             "seq": job.seq,
@@ -272,7 +273,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Wait until an earlier send of the same claim has been decided."""
         await self.query("claim_lock_token", {"worker": worker, "token": lease_token})
 
-    async def jobs_held(self, worker: str, lease_token: str) -> list[Job]:
+    async def jobs_held(self, worker: str, lease_token: str) -> list[JobRow]:
         """Return the running jobs of one claim."""
         jobs = await self._jobs("jobs_held", {"worker": worker, "lease_token": lease_token})
         return sorted(jobs, key=lambda job: job.claim_index or 0)
@@ -300,32 +301,32 @@ class SqlTransaction(SqlSessions, SqlRecords):
         await self.query("incarnation_insert", values)
         await self.query("incarnations_delete", {"worker": worker, "keep": _INCARNATIONS_KEPT})
 
-    async def jobs_held_by_others(self, worker: str, incarnation: str, limit: int) -> list[Job]:
+    async def jobs_held_by_others(self, worker: str, incarnation: str, limit: int) -> list[JobRow]:
         """Return running jobs that other starts of a worker hold."""
         values = {"worker": worker, "incarnation": incarnation, "limit": limit}
         return await self._jobs("jobs_held_by_others", values)
 
     # --- maintenance ------------------------------------------------------------------------------------------------
 
-    async def due_jobs(self, now: Now, limit: int) -> list[Job]:
+    async def due_jobs(self, now: Now, limit: int) -> list[JobRow]:
         """Return scheduled jobs that have become due."""
         return await self._jobs("jobs_due", {"now": now.wall_ms, "limit": limit})
 
-    async def expired_jobs(self, now: Now, limit: int) -> list[Job]:
+    async def expired_jobs(self, now: Now, limit: int) -> list[JobRow]:
         """Return running jobs whose lease has expired."""
         return await self._jobs("jobs_expired", {"now": now.lease_ms, "limit": limit})
 
-    async def expired_jobs_of(self, worker: str, incarnation: str, now: Now, limit: int) -> list[Job]:
+    async def expired_jobs_of(self, worker: str, incarnation: str, now: Now, limit: int) -> list[JobRow]:
         """Return running jobs of one start of a worker whose lease has expired."""
         values = {"worker": worker, "incarnation": incarnation, "now": now.lease_ms, "limit": limit}
         return await self._jobs("jobs_expired_of_worker", values)
 
-    async def suspect_jobs_of(self, worker: str, incarnation: str, limit: int) -> list[Job]:
+    async def suspect_jobs_of(self, worker: str, incarnation: str, limit: int) -> list[JobRow]:
         """Return waiting jobs that became suspect when one start of a worker held them."""
         values = {"worker": worker, "incarnation": incarnation, "limit": limit}
         return await self._jobs("jobs_suspect_of_worker", values)
 
-    async def late_jobs(self, now: Now, limit: int) -> list[Job]:
+    async def late_jobs(self, now: Now, limit: int) -> list[JobRow]:
         """Return waiting jobs that have passed their deadline."""
         return await self._jobs("jobs_past_deadline", {"now": now.wall_ms, "limit": limit})
 
@@ -334,7 +335,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         [row] = await self.query("claim_next_times")
         return NextTimes(*row)
 
-    async def successors(self, seqs: Sequence[int]) -> list[Job]:
+    async def successors(self, seqs: Sequence[int]) -> list[JobRow]:
         """Return the blocked jobs that wait for these jobs to finish."""
         return await self._jobs("jobs_succeeding", {"seqs": list(seqs)})
 
@@ -358,8 +359,8 @@ class SqlTransaction(SqlSessions, SqlRecords):
         The index in a claim and the result of a success differ by job; all other values are common to the call or,
         like the epoch, increase by one.
         """
-        claimed: dict[int, dict[int, Job]] = {}
-        done: dict[int, dict[int, Job]] = {}
+        claimed: dict[int, dict[int, JobRow]] = {}
+        done: dict[int, dict[int, JobRow]] = {}
         for before, after, event in transitions:
             if event in _FREQUENT:
                 group = claimed if event == "claimed" else done
@@ -397,18 +398,18 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Return an empty dict: there is no plain form."""
         return {}
 
-    async def refresh(self, claims: Sequence[Claim]) -> dict[int, Job]:
+    async def refresh(self, claims: Sequence[Claim]) -> dict[int, JobRow]:
         """Return the current jobs of *claims*.
 
         A job that still runs under its claim differs from the claimed one in a few columns only, so only these are
         read; any other job is read completely.
         """
-        rows = await self.query("jobs_current", {"seqs": [claim.job.seq for claim in claims]})
+        rows = await self.query("jobs_current", {"seqs": [claim.job.number for claim in claims]})
         changed = {row[0]: row for row in rows}
-        jobs: dict[int, Job] = {}
+        jobs: dict[int, JobRow] = {}
         moved: list[int] = []
         for claim in claims:
-            job = claim.job
+            job = row_of(claim.job)
             row = changed.get(job.seq)
             if row is None:
                 continue
@@ -426,7 +427,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         rows = await self.query("attempt_proof", {"seq": seq, "epoch": epoch})
         return (rows[0][0], rows[0][1]) if rows else None
 
-    async def renew_leases(self, jobs: Sequence[Job]) -> None:
+    async def renew_leases(self, jobs: Sequence[JobRow]) -> None:
         """Write the lease expiry of each job."""
         rows = [(job.lease_until_ms, job.unacknowledged, job.seq, job.epoch) for job in jobs]
         await self._change_rows("job_lease", rows)
@@ -436,17 +437,17 @@ class SqlTransaction(SqlSessions, SqlRecords):
         rows = [(lease.seq, lease.epoch, lease.lease_token, now.lease_ms) for lease in leases]
         await self.query("job_acknowledge", many=sorted(rows))
 
-    async def clear_suspicion(self, jobs: Sequence[Job]) -> None:
+    async def clear_suspicion(self, jobs: Sequence[JobRow]) -> None:
         """Store that jobs are no longer suspect."""
         rows = [(job.suspect, job.failure_reason, job.failure_message, job.seq, job.epoch) for job in jobs]
         await self._change_rows("job_clear_suspicion", rows)
 
-    async def update_progress(self, job: Job) -> None:
+    async def update_progress(self, job: JobRow) -> None:
         """Write phase and percentage."""
         values = {"phase": job.phase, "percent": job.percent, "seq": job.seq, "epoch": job.epoch}
         await self.query("job_progress", values)
 
-    async def update_priority(self, job: Job) -> None:
+    async def update_priority(self, job: JobRow) -> None:
         """Write the priority."""
         values = {"seq": job.seq, "priority": job.priority, "event_count": job.event_count}
         await self.query("job_priority", values)
@@ -462,22 +463,22 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
-    async def job_by_id(self, job_id: str) -> Job | None:
+    async def job_by_id(self, job_id: str) -> JobRow | None:
         """Return one job."""
         jobs = await self._jobs("job_by_id", {"id": job_id})
         return jobs[0] if jobs else None
 
-    async def jobs_by_id(self, job_ids: Sequence[str]) -> list[Job]:
+    async def jobs_by_id(self, job_ids: Sequence[str]) -> list[JobRow]:
         """Return the jobs with these ids."""
         return await self._jobs("jobs_by_id", {"ids": list(job_ids)})
 
-    async def jobs_by_seq(self, seqs: Sequence[int]) -> list[Job]:
+    async def jobs_by_seq(self, seqs: Sequence[int]) -> list[JobRow]:
         """Return the jobs with these numbers."""
         return await self._jobs("jobs_by_seq", {"seqs": list(seqs)})
 
     async def list_jobs(
         self, job_filter: JobFilter, before: JobPosition, limit: int, now: Now, *, by_finish: bool
-    ) -> list[Job]:
+    ) -> list[JobRow]:
         """Return jobs below a position."""
         finished_before, seq_before = before
         values = {**_conditions(job_filter, now), "before": seq_before, "limit": limit}
@@ -502,20 +503,24 @@ class SqlTransaction(SqlSessions, SqlRecords):
         """Return the number of jobs by one property."""
         return dict(sorted(await self.query(_COUNTS[by], {"tenant": tenant})))
 
-    async def attempts(self, seq: int) -> list[Attempt]:
+    async def attempts(self, seq: int) -> list[AttemptRow]:
         """Return the stored attempts of a job."""
-        return [Attempt(*row) for row in await self.query("attempts_of_job", {"seq": seq})]
+        return [AttemptRow(*row) for row in await self.query("attempts_of_job", {"seq": seq})]
 
     async def artifacts(self, seq: int) -> list[ArtifactInfo]:
         """Return the artifacts of a job."""
-        return [ArtifactInfo(*row) for row in await self.query("artifacts_of_job", {"seq": seq})]
+        rows = await self.query("artifacts_of_job", {"seq": seq})
+        return [
+            ArtifactInfo(name, media_type, size, epoch, datetime_of(created_at_ms))
+            for name, media_type, size, epoch, created_at_ms in rows
+        ]
 
     async def artifact(self, seq: int, name: str) -> Artifact | None:
         """Return one artifact."""
         rows = await self.query("artifact_read", {"seq": seq, "name": name})
         return Artifact(*rows[0]) if rows else None
 
-    async def write_artifacts(self, job: Job, artifacts: Sequence[Artifact], now: Now) -> None:
+    async def write_artifacts(self, job: JobRow, artifacts: Sequence[Artifact], now: Now) -> None:
         """Store artifacts."""
         rows = [
             (job.seq, artifact.name, artifact.media_type, len(artifact.data), job.epoch, now.wall_ms, artifact.data)
@@ -549,7 +554,7 @@ def _kind(
     return KindRow(name, publication, *times)
 
 
-def _lease(jobs: Mapping[int, Job]) -> dict[str, object]:
+def _lease(jobs: Mapping[int, JobRow]) -> dict[str, object]:
     """Return the values common to all jobs of one claim."""
     one = next(iter(jobs.values()))
     acknowledged = [job.claim_index or 0 for job in jobs.values() if not job.unacknowledged]

@@ -14,6 +14,7 @@ from typing import Final
 from holdfast.domain import failures, limits
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.errors import HoldfastError, InvalidInput, Unavailable
+from holdfast.domain.job import row_of
 from holdfast.domain.new_job import JobLike, copy_job
 from holdfast.domain.outcomes import Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.tasks.arguments import PayloadInvalid
@@ -102,7 +103,7 @@ def _is_permanent(error: BaseException, policy: Policy) -> bool:
 
 def _backoff(policy: Policy, context: Context) -> Backoff | None:
     """Return the task's backoff for a job that was enqueued without one, such as by kind name only."""
-    return policy.backoff if context.job.backoff_json is None else None
+    return policy.backoff if row_of(context.job).backoff_json is None else None
 
 
 def _done(done: Done, context: Context) -> Outcome:

@@ -21,7 +21,7 @@ from holdfast.client.middleware import AttemptObserver, CheckedSettlements, Midd
 from holdfast.client.operations import Operations
 from holdfast.domain import strict_json
 from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, row_of
 from holdfast.domain.new_job import CheckedJob, JobSettings
 from holdfast.domain.results import Enqueued
 from holdfast.storage.runners import Runner
@@ -113,7 +113,7 @@ class _ClaimSpan:
         values = attributes("claim", "receive", set(self._request.lanes), {claim.job.kind for claim in self.claims})
         values["messaging.batch.message_count"] = len(self.claims)
         values["messaging.client.id"] = self._request.worker
-        links = [link for claim in self.claims for link in _creation_context(claim.job.headers_json).links]
+        links = [link for claim in self.claims for link in _creation_context(row_of(claim.job).headers_json).links]
         name = _span_name("claim", self._request.lanes)
         span = self._tracer.start_span(
             name, kind=SpanKind.CLIENT, attributes=values, links=links, start_time=self._started_ns
@@ -142,7 +142,7 @@ class _SettleSpans:
         values = attributes("settle", "settle", {job.lane}, {job.kind})
         values["messaging.message.id"] = job.id
         values["holdfast.job.outcome"] = type(checked.outcome).__name__.lower()
-        parent = _creation_context(job.headers_json).context
+        parent = _creation_context(row_of(job).headers_json).context
         # A caller that settles directly may be in a span of another trace.
         current_context = get_current_span().get_span_context()
         links = [Link(current_context)] if current_context.is_valid and parent is not None else []
@@ -176,12 +176,12 @@ class TracingObserver(AttemptObserver):
         self.running = self._running
 
     def _running(self, claim: Claim) -> RunSpan:
-        self._started.add((claim.job.seq, claim.job.epoch))
+        self._started.add((claim.job.number, claim.job.epoch))
         return RunSpan(self._span(claim, None))
 
     def ended(self, claim: Claim, outcome: str, job: Job | None, seconds: float | None) -> None:
         """Create the span of a handler that ran in another process, such as an isolated one, after its end."""
-        key = (claim.job.seq, claim.job.epoch)
+        key = (claim.job.number, claim.job.epoch)
         if key in self._started:
             self._started.discard(key)
         elif seconds is not None:
@@ -202,7 +202,7 @@ class TracingObserver(AttemptObserver):
                 "holdfast.job.epoch": job.epoch,
             }
         )
-        parent, links = _creation_context(job.headers_json)
+        parent, links = _creation_context(row_of(job).headers_json)
         return self._tracer.start_span(
             _span_name("run", {job.kind}), parent, SpanKind.CONSUMER, values, links, start_time=started_ns
         )

@@ -16,7 +16,7 @@ from holdfast.client.queue import Queue
 from holdfast.domain import validation
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import Misconfigured
-from holdfast.domain.job import FINISHED, Job
+from holdfast.domain.job import FINISHED, Job, row_of
 from holdfast.telemetry import metric_definitions
 from holdfast.telemetry.metric_definitions import Metric
 from holdfast.telemetry.store_metrics import StoreCollector
@@ -104,7 +104,8 @@ class Metrics(WorkerMetrics):
         """Measure how long these jobs waited."""
         for claim in claims:
             job = claim.job
-            waited_ms = (job.started_at_ms or job.due_at_ms) - job.due_at_ms
+            row = row_of(job)
+            waited_ms = (row.started_at_ms or row.due_at_ms) - row.due_at_ms
             self._child(self._wait, job.lane, job.kind).observe(max(0, waited_ms) / 1000)
             if job.suspect:
                 self._child(self._expires, job.lane, job.kind).inc()

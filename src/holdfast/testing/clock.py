@@ -41,4 +41,4 @@ class ManualClock:
 
     def set_wall_clock(self, seconds: float) -> None:
         """Move the wall clock by *seconds*, forward or back, without advancing the lease clock."""
-        self._now = self._now._replace(wall_ms=self._now.wall_ms + round(seconds * 1000))
+        self._now = Now(self._now.wall_ms + round(seconds * 1000), self._now.lease_ms)

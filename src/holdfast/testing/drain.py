@@ -13,7 +13,7 @@ from holdfast.client.queue import Queue
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import Claim, ClaimOptions
 from holdfast.domain.errors import Misconfigured
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, row_of
 from holdfast.domain.new_job import NewJob
 from holdfast.domain.outcomes import Released
 from holdfast.domain.results import Enqueued
@@ -228,7 +228,7 @@ async def _claim_one(
         await operations.reprioritize(job.id, job.priority)
     if claim is None:
         raise AssertionError(f"{now!r} cannot be claimed: {_unclaimable_reason(now, clock)}")
-    return Claim(claim.job._replace(priority=job.priority), claim.lease_ms)
+    return Claim(Job(row_of(claim.job)._replace(priority=job.priority)), claim.lease_ms)
 
 
 async def _find(queue: AnyQueue, operations: Operations, job_or_id: JobReference) -> Job:

@@ -52,7 +52,7 @@ def mismatches(job: Job, expected: Mapping[str, Any]) -> list[Mismatch]:
 _PARTIAL: Final = frozenset(("payload", "headers", "tags"))
 _GETTERS: Final[dict[str, Callable[[Job], object]]] = {
     "job_id": lambda job: job.id,
-    "delay": lambda job: (job.due_at_ms - job.enqueued_at_ms) / 1000,
+    "delay": lambda job: (job.due_at - job.enqueued_at).total_seconds(),
     "requires": lambda job: sorted(job.requires),
 }
 _NORMALIZE: Final[dict[str, Callable[[Any], object]]] = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.domain import failures
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.job import is_suspect
+from holdfast.domain.job import is_suspect, row_of
 from holdfast.domain.outcomes import Failed, Outcome, Released, check_outcome
 from holdfast.tasks.context import Context, StopReason
 from holdfast.tasks.control_flow import Cancelled
@@ -70,7 +70,7 @@ class RunningAttempt:
         """The function to call: the task's function, perhaps wrapped by middleware."""
         self.context = Context(claim)
         self.context._tasks = task.registry
-        self.key = (claim.job.seq, claim.job.epoch)
+        self.key = (claim.job.number, claim.job.epoch)
         """Identifies the attempt: the job's number and epoch."""
         self.started_at: float | None = None
         """When its slot started it, by the monotonic clock; None while it waits."""
@@ -206,7 +206,7 @@ class RunningAttempt:
 
     def fail_loading(self, error: Exception) -> bool:
         """Fail the attempt because its affinity could not be loaded; return whether it was undecided."""
-        backoff = self.task.policy.backoff if self.claim.job.backoff_json is None else None
+        backoff = self.task.policy.backoff if row_of(self.claim.job).backoff_json is None else None
         return self.decide(Failed(str(error), reason=failures.LOAD_FAILED, backoff=backoff))
 
     def amend(self, outcome: Outcome) -> None:

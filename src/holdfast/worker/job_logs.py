@@ -8,7 +8,6 @@ level.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -37,14 +36,14 @@ def failure_of(attempt: RunningAttempt, settled: Job | None) -> FailedAttempt | 
     if settled is None or not isinstance(failed, Failed) or settled.state in {"done", "cancelled", "retired"}:
         return None
     return FailedAttempt(
-        settled.seq,
+        settled.number,
         settled.id,
         settled.kind,
         attempt.claim.job.attempt,
         settled.max_attempts,
         failed.reason,
         failed.message,
-        None if settled.state == "failed" else settled.due_at_ms,
+        None if settled.state == "failed" else settled.due_at,
         attempt.session_claim.session if isinstance(attempt, Turn) else None,
     )
 
@@ -62,11 +61,10 @@ def log_ended(attempt: RunningAttempt, outcome: str, failure: FailedAttempt | No
         _log.info("job %s ended: %s", attempt.claim.job.id, outcome, extra=extra)
         return
     extra |= {"job_number": failure.job_number, "max_attempts": failure.max_attempts, "failure": failure.message}
-    if failure.next_attempt_at_ms is not None:
-        next_attempt_at = datetime.fromtimestamp(failure.next_attempt_at_ms / 1000, UTC)
-        extra["next_attempt_at"] = next_attempt_at.isoformat(timespec="milliseconds")
+    if failure.next_attempt_at is not None:
+        extra["next_attempt_at"] = failure.next_attempt_at.isoformat(timespec="milliseconds")
     trace = attempt_outcome.traceback if isinstance(attempt_outcome, Failed) and not failure.retried else None
-    _log_with_trace(level, failure.text(time.time() * 1000), trace, extra)
+    _log_with_trace(level, failure.text(datetime.now(UTC)), trace, extra)
 
 
 def _log_with_trace(level: int, message: str, trace: str | None, extra: dict[str, object]) -> None:

@@ -256,7 +256,9 @@ def _combine(answers: list[Renewal | HoldfastError]) -> Renewal | HoldfastError:
     renewals = [answer for answer in answers if isinstance(answer, Renewal)]
     if len(renewals) < len(answers):
         return next(answer for answer in answers if not isinstance(answer, Renewal))
-    return min(renewals)._replace(cancel_requested=any(renewal.cancel_requested for renewal in renewals))
+    return Renewal(
+        min(renewal.lease_until for renewal in renewals), any(renewal.cancel_requested for renewal in renewals)
+    )
 
 
 def _seconds_to_next_check(attempts: Sequence[RunningAttempt], now: float) -> float:

@@ -20,7 +20,7 @@ from holdfast.client.operations import Operations
 from holdfast.domain import limits
 from holdfast.domain.claims import Claim, ClaimOptions, Settlement
 from holdfast.domain.errors import HandlersStuck, HoldfastError, LeaseLost, OutcomeUnknown, Unavailable
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, row_of
 from holdfast.domain.outcomes import Released
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import Store
@@ -395,12 +395,12 @@ class WorkerLoop:
         options["acknowledged"] = self._free_slots()
         options["cut_off"], sent_at = self._keeper.cut_off_at is not None, self._timer.monotonic()
         started = self._unacknowledged.started()
-        settled, claims = await self._operations.async_on(self._store).settle_and_claim(
+        both = await self._operations.async_on(self._store).settle_and_claim(
             pairs, limit=room, started=[attempt.claim for attempt in started], **options
         )
         self._unacknowledged.let_go(started)
         self._keeper.note_cut_off_sent(sent_at)
-        return settled, claims
+        return both.settlements, both.claims
 
     def _free_slots(self) -> int:
         """Return how many of the jobs claimed next can start at once; 0 if affinities may have to be loaded first."""
@@ -541,7 +541,9 @@ class UnacknowledgedAttempts:
 
     def add(self, attempts: Iterable[RunningAttempt]) -> None:
         """Add those of *attempts* that the claim itself did not acknowledge."""
-        self._attempts.update((attempt.key, attempt) for attempt in attempts if attempt.claim.job.unacknowledged)
+        self._attempts.update(
+            (attempt.key, attempt) for attempt in attempts if row_of(attempt.claim.job).unacknowledged
+        )
 
     def started(self) -> list[RunningAttempt]:
         """Return running attempts, as many as one call can acknowledge; settlement acknowledges ended ones."""

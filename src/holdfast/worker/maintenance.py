@@ -179,8 +179,9 @@ class WorkerMaintenance:
         self._next_prune_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.uniform(0.5, 1.5)
         if self._retention_seconds is not None:
             pruned = await self._operations.async_on(self._store).prune(older_than=self._retention_seconds)
-            if any(pruned):
-                log.info("deleted %d finished jobs and %d events past their retention", *pruned)
+            if pruned.jobs or pruned.events:
+                message = "deleted %d finished jobs and %d events past their retention"
+                log.info(message, pruned.jobs, pruned.events)
 
     async def _check_problems(self) -> None:
         """Log stuck, suspect and unserved jobs, each trouble once until it is resolved."""

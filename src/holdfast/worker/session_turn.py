@@ -96,7 +96,7 @@ class Turn(RunningAttempt):
             except PayloadInvalid as error:
                 about = (entry.id, self.session_claim.session, error)
                 log.error("entry %s of session %s fails permanently, because it cannot be decoded: %s", *about)
-                self._invalid_entries[entry.seq] = error
+                self._invalid_entries[entry.number] = error
         return messages
 
     # --- settlement ------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Turn(RunningAttempt):
         outcomes: list[Outcome] = []
         first_outcome = outcome
         for entry in self.session_claim.entries:
-            unreadable = self._invalid_entries.get(entry.seq)
+            unreadable = self._invalid_entries.get(entry.number)
             if unreadable is not None:
                 outcomes.append(Failed(str(unreadable), reason=failures.PAYLOAD_INVALID, permanent=True))
                 continue

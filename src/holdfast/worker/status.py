@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from holdfast.worker.attempt import RunningAttempt
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 _SUMMARY_CHARS_MAX: Final = 300
 
 
-class RunningJob(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RunningJob:
     """One job that a worker holds."""
 
     job_id: str
@@ -38,7 +41,7 @@ def running_jobs(attempts: Iterable[RunningAttempt], now: float) -> tuple[Runnin
             attempt.claim.job.attempt,
             None if attempt.started_at is None else now - attempt.started_at,
             len(attempt.claims),
-            attempt.claim.job.seq,
+            attempt.claim.job.number,
             *attempt.context.latest_progress,
         )
         for attempt in attempts
@@ -46,7 +49,8 @@ def running_jobs(attempts: Iterable[RunningAttempt], now: float) -> tuple[Runnin
     return tuple(sorted(jobs, key=lambda job: -(job.seconds or 0.0)))
 
 
-class FailedAttempt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
     """An attempt that failed in a worker."""
 
     job_number: int
@@ -56,7 +60,7 @@ class FailedAttempt(NamedTuple):
     max_attempts: int
     reason: str
     message: str
-    next_attempt_at_ms: int | None
+    next_attempt_at: datetime | None
     """When the job may run again, by the store's wall clock; None if it has failed permanently."""
     session: str | None = None
     """The session, if the attempt was a turn of one; the job is the first entry of the turn."""
@@ -64,15 +68,15 @@ class FailedAttempt(NamedTuple):
     @property
     def retried(self) -> bool:
         """Whether the job will be retried."""
-        return self.next_attempt_at_ms is not None
+        return self.next_attempt_at is not None
 
-    def text(self, now_ms: float) -> str:
-        """Return one line that describes the failure; *now_ms* is the current wall-clock time."""
+    def text(self, now: datetime) -> str:
+        """Return one line that describes the failure; *now* is the current wall-clock time."""
         of_session = "" if self.session is None else f" of session {self.session}"
-        if self.next_attempt_at_ms is None:
+        if self.next_attempt_at is None:
             failed, following = "failed for good", ""
         else:
-            seconds = max(self.next_attempt_at_ms - now_ms, 0) / 1000
+            seconds = max((self.next_attempt_at - now).total_seconds(), 0)
             failed, following = "failed", f"; retrying in {seconds:.0f} s" if seconds >= 0.5 else "; retrying at once"
         return (
             f"job #{self.job_number} ({self.job_id}) {self.kind}{of_session} {failed}"
@@ -86,7 +90,8 @@ class FailedAttempt(NamedTuple):
         return first if len(first) <= _SUMMARY_CHARS_MAX else f"{first[: _SUMMARY_CHARS_MAX - 1]}…"
 
 
-class WorkerStatus(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
     """The status of a worker, as `Worker.status` returns it."""
 
     worker: str

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import holdfast
 from holdfast.storage.sqlite.connection import CHECKPOINT_PAGES
 from tests.sqlite.faults.history import numbers
+from tests.support.claims import changed_job
 
 # A page in the log, with its header.
 _FRAME_BYTES = 4096 + 24
@@ -34,7 +35,7 @@ def _claim(queue: holdfast.Queue) -> None:
 
 def _settle(queue: holdfast.Queue) -> None:
     # The claim as returned by `prepare`, regardless of later changes to the job.
-    claim = holdfast.Claim(queue.get("old-0")._replace(epoch=1, lease_token="first"), 3_600_000)
+    claim = holdfast.Claim(changed_job(queue.get("old-0"), epoch=1, lease_token="first"), 3_600_000)
     follow_ups = [{"kind": "mail", "job_id": f"then-{place}"} for place in range(2)]
     queue.settle(claim, holdfast.Done("ok", follow_ups=follow_ups, artifacts=[holdfast.Artifact("a", b"b" * 5_000)]))
 

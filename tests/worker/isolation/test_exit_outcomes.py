@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Queue
 from tests.chaos.threads import wait_until
+from tests.support.assertions import failure_of
 from tests.worker.isolation import handlers
 from tests.worker.isolation.processes import is_gone, isolated, marked
 from tests.worker.workers import running_worker, wait_finished
@@ -61,7 +62,7 @@ class TestAProcessThatDies:
             job = wait_finished(queue, enqueued.id)
 
         assert (job.state, job.attempt) == ("failed", 2)
-        assert [attempt.failure_reason for attempt in queue.attempts(enqueued.id)] == ["process_died"] * 2
+        assert [failure_of(attempt).reason for attempt in queue.attempts(enqueued.id)] == ["process_died"] * 2
 
     def test_one_that_sends_an_invalid_message_is_killed(self, queue: Queue) -> None:
         with running_worker(queue):

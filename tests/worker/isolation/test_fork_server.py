@@ -52,7 +52,7 @@ def _request(queue: Queue, task: Any, **arguments: Any) -> dict[str, Any]:
 
 def test_a_stop_that_comes_before_its_attempt_has_begun_is_heeded(queue: Queue, child: Child, tmp_path: Path) -> None:
     request = _request(queue, handlers.ignore, started=str(tmp_path / "never"))
-    child.channel.send({"stop": "cancel", "key": [codec.decode_claim(request).job.seq, 1]})
+    child.channel.send({"stop": "cancel", "key": [codec.decode_claim(request).job.number, 1]})
     child.channel.send(request)
 
     answer = child.channel.receive()
@@ -62,7 +62,7 @@ def test_a_stop_that_comes_before_its_attempt_has_begun_is_heeded(queue: Queue, 
 
 def test_a_stop_of_another_attempt_is_not(queue: Queue, child: Child) -> None:
     request = _request(queue, handlers.echo, value=7)
-    child.channel.send({"stop": "cancel", "key": [codec.decode_claim(request).job.seq, 99]})
+    child.channel.send({"stop": "cancel", "key": [codec.decode_claim(request).job.number, 99]})
     child.channel.send(request)
 
     answer = child.channel.receive()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import Attempt, Backoff, Queue
+from holdfast.domain.job import row_of
 from tests.chaos.threads import wait_until
 from tests.worker.isolation import handlers
 from tests.worker.isolation.workers import LEASE_SECONDS
@@ -19,10 +21,10 @@ from tests.worker.workers import running_worker, wait_finished, without_tasks
 
 def _ended_alike(queue: Queue, job_id: str) -> tuple[Any, ...]:
     """Return the result of a job's first attempt, without the traceback frames that differ."""
-    wait_until(lambda: any(attempt.ended_at_ms is not None for attempt in queue.attempts(job_id)))
+    wait_until(lambda: any(attempt.ended_at is not None for attempt in queue.attempts(job_id)))
     job = queue.get(job_id)
     attempt = queue.attempts(job_id)[0]
-    pause = job.due_at_ms - (attempt.ended_at_ms or 0) if job.state == "scheduled" else None
+    pause = job.due_at - (attempt.ended_at or job.due_at) if job.state == "scheduled" else None
     return (job.state, job.result, attempt.outcome, *_failure(attempt), pause, job.attempt)
 
 
@@ -70,7 +72,7 @@ class TestTheContext:
         with running_worker(queue, worker="the worker"):
             job = wait_finished(queue, enqueued.id)
 
-        assert job.result == [enqueued.id, 1, 1, "the worker", job.lease_token, {"colour": "blue"}]
+        assert job.result == [enqueued.id, 1, 1, "the worker", row_of(job).lease_token, {"colour": "blue"}]
 
     def test_what_it_logs_is_handled_by_the_workers_loggers(
         self, queue: Queue, caplog: pytest.LogCaptureFixture
@@ -95,7 +97,7 @@ class TestTheContext:
         later, again = (job for job in reversed(queue.jobs(kind="echo").jobs))
         assert (later.payload, later.priority, later.tags) == ({"value": "later"}, 3, {"from": "collect"})
         assert later.backoff == handlers.AT_ONCE
-        assert later.due_at_ms - later.enqueued_at_ms == 60_500
+        assert later.due_at - later.enqueued_at == timedelta(seconds=60.5)
         assert again.payload == {"value": "again"}
 
     def test_progress_arrives_while_the_handler_runs(self, queue: Queue, tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ class TestEnds:
 
         [retried], [failed] = (_failures_logged(caplog, level) for level in (logging.WARNING, logging.ERROR))
         job = queue.get(enqueued.id)
-        named = f"job #{job.seq} ({enqueued.id}) end.isolated failed"
+        named = f"job #{job.number} ({enqueued.id}) end.isolated failed"
         assert retried[0].startswith(f"{named} (attempt 1 of 2): one_of_a_kind: one of a kind; retrying")
         assert failed[0] == f"{named} for good (attempt 2 of 2): one_of_a_kind: one of a kind"
         assert failed[1] == "Traceback (most recent call last):"

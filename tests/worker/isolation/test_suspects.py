@@ -13,6 +13,7 @@ import pytest
 from holdfast import NewJob, Queue, Released
 from tests.chaos.processes import PATIENCE_SECONDS, Child
 from tests.chaos.threads import wait_until
+from tests.support.assertions import failure_of
 from tests.support.stores import Harness
 from tests.worker.isolation import handlers
 from tests.worker.isolation.conftest import Shared
@@ -33,7 +34,7 @@ def test_the_poisonous_job_is_found_and_its_neighbours_are_done(shared: Shared, 
 
     assert [(each.state, each.attempt) for each in found] == [("done", 2)] * 3
     assert os.getpid() not in {each.result for each in found}
-    assert [attempt.failure_reason for attempt in queue.attempts(poison.id)] == [
+    assert [failure_of(attempt).reason for attempt in queue.attempts(poison.id)] == [
         *["lease_expired", "process_died", "process_died"]
     ]
     assert job.state == "failed"

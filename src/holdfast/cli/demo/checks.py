@@ -183,8 +183,9 @@ def _taken_over(struck: Attempt, last: Attempt) -> bool:
 
 def _failures_handled(record: Record) -> Check:
     failed = [job for job in record.jobs.values() if job.state == "failed"]
+    classes = [job.failure.failure_class for job in failed if job.failure is not None]
     return Check(
         "failures handled",
-        record.retries > 0 and len(failed) == 1 and failed[0].failure_class == "permanent",
+        record.retries > 0 and classes == ["permanent"],
         f"{record.retries} transient retried, {len(failed)} permanent kept as failed",
     )

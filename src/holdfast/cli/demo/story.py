@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from holdfast import Event, Job, NewJob, Queue
@@ -101,7 +102,7 @@ class Story:
         self._epochs: Counter[str] = Counter()
         self._expired: set[str] = set()
         self._done: set[str] = set()
-        self._lease_seen: dict[str, tuple[int, float]] = {}
+        self._lease_seen: dict[str, tuple[datetime | None, float]] = {}
         self.scene = Scene(workers, pace)
         self.acknowledged: list[str] = []
         self.refusals: list[Refusal] = []
@@ -240,9 +241,9 @@ class Story:
 
     def _lease_left(self, job: Job) -> float:
         # Leases use the store's clock, so count from when a change of the lease was observed.
-        until, seen_at = self._lease_seen.get(job.id, (0, 0.0))
-        if until != job.lease_until_ms:
-            until, seen_at = self._lease_seen[job.id] = (job.lease_until_ms or 0, self._now())
+        until, seen_at = self._lease_seen.get(job.id, (None, 0.0))
+        if until != job.lease_until:
+            until, seen_at = self._lease_seen[job.id] = (job.lease_until, self._now())
         return self._pace.lease - (self._now() - seen_at)
 
     def _new_events(self) -> list[Event]:

@@ -19,6 +19,7 @@ from psycopg.pq.abc import PGconn
 from holdfast.domain import new_job as admissions
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import InvalidInput, OutcomeUnknown, StoreUnreachable
+from holdfast.domain.job import Job
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import RoutingTable
@@ -102,7 +103,7 @@ def _stored(new: CheckedJob, fair_key: str, rows: Rows) -> Enqueued | None:
     seq, now_ms = rows[0]
     if seq is None:
         return None
-    return Enqueued(admissions.new_job(new, seq, fair_key, Now(now_ms, now_ms)), created=True)
+    return Enqueued(Job(admissions.new_job(new, seq, fair_key, Now(now_ms, now_ms))), created=True)
 
 
 async def run_plain(settings: PostgresSettings, plain: PlainForm, io: ServerIO) -> Any:

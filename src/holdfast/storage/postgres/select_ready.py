@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from holdfast.domain.claims import ClaimRequest
 from holdfast.domain.clock import Now
-from holdfast.domain.job import Job
+from holdfast.domain.job import JobRow
 from holdfast.domain.routing import Route
 from holdfast.storage.contract import ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.scan_positions import LockedAndPassed, ScanPosition, ScanPositions
@@ -127,7 +127,7 @@ async def _choose(tx: SqlTransaction, selection_request: ReadyRequest, level: Le
     preference = selection_request.preference
     offer = await offer_of(tx, level, preference)
     chosen = [candidate.seq for candidate in choose_from(offer, level.limit, preference)]
-    jobs: list[Job] = []
+    jobs: list[JobRow] = []
     now = None
     if chosen:
         values = {"seqs": chosen, "priority": level.priority, "least": least}
@@ -161,7 +161,7 @@ _NO_ENTRY = (None, None, None)
 
 async def lease(
     tx: SqlTransaction, selection_request: ReadyRequest, statement: QueryName, values: dict[str, Any]
-) -> tuple[list[Job], Now]:
+) -> tuple[list[JobRow], Now]:
     """Lease the jobs that *statement* finds, up to the limit, in claim order; return the jobs and the time."""
     request, now = selection_request.request, (await tx.now())
     lease_until_ms = now.lease_ms + request.lease_ms
@@ -184,7 +184,7 @@ async def lease(
     return sorted(jobs, key=attrgetter("claim_index")), now
 
 
-def _leased(row: Row, route: Route, request: ClaimRequest, lease_until_ms: int, now: Now) -> Job:
+def _leased(row: Row, route: Route, request: ClaimRequest, lease_until_ms: int, now: Now) -> JobRow:
     """Return the job of *row*, completed with the values common to the claim and those of its route."""
     lane, kind, requires_json = route.key[:3]
     holder = (request.worker, request.incarnation, request.lease_token, lease_until_ms)
@@ -192,4 +192,4 @@ def _leased(row: Row, route: Route, request: ClaimRequest, lease_until_ms: int, 
     head = (*row[:_ROUTE], "running", kind, lane, *row[_ROUTE + 1 : 7], requires_json, *row[7:_CLAIM_INDEX])
     attempt = (*holder, row[_CLAIM_INDEX], now.wall_ms, None, None, None, None)
     # A plain claim takes no session entries, so their columns are not sent.
-    return tuple.__new__(Job, (*head, *attempt, *row[_CLAIM_INDEX + 1 : -2], *_NO_ENTRY, *row[-2:]))
+    return tuple.__new__(JobRow, (*head, *attempt, *row[_CLAIM_INDEX + 1 : -2], *_NO_ENTRY, *row[-2:]))

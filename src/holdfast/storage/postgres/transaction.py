@@ -21,7 +21,7 @@ from holdfast.domain import limits, transitions
 from holdfast.domain.claims import Claim
 from holdfast.domain.clock import Clock, Now
 from holdfast.domain.errors import InvalidInput, Misconfigured, OutcomeUnknown
-from holdfast.domain.job import Job
+from holdfast.domain.job import JobRow, row_of
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.results import Finding
 from holdfast.domain.retry import RetryPolicy
@@ -362,7 +362,8 @@ async def succeed_held(
 
     With *judged_by_server*, the server's clock decides whether a lease has expired, at the time the row is locked.
     """
-    held = [[claim.job.seq, claim.epoch, claim.lease_token, checked.result_json] for claim, checked in settlements]
+    claimed = [(row_of(claim.job), checked) for claim, checked in settlements]
+    held = [[row.seq, row.epoch, row.lease_token, checked.result_json] for row, checked in claimed]
     values = {
         # In order, so that two calls with the same jobs wait for each other instead of deadlocking.
         "held": sorted(held),
@@ -371,14 +372,10 @@ async def succeed_held(
     }
     rows = await tx.query("jobs_succeed", values)
     ended = {row[0]: row[1:] for row in rows}
-    return {
-        claim.job.seq: _succeed(claim.job, ended[claim.job.seq], checked, now)
-        for claim, checked in settlements
-        if claim.job.seq in ended
-    }
+    return {row.seq: _succeed(row, ended[row.seq], checked, now) for row, checked in claimed if row.seq in ended}
 
 
-def _succeed(claimed: Job, current: Row, checked: CheckedOutcome, now: Now) -> Transition:
+def _succeed(claimed: JobRow, current: Row, checked: CheckedOutcome, now: Now) -> Transition:
     before = claimed
     if current != (*_current(claimed), claimed.event_count + 1):
         before = claimed._replace(**dict(zip(_CURRENT, current, strict=True)))

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claims import Claim
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, JobRow, row_of
 from holdfast.domain.new_job import NewJob, TaskJob
 from holdfast.domain.outcomes import Artifact, Deferred, Done, Failed, Outcome, Released, check_outcome
 from holdfast.worker.isolation.channel import Message
 
-_DIGEST: Final = Job._fields.index("digest")
+_DIGEST: Final = JobRow._fields.index("digest")
 _TIMESTAMP, _DURATION, _BACKOFF = "timestamp", "duration", "backoff"
 
 
@@ -23,14 +23,14 @@ _TIMESTAMP, _DURATION, _BACKOFF = "timestamp", "duration", "backoff"
 
 def encode_claim(claim: Claim) -> Message:
     """Return *claim* as a message without the enqueue digest, which is bytes and unused in a handler."""
-    fields: list[Any] = list(claim.job)
+    fields: list[Any] = list(row_of(claim.job))
     fields[_DIGEST] = None
     return {"job": fields, "lease_ms": claim.lease_ms}
 
 
 def decode_claim(message: Message) -> Claim:
     """Return the claim in *message*."""
-    return Claim(Job(*message["job"]), message["lease_ms"])
+    return Claim(Job(JobRow(*message["job"])), message["lease_ms"])
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------

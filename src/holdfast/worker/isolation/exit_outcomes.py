@@ -6,6 +6,7 @@ import os
 import signal
 
 from holdfast.domain import failures
+from holdfast.domain.job import row_of
 from holdfast.domain.outcomes import Failed
 from holdfast.tasks.context import Context
 from holdfast.tasks.policy import Policy
@@ -29,7 +30,7 @@ def not_started(problem: str, policy: Policy, context: Context) -> Failed:
 
 
 def _failed(message: str, reason: str, policy: Policy, context: Context) -> Failed:
-    backoff = policy.backoff if context.job.backoff_json is None else None
+    backoff = policy.backoff if row_of(context.job).backoff_json is None else None
     return Failed(message, reason=reason, backoff=backoff)
 
 
