@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Generator, Iterator, Sequence
 
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, settings
 import holdfast
 from tests.support import order, postgres_server
 from tests.support.clock import ManualClock
-from tests.support.filesystems import quick_folder
+from tests.support.filesystems import MEMORY_FOLDER, quick_folder
 from tests.support.stores import CHEAPEST_ENGINE, DURABLE_ENGINES, ENGINES, Harness
 
 FAILED = pytest.StashKey[bool]()
@@ -31,6 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(order)
     if not hasattr(config, "workerinput"):
         postgres_server.begin_run()
+        if MEMORY_FOLDER is not None and config.getoption("hypothesis_profile") != "thorough":
+            # Syncing a file is free there. `make test-long` uses the disk.
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY_FOLDER)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

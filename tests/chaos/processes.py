@@ -51,9 +51,7 @@ class Child:
 
     def stop(self) -> None:
         """Stop the process and wait until it is stopped."""
-        os.kill(self.pid, signal.SIGSTOP)
-        while _state(self.pid) not in "TZX":
-            os.sched_yield()
+        stop(self.pid)
 
     def stop_between_writes(self, url: str) -> None:
         """Stop the process while it holds no write lock of the store at *url*.
@@ -91,6 +89,13 @@ class Child:
         self.kill()
         self.process.close()
         self._pipe.close()
+
+
+def stop(pid: int) -> None:
+    """Stop a process and wait until it is stopped: until then, its threads may run on."""
+    os.kill(pid, signal.SIGSTOP)
+    while _state(pid) not in "TZX":
+        os.sched_yield()
 
 
 def gate_is_free(database: str) -> bool:

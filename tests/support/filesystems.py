@@ -12,8 +12,17 @@ from pathlib import Path
 
 import pytest
 
-# A folder on a file system in memory; None for the default.
-MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_MEMORY = Path("/dev/shm")
+_BYTES_NEEDED = 2 << 30
+
+
+def _memory_folder() -> str | None:
+    is_usable = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BYTES_NEEDED
+    return str(_MEMORY) if is_usable else None
+
+
+# A folder on a file system in memory that is large enough for a run; None for the default.
+MEMORY_FOLDER = _memory_folder()
 
 
 @contextmanager

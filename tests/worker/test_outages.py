@@ -17,6 +17,7 @@ from holdfast import Context, StoreUnreachable
 from holdfast.domain.retry import RetryPolicy
 from holdfast.worker.retry import RetryState
 from holdfast.worker.timers import REAL_TIMER, Timer
+from tests.chaos.processes import stop
 from tests.chaos.threads import wait_until
 from tests.support.postgres_server import Server
 from tests.support.stores import Harness
@@ -143,11 +144,11 @@ def _down(server: Server) -> Iterator[None]:
 @contextmanager
 def _frozen(server: Server) -> Iterator[None]:
     leader = int((server.folder / "data" / "postmaster.pid").read_text().split()[0])
-    os.kill(leader, signal.SIGSTOP)
+    stop(leader)
     children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
     processes = [leader, *map(int, children)]
     for process in processes:
-        os.kill(process, signal.SIGSTOP)
+        stop(process)
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from tests.chaos.threads import wait_until
+from tests.support import forked_python
 
 
 def is_gone(process: int) -> bool:
@@ -19,7 +20,7 @@ def is_gone(process: int) -> bool:
 
 def isolated(process: int) -> set[int]:
     """Return the running fork server and isolated processes that descend from *process*."""
-    return {found for found in _descendants(process) if _is_ours(found)}
+    return {found for found in _descendants(process) - forked_python.servers if _is_ours(found)}
 
 
 def _is_ours(process: int) -> bool:

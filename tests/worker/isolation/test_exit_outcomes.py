@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Queue
+from tests.chaos.processes import stop
 from tests.chaos.threads import wait_until
 from tests.support.assertions import failure_of
 from tests.worker.isolation import handlers
@@ -116,7 +117,7 @@ class TestKilledFromOutside:
     def test_one_that_has_not_read_what_to_do_harms_no_job(self, queue: Queue) -> None:
         with running_worker(queue, concurrency=1) as working:
             first = wait_finished(queue, handlers.which.enqueue().id).result
-            os.kill(first, signal.SIGSTOP)
+            stop(first)
             enqueued = handlers.which.enqueue()
             wait_until(lambda: any(job.seconds is not None for job in working.worker.status().running))
             os.kill(first, signal.SIGKILL)
