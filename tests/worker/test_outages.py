@@ -156,12 +156,12 @@ def _frozen(server: Server) -> Iterator[None]:
 
 
 def _seconds_to_stop(working: RunningWorker, timer: MovableTimer) -> float:
-    """Stop a worker whose time stands still: advance it by each wait of the shutdown, and return the sum."""
+    """Stop a worker whose time stands still: advance it by each wait of its loop, and return the sum."""
     seconds = 0.0
     working.worker.stop()
     while not working.future.done():
-        wait_until(lambda: working.future.done() or timer.stopping_seconds > 0)
-        left = timer.stopping_seconds
+        wait_until(lambda: working.future.done() or timer.loop_seconds > 0)
+        left = timer.loop_seconds
         timer.advance(left + 1e-6)  # beyond a rounding error
         seconds += left
     working.end()

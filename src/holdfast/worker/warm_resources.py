@@ -21,7 +21,11 @@ from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.errors import HandlersStuck, InvalidInput
 from holdfast.domain.validation import Duration
+from holdfast.storage.store import Store
 from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.events import AffinitiesChanged, EventQueue
+from holdfast.worker.executors import ExecutorQueue
+from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
@@ -105,9 +109,10 @@ class AffinityLoader:
         warm: WarmResources,
         loaded: Sequence[str],
         *,
-        ready: Callable[[Sequence[RunningAttempt]], None],
-        write_phase: Callable[[Sequence[RunningAttempt], str], Awaitable[None]],
-        on_changed: Callable[[], None],
+        store: Store,
+        keeper: LeaseKeeper,
+        executor_queue: ExecutorQueue,
+        events: EventQueue,
         timer: Timer,
     ) -> None:
         self.switches = 0
@@ -116,9 +121,10 @@ class AffinityLoader:
         """How long loads and unloads took in total."""
         self._warm = warm
         self._max_hold_seconds = warm.max_hold_seconds
-        self._ready = ready
-        self._write_phase = write_phase
-        self._on_changed = on_changed
+        self._store = store
+        self._keeper = keeper
+        self._executor_queue = executor_queue
+        self._events = events
         self._timer = timer
         self._loaded: dict[str, None] = dict.fromkeys(loaded)
         """Ordered by last use, least recent first."""
@@ -182,7 +188,7 @@ class AffinityLoader:
         if load is None:
             load = self._loads[affinity] = _Load(affinity)
             load.task = asyncio.ensure_future(self._load_and_start(load))
-            self._on_changed()
+            self._events.put(AffinitiesChanged())
         load.attempts.append(attempt)
 
     # --- loading ---------------------------------------------------------------------------------------------------
@@ -190,7 +196,7 @@ class AffinityLoader:
     async def _load_and_start(self, load: _Load) -> None:
         try:
             async with self._load_lock:
-                await self._write_phase(load.attempts, LOADING)
+                await self._keeper.write_phase(self._store, load.attempts, LOADING)
                 started = self._timer.monotonic()
                 try:
                     await self._make_room()
@@ -205,7 +211,7 @@ class AffinityLoader:
         else:
             self._loaded[load.affinity] = None
             self._held_since = self._timer.monotonic()
-            await self._write_phase(load.attempts, WORKING)
+            await self._keeper.write_phase(self._store, load.attempts, WORKING)
             self._start_waiting(load)
 
     def _note_load_seconds(self, affinity: str, seconds: float) -> None:
@@ -248,8 +254,8 @@ class AffinityLoader:
                 attempt.context.note_progress(WORKING)
                 attempt.loading_since = None
                 attempt.claimed_at = self._timer.monotonic()
-            self._ready(load.attempts)
-            self._on_changed()
+            self._executor_queue.put(load.attempts)
+            self._events.put(AffinitiesChanged())
 
     # --- overdue loads ---------------------------------------------------------------------------------------------
 
