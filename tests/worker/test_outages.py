@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import Context, StoreUnreachable
 from holdfast.domain.retry import RetryPolicy
-from holdfast.worker.retry import RetryState
+from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.timers import REAL_TIMER, Timer
 from tests.chaos.threads import wait_until
 from tests.support.postgres_server import Server
@@ -50,6 +50,51 @@ class TestRetrying:
         retrying.succeeded()
 
         assert [*waits, retrying.failed(error)] == [0.1, 0.1, 0.4, 0.1]
+
+
+class TestRetryWaits:
+    def test_an_answer_to_another_call_ends_the_wait_and_not_the_next_one(self) -> None:
+        async def test() -> None:
+            waits = RetryWaits(REAL_TIMER)
+            first = asyncio.ensure_future(waits.wait(3600))
+            await asyncio.sleep(0)
+            waits.end()
+            await first
+            second = asyncio.ensure_future(waits.wait(3600))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not second.done()
+            waits.end()
+            await second
+
+        asyncio.run(test())
+
+    def test_an_answer_during_the_failed_call_ends_the_wait_and_an_earlier_one_does_not(self) -> None:
+        async def test() -> None:
+            waits = RetryWaits(REAL_TIMER)
+            waits.call_begins()
+            waits.end()
+            await waits.wait(3600)
+            waits.end()
+            waits.call_begins()
+            later = asyncio.ensure_future(waits.wait(3600))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not later.done()
+            later.cancel()
+
+        asyncio.run(test())
+
+    def test_a_stop_ends_the_wait_and_shortens_later_ones(self) -> None:
+        async def test() -> None:
+            waits = RetryWaits(REAL_TIMER)
+            waiting = asyncio.ensure_future(waits.wait(3600))
+            await asyncio.sleep(0)
+            waits.stop()
+            await waiting
+            await waits.wait(3600)
+
+        asyncio.run(test())
 
 
 def test_an_outage_is_logged_once_by_each_part_and_its_end_too(

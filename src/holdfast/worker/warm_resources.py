@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.errors import HandlersStuck, InvalidInput
 from holdfast.domain.validation import Duration
+from holdfast.storage.cancellation import in_daemon_thread
 from holdfast.storage.store import Store
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.events import AffinitiesChanged, EventQueue
@@ -293,38 +294,20 @@ async def _call(hook: Hook, affinity: str) -> None:
     if inspect.iscoroutinefunction(hook):
         await hook(affinity)
         return
-    result = await _in_thread(hook, affinity)
+    # A daemon thread does not keep a stopping worker alive.
+    result = await in_daemon_thread(partial(_call_sync, hook, affinity))
     if inspect.isawaitable(result):
         await result
 
 
-async def _in_thread(hook: Hook, affinity: str) -> Any:
-    """Call a sync hook in a daemon thread, which does not keep a stopping worker alive."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        result = None
-        failure: Exception | None = None
-        try:
-            result = hook(affinity)
-        except StopIteration as error:  # a future cannot hold StopIteration
-            failure = RuntimeError(repr(error))
-        except BaseException as error:  # SystemExit is a failure too
-            failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
-        with suppress(RuntimeError):  # the event loop is closed: the worker has stopped
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=run, name="holdfast-load", daemon=True).start()
-    return await future
+def _call_sync(hook: Hook, affinity: str) -> object:
+    try:
+        return hook(affinity)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        # A future cannot hold StopIteration, and SystemExit is a failure of the load, not the end of the worker.
+        raise RuntimeError(repr(error)) from error
 
 
 def _error_text(error: Exception) -> str:
