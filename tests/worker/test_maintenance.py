@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -16,8 +14,6 @@ from holdfast import NewJob, Queue, StoreUnreachable, Tasks
 from holdfast.domain.results import WorkerInfo
 from holdfast.storage.transaction import run_sync
 from holdfast.worker import maintenance as maintenance_module
-from holdfast.worker.maintenance import WorkerMaintenance
-from holdfast.worker.timers import REAL_TIMER
 from tests.chaos.threads import registered, wait_until
 from tests.support.clock import ManualClock
 from tests.support.faults import Faults
@@ -82,8 +78,8 @@ def test_a_worker_that_goes_down_says_so(queue: Queue) -> None:
 
 
 def test_one_that_vanished_is_silent_after_a_minute(queue: Queue, clock: ManualClock) -> None:
-    upkeep = _upkeep(queue)
-    asyncio.run(upkeep.write_row())
+    row = WorkerInfo("w1", "i", "host", 1, "1", "active", 8, 0, ("default",), ("note",), (), ())
+    run_sync(queue.operations.worker_beat(row))
     clock.advance(61)
 
     assert [row.state for row in queue.workers()] == ["silent"]
@@ -131,18 +127,6 @@ def test_without_retention_everything_is_kept(queue: Queue, clock: ManualClock) 
             wait_until(lambda before=before: registered(queue).beat_at > before)  # type: ignore[misc]
 
     assert queue.get(enqueued.id).state == "done"
-
-
-def _upkeep(queue: Queue, **options: Any) -> WorkerMaintenance:
-    return WorkerMaintenance(
-        queue.operations,
-        queue.store,
-        lambda: {"worker": "w1", "incarnation": "i1"},
-        concurrency=1,
-        running=lambda: 0,
-        retention_seconds=options.get("retention_seconds"),
-        timer=REAL_TIMER,
-    )
 
 
 def _warnings(caplog: pytest.LogCaptureFixture, called: str) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import Context, StoreUnreachable
 from holdfast.domain.retry import RetryPolicy
-from holdfast.worker.retry import RetryState
+from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.timers import REAL_TIMER, Timer
 from tests.chaos.processes import stop
 from tests.chaos.threads import wait_until
@@ -51,6 +51,51 @@ class TestRetrying:
         retrying.succeeded()
 
         assert [*waits, retrying.failed(error)] == [0.1, 0.1, 0.4, 0.1]
+
+
+class TestRetryWaits:
+    def test_an_answer_to_another_call_ends_the_wait_and_not_the_next_one(self) -> None:
+        async def test() -> None:
+            waits = RetryWaits(REAL_TIMER)
+            first = asyncio.ensure_future(waits.wait(3600))
+            await asyncio.sleep(0)
+            waits.end()
+            await first
+            second = asyncio.ensure_future(waits.wait(3600))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not second.done()
+            waits.end()
+            await second
+
+        asyncio.run(test())
+
+    def test_an_answer_during_the_failed_call_ends_the_wait_and_an_earlier_one_does_not(self) -> None:
+        async def test() -> None:
+            waits = RetryWaits(REAL_TIMER)
+            waits.call_begins()
+            waits.end()
+            await waits.wait(3600)
+            waits.end()
+            waits.call_begins()
+            later = asyncio.ensure_future(waits.wait(3600))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not later.done()
+            later.cancel()
+
+        asyncio.run(test())
+
+    def test_a_stop_ends_the_wait_and_shortens_later_ones(self) -> None:
+        async def test() -> None:
+            waits = RetryWaits(REAL_TIMER)
+            waiting = asyncio.ensure_future(waits.wait(3600))
+            await asyncio.sleep(0)
+            waits.stop()
+            await waiting
+            await waits.wait(3600)
+
+        asyncio.run(test())
 
 
 def test_an_outage_is_logged_once_by_each_part_and_its_end_too(
@@ -157,12 +202,12 @@ def _frozen(server: Server) -> Iterator[None]:
 
 
 def _seconds_to_stop(working: RunningWorker, timer: MovableTimer) -> float:
-    """Stop a worker whose time stands still: advance it by each wait of the shutdown, and return the sum."""
+    """Stop a worker whose time stands still: advance it by each wait of its loop, and return the sum."""
     seconds = 0.0
     working.worker.stop()
     while not working.future.done():
-        wait_until(lambda: working.future.done() or timer.stopping_seconds > 0)
-        left = timer.stopping_seconds
+        wait_until(lambda: working.future.done() or timer.loop_seconds > 0)
+        left = timer.loop_seconds
         timer.advance(left + 1e-6)  # beyond a rounding error
         seconds += left
     working.end()

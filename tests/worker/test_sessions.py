@@ -22,7 +22,8 @@ from holdfast import (
     Retry,
     SessionContext,
 )
-from holdfast.worker import session_loop
+from holdfast.worker import loop, session_loop
+from holdfast.worker.events import EventQueue
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from tests.chaos.threads import registered, wait_until
 from tests.support.stores import Harness
@@ -286,6 +287,31 @@ def test_an_idle_worker_is_woken_by_a_session(queue: Queue, monkeypatch: pytest.
         for text in ("one", "two", "three"):
             # All but the first find a worker that would poll again in half an hour.
             assert wait_finished(queue, chat.say(text)[0]).result == [text]
+
+
+def test_a_worker_whose_slots_are_all_used_by_turns_waits(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = 0
+    wait = EventQueue.wait
+
+    async def count(events: EventQueue, seconds: float, *, urgent_only: bool = False) -> None:
+        nonlocal waits
+        waits += 1
+        await wait(events, seconds, urgent_only=urgent_only)
+
+    monkeypatch.setattr(EventQueue, "wait", count)
+    # Handlers take no time in this timer, so that the worker would claim jobs ahead after the first.
+    monkeypatch.setattr(loop, "_AVERAGE_WEIGHT", 1.0)
+    chat = Chat(queue)
+    with running_worker(queue, concurrency=1, timer=MovableTimer(stands_still=True)):
+        wait_finished(queue, chat.say("short")[0])
+        chat.halt()
+        chat.say("long")
+        chat.halts()
+        before = waits
+        for number in range(50):
+            chat.answer.enqueue(Message(str(number)), session=f"s{number}")
+        assert waits - before < 4 * 50
+        chat.proceed.set()
 
 
 def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue) -> None:

@@ -26,7 +26,6 @@ class MovableTimer(Timer):
         self._lock = threading.Lock()
         self._timeouts: dict[asyncio.Timeout, tuple[asyncio.AbstractEventLoop, float]] = {}
         self._waiting: dict[asyncio.Task[object] | None, float] = {}
-        self._stopping_task: asyncio.Task[object] | None = None
 
     def monotonic(self) -> float:
         """Return the current time of the timer."""
@@ -47,17 +46,14 @@ class MovableTimer(Timer):
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """Return a context manager that raises `TimeoutError` after *seconds*."""
-        if seconds is None:
-            # Only the task that waits for `stop`, and then stops the worker, waits without a bound.
-            self._stopping_task = asyncio.current_task()
-            return asyncio.timeout(None)
-        return self._movable(seconds)
+        return asyncio.timeout(None) if seconds is None else self._movable(seconds)
 
     @property
-    def stopping_seconds(self) -> float:
-        """How long the task that stops the worker is going to wait; 0 if it does not wait."""
+    def loop_seconds(self) -> float:
+        """How long the worker's loop is going to wait, in the task that runs the worker; 0 if it does not wait."""
         with self._lock:
-            return max(self._waiting.get(self._stopping_task, 0.0) - self.monotonic(), 0.0)
+            until = [ends_at for task, ends_at in self._waiting.items() if _runs_worker(task)]
+            return max(until[0] - self.monotonic(), 0.0) if until else 0.0
 
     @asynccontextmanager
     async def _movable(self, seconds: float) -> AsyncIterator[None]:
@@ -89,6 +85,10 @@ class MovableTimer(Timer):
     def _call(self, call: _Call, seconds: float, function: Callable[[], object]) -> None:
         if not self.wait(call.cancelled, seconds):
             function()
+
+
+def _runs_worker(task: asyncio.Task[object] | None) -> bool:
+    return task is not None and getattr(task.get_coro(), "__qualname__", "") == "Worker._serve_alone"
 
 
 class _Call:

@@ -156,7 +156,7 @@ class _Drain:
     @property
     def capabilities(self) -> Sequence[str]:
         """The capabilities of its worker."""
-        return self._subscription.options().get("capabilities", ())
+        return self._subscription.options.get("capabilities", ())
 
     async def next(self) -> Claim | SessionClaim | None:
         """Claim the next job or session turn, advancing the clock if needed; return None if none is left."""
@@ -172,7 +172,8 @@ class _Drain:
         return claim
 
     async def _claim(self) -> Claim | SessionClaim | None:
-        jobs, sessions = self._subscription.jobs(), self._subscription.sessions()
+        self._subscription.refresh()
+        jobs, sessions = self._subscription.jobs, self._subscription.sessions
         claim = None if jobs is None else (await self._operations.claim(**jobs))
         if claim is not None or sessions is None:
             return claim

@@ -20,7 +20,7 @@ from holdfast.domain.session_claims import SessionClaim
 from holdfast.tasks.control_flow import Cancelled, OutcomeRequest
 from holdfast.testing.redirect import AnyQueue
 from holdfast.worker.attempt import RunningAttempt, failure_from_refusal
-from holdfast.worker.executors import ExecutorQueue, TaskExecutor, run_blocking
+from holdfast.worker.executors import run_async, run_blocking
 from holdfast.worker.observed_attempts import observe_attempts
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from holdfast.worker.transactions import offer_transaction
@@ -141,9 +141,10 @@ def _first(settled: Job | list[Job]) -> Job:
 
 
 async def _run_async_handler(attempt: RunningAttempt) -> None:
-    done = asyncio.Event()
-    executor = TaskExecutor(lambda _create_attempt: done.set())
-    executor.executor_queue = ExecutorQueue(1, lambda _create_attempt: executor)
-    executor.executor_queue.put([attempt])
-    await done.wait()
-    await executor.close()
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # this code runs in a task
+        await run_async(attempt, task)
+
+    # Its own task, as in a worker: a handler may cancel the task that it runs in.
+    await asyncio.create_task(run())

@@ -23,6 +23,7 @@ from holdfast.worker.timers import REAL_TIMER, Timer
 
 if TYPE_CHECKING:
     from holdfast.client.operations import Operations
+    from holdfast.domain.session_claims import SessionClaim
 
 
 class OpenTransaction(Protocol):
@@ -103,6 +104,11 @@ class RunningAttempt:
     def claims(self) -> Sequence[Claim]:
         """The claims it holds: one job, or all entries of a turn."""
         return (self.claim,)
+
+    @property
+    def session_claim(self) -> SessionClaim | None:
+        """The claim of a session's entries, if it is a turn."""
+        return None
 
     @property
     def suspect(self) -> bool:

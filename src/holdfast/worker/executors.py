@@ -13,13 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.timers import REAL_TIMER, Timer
-
-EndedCallback: TypeAlias = Callable[[RunningAttempt], None]
-"""Called with each attempt whose handler has ended."""
+from holdfast.worker.events import Event, EventQueue, HandlerEnded
+from holdfast.worker.timers import Timer
 
 # How long async handlers that never suspend may run before the executor yields to the event loop.
 _YIELD_SECONDS = 0.005
@@ -88,9 +86,9 @@ class ThreadExecutor:
 
     _NAME = "holdfast-slot"
 
-    def __init__(self, on_ended: EndedCallback) -> None:
-        self.executor_queue: ExecutorQueue
-        self._on_ended = on_ended
+    def __init__(self, executor_queue: ExecutorQueue, events: EventQueue) -> None:
+        self._executor_queue = executor_queue
+        self._events = events
         self._attempts: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
         self._threads = 0
         self._idle = 0
@@ -113,18 +111,18 @@ class ThreadExecutor:
 
     def _work(self, attempt: RunningAttempt | None) -> None:
         while attempt is not None:
-            notify = self._handle(attempt)
-            next_attempt = self.executor_queue.release_slot(attempt, self)
+            event = self._handle(attempt)
+            next_attempt = self._executor_queue.release_slot(attempt, self)
             if next_attempt is None:
                 with self._lock:
                     self._idle += 1
-            notify(attempt)
+            self._events.put(event)
             attempt = self._attempts.get() if next_attempt is None else next_attempt
 
-    def _handle(self, attempt: RunningAttempt) -> EndedCallback:
-        """Run the attempt and return the callback to call with it."""
+    def _handle(self, attempt: RunningAttempt) -> Event:
+        """Run the attempt and return the event that reports it."""
         run_blocking(attempt)
-        return self._on_ended
+        return HandlerEnded(attempt)
 
     def close(self) -> None:
         """Make the threads exit when they are idle."""
@@ -149,13 +147,11 @@ def run_blocking(attempt: RunningAttempt) -> None:
 class TaskExecutor:
     """Runs async handlers in asyncio tasks of the current event loop, which it starts on demand."""
 
-    def __init__(
-        self, on_ended: EndedCallback, owner: asyncio.Task[Any] | None = None, timer: Timer = REAL_TIMER
-    ) -> None:
-        """Call *on_ended* with each ended attempt; *owner* is the task that closes this executor."""
-        self.executor_queue: ExecutorQueue
-        self._on_ended = on_ended
-        self._owner = owner
+    def __init__(self, executor_queue: ExecutorQueue, events: EventQueue, timer: Timer) -> None:
+        self._executor_queue = executor_queue
+        self._events = events
+        self._owner = asyncio.current_task()
+        """The task that closes this executor."""
         self._timer = timer
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -192,7 +188,7 @@ class TaskExecutor:
             await self._run_attempts()
         finally:
             # A handler may schedule a cancellation of its task that arrives after the handler has ended.
-            if self._attempts and not self._shutting_down:
+            if self._attempts and not self._is_shutting_down():
                 self._start_task()
 
     async def _run_attempts(self) -> None:
@@ -205,51 +201,19 @@ class TaskExecutor:
                 self._idle.append(waiter)
                 await waiter
             attempt = self._attempts.popleft()
-            await self.run_in(task, attempt)
-            next_attempt = self.executor_queue.release_slot(attempt, self)
+            await run_async(attempt, task, self._is_shutting_down)
+            next_attempt = self._executor_queue.release_slot(attempt, self)
             if next_attempt is not None:
                 self._attempts.appendleft(next_attempt)
-            self._on_ended(attempt)
+            self._events.put(HandlerEnded(attempt))
             if time.monotonic() > yield_at:
                 # Handlers that never suspend would block the event loop as long as there are attempts.
                 await asyncio.sleep(0)
                 yield_at = time.monotonic() + _YIELD_SECONDS
 
-    async def run_in(self, task: asyncio.Task[Any], attempt: RunningAttempt) -> None:
-        """Run an async handler in *task*, the current task; decide the attempt from its return value or exception."""
-        if not attempt.start():
-            return
-        result: object
-        attempt.cancel_handler = self._make_canceller(task, attempt)
-        try:
-            args, kwargs = attempt.arguments()
-            result = await attempt.function(*args, **kwargs)
-        except BaseException as error:  # every exception of a handler is an outcome, CancelledError too
-            result = error
-        attempt.ended_at = attempt.timer.monotonic()
-        attempt.cancel_handler = None
-        if task.cancelling():
-            if self._shutting_down:
-                attempt.context.request_stop("shutdown")
-            await _clear_cancellation(task)
-        await attempt.conclude_async(result)
-
-    @property
-    def _shutting_down(self) -> bool:
-        """Whether a cancellation is meant for the executor and not for a single handler."""
+    def _is_shutting_down(self) -> bool:
+        """Return whether a cancellation is meant for the executor and not for a single handler."""
         return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
-
-    def _make_canceller(self, task: asyncio.Task[Any], attempt: RunningAttempt) -> Callable[[], None]:
-        def cancel() -> None:
-            # When the event loop calls this, the task may already run another attempt.
-            if attempt.cancel_handler is not None:
-                task.cancel()
-
-        def cancel_threadsafe() -> None:
-            with suppress(RuntimeError):  # the event loop is closed: the handler has ended
-                self._loop.call_soon_threadsafe(cancel)
-
-        return cancel_threadsafe
 
     async def close(self) -> None:
         """Cancel the tasks and wait a limited time for handlers to clean up."""
@@ -261,6 +225,46 @@ class TaskExecutor:
             with suppress(TimeoutError):
                 async with self._timer.timeout(_CLOSING_SECONDS):
                     await asyncio.wait(tasks)
+
+
+async def run_async(
+    attempt: RunningAttempt, task: asyncio.Task[Any], is_shutting_down: Callable[[], bool] = lambda: False
+) -> None:
+    """Run an async handler in *task*, the current task; decide the attempt from its return value or exception.
+
+    If *is_shutting_down* returns True, a cancellation of the task was not meant for this handler alone.
+    """
+    if not attempt.start():
+        return
+    result: object
+    attempt.cancel_handler = _make_canceller(attempt, task)
+    try:
+        args, kwargs = attempt.arguments()
+        result = await attempt.function(*args, **kwargs)
+    except BaseException as error:  # every exception of a handler is an outcome, CancelledError too
+        result = error
+    attempt.ended_at = attempt.timer.monotonic()
+    attempt.cancel_handler = None
+    if task.cancelling():
+        if is_shutting_down():
+            attempt.context.request_stop("shutdown")
+        await _clear_cancellation(task)
+    await attempt.conclude_async(result)
+
+
+def _make_canceller(attempt: RunningAttempt, task: asyncio.Task[Any]) -> Callable[[], None]:
+    loop = task.get_loop()
+
+    def cancel() -> None:
+        # When the event loop calls this, the task may already run another attempt.
+        if attempt.cancel_handler is not None:
+            task.cancel()
+
+    def cancel_threadsafe() -> None:
+        with suppress(RuntimeError):  # the event loop is closed: the handler has ended
+            loop.call_soon_threadsafe(cancel)
+
+    return cancel_threadsafe
 
 
 async def _clear_cancellation(task: asyncio.Task[Any]) -> None:

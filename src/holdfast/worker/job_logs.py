@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from holdfast.domain.job import Job
 from holdfast.domain.outcomes import Failed
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.session_turn import Turn
 from holdfast.worker.status import FailedAttempt
 
 _log = logging.getLogger("holdfast.job")
@@ -44,7 +43,7 @@ def failure_of(attempt: RunningAttempt, settled: Job | None) -> FailedAttempt | 
         failed.reason,
         failed.message,
         None if settled.state == "failed" else settled.due_at,
-        attempt.session_claim.session if isinstance(attempt, Turn) else None,
+        None if attempt.session_claim is None else attempt.session_claim.session,
     )
 
 
@@ -87,8 +86,8 @@ def _fields(attempt: RunningAttempt, event: str) -> dict[str, object]:
         "epoch": job.epoch,
         "worker": job.worker,
     }
-    if isinstance(attempt, Turn):
-        session_claim = attempt.session_claim
+    session_claim = attempt.session_claim
+    if session_claim is not None:
         fields |= {
             "session": session_claim.session,
             "fencing_token": session_claim.fencing_token,

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
-from holdfast.storage.notifications import Notifier, lane_topic
+from holdfast.storage.notifications import Notifier
+from holdfast.worker.events import EventQueue, Notified
 
 
 class LaneListener:
-    """Wakes the worker loop when a lane may have jobs to claim, or sessions if *topic_of* says so."""
+    """Puts *event* into the queue when a lane may have something to claim; *topic_of* returns a lane's topic."""
 
-    def __init__(self, notifier: Notifier, wake: asyncio.Event, topic_of: Callable[[str], str] = lane_topic) -> None:
+    def __init__(
+        self, notifier: Notifier, topic_of: Callable[[str], str], events: EventQueue, event: Notified
+    ) -> None:
         self._notifier = notifier
         self._topic_of = topic_of
-        self._loop = asyncio.get_running_loop()
-        self._wake = wake
+        self._events = events
+        self._event = event
         self._topics: set[str] = set()
-        self._notified = False
+        self._pending = False
 
     def listen(self, lanes: Iterable[str]) -> None:
         """Subscribe to *lanes* in addition to the current ones."""
@@ -33,13 +34,11 @@ class LaneListener:
         self._topics.clear()
 
     def wake(self) -> None:
-        """Record a notification and wake the worker loop. Safe to call from any thread."""
-        if not self._notified:
-            self._notified = True
-            with suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(self._wake.set)
+        """Put the event into the queue, unless it is there. Safe to call from any thread."""
+        if not self._pending:
+            self._pending = True
+            self._events.put(self._event)
 
-    def take_notified(self) -> bool:
-        """Return whether a notification came since the last call."""
-        notified, self._notified = self._notified, False
-        return notified
+    def handled(self) -> None:
+        """Put the event into the queue again at the next notification."""
+        self._pending = False

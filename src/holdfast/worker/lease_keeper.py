@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TypeAlias
 
-from holdfast.client.operations import Operations
 from holdfast.domain import limits
 from holdfast.domain.claims import Claim, LeaseUpdate, Note, Renewal
 from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
@@ -21,8 +20,9 @@ from holdfast.storage.notifications import worker_topic
 from holdfast.storage.store import Store, SyncTarget
 from holdfast.storage.transaction import run_sync
 from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.events import AttemptDecided, EventQueue, StoreRecovered
 from holdfast.worker.retry import LEASE_RETRIES, RetryState
-from holdfast.worker.timers import Timer
+from holdfast.worker.settings import WorkerSettings
 
 log = logging.getLogger("holdfast.worker")
 
@@ -43,27 +43,22 @@ _CLOCK_MARGIN_SECONDS = 1.0
 class LeaseKeeper:
     """Renews the leases of attempts until they are removed, and enforces timeouts."""
 
-    def __init__(
-        self, operations: Operations, runner: SyncTarget, worker: str, lease_seconds: float, timer: Timer
-    ) -> None:
-        self.decided: Callable[[RunningAttempt], None] = lambda _attempt: None
-        """Called with each attempt that the keeper decides while its handler still runs."""
-        self.recovered: Callable[[], None] = lambda: None
-        """Called when the store answers again after failed renewals."""
-        self.lease_seconds = lease_seconds
+    def __init__(self, settings: WorkerSettings, runner: SyncTarget, events: EventQueue) -> None:
+        self.lease_seconds = settings.lease_seconds
         self.cut_off_at: float | None = None
         """When a lease was last lost because the store did not answer, by the monotonic clock; else None."""
         self._unanswered_since: float | None = None
         """When the first unanswered renewal was sent, by the monotonic clock; None if all were answered."""
-        self._operations = operations
+        self._operations = settings.operations
+        self._events = events
         self._runner = runner
-        self._timer = timer
-        self._retrying = RetryState("lease renewals", timer, LEASE_RETRIES)
-        self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
+        self._timer = settings.timer
+        self._retrying = RetryState("lease renewals", settings.timer, LEASE_RETRIES)
+        self._renewal_seconds = settings.lease_seconds / _RENEWALS_PER_LEASE
         self._held: dict[tuple[int, int], RunningAttempt] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._topic = worker_topic(worker)
+        self._topic = worker_topic(settings.name)
         self._woken = threading.Event()
         """Wakes the renewal thread: a cancel was requested, or the worker stops."""
         self._watch_idle = False
@@ -148,7 +143,7 @@ class LeaseKeeper:
         except Unavailable as error:
             return min(self._retrying.failed(error), self._renewal_seconds)
         if self._retrying.succeeded():
-            self.recovered()
+            self._events.put(StoreRecovered())
         return max(0.0, started + self._renewal_seconds - self._timer.monotonic())
 
     def _renew_chunk(self, held: Sequence[_Held], started: float) -> None:
@@ -178,7 +173,7 @@ class LeaseKeeper:
                 attempt.stop("cancel")
         elif isinstance(answer, LeaseLost) and attempt.lose_lease():
             log.warning("lost the lease of job %s: %s", attempt.claim.job.id, answer)
-            self.decided(attempt)
+            self._events.put(AttemptDecided(attempt))
 
     async def write_phase(self, store: Store, attempts: Sequence[RunningAttempt], phase: str) -> None:
         """Write the phase of attempts at once; if that fails, the next renewal writes it."""
@@ -228,10 +223,10 @@ class LeaseKeeper:
                 self.cut_off_at = now
             if attempt.lose_lease():
                 log.error("lost the lease of job %s: it could not be renewed in time", job_id)
-                self.decided(attempt)
+                self._events.put(AttemptDecided(attempt))
         elif attempt.timeout_at is not None and attempt.timeout_at <= now and attempt.time_out():
             log.warning("job %s is past its timeout and was stopped", job_id)
-            self.decided(attempt)
+            self._events.put(AttemptDecided(attempt))
 
 
 def _chunks(attempts: Sequence[RunningAttempt]) -> Iterator[list[_Held]]:

@@ -9,19 +9,17 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.client.operations import Operations
-from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.results import WorkerInfo, WorkerRequest, WorkerState
+from holdfast.domain.results import WorkerInfo, WorkerRequest
 from holdfast.storage.notifications import worker_request_topic
 from holdfast.storage.randomness import RANDOM
-from holdfast.storage.store import Store
 from holdfast.version import __version__
+from holdfast.worker.events import DrainRequested, EventQueue, StopRequested
+from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.retry import RetryState
-from holdfast.worker.timers import Timer
+from holdfast.worker.settings import WorkerSettings
 
 log = logging.getLogger("holdfast.worker")
 
@@ -34,36 +32,18 @@ _FIRST_CHECK_SECONDS = 5.0
 class WorkerMaintenance:
     """Runs beside the worker loop until it is stopped."""
 
-    def __init__(
-        self,
-        operations: Operations,
-        store: Store,
-        claim_options: Callable[[], ClaimOptions],
-        *,
-        concurrency: int,
-        running: Callable[[], int],
-        loaded: Callable[[], tuple[str, ...]] = tuple,
-        switches: Callable[[], int] = lambda: 0,
-        retention_seconds: float | None,
-        on_request: Callable[[WorkerRequest], None] = lambda _requested: None,
-        timer: Timer,
-    ) -> None:
-        self._timer = timer
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._on_request = on_request
+    def __init__(self, settings: WorkerSettings, worker_loop: WorkerLoop, events: EventQueue) -> None:
+        self._timer = settings.timer
+        self._loop = asyncio.get_running_loop()
         self._requested: WorkerRequest | None = None
-        self._retrying = RetryState("maintenance calls", timer)
+        self._retrying = RetryState("maintenance calls", settings.timer)
         self._stopping = False
-        self._state: WorkerState = "active"
-        self._changed = asyncio.Event()
-        self._operations = operations
-        self._store = store
-        self._claim_options = claim_options
-        self._concurrency = concurrency
-        self._running = running
-        self._loaded = loaded
-        self._switches = switches
-        self._retention_seconds = retention_seconds
+        self._operations = settings.operations
+        self._store = settings.store
+        self._concurrency = settings.concurrency
+        self._retention_seconds = settings.retention_seconds
+        self._worker_loop = worker_loop
+        self._events = events
         self._logged: set[tuple[str, str]] = set()
         self._lanes_checked = False
         self._published: set[str] = set()
@@ -74,8 +54,7 @@ class WorkerMaintenance:
 
     async def run(self) -> None:
         """Run maintenance until `stop`; failed calls are retried in the next round."""
-        self._loop = asyncio.get_running_loop()
-        topic = worker_request_topic(self._claim_options()["worker"])
+        topic = worker_request_topic(self._worker_loop.claim_options()["worker"])
         self._store.notifier.add(topic, self)
         try:
             await self._run()
@@ -102,60 +81,51 @@ class WorkerMaintenance:
     def stop(self) -> None:
         """Make `run` return after its current store call: a row written later would never be deleted."""
         self._stopping = True
-        self._changed.set()
+        self._worker_loop.row_changed.set()
 
     async def _pause(self, seconds: float) -> None:
-        await self._timer.wait_async(self._changed, seconds)
-        self._changed.clear()
+        await self._timer.wait_async(self._worker_loop.row_changed, seconds)
+        self._worker_loop.row_changed.clear()
 
     def wake(self) -> None:
         """Read soon what was requested of this worker. Safe to call from any thread."""
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(self.report_soon)
-
-    def report_state(self, state: WorkerState) -> None:
-        """Update the row soon with a new state of this worker."""
-        self._state = state
-        self.report_soon()
-
-    def report_soon(self) -> None:
-        """Update the row soon."""
-        self._changed.set()
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._worker_loop.row_changed.set)
 
     async def write_row(self) -> None:
         """Write this worker's row in the registry, and pass on a new request to drain or stop."""
-        claim_options = self._claim_options()
+        claim_options = self._worker_loop.claim_options()
         info = WorkerInfo(
             worker=claim_options["worker"],
             incarnation=claim_options["incarnation"],
             host=socket.gethostname(),
             process=os.getpid(),
             version=__version__,
-            state=self._state,
+            state=self._worker_loop.state,
             concurrency=self._concurrency,
-            running=self._running(),
+            running=len(self._worker_loop.held),
             lanes=tuple(claim_options.get("lanes", ())),
             kinds=tuple(claim_options.get("kinds") or ()),
             capabilities=tuple(claim_options.get("capabilities", ())),
-            loaded=self._loaded(),
-            switches=self._switches(),
+            loaded=self._worker_loop.loaded,
+            switches=self._worker_loop.switches,
         )
         requested = await self._operations.async_on(self._store).worker_beat(info)
         if requested is not None and requested != self._requested:
             self._requested = requested
-            self._on_request(requested)
+            log.info("worker %s was requested to %s", info.worker, requested)
+            self._events.put(DrainRequested() if requested == "drain" else StopRequested(once=True))
 
     async def delete_row(self) -> None:
         """Delete this worker's row from the registry."""
-        claim_options = self._claim_options()
+        claim_options = self._worker_loop.claim_options()
         await self._operations.async_on(self._store).worker_leave(
             claim_options["worker"], claim_options["incarnation"]
         )
 
     async def _publish_kinds(self) -> None:
         """Publish the tasks that this worker serves, each once: another version may publish the same kind later."""
-        claim_options, tasks = self._claim_options(), self._operations.tasks
+        claim_options, tasks = self._worker_loop.claim_options(), self._operations.tasks
         kinds = [kind for kind in claim_options.get("kinds") or () if kind not in self._published]
         if kinds:
             publications = {kind: tasks.get(kind).publication() for kind in kinds}
@@ -164,7 +134,7 @@ class WorkerMaintenance:
 
     async def _check_lanes(self) -> None:
         """Warn of lanes that may be misspelt: no task names them and no job was ever in them."""
-        claim_options = self._claim_options()
+        claim_options = self._worker_loop.claim_options()
         used = {lane.name for lane in await self._operations.async_on(self._store).lanes()}
         known = used | set(self._operations.tasks.lanes(claim_options.get("kinds") or ()))
         self._lanes_checked = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +17,8 @@ WORKER_RETRIES: Final = RetryPolicy(first=0.1, last=5.0)
 """The policy for calls that can wait."""
 LEASE_RETRIES: Final = RetryPolicy(first=0.1, last=0.2)
 """The policy for calls that have to succeed before a lease expires."""
+# The longest wait between retries during shutdown.
+_STOPPING_SECONDS = 0.1
 
 
 class RetryState:
@@ -54,3 +57,33 @@ class RetryState:
         self._failing_since = None
         log.warning("%s succeed again, after %.1f s and %d failed calls", self._purpose, seconds, self._failures)
         return True
+
+
+class RetryWaits:
+    """The waits of the worker loop's calls before a retry; used in its event loop."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._stopping = False
+        self._end = asyncio.Event()
+
+    def call_begins(self) -> None:
+        """Forget earlier calls of `end`: the wait after this call, if it fails, is for a later one."""
+        self._end.clear()
+
+    def end(self) -> None:
+        """End the current waits, because the store answered another call."""
+        self._end.set()
+
+    def stop(self) -> None:
+        """End the current waits and shorten later ones, because the worker stops."""
+        self._stopping = True
+        self._end.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait before a retry; return early if `end` or `stop` is called, or was called during the failed call."""
+        if self._stopping:
+            await self._timer.sleep(min(seconds, _STOPPING_SECONDS))
+        else:
+            await self._timer.wait_async(self._end, seconds)
+            self._end.clear()

@@ -9,24 +9,21 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
-from holdfast.client.operations import Operations
 from holdfast.domain import limits
 from holdfast.domain.errors import HoldfastError, LeaseLost, OutcomeUnknown, Unavailable
-from holdfast.domain.job import Job
 from holdfast.domain.outcomes import Released
 from holdfast.domain.session_claims import AnySessionOptions, SessionClaim
 from holdfast.storage.notifications import sessions_topic
 from holdfast.storage.randomness import RANDOM
-from holdfast.storage.store import Store
-from holdfast.tasks.task import TaskRegistry
 from holdfast.worker.attempt import RunningAttempt, amend_invalid, failure_from_refusal, outcome_name
+from holdfast.worker.events import EventQueue, Notified
+from holdfast.worker.held_attempts import HeldAttempts
 from holdfast.worker.lane_listener import LaneListener
-from holdfast.worker.retry import RetryState
+from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.session_turn import Turn, offer_checkpoints
-from holdfast.worker.subscription import Subscription
-from holdfast.worker.timers import Timer
+from holdfast.worker.settings import WorkerSettings
 
 log = logging.getLogger("holdfast.worker")
 
@@ -38,59 +35,64 @@ class SessionTurns:
     """Claims and settles the turns of one worker; runs in the worker loop."""
 
     def __init__(
-        self,
-        operations: Operations,
-        store: Store,
-        tasks: TaskRegistry,
-        subscription: Subscription,
-        *,
-        concurrency: int,
-        lease_seconds: float,
-        timer: Timer,
-        wake: asyncio.Event,
-        wait_before_retry: Callable[[float], Awaitable[None]],
-        start_attempts: Callable[[Sequence[RunningAttempt]], None],
-        on_ended: Callable[[RunningAttempt, str, Job | None], None],
+        self, settings: WorkerSettings, held: HeldAttempts, events: EventQueue, retry_waits: RetryWaits
     ) -> None:
-        self._operations = operations
-        self._store = store
-        self._tasks = tasks
-        self._subscription = subscription
-        self._concurrency = concurrency
-        self._lease_seconds = lease_seconds
-        self._timer = timer
-        self._wait_before_retry = wait_before_retry
-        self._retrying_claims = RetryState("claims of sessions", timer)
-        self._retrying_settlements = RetryState("settlements of sessions", timer)
-        self._start_attempts = start_attempts
-        self._on_ended = on_ended
-        self._listener = LaneListener(store.notifier, wake, sessions_topic)
+        self._operations = settings.operations
+        self._store = settings.store
+        self._tasks = settings.tasks
+        self._subscription = settings.subscription
+        self._concurrency = settings.concurrency
+        self._lease_seconds = settings.lease_seconds
+        self._timer = settings.timer
+        self._held = held
+        self._retry_waits = retry_waits
+        self._retrying_claims = RetryState("claims of sessions", settings.timer)
+        self._retrying_settlements = RetryState("settlements of sessions", settings.timer)
+        self._listener = LaneListener(settings.store.notifier, sessions_topic, events, Notified("sessions"))
         self._running = 0
         """The number of turns that run or wait for a slot."""
         self._lost_turns: list[Turn] = []
         """Lost turns whose handler has ended."""
         self._odd_slot_to_sessions = False
+        self._claims = True
         self._next_claim_at = 0.0
+        """When to claim next if no notification comes before."""
 
     @property
-    def next_claim_at(self) -> float:
-        """When to claim next if no notification comes before; infinity if no task handles sessions."""
-        return math.inf if self._subscription.sessions() is None else self._next_claim_at
+    def due_at(self) -> float:
+        """When to claim next if no notification comes before; infinity while turns use all slots."""
+        return self._next_claim_at if self._running < self._concurrency else math.inf
+
+    def stop_claiming(self) -> None:
+        """Send no more claims, except those again that may have been committed."""
+        self._claims = False
 
     def close(self) -> None:
         """Cancel all subscriptions."""
         self._listener.close()
 
-    def check_notified(self) -> None:
-        """Claim at once if a notification came since the last call."""
-        if self._listener.take_notified():
-            self._next_claim_at = 0.0
+    def notified(self) -> None:
+        """Claim at once, because a notification came."""
+        self._listener.handled()
+        self._next_claim_at = 0.0
+
+    @staticmethod
+    def separate(attempts: Iterable[RunningAttempt]) -> tuple[list[RunningAttempt], list[Turn]]:
+        """Return the attempts of jobs and the turns of sessions as two lists."""
+        turns: list[Turn] = []
+        jobs: list[RunningAttempt] = []
+        for attempt in attempts:
+            if isinstance(attempt, Turn):
+                turns.append(attempt)
+            else:
+                jobs.append(attempt)
+        return jobs, turns
 
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def share(self, room: int, *, jobs_wait: bool) -> int:
         """Return how many of *room* free slots sessions get: half of them if jobs wait, else all."""
-        if room <= 0 or self._timer.monotonic() < self.next_claim_at or self._session_options() is None:
+        if room <= 0 or self._timer.monotonic() < self.due_at:
             return 0
         for_sessions = room
         if jobs_wait:
@@ -111,49 +113,48 @@ class SessionTurns:
 
     # --- claiming --------------------------------------------------------------------------------------------------
 
-    def _session_options(self) -> AnySessionOptions | None:
-        options = self._subscription.sessions()
-        if options is not None:
-            self._listener.listen(options.get("lanes", ()))
-        return options
-
-    async def claim(self, room: int, stopping: Callable[[], bool]) -> None:
-        """Claim up to *room* turns of ready sessions and start them.
+    async def claim(self, room: int) -> AsyncIterator[list[Turn]]:
+        """Claim up to *room* turns of ready sessions and yield them, to be started.
 
         Each claim is one commit. One is sent first, then two at once, then four, to send few claims that find
         nothing.
         """
+        options = self._subscription.sessions
+        if options is None:
+            return
+        self._listener.listen(options.get("lanes", ()))
+        # A notification that comes from now on is about a session that these claims may not find.
+        self._next_claim_at = math.inf
         at_once = 1
+        turns: list[Turn] = []
         while room > 0:
             at_once = min(at_once, room)
             sent_at = self._timer.monotonic()
-            claims = await asyncio.gather(*(self._claim_one(sent_at, stopping) for _ in range(at_once)))
-            found = [claim for claim in claims if claim is not None]
-            self._start_turns(found, sent_at)
-            if not found:
-                self._next_claim_at = self._timer.monotonic() + POLL_SECONDS * RANDOM.uniform(0.5, 1.0)
-            if len(found) < at_once:
-                # Concurrent claims may have blocked each other: the next iteration claims again.
-                return
+            claims = await asyncio.gather(*(self._claim_one(options, sent_at) for _ in range(at_once)))
+            turns = [self._create_turn(claim, options, sent_at) for claim in claims if claim is not None]
+            self._running += len(turns)
+            yield turns
+            if len(turns) < at_once:
+                # Concurrent claims may have blocked each other: if one found a turn, the worker claims again.
+                break
             room -= at_once
             at_once *= 2
+        pause = 0.0 if turns else POLL_SECONDS * RANDOM.uniform(0.5, 1.0)
+        self._next_claim_at = min(self._next_claim_at, self._timer.monotonic() + pause)
 
-    def _start_turns(self, claims: Sequence[SessionClaim], sent_at: float) -> None:
-        turns = [Turn(claim, self._tasks, sent_at, self._timer) for claim in claims]
-        options = self._session_options() or {}
-        for turn in turns:
-            offer_checkpoints(turn, self._operations, self._store, options.get("capabilities", ()))
-        self._running += len(turns)
-        self._start_attempts(turns)
+    def _create_turn(self, claim: SessionClaim, options: AnySessionOptions, sent_at: float) -> Turn:
+        turn = Turn(claim, self._tasks, sent_at, self._timer)
+        offer_checkpoints(turn, self._operations, self._store, options.get("capabilities", ()))
+        return turn
 
-    async def _claim_one(self, sent_at: float, stopping: Callable[[], bool]) -> SessionClaim | None:
+    async def _claim_one(self, session_options: AnySessionOptions, sent_at: float) -> SessionClaim | None:
         """Claim a turn, or return None if none is ready or the store does not answer.
 
         A claim that may have been committed is sent again, so that its turn is run or released and does not have to
         expire.
         """
-        session_options, token, unknown = self._session_options(), secrets.token_hex(16), False
-        while session_options is not None and (unknown or not stopping()):
+        token, unknown = secrets.token_hex(16), False
+        while unknown or self._claims:
             options: AnySessionOptions = {**session_options, "lease_token": token}
             try:
                 claim = await self._operations.async_on(self._store).claim_any_session(**options)
@@ -162,7 +163,7 @@ class SessionTurns:
                 unknown = unknown or isinstance(error, OutcomeUnknown)
                 if not unknown or self._timer.monotonic() > sent_at + self._lease_seconds:
                     return None
-                await self._wait_before_retry(seconds)
+                await self._retry_waits.wait(seconds)
             else:
                 self._retrying_claims.succeeded()
                 return claim
@@ -190,7 +191,7 @@ class SessionTurns:
                 await self._release_entries(turn)
                 break
             except Unavailable as error:
-                await self._wait_before_retry(self._retrying_settlements.failed(error))
+                await self._retry_waits.wait(self._retrying_settlements.failed(error))
             except HoldfastError as error:
                 log.error("the outcome of a turn of session %s was refused: %s", turn.session_claim.session, error)
                 turn.amend(failure_from_refusal(error))
@@ -200,9 +201,9 @@ class SessionTurns:
                 log.error("the outcome of a turn of session %s was refused: %s", turn.session_claim.session, error)
             else:
                 self._retrying_settlements.succeeded()
-                self._on_ended(turn, outcome_name(outcome), first)
+                self._held.ended(turn, outcome_name(outcome), first)
                 return
-        self._on_ended(turn, "lost", None)
+        self._held.ended(turn, "lost")
 
     async def _release_entries(self, turn: Turn) -> None:
         """Release entries of a lost turn that are still held, such as when another of them was cancelled."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -117,18 +117,6 @@ class Turn(RunningAttempt):
             outcomes.append(first_outcome)
             first_outcome = Done(outcome.result) if isinstance(outcome, Done) else outcome
         return outcomes
-
-
-def separate_turns(attempts: Iterable[RunningAttempt]) -> tuple[list[RunningAttempt], list[Turn]]:
-    """Return the attempts of jobs and the turns of sessions as two lists."""
-    turns: list[Turn] = []
-    jobs: list[RunningAttempt] = []
-    for attempt in attempts:
-        if isinstance(attempt, Turn):
-            turns.append(attempt)
-        else:
-            jobs.append(attempt)
-    return jobs, turns
 
 
 def session_task(tasks: TaskRegistry, kind: str) -> AnySessionTask:

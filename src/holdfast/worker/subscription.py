@@ -26,33 +26,27 @@ class Subscription:
         self._known = len(tasks)
         for kind in options.get("kinds") or ():
             tasks.get(kind)
-        self._options: ClaimOptions
-        self._jobs: ClaimOptions | None
-        self._sessions: AnySessionOptions | None
+        self.options: ClaimOptions
+        """The claim options for jobs and sessions together."""
+        self.jobs: ClaimOptions | None
+        """The options of a claim of jobs; None if the worker only handles sessions."""
+        self.sessions: AnySessionOptions | None
+        """The options of a claim of any session; None if the worker handles no sessions."""
         self._update_options()
 
-    def options(self) -> ClaimOptions:
-        """Return the current claim options for jobs and sessions together."""
-        if len(self._tasks) != self._known:
-            self._add_kinds()
-        return self._options
-
-    def jobs(self) -> ClaimOptions | None:
-        """Return the current options of a claim of jobs; None if the worker only handles sessions."""
-        self.options()
-        return self._jobs
-
-    def sessions(self) -> AnySessionOptions | None:
-        """Return the current options of a claim of any session; None if the worker handles no sessions."""
-        self.options()
-        return self._sessions
+    def refresh(self) -> bool:
+        """Include tasks that were declared since the last call; return whether there were any."""
+        if len(self._tasks) == self._known:
+            return False
+        self._add_kinds()
+        return True
 
     def _add_kinds(self) -> None:
         self._known = len(self._tasks)
-        before = self._options
+        before = self.options
         self._update_options()
-        lanes = self._options.get("lanes", ())
-        for kind in self._options.get("kinds") or ():
+        lanes = self.options.get("lanes", ())
+        for kind in self.options.get("kinds") or ():
             if kind in (before.get("kinds") or ()):
                 continue
             [lane] = self._tasks.lanes([kind])
@@ -62,18 +56,18 @@ class Subscription:
                 log.warning("kind %s was declared for lane %s, which this worker does not claim from", kind, lane)
 
     def _update_options(self) -> None:
-        options = self._options = self._resolve_options()
+        options = self.options = self._resolve_options()
         limits_by_kind = {task.kind: task.limit for task in self._tasks if isinstance(task, BaseSessionTask)}
         kinds = options.get("kinds") or ()
         job_kinds = [kind for kind in kinds if kind not in limits_by_kind]
         # An exclusive worker's first claim takes back the jobs of its previous run, even if it claims no kind.
-        self._jobs = {**options, "kinds": job_kinds} if job_kinds or options.get("exclusive") else None
+        self.jobs = {**options, "kinds": job_kinds} if job_kinds or options.get("exclusive") else None
         session_limits = {kind: limit for kind, limit in limits_by_kind.items() if kind in kinds}
         if not session_limits:
-            self._sessions = None
+            self.sessions = None
             return
         shared: Any = {name: value for name, value in options.items() if name in _SESSION_OPTIONS}
-        self._sessions = shared | {
+        self.sessions = shared | {
             "lanes": options.get("lanes", ()),
             "kinds": list(session_limits),
             "limit": session_limits,

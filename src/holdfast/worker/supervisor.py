@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, TypeAlias
 
 from holdfast.domain.retry import RetryPolicy
@@ -41,7 +41,7 @@ class _ProcessSlot:
     process: subprocess.Popen[str] | None = None
     started_at: float = 0.0
     quick_exits: int = 0
-    start_at: float | None = field(default=None)
+    start_at: float | None = None
     """When to start the next child, by the monotonic clock; None if none is to be started."""
 
 

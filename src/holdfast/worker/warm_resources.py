@@ -10,18 +10,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.errors import HandlersStuck, InvalidInput
 from holdfast.domain.validation import Duration
+from holdfast.storage.cancellation import in_daemon_thread
+from holdfast.storage.store import Store
 from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.events import AffinitiesChanged, EventQueue
+from holdfast.worker.executors import ExecutorQueue
+from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.timers import Timer
 
 log = logging.getLogger("holdfast.worker")
@@ -105,9 +110,10 @@ class AffinityLoader:
         warm: WarmResources,
         loaded: Sequence[str],
         *,
-        ready: Callable[[Sequence[RunningAttempt]], None],
-        write_phase: Callable[[Sequence[RunningAttempt], str], Awaitable[None]],
-        on_changed: Callable[[], None],
+        store: Store,
+        keeper: LeaseKeeper,
+        executor_queue: ExecutorQueue,
+        events: EventQueue,
         timer: Timer,
     ) -> None:
         self.switches = 0
@@ -116,9 +122,10 @@ class AffinityLoader:
         """How long loads and unloads took in total."""
         self._warm = warm
         self._max_hold_seconds = warm.max_hold_seconds
-        self._ready = ready
-        self._write_phase = write_phase
-        self._on_changed = on_changed
+        self._store = store
+        self._keeper = keeper
+        self._executor_queue = executor_queue
+        self._events = events
         self._timer = timer
         self._loaded: dict[str, None] = dict.fromkeys(loaded)
         """Ordered by last use, least recent first."""
@@ -182,7 +189,7 @@ class AffinityLoader:
         if load is None:
             load = self._loads[affinity] = _Load(affinity)
             load.task = asyncio.ensure_future(self._load_and_start(load))
-            self._on_changed()
+            self._events.put(AffinitiesChanged())
         load.attempts.append(attempt)
 
     # --- loading ---------------------------------------------------------------------------------------------------
@@ -190,7 +197,7 @@ class AffinityLoader:
     async def _load_and_start(self, load: _Load) -> None:
         try:
             async with self._load_lock:
-                await self._write_phase(load.attempts, LOADING)
+                await self._keeper.write_phase(self._store, load.attempts, LOADING)
                 started = self._timer.monotonic()
                 try:
                     await self._make_room()
@@ -205,7 +212,7 @@ class AffinityLoader:
         else:
             self._loaded[load.affinity] = None
             self._held_since = self._timer.monotonic()
-            await self._write_phase(load.attempts, WORKING)
+            await self._keeper.write_phase(self._store, load.attempts, WORKING)
             self._start_waiting(load)
 
     def _note_load_seconds(self, affinity: str, seconds: float) -> None:
@@ -248,8 +255,8 @@ class AffinityLoader:
                 attempt.context.note_progress(WORKING)
                 attempt.loading_since = None
                 attempt.claimed_at = self._timer.monotonic()
-            self._ready(load.attempts)
-            self._on_changed()
+            self._executor_queue.put(load.attempts)
+            self._events.put(AffinitiesChanged())
 
     # --- overdue loads ---------------------------------------------------------------------------------------------
 
@@ -287,38 +294,20 @@ async def _call(hook: Hook, affinity: str) -> None:
     if inspect.iscoroutinefunction(hook):
         await hook(affinity)
         return
-    result = await _in_thread(hook, affinity)
+    # A daemon thread does not keep a stopping worker alive.
+    result = await in_daemon_thread(partial(_call_sync, hook, affinity))
     if inspect.isawaitable(result):
         await result
 
 
-async def _in_thread(hook: Hook, affinity: str) -> Any:
-    """Call a sync hook in a daemon thread, which does not keep a stopping worker alive."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        result = None
-        failure: Exception | None = None
-        try:
-            result = hook(affinity)
-        except StopIteration as error:  # a future cannot hold StopIteration
-            failure = RuntimeError(repr(error))
-        except BaseException as error:  # SystemExit is a failure too
-            failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
-        with suppress(RuntimeError):  # the event loop is closed: the worker has stopped
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=run, name="holdfast-load", daemon=True).start()
-    return await future
+def _call_sync(hook: Hook, affinity: str) -> object:
+    try:
+        return hook(affinity)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        # A future cannot hold StopIteration, and SystemExit is a failure of the load, not the end of the worker.
+        raise RuntimeError(repr(error)) from error
 
 
 def _error_text(error: Exception) -> str:

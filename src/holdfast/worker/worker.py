@@ -14,26 +14,26 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Unpack
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Unpack
 
 from holdfast.client import ids
 from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.middleware import AttemptObserver
 from holdfast.client.queue import Queue
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions, check_claim
 from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.domain.results import WorkerRequest
 from holdfast.domain.validation import Duration
 from holdfast.storage.cancellation import in_daemon_thread
 from holdfast.tasks.policy import Isolation, check_isolation, check_memory_limit
 from holdfast.worker import isolation
-from holdfast.worker.isolation.dispatcher import IsolationSettings, check_isolatable
+from holdfast.worker.events import DrainRequested, EventQueue, StopRequested
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.maintenance import WorkerMaintenance
 from holdfast.worker.observed_attempts import WorkerMetrics
+from holdfast.worker.settings import IsolationSettings, WorkerSettings
+from holdfast.worker.shutdown import Shutdown
 from holdfast.worker.status import WorkerStatus
 from holdfast.worker.subscription import Subscription, affinities_of
 from holdfast.worker.timers import REAL_TIMER, Timer
@@ -46,11 +46,6 @@ GRACE_SECONDS_DEFAULT = 30.0
 _NAMES_SHOWN = 8
 # How often `running` checks whether a worker that has not started yet has exited.
 _STARTED_SECONDS = 0.05
-# A worker exits within five seconds after the grace period, even if the store or a handler hangs. Each shutdown step
-# may use the remaining time except for a reserve for the later steps; the interpreter's exit gets the rest.
-_ENDING_SECONDS = 3.5
-# The part of these seconds in which handlers may still react to the request to stop.
-_STOPPING_SECONDS = 1.0
 
 
 class Worker:
@@ -122,15 +117,10 @@ class Worker:
         self._metrics = metrics
         self._timer = timer
         self._worker_loop: WorkerLoop | None = None
-        self._maintenance: WorkerMaintenance | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stops: asyncio.Queue[None] | None = None
+        self._events: EventQueue | None = None
         self._stop_requested = self._drain_requested = False
+        self._request_lock = threading.Lock()
         self._serving = threading.Event()
-        self._ends_at: float | None = None
-        """When shutdown has to be complete, in time of the timer; None before the end of the grace period."""
-        self._cancel: asyncio.CancelledError | None = None
-        """The cancellation of `serve`, raised after shutdown."""
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -185,193 +175,103 @@ class Worker:
                 " start the worker under `if __name__ == '__main__':`, or in another module"
             )
         self._check_isolatable()
-        self._ends_at, self._cancel = None, None
-        self._loop = asyncio.get_running_loop()
-        if signals:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.add_signal_handler(number, self.stop)
-        subscription = Subscription(self._tasks, self._claim_options)
+        settings = self._settings()
+        events = self._open_events()
         keeper_store = self._store.clone()
-        keeper = LeaseKeeper(self._operations, keeper_store, self.name, self._lease_seconds, self._timer)
-        try:
-            self._worker_loop = WorkerLoop(
-                self._operations,
-                self._store,
-                self._tasks,
-                subscription,
-                concurrency=self._concurrency,
-                keeper=keeper,
-                request_stop=self.stop,
-                warm=self._warm,
-                isolation=self._isolation,
-                timer=self._timer,
-                observers=self._operations.observers if self._metrics is None else self._start_metrics(self._metrics),
-            )
-            keeper.start()
-            log.info("%s", self.summary())
-            self._serving.set()
-            async with self._running_maintenance(self._worker_loop) as maintenance:
-                await self._serve_and_end(self._worker_loop, maintenance)
-            if self._worker_loop.fatal_error is not None:
-                raise self._worker_loop.fatal_error
-            if self._cancel is not None:
-                raise self._cancel
-        finally:
-            if not keeper.stop(self._seconds_left(0.25)):
-                keeper_store.interrupt()
-                keeper.stop(self._seconds_left(0))
-            if self._metrics is not None:
-                # The HTTP server of the metrics takes up to half a second to stop.
-                await self._end_within(self._seconds_left(0), _in_daemon_thread(self._metrics.stop))
-            if keeper_store is not self._store:
-                # Closing a file may block while other processes write.
-                await self._end_within(self._seconds_left(0), _in_daemon_thread(keeper_store.close))
-            if signals:
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    self._loop.remove_signal_handler(number)
-            log.info("worker %s has stopped", self.name)
+        keeper = LeaseKeeper(settings, keeper_store, events)
+        worker_loop = self._worker_loop = WorkerLoop(settings, events, keeper)
+        shutdown = worker_loop.shutdown
+        with self._handling_signals() if signals else nullcontext():
+            try:
+                if self._metrics is not None:
+                    self._metrics.start(self._concurrency, self.status)
+                keeper.start()
+                log.info("%s", self.summary())
+                self._serving.set()
+                async with _running_maintenance(WorkerMaintenance(settings, worker_loop, events), shutdown):
+                    await worker_loop.run()
+            finally:
+                if not keeper.stop(shutdown.seconds_left(0.25)):
+                    keeper_store.interrupt()
+                    keeper.stop(shutdown.seconds_left(0))
+                if self._metrics is not None:
+                    # The HTTP server of the metrics takes up to half a second to stop.
+                    await shutdown.end_within(0, _in_daemon_thread(self._metrics.stop))
+                if keeper_store is not self._store:
+                    # Closing a file may block while other processes write.
+                    await shutdown.end_within(0, _in_daemon_thread(keeper_store.close))
+                log.info("worker %s has stopped", self.name)
+        if worker_loop.fatal_error is not None:
+            raise worker_loop.fatal_error
+        if shutdown.cancellation is not None:
+            raise shutdown.cancellation
 
-    def _start_metrics(self, metrics: WorkerMetrics) -> tuple[AttemptObserver, ...]:
-        metrics.start(self._concurrency, self.status)
-        return (*self._operations.observers, metrics)
-
-    @asynccontextmanager
-    async def _running_maintenance(self, worker_loop: WorkerLoop) -> AsyncIterator[WorkerMaintenance]:
-        """Run maintenance during the block; at its end, delete this worker's row from the registry."""
-        maintenance = WorkerMaintenance(
-            self._operations,
-            self._store,
-            worker_loop.claim_options,
+    def _settings(self) -> WorkerSettings:
+        """Return what the parts of the worker share."""
+        observers = self._operations.observers
+        return WorkerSettings(
+            name=self.name,
+            operations=self._operations,
+            store=self._store,
+            tasks=self._tasks,
+            subscription=Subscription(self._tasks, self._claim_options),
             concurrency=self._concurrency,
-            running=lambda: worker_loop.running,
-            loaded=lambda: worker_loop.loaded,
-            switches=lambda: worker_loop.switches,
+            lease_seconds=self._lease_seconds,
+            grace_seconds=self._grace_seconds,
             retention_seconds=self._retention_seconds,
-            on_request=self._handle_request,
+            isolation=self._isolation,
+            warm=self._warm,
+            observers=observers if self._metrics is None else (*observers, self._metrics),
             timer=self._timer,
         )
-        self._maintenance = maintenance
-        if self._drain_requested:
-            self._drain_now()
-        worker_loop.on_state_change = maintenance.report_soon
-        running = asyncio.ensure_future(maintenance.run())
-        try:
-            yield maintenance
-        finally:
-            self._maintenance = None
-            maintenance.stop()
-            await self._end_within(self._seconds_left(1.0), running)
-            await self._end_within(self._seconds_left(0.5), asyncio.ensure_future(maintenance.delete_row()))
+
+    # --- draining and stopping -------------------------------------------------------------------------------------
+
+    def _open_events(self) -> EventQueue:
+        """Create the queue of events, with the requests that came before."""
+        with self._request_lock:
+            events = self._events = EventQueue(self._timer)
+            if self._drain_requested:
+                events.put(DrainRequested())
+            if self._stop_requested:
+                events.put(StopRequested())
+        return events
 
     def drain(self) -> None:
         """Claim no more jobs, finish those that are held, and keep running until `stop`.
 
         Safe to call from any thread.
         """
-        self._drain_requested = True
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: the worker has stopped
-                self._loop.call_soon_threadsafe(self._drain_now)
-
-    def _drain_now(self) -> None:
-        if self._worker_loop is not None and self._maintenance is not None and not self._stop_requested:
-            log.info("worker %s claims no more jobs and keeps running", self.name)
-            self._worker_loop.drain()
-            self._maintenance.report_state("draining")
-
-    def _handle_request(self, requested: WorkerRequest) -> None:
-        """Do what `drain_worker` or `stop_worker` requested of this worker."""
-        log.info("worker %s was requested to %s", self.name, requested)
-        match requested:
-            case "drain":
-                self.drain()
-            case "stop" if not self._stop_requested:
-                # A second call would skip the grace period.
-                self.stop()
+        with self._request_lock:
+            self._drain_requested = True
+            if self._events is not None:
+                self._events.put(DrainRequested())
 
     def stop(self) -> None:
         """Claim no more jobs and stop after running handlers have ended; a second call skips the wait.
 
         Safe to call from any thread.
         """
-        self._stop_requested = True
-        if self._loop is not None and self._stops is not None:
-            with suppress(RuntimeError):  # the loop is closed: the worker has stopped
-                self._loop.call_soon_threadsafe(self._stops.put_nowait, None)
+        with self._request_lock:
+            self._stop_requested = True
+            if self._events is not None:
+                self._events.put(StopRequested())
 
-    async def _serve_and_end(self, worker_loop: WorkerLoop, maintenance: WorkerMaintenance) -> None:
-        """Serve until `stop`, wait for running handlers, then release the remaining jobs."""
-        self._stops = asyncio.Queue()
-        if self._stop_requested:
-            self._stops.put_nowait(None)
-        serving = asyncio.ensure_future(worker_loop.serve())
+    @contextmanager
+    def _handling_signals(self) -> Iterator[None]:
+        """Stop at SIGTERM and SIGINT during the block."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
         try:
-            if not await self._stopped_before(serving, None):
-                return
-            log.info("worker %s claims no more jobs and waits for running handlers", self.name)
-            worker_loop.stop()
-            maintenance.report_state("stopping")
-            worker_loop.release_waiting()
-            stopped = await self._stopped_before(serving, self._grace_seconds)
-            self._ends_at = self._timer.monotonic() + _ENDING_SECONDS
-            if stopped is None:
-                worker_loop.release_running(at_once=False)
-                await self._stopped_before(serving, _STOPPING_SECONDS)
-            if stopped is not False:
-                worker_loop.release_running(at_once=True)
-                # If the store does not answer in this time, the leases of the remaining jobs expire.
-                await self._stopped_before(serving, self._seconds_left(2.0))
+            yield
         finally:
-            worker_loop.abandon()
-            serving.cancel()
-            await self._end_within(self._seconds_left(1.5), serving)
-
-    def _seconds_left(self, reserved: float) -> float:
-        """Return how many seconds a shutdown step may take if later steps need *reserved* seconds."""
-        now = self._timer.monotonic()
-        if self._ends_at is None:
-            self._ends_at = now + _ENDING_SECONDS
-        return max(self._ends_at - now - reserved, 0.05)
-
-    async def _end_within(self, seconds: float, running: asyncio.Future[Any]) -> None:
-        """Wait for *running* and cancel it after *seconds*; ignore its exception."""
-        try:
-            async with self._timer.timeout(seconds):
-                await asyncio.wait((running,))
-        except TimeoutError:
-            running.cancel()
-        except asyncio.CancelledError as error:
-            self._cancel = error
-            running.cancel()
-        if running.done() and not running.cancelled():
-            running.exception()
-
-    async def _stopped_before(self, serving: asyncio.Future[None], seconds: float | None) -> bool | None:
-        """Wait for a stop request.
-
-        Return True if one came, False if *serving* ended first, None if *seconds* passed before either.
-        """
-        assert self._stops is not None  # noqa: S101  # created before serving starts
-        stop = asyncio.ensure_future(self._stops.get())
-        try:
-            with suppress(TimeoutError):
-                async with self._timer.timeout(seconds):
-                    await asyncio.wait((serving, stop), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError as error:
-            # A second cancellation ends the grace period, as a second signal does.
-            self._cancel = error
-            return True
-        else:
-            if serving.done():
-                serving.result()
-                return False
-            return True if stop.done() else None
-        finally:
-            stop.cancel()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
 
     def summary(self) -> str:
         """Return one line that names the kinds, lanes and store of this worker."""
-        options = Subscription(self._tasks, self._claim_options).options()
+        options = Subscription(self._tasks, self._claim_options).options
         lanes, kinds = _join_names(options.get("lanes", ())), _join_names(options.get("kinds") or ())
         return (
             f"worker {self.name} (process {os.getpid()}) takes {kinds} from lane{'s' * (',' in lanes)} {lanes}"
@@ -385,25 +285,28 @@ class Worker:
         worker_loop = self._worker_loop
         if worker_loop is None:
             return WorkerStatus(self.name, (), {}, stopping=False)
-        return WorkerStatus(
-            self.name,
-            worker_loop.running_jobs(),
-            dict(worker_loop.counts),
-            stopping=self._stop_requested,
-            draining=worker_loop.draining,
-            abandoned=worker_loop.abandoned,
-            loaded=worker_loop.loaded,
-            loading=worker_loop.loading,
-            switches=worker_loop.switches,
-            load_seconds=worker_loop.load_seconds,
-            failures=tuple(worker_loop.failures),
-        )
+        return worker_loop.status()
 
     def _check_isolatable(self) -> None:
         """Raise `Misconfigured` if a task declared so far needs isolation and cannot be isolated."""
         kinds = self._claim_options.get("kinds")
         tasks = [task for task in self._tasks if kinds is None or task.kind in kinds]
-        check_isolatable(self._isolation, tasks)
+        if self._isolation.memory_limit_bytes is not None or any(map(self._isolation.isolates, tasks)):
+            from holdfast.worker.isolation.dispatcher import check_isolatable  # noqa: PLC0415  # few workers isolate
+
+            check_isolatable(self._isolation, tasks)
+
+
+@asynccontextmanager
+async def _running_maintenance(maintenance: WorkerMaintenance, shutdown: Shutdown) -> AsyncIterator[None]:
+    """Run maintenance during the block; at its end, delete the worker's row from the registry."""
+    running = asyncio.ensure_future(maintenance.run())
+    try:
+        yield
+    finally:
+        maintenance.stop()
+        await shutdown.end_within(1.0, running)
+        await shutdown.end_within(0.5, asyncio.ensure_future(maintenance.delete_row()))
 
 
 def _in_daemon_thread(function: Callable[[], None]) -> asyncio.Future[None]:

@@ -29,7 +29,7 @@ from holdfast.storage.store import Store
 from holdfast.tasks.context import Context
 from holdfast.tasks.task import AnyTask
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.executors import TaskExecutor, run_blocking
+from holdfast.worker.executors import run_async, run_blocking
 from holdfast.worker.isolation import codec, os_limits
 from holdfast.worker.isolation.channel import Channel, InvalidMessage, Message
 from holdfast.worker.isolation.log_records import forward_records
@@ -71,7 +71,6 @@ class IsolatedProcess:
         self._progress_noted = threading.Event()
         self._notes_thread: threading.Thread | None = None
         self._runner: asyncio.Runner | None = None
-        self._executor: TaskExecutor | None = None
         self._store_access: tuple[Operations, Store] | None = None
         self._out_of_memory = False
         # After a crash in C, the failure shows the Python frames that faulthandler wrote.
@@ -161,10 +160,9 @@ class IsolatedProcess:
         self._runner.run(self._run_async(attempt))
 
     async def _run_async(self, attempt: RunningAttempt) -> None:
-        self._executor = self._executor or TaskExecutor(lambda _create_attempt: None)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # this code runs in a task
-        await self._executor.run_in(task, attempt)
+        await run_async(attempt, task)
 
     def _report(self, attempt: RunningAttempt) -> None:
         outcome, memory_bytes = attempt.outcome, os_limits.memory_bytes()

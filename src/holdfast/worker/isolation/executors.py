@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.outcomes import Outcome
 from holdfast.tasks.control_flow import Cancelled
 from holdfast.tasks.outcomes import outcome_of
 from holdfast.worker.attempt import RunningAttempt
-from holdfast.worker.executors import EndedCallback, ThreadExecutor
+from holdfast.worker.events import Event, EventQueue, HandlerEnded, TaskNotFound
+from holdfast.worker.executors import ExecutorQueue, ThreadExecutor
 from holdfast.worker.isolation import codec, exit_outcomes, log_records, task_locator
 from holdfast.worker.isolation.channel import InvalidMessage, Message
 from holdfast.worker.isolation.process_pool import Child, Pool, ProcessUnavailable
+from holdfast.worker.settings import IsolationSettings
 from holdfast.worker.timers import Scheduled
 
 log = logging.getLogger("holdfast.worker")
@@ -27,32 +27,26 @@ _TRIES = 3
 
 
 class ProcessExecutor(ThreadExecutor):
-    """Runs handlers in isolated processes, one thread per slot.
-
-    *task_not_found* is called with the reason and the attempt if the other process cannot find the task.
-    """
+    """Runs handlers in isolated processes, one thread per slot."""
 
     _NAME = "holdfast-isolated"
 
     def __init__(
-        self,
-        on_ended: EndedCallback,
-        pool: Pool,
-        *,
-        kill_after_seconds: float,
-        memory_limit_bytes: int | None,
-        task_not_found: Callable[[str, RunningAttempt], None],
+        self, executor_queue: ExecutorQueue, events: EventQueue, pool: Pool, settings: IsolationSettings
     ) -> None:
-        super().__init__(on_ended)
+        super().__init__(executor_queue, events)
         self._pool = pool
-        self._kill_after_seconds = kill_after_seconds
-        self._memory_limit_bytes = memory_limit_bytes
-        self._task_not_found = task_not_found
+        self._settings = settings
         self._locations: dict[str, Message] = {}
 
-    def _handle(self, attempt: RunningAttempt) -> EndedCallback:
+    def _handle(self, attempt: RunningAttempt) -> Event:
         problem = self._run_safely(attempt)
-        return self._on_ended if problem is None else partial(self._task_not_found, problem)
+        if problem is None:
+            return HandlerEnded(attempt)
+        if not self._settings.isolates(attempt.task):
+            return TaskNotFound(attempt, problem)
+        attempt.decide(exit_outcomes.not_started(problem, attempt.task.policy, attempt.context))
+        return HandlerEnded(attempt)
 
     def _run_safely(self, attempt: RunningAttempt) -> str | None:
         try:
@@ -77,7 +71,7 @@ class ProcessExecutor(ThreadExecutor):
             except ProcessUnavailable as error:
                 self._fail_to_start(attempt, str(error))
                 return None
-            run = _ProcessRun(attempt, child, self._kill_after_seconds)
+            run = _ProcessRun(attempt, child, self._settings.kill_after_seconds)
             try:
                 if self._begin(run) and run.receive():
                     continue
@@ -105,7 +99,7 @@ class ProcessExecutor(ThreadExecutor):
         location = self._locations.get(kind)
         if location is None:
             location = self._locations[kind] = task_locator.locate(attempt.task)
-        limit = attempt.task.policy.memory_limit_bytes or self._memory_limit_bytes
+        limit = attempt.task.policy.memory_limit_bytes or self._settings.memory_limit_bytes
         return {"kind": kind, "location": location, "memory_limit": limit, **codec.encode_claim(attempt.claim)}
 
     def _return_process(self, run: _ProcessRun) -> str | None:

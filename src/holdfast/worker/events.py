@@ -1,0 +1,147 @@
+"""The events that the worker loop reads, and the queue that carries them from other threads and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from holdfast.worker.attempt import RunningAttempt
+from holdfast.worker.timers import Timer
+
+
+@dataclass(slots=True)
+class HandlerEnded:
+    """A handler has ended, and its slot is free."""
+
+    urgent: ClassVar = False
+    attempt: RunningAttempt
+
+
+@dataclass(slots=True)
+class AttemptDecided:
+    """An attempt was decided before its handler ended: it was released, timed out, or its lease is lost."""
+
+    urgent: ClassVar = False
+    attempt: RunningAttempt
+
+
+@dataclass(slots=True)
+class TaskNotFound:
+    """An isolated process did not find the task of a suspect, which therefore has not run."""
+
+    urgent: ClassVar = False
+    attempt: RunningAttempt
+    problem: str
+
+
+@dataclass(slots=True)
+class Notified:
+    """There may be jobs or sessions to claim."""
+
+    urgent: ClassVar = False
+    of: Literal["jobs", "sessions"]
+
+
+@dataclass(slots=True)
+class AffinitiesChanged:
+    """An affinity is being loaded, was loaded, or could not be loaded."""
+
+    urgent: ClassVar = False
+
+
+@dataclass(slots=True)
+class StoreRecovered:
+    """The store answers again after calls that failed."""
+
+    urgent: ClassVar = True
+
+
+@dataclass(slots=True)
+class ExchangeEnded:
+    """The calls that settle and claim have ended."""
+
+    urgent: ClassVar = True
+
+
+@dataclass(slots=True)
+class DrainRequested:
+    """The worker claims no more jobs."""
+
+    urgent: ClassVar = True
+
+
+@dataclass(slots=True)
+class StopRequested:
+    """The worker stops; a second request skips the grace period, unless it is to be handled only *once*."""
+
+    urgent: ClassVar = True
+    once: bool = False
+
+
+Event: TypeAlias = (
+    HandlerEnded
+    | AttemptDecided
+    | TaskNotFound
+    | Notified
+    | AffinitiesChanged
+    | StoreRecovered
+    | ExchangeEnded
+    | DrainRequested
+    | StopRequested
+)
+
+
+class EventQueue:
+    """Carries events from any thread to one reader, a coroutine of the event loop that creates the queue.
+
+    Waking an event loop from another thread is costly: events that arrive before the reader runs wake it once, and
+    none wakes it while it is not waiting.
+    """
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._events: deque[Event] = deque()
+        self._has_urgent = False
+        self._waits_for: Literal["nothing", "urgent", "any"] = "nothing"
+        self._wake = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        """Add an event. Safe to call from any thread."""
+        self._events.append(event)
+        if event.urgent:
+            self._has_urgent = True
+        # Read after the event was added: the reader says what it waits for, and then looks for events.
+        waits_for = self._waits_for
+        if waits_for == "any" or (waits_for == "urgent" and event.urgent):
+            self._waits_for = "nothing"
+            self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._wake.set()
+        else:
+            with suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    def drain(self) -> Iterator[Event]:
+        """Remove and return the events, oldest first, including those that arrive while the caller iterates."""
+        self._has_urgent = False
+        while self._events:
+            yield self._events.popleft()
+
+    async def wait(self, seconds: float, *, urgent_only: bool = False) -> None:
+        """Wait until there is an event, or one that is urgent, at most *seconds*."""
+        self._wake.clear()
+        self._waits_for = "urgent" if urgent_only else "any"
+        try:
+            if not (self._has_urgent if urgent_only else self._events):
+                await self._timer.wait_async(self._wake, seconds)
+        finally:
+            self._waits_for = "nothing"

@@ -1,0 +1,53 @@
+"""What the parts of one worker share: the queue's objects, the worker's options and its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.client.middleware import AttemptObserver
+from holdfast.client.operations import Operations
+from holdfast.storage.store import Store
+from holdfast.tasks.task import AnyTask, TaskRegistry
+from holdfast.worker.subscription import Subscription
+from holdfast.worker.timers import Timer
+
+if TYPE_CHECKING:
+    from holdfast.worker.warm_resources import WarmResources
+
+
+class IsolationSettings(NamedTuple):
+    """The worker's options for isolation."""
+
+    isolate_all: bool
+    memory_limit_bytes: int | None
+    recycle_after: int
+    kill_after_seconds: float
+
+    def isolates(self, task: AnyTask) -> bool:
+        """Return whether *task* always runs isolated; session tasks never do, as they need the worker's store."""
+        return (self.isolate_all or task.policy.isolate is not None) and not task.is_session_task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What the parts of one worker share."""
+
+    name: str
+    operations: Operations
+    store: Store
+    tasks: TaskRegistry
+    subscription: Subscription
+    concurrency: int
+    lease_seconds: float
+    grace_seconds: float
+    retention_seconds: float | None
+    isolation: IsolationSettings
+    warm: WarmResources | None
+    observers: Sequence[AttemptObserver]
+    timer: Timer
+
+    def tasks_served(self) -> list[AnyTask]:
+        """Return the tasks whose jobs the worker claims."""
+        return [self.tasks.get(kind) for kind in self.subscription.options.get("kinds") or ()]
