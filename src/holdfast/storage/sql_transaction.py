@@ -32,7 +32,7 @@ _INCARNATIONS_KEPT: Final = 100
 _FREQUENT: Final = frozenset[EventName](("claimed", "done"))
 
 # The columns of `job_insert`, in its order, after the route. The counters of a new job are zero and omitted.
-_NEW: Final = attrgetter(
+NEW: Final = (
     "seq",
     "id",
     "state",
@@ -56,9 +56,9 @@ _NEW: Final = attrgetter(
     "event_count",
 )
 # The columns of a session entry, before them.
-_ENTRY: Final = attrgetter("session_number", "enqueue_seq", "entry_json")
+_entry: Final = attrgetter("session_number", "enqueue_seq", "entry_json")
 # The columns of `job_transition`, in its order; followed by the number, and the epoch the decision is based on.
-_MOVED: Final = attrgetter(
+MOVED: Final = (
     "state",
     "fair_key",
     "due_at_ms",
@@ -91,7 +91,7 @@ _MOVED: Final = attrgetter(
     "unacknowledged",
 )
 # The columns of `jobs_current` after number, epoch and state: those that can change while an attempt runs.
-_CHANGING: Final = (
+CHANGING: Final = (
     "lease_token",
     "lease_until_ms",
     "priority",
@@ -100,7 +100,9 @@ _CHANGING: Final = (
     "cancel_requested",
     "event_count",
 )
-_changing: Final = attrgetter(*_CHANGING)
+_new: Final = attrgetter(*NEW)
+_moved: Final = attrgetter(*MOVED)
+_changing: Final = attrgetter(*CHANGING)
 
 
 class RoutingCache:
@@ -206,11 +208,11 @@ class SqlTransaction(SqlSessions, SqlRecords):
 
     async def insert_jobs(self, jobs: Sequence[tuple[Route, JobRow]]) -> None:
         """Store new jobs."""
-        plain = [(route.number, *_NEW(job)) for route, job in jobs if job.session_number is None]
+        plain = [(route.number, *_new(job)) for route, job in jobs if job.session_number is None]
         await self._change_rows("job_insert", plain)
         if len(plain) < len(jobs):
             entries = [
-                (*_ENTRY(job), route.number, *_NEW(job)) for route, job in jobs if job.session_number is not None
+                (*_entry(job), route.number, *_new(job)) for route, job in jobs if job.session_number is not None
             ]
             await self._change_rows("session_entry_insert", entries)
 
@@ -347,7 +349,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         if len(others) < len(transitions):
             await self._write_frequent(transitions)
         if others:
-            rows = [(*_MOVED(after), after.seq, before.epoch) for before, after, _ in others]
+            rows = [(*_moved(after), after.seq, before.epoch) for before, after, _ in others]
             await self._change_rows("job_transition", rows)
             await self._write_attempts(others, now)
         events = {after.seq: event for before, after, event in transitions if after.event_count != before.event_count}
@@ -415,7 +417,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
                 continue
             if row[1] == job.epoch and row[2] == job.state == "running":
                 same = row[3:] == _changing(job)
-                jobs[job.seq] = job if same else job._replace(**dict(zip(_CHANGING, row[3:], strict=True)))
+                jobs[job.seq] = job if same else job._replace(**dict(zip(CHANGING, row[3:], strict=True)))
             else:
                 moved.append(job.seq)
         if moved:

@@ -17,6 +17,7 @@ from holdfast.domain.job import JobRow
 from holdfast.domain.routing import Route
 from holdfast.storage.contract import ReadyJobs, ReadyRequest
 from holdfast.storage.postgres.scan_positions import LockedAndPassed, ScanPosition, ScanPositions
+from holdfast.storage.postgres.sql import LEASED
 from holdfast.storage.query_names import QueryName
 from holdfast.storage.select_ready import Level, Prefix, choose_from, first_level, is_one_stream, offer_of, scope_of
 from holdfast.storage.sql_queries import Row
@@ -152,10 +153,9 @@ def _heads(level: Level, seen: Iterable[tuple[int, int, int]]) -> dict[int, Scan
     }
 
 
-# The columns that the statements return: those of a job in order, except for omitted ones.
-_ROUTE, _CLAIM_INDEX = 2, 19
-
-
+_ROUTE, _PAYLOAD, _CLAIM_INDEX, _AFTER_ENTRY = map(
+    LEASED.index, ("route", "payload_json", "claim_index", "record_all")
+)
 _NO_ENTRY = (None, None, None)
 
 
@@ -189,7 +189,9 @@ def _leased(row: Row, route: Route, request: ClaimRequest, lease_until_ms: int, 
     lane, kind, requires_json = route.key[:3]
     holder = (request.worker, request.incarnation, request.lease_token, lease_until_ms)
     # By index, because this runs once for every claimed job.
-    head = (*row[:_ROUTE], "running", kind, lane, *row[_ROUTE + 1 : 7], requires_json, *row[7:_CLAIM_INDEX])
+    known = (*row[_ROUTE + 1 : _PAYLOAD], requires_json, *row[_PAYLOAD:_CLAIM_INDEX])
+    head = (*row[:_ROUTE], "running", kind, lane, *known)
     attempt = (*holder, row[_CLAIM_INDEX], now.wall_ms, None, None, None, None)
     # A plain claim takes no session entries, so their columns are not sent.
-    return tuple.__new__(JobRow, (*head, *attempt, *row[_CLAIM_INDEX + 1 : -2], *_NO_ENTRY, *row[-2:]))
+    rest = (*row[_CLAIM_INDEX + 1 : _AFTER_ENTRY], *_NO_ENTRY, *row[_AFTER_ENTRY:])
+    return tuple.__new__(JobRow, (*head, *attempt, *rest))

@@ -1,7 +1,7 @@
 """The SQL of this engine, by name, written for a schema called `holdfast` and loaded once.
 
 A query may contain `/* lock: … */`. Only write transactions use that text: there the same query locks the rows it
-reads.
+reads. `/* leased columns */` stands for the columns that a claim reads of each job it leases.
 """
 
 from __future__ import annotations
@@ -10,10 +10,26 @@ import re
 from functools import cache
 from typing import Final, NamedTuple, get_args
 
+from holdfast.domain.job import JobRow
 from holdfast.storage.queries import load_queries
 from holdfast.storage.query_names import PostgresQuery, SharedQuery
 
-QUERIES: Final = load_queries(__package__, (*get_args(SharedQuery), *get_args(PostgresQuery)))
+# The fields of a job's row that are the same for all jobs of a claim or of a route, or empty in a claimed job.
+_KNOWN_TO_CLAIM: Final = {
+    *("state", "kind", "lane", "requires_json"),
+    *("worker", "incarnation", "lease_token", "lease_until_ms"),
+    *("started_at_ms", "outcome", "settle_digest", "phase", "percent"),
+    *("session_number", "enqueue_seq", "entry_json"),
+}
+_READ: Final = [name for name in JobRow._fields if name not in _KNOWN_TO_CLAIM]
+# In the order of the row; the route comes third, in place of lane, kind and requirements.
+LEASED: Final = (*_READ[:2], "route", *_READ[2:])
+_LEASED_COLUMNS: Final = ", ".join(f"j.{name.removesuffix('_json')}" for name in LEASED)
+
+QUERIES: Final = {
+    name: text.replace("/* leased columns */", _LEASED_COLUMNS)
+    for name, text in load_queries(__package__, (*get_args(SharedQuery), *get_args(PostgresQuery))).items()
+}
 
 _SCHEMA: Final = re.compile(r"\bholdfast(?=\.[a-z]|\s*$)")
 _LOCK: Final = re.compile(r"/\* lock: (.*?) \*/")

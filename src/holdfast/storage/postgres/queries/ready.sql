@@ -188,11 +188,7 @@ update holdfast.job j
                              else j.unacknowledged + 1 end
   from first
  where j.seq = any (first.seqs) and cardinality(first.seqs) >= %(least)s
-returning j.seq, j.id, j.route, j.tenant, j.fair_key, j.priority, j.affinity, j.payload, j.headers, j.tags, j.result,
-          j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms, j.attempt, j.max_attempts, j.backoff,
-          j.epoch, j.claim_index, j.unacknowledged, j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases,
-          j.failure_class, j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind,
-          j.predecessor, j.digest, j.record_all, j.event_count;
+returning /* leased columns */;
 
 -- name: ready_lease_stream
 -- Lease the first ready jobs of one route, priority and fair_key from a scan position on, skipping locked ones, and
@@ -218,11 +214,7 @@ update holdfast.job j
                              else j.unacknowledged + 1 end
   from first
  where j.seq = any (first.seqs) and cardinality(first.seqs) >= %(least)s
-returning j.seq, j.id, j.route, j.tenant, j.fair_key, j.priority, j.affinity, j.payload, j.headers, j.tags, j.result,
-          j.enqueued_at_ms, j.due_at_ms, j.deadline_at_ms, j.finished_at_ms, j.attempt, j.max_attempts, j.backoff,
-          j.epoch, j.claim_index, j.unacknowledged, j.cancel_requested, j.suspect, j.deferrals, j.deferred_since_ms, j.releases,
-          j.failure_class, j.failure_reason, j.failure_message, j.failure_traceback, j.dedupe_key, j.dedupe_kind,
-          j.predecessor, j.digest, j.record_all, j.event_count;
+returning /* leased columns */;
 
 -- name: ready_tops
 -- For each route: its highest priority with ready jobs, and the first and last fair_key there. A route may have a
