@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 import holdfast
 from holdfast import Queue, StoreBusy
 from holdfast.client.connect import async_queue_on
+from holdfast.storage.sqlite import connection as connection_module
 from tests.chaos.threads import in_background, wait_until
 
 Holder: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -33,6 +36,14 @@ def another_queue(path: Path) -> Iterator[None]:
     """Lock the file with a transaction of another queue."""
     with holdfast.connect(str(path)) as other, other.transaction():
         yield
+
+
+def exclusive_owner(path: Path) -> sqlite3.Connection:
+    """Lock the file against readers too."""
+    owner = sqlite3.connect(path, isolation_level=None)
+    owner.execute("pragma locking_mode = exclusive")
+    owner.execute("begin exclusive")
+    return owner
 
 
 HOLDERS = pytest.mark.parametrize("holder", [foreign_writer, another_queue])
@@ -96,9 +107,7 @@ def test_a_call_that_waits_to_open_a_locked_file_is_interrupted(path: Path, lock
         queue.migrate()
     if lock_file == "has no lock file":
         Path(f"{path}-holdfast").unlink()
-    owner = sqlite3.connect(path, isolation_level=None)
-    owner.execute("pragma locking_mode = exclusive")
-    owner.execute("begin exclusive")
+    owner = exclusive_owner(path)
     with holdfast.connect(str(path)) as queue:
         answer = in_background(queue.enqueue, "mail.send")
 
@@ -112,3 +121,106 @@ def test_a_call_that_waits_to_open_a_locked_file_is_interrupted(path: Path, lock
         owner.close()
         assert queue.counts() == {}
         assert queue.enqueue("mail.send").created
+
+
+# --- calls that would wait for minutes ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """A queue that waits for minutes for a file that another program owns; nothing of it is open yet."""
+    with holdfast.connect(str(path)) as creating:
+        creating.enqueue("mail.send")
+    monkeypatch.setattr(connection_module, "BUSY_SECONDS", 150.0)
+    tried = threading.Event()
+    plain = connection_module.wait_while_busy
+
+    def wait_while_busy(call: Callable[[], object], interrupted: Callable[[], bool]) -> object:
+        def trying() -> object:
+            try:
+                return call()
+            except sqlite3.OperationalError:
+                tried.set()
+                raise
+
+        return plain(trying, interrupted)
+
+    for module in ("readers", "writer"):
+        monkeypatch.setattr(f"holdfast.storage.sqlite.{module}.wait_while_busy", wait_while_busy)
+    owner = exclusive_owner(path)
+    with holdfast.connect(str(path)) as queue:
+        queue.tried = tried  # type: ignore[attr-defined]
+        yield queue
+        owner.close()
+        assert queue.counts() == {"ready": 1}
+
+
+def tried(queue: Queue) -> threading.Event:
+    event: threading.Event = queue.tried  # type: ignore[attr-defined]
+    return event
+
+
+CALLS = pytest.mark.parametrize("call", ["counts", "enqueue"])
+
+
+def arguments(call: str) -> tuple[str, ...]:
+    return ("mail.send",) if call == "enqueue" else ()
+
+
+@CALLS
+def test_a_signal_ends_a_call_that_waits_for_the_owner_of_the_file(patient: Queue, call: str) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def send() -> None:
+        assert tried(patient).wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        sending = in_background(send)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(patient, call)(*arguments(call))
+        sending.result(60)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@CALLS
+def test_an_event_loop_ends_though_a_cancelled_call_waits_for_the_owner_of_a_file(patient: Queue, call: str) -> None:
+    awaited = async_queue_on(patient.store)
+
+    async def give_up() -> None:
+        waiting = asyncio.ensure_future(getattr(awaited, call)(*arguments(call)))
+        while not tried(patient).is_set():  # noqa: ASYNC110  # a thread sets it
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        # The process waits for these threads when it ends.
+        async with asyncio.timeout(60):
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(give_up())
+    wait_until(lambda: not patient.store._writer._queue.all())  # type: ignore[attr-defined]
+
+
+def test_a_reader_that_waits_is_interrupted_with_its_store(patient: Queue) -> None:
+    answer = in_background(patient.counts)
+    assert tried(patient).wait(60)
+    patient.store.interrupt()
+
+    with pytest.raises(StoreBusy, match="interrupted"):
+        answer.result(60)
+
+
+def test_a_reader_that_waited_reads_after_the_owner_has_gone(path: Path) -> None:
+    with holdfast.connect(str(path)) as creating:
+        creating.migrate()
+    owner = exclusive_owner(path)
+    with holdfast.connect(str(path)) as other:
+        answer = in_background(other.counts)
+        wait_until(lambda: bool(other.store._readers._loans))  # type: ignore[attr-defined]
+        owner.close()
+
+        assert answer.result(60) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
@@ -235,3 +236,38 @@ def test_a_worker_stops_within_its_grace_period_and_five_seconds_though_its_serv
                 seconds = _seconds_to_stop(working, timer)
             proceed.set()
         assert 3 <= seconds <= 8
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock the file with a program that does not use Holdfast."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=60)
+    connection.execute("begin immediate")
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+def test_a_worker_stops_within_its_grace_period_and_five_seconds_though_another_program_locks_its_file(
+    tmp_path: Path, busy: bool
+) -> None:
+    with holdfast.connect(str(tmp_path / "jobs.db")) as queue:
+        started, proceed = threading.Event(), threading.Event()
+
+        @queue.task("hold")
+        def hold() -> None:
+            started.set()
+            wait_for_event(proceed)
+
+        queue.migrate()
+        if busy:
+            hold.enqueue()
+        timer = MovableTimer(stands_still=True)
+        with running_worker(queue, lease=3000, concurrency=1, grace=3, timer=timer) as working:
+            wait_for_event(started) if busy else wait_until(lambda: len(queue.workers()) == 1)
+            with _locked(tmp_path / "jobs.db"):
+                seconds = _seconds_to_stop(working, timer)
+                proceed.set()
+        assert (3 if busy else 0) <= seconds <= 8

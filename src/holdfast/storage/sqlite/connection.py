@@ -8,8 +8,9 @@ import re
 import sqlite3
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from holdfast.domain.clock import Clock, Now
@@ -18,14 +19,17 @@ from holdfast.domain.errors import (
     Misconfigured,
     ReadOnlyStore,
     SchemaMismatch,
+    StoreBusy,
     StoreFull,
     StoreUnreachable,
     UnsupportedStore,
 )
 from holdfast.storage.sqlite import migrate as migrations
 from holdfast.storage.sqlite.fork_safety import refuse_unusable
-from holdfast.storage.sqlite.lock_file import CHECK_SECONDS, LockFile
+from holdfast.storage.sqlite.lock_file import CHECK_SECONDS, INTERRUPTED, LockFile
 from holdfast.storage.sqlite.sql import QUERIES
+
+T = TypeVar("T")
 
 MEMORY = ":memory:"
 
@@ -178,11 +182,16 @@ class SqliteConnector:
         return connection
 
     def reading_connection(self) -> sqlite3.Connection | None:
-        """Return a read-only connection, or None if the file must be created or written first."""
+        """Return a read-only connection, or None if the file must be created or written first.
+
+        It waits only `CHECK_SECONDS` for a lock of another program, and so does each of its statements; the caller
+        repeats them.
+        """
         self._check_location()
         if not self._exists() and self._writable():
             return None
-        connection = self._connect(self.path) if self._writable() else self._connect(_read_only(self.path), uri=True)
+        path, uri = (self.path, False) if self._writable() else (_read_only(self.path), True)
+        connection = self._connect(path, uri=uri, busy_seconds=CHECK_SECONDS)
         try:
             if migrations.pending(connection) or not self._load_clock(connection):
                 self._refuse_foreign(connection)
@@ -322,6 +331,23 @@ class SqliteConnector:
             raise SchemaMismatch(
                 f"this database lacks {missing[0].name} of the Holdfast schema; run `holdfast migrate`"
             )
+
+
+def wait_while_busy(call: Callable[[], T], interrupted: Callable[[], bool]) -> T:
+    """Return the result of *call*, which raises soon if another program has locked the file, and is repeated.
+
+    SQLite's own wait for a lock cannot be interrupted, so it is short. In between Python handles signals, and this
+    function raises `StoreBusy` if the caller is *interrupted*.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return call()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            if interrupted():
+                raise StoreBusy(INTERRUPTED) from error
 
 
 def _read_only(path: str) -> str:

@@ -5,13 +5,14 @@ As in `writer_queue`, each step can be repeated after an interrupt, and no `Cond
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.storage.sqlite.connection import SqliteConnector
+from holdfast.storage.sqlite.connection import SqliteConnector, wait_while_busy
 from holdfast.storage.sqlite.errors import translated
 from holdfast.storage.sqlite.transaction import (
     Observer,
@@ -32,11 +33,15 @@ _POLL_SECONDS = 0.001
 class _Loan:
     """The cursor that runs all statements of one operation, once it is open."""
 
-    __slots__ = ("broken", "cursor")
+    __slots__ = ("broken", "cursor", "interrupted", "loop")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.cursor: sqlite3.Cursor | None = None
         self.broken = False
+        self.interrupted = False
+        """Whether it no longer waits for other programs."""
+        self.loop = loop
+        """The event loop of the caller, if it is a task."""
 
 
 class Readers:
@@ -56,10 +61,22 @@ class Readers:
 
     def run(self, operation: Operation[T]) -> T:
         """Run *operation* on one snapshot of the store and return its result."""
-        loan = _Loan()
+        return self._run(_Loan(None), operation)
+
+    async def run_async(self, operation: Operation[T]) -> T:
+        """Run *operation* as `run` does, in another thread."""
+        loan = _Loan(asyncio.get_running_loop())
+        try:
+            return await asyncio.to_thread(self._run, loan, operation)
+        finally:
+            # If the task is cancelled, the thread must not keep the event loop and the process from ending.
+            loan.interrupted = True
+
+    def _run(self, loan: _Loan, operation: Operation[T]) -> T:
         try:
             with translated():
-                return self._read(loan, operation)
+                self._lend(loan)
+                return wait_while_busy(lambda: self._read(loan, operation), lambda: loan.interrupted)
         finally:
             try:
                 self._take_back(loan)
@@ -68,12 +85,12 @@ class Readers:
                 self._take_back(loan)
 
     def _read(self, loan: _Loan, operation: Operation[T]) -> T:
-        self._lend(loan)
         if loan.cursor is None:
             loan.cursor = plain_cursor(self._open())
         else:
             self._connector.check_unmoved()
         cursor = loan.cursor
+        loan.broken = not _rolled_back(cursor)  # open if this is a repetition
         try:
             self._observe("begin")
             cursor.execute("begin")
@@ -109,6 +126,12 @@ class Readers:
                     close_connection(cursor)
             loan.cursor = None
             self._loans.discard(loan)
+
+    def interrupt(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Make calls that wait for other programs raise `StoreBusy`: those of the tasks of *loop*, or all."""
+        with self._mutex:
+            for loan in self._loans:
+                loan.interrupted = loan.interrupted or loop is None or loan.loop is loop
 
     def suspend(self, seconds: float) -> bool:
         """Stop lending, wait until all connections are returned and close them; return whether that was in time."""

@@ -114,7 +114,7 @@ class SqliteStore:
         self._check_process()
         if self._connector.in_memory:
             return self.write_async(operation)
-        return asyncio.to_thread(self._readers.run, operation)
+        return self._readers.run_async(operation)
 
     def write_async(
         self, operation: Operation[T], plain: Callable[[], PlainForm | None] | None = None
@@ -213,10 +213,12 @@ class SqliteStore:
     def interrupt(self) -> None:
         """Make calls that wait for other writers raise `StoreBusy`."""
         self._writer.interrupt()
+        self._readers.interrupt()
 
     async def interrupt_async(self) -> None:
         """Make calls in this event loop that wait for other writers raise `StoreBusy`."""
         self._writer.interrupt(asyncio.get_running_loop())
+        self._readers.interrupt(asyncio.get_running_loop())
 
     def migrate(self) -> list[str]:
         """Open the file, migrate its schema and return the migrations that this opening applied."""

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from holdfast.domain.errors import HoldfastError, Misconfigured, OutcomeUnknown, StoreBusy
 from holdfast.storage.cancellation import in_thread
 from holdfast.storage.notifications import Notifier
-from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector, trim_log
+from holdfast.storage.sqlite.connection import BUSY_SECONDS, SqliteConnector, trim_log, wait_while_busy
 from holdfast.storage.sqlite.errors import translate, translated
 from holdfast.storage.sqlite.external_transaction import SqliteSyncExternalTransaction
 from holdfast.storage.sqlite.lock_file import INTERRUPTED, LockFile
@@ -105,7 +105,10 @@ class Writer:
         return result
 
     async def run_async(self, operation: Operation[T]) -> T:
-        """Run *operation* as `run` does, in another thread, to completion even if the task is cancelled."""
+        """Run *operation* as `run` does, in another thread, to completion even if the task is cancelled.
+
+        Only if another program holds the file does a cancelled call give up.
+        """
         self.refuse_holder()
         ticket = TaskTicket(operation, self._lead_in_executor)
         if self._queue.join(ticket):
@@ -114,7 +117,12 @@ class Writer:
             except BaseException:
                 self._abandon(ticket)
                 raise
-        await self._wait_async(ticket, lambda: ticket.completed)
+        try:
+            await self._wait_async(ticket, lambda: ticket.completed)
+        except asyncio.CancelledError:
+            # The operation runs without its caller, but the process does not wait for other programs to let it.
+            ticket.interrupted = True
+            raise
         if ticket.error is not None:
             raise ticket.error
         result: T = ticket.result
@@ -369,19 +377,7 @@ class Writer:
         self._wait_while_busy(partial(cursor.execute, "begin immediate"))
 
     def _wait_while_busy(self, call: Callable[[], T]) -> T:
-        """Return the result of *call*, which raises soon if another program has locked the file, and is repeated.
-
-        SQLite's own wait for a lock cannot be interrupted, so it is short, and this method checks in between.
-        """
-        deadline = time.monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                return call()
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
-                    raise
-                if self._interrupted():
-                    raise StoreBusy(INTERRUPTED) from error
+        return wait_while_busy(call, self._interrupted)
 
     def _interrupted(self) -> bool:
         """Return whether the leader no longer waits for other writers."""
