@@ -32,7 +32,7 @@ def lengths(drain: Drain) -> Lengths:
     with holdfast.connect(":memory:") as queue:
 
         def look() -> None:
-            found.append({waiting.kind: waiting.jobs for waiting in queue.backlog().ready})
+            found.append({waiting.kind: waiting.jobs for waiting in queue.admin.backlog().ready})
 
         @queue.task(KINDS[0])
         def extract(context: Context, document: int) -> None:

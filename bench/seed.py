@@ -66,7 +66,7 @@ def make_base(path: Path, *, finished: int, future: int) -> None:
 def enqueue_base(queue: holdfast.Queue, *, finished: int, future: int) -> tuple[list[int], list[int]]:
     """Enqueue the templates of finished and of future jobs, and return their numbers."""
     queue.migrate()
-    queue.set_lane("strict", order="strict")
+    queue.lanes.set("strict", order="strict")
     ended = queue.enqueue_many([{"kind": KINDS[n % 20], "payload": {"n": n}} for n in range(min(finished, TEMPLATE))])
     while claims := queue.claim_many(limit=1_000):
         queue.settle_many([(claim, holdfast.Done()) for claim in claims])

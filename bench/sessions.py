@@ -140,16 +140,16 @@ def _measure(queues: dict[int, holdfast.Queue], rounds: int, claims: int, log: L
 def _serve(queue: holdfast.Queue, way: Way) -> dict[str, float]:
     started = time.perf_counter()
     if way.session is None:
-        claim = queue.claim_any_session(limit=_RUN, **way.options)
+        claim = queue.sessions.claim_next(limit=_RUN, **way.options)
     else:
-        claim = queue.claim_session(way.session, limit=_RUN, **way.options)
+        claim = queue.sessions.claim(way.session, limit=_RUN, **way.options)
     took = {way.name: time.perf_counter() - started}
     if way.finds != (claim is not None):
         raise RuntimeError(f"{way.name}: {claim} was claimed")
     if claim is None:
         return took
     started = time.perf_counter()
-    queue.settle(claim, holdfast.Done())
+    queue.sessions.settle(claim, holdfast.Done())
     if len(claim.entries) == _RUN:
         took[SETTLED] = time.perf_counter() - started
     for job in claim.entries:
@@ -211,9 +211,9 @@ def _served_by(queues: Sequence[holdfast.Queue], sessions: int, turns: int, turn
     queues[0].enqueue_many([{**options, "session": f"crew-{n % sessions}"} for n in range(sessions * turns)])
 
     def serve(queue: holdfast.Queue, worker: str) -> None:
-        while claim := queue.claim_any_session(worker=worker, limit=1):
+        while claim := queue.sessions.claim_next(worker=worker, limit=1):
             time.sleep(turn_seconds)
-            queue.settle(claim, holdfast.Done())
+            queue.sessions.settle(claim, holdfast.Done())
 
     threads = [threading.Thread(target=serve, args=(queue, f"w{n}")) for n, queue in enumerate(queues)]
     started = time.perf_counter()

@@ -183,7 +183,7 @@ def idle_share(queue: holdfast.Queue, seconds: float) -> float:
     worker = Worker(queue)
     thread = threading.Thread(target=worker.run)
     thread.start()
-    while not queue.workers():
+    while not queue.admin.workers():
         time.sleep(0.01)
     started, used = time.monotonic(), time.process_time()
     time.sleep(seconds)

@@ -7,6 +7,7 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from holdfast import SessionContext, Tasks, Worker
@@ -56,7 +57,7 @@ def reply(text: str) -> str:
     return text
 
 
-def say(text: str) -> holdfast.Enqueued:
+def say(text: str) -> holdfast.Enqueued[Any]:
     print(f"user: {text}")
     if text == "/forget":
         return forget.enqueue(session=CHAT)

@@ -15,12 +15,13 @@ if sys.platform == "win32":
     )
 
 if TYPE_CHECKING:
-    from holdfast.client.async_queue import AsyncQueue, AsyncTransaction
+    from holdfast.client.async_api.enqueued import AsyncEnqueued
+    from holdfast.client.async_api.queue import AsyncQueue, AsyncTransaction
     from holdfast.client.connect import connect, connect_async
-    from holdfast.client.operations import SettledAndClaimed
-    from holdfast.client.queue import Queue, Transaction
+    from holdfast.client.sync_api.enqueued import Enqueued
+    from holdfast.client.sync_api.queue import Queue, Transaction
     from holdfast.domain.backoff import Backoff
-    from holdfast.domain.claims import Claim, ClaimOptions, Renewal, Settlement
+    from holdfast.domain.claims import Claim, ClaimOptions, Lease, Renewal, SettledAndClaimed, Settlement
     from holdfast.domain.clock import Clock, Now
     from holdfast.domain.errors import (
         ArtifactNotFound,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         HandlersStuck,
         HoldfastError,
         InvalidInput,
+        JobFailed,
         JobNotFound,
         KindRetired,
         LaneDraining,
@@ -52,13 +54,12 @@ if TYPE_CHECKING:
     from holdfast.domain.failures import Failure
     from holdfast.domain.job import Attempt, Job
     from holdfast.domain.kinds import Kind
-    from holdfast.domain.new_job import JobOptions, NewJob
+    from holdfast.domain.new_job import EnqueueOptions, JobOptions, NewJob
     from holdfast.domain.outcomes import Artifact, Deferred, Done, Failed, Outcome, Released
     from holdfast.domain.results import (
         ArtifactInfo,
         Backlog,
         CancelReport,
-        Enqueued,
         Finding,
         JobPage,
         Pruned,
@@ -71,7 +72,14 @@ if TYPE_CHECKING:
     )
     from holdfast.domain.routing import Lane
     from holdfast.domain.serving import Unserved
-    from holdfast.domain.session_claims import AnySessionOptions, SessionClaim, SessionClaimOptions, SessionLease
+    from holdfast.domain.session_claims import (
+        AnySessionOptions,
+        CheckpointOptions,
+        SessionClaim,
+        SessionClaimOptions,
+        SessionLease,
+        TurnLease,
+    )
     from holdfast.domain.sessions import SessionEntry
     from holdfast.tasks.context import Context
     from holdfast.tasks.control_flow import Cancelled, Defer, Fail, Retry
@@ -90,6 +98,7 @@ __all__ = [
     "ArtifactInfo",
     "ArtifactNotFound",
     "AsyncContextTask",
+    "AsyncEnqueued",
     "AsyncQueue",
     "AsyncSessionContext",
     "AsyncSessionTask",
@@ -101,6 +110,7 @@ __all__ = [
     "Backoff",
     "CancelReport",
     "Cancelled",
+    "CheckpointOptions",
     "Claim",
     "ClaimOptions",
     "Clock",
@@ -110,6 +120,7 @@ __all__ = [
     "Defer",
     "Deferred",
     "Done",
+    "EnqueueOptions",
     "Enqueued",
     "Event",
     "EventPage",
@@ -123,6 +134,7 @@ __all__ = [
     "HoldfastError",
     "InvalidInput",
     "Job",
+    "JobFailed",
     "JobNotFound",
     "JobOptions",
     "JobPage",
@@ -130,6 +142,7 @@ __all__ = [
     "KindRetired",
     "Lane",
     "LaneDraining",
+    "Lease",
     "LeaseLost",
     "Misconfigured",
     "NewJob",
@@ -168,6 +181,7 @@ __all__ = [
     "TaskRegistry",
     "Tasks",
     "Transaction",
+    "TurnLease",
     "Unavailable",
     "UnknownKind",
     "Unserved",
@@ -187,22 +201,23 @@ __all__ = [
 # The imports above at run time: the names of each module.
 _NAMES_BY_MODULE = {
     "tasks.control_flow": "Cancelled Defer Fail Retry",
-    "client.async_queue": "AsyncQueue AsyncTransaction",
+    "client.async_api.queue": "AsyncQueue AsyncTransaction",
+    "client.async_api.enqueued": "AsyncEnqueued",
+    "client.sync_api.enqueued": "Enqueued",
     "client.connect": "connect connect_async",
     "tasks.context": "Context",
     "tasks.decorators": "AsyncTasks Tasks",
-    "client.operations": "SettledAndClaimed",
     "tasks.policy": "Policy TaskOptions",
-    "client.queue": "Queue Transaction",
+    "client.sync_api.queue": "Queue Transaction",
     "tasks.session_context": "AsyncSessionContext SessionContext",
     "tasks.session_tasks": "AsyncSessionTask SessionTask SessionTaskOptions",
     "tasks.task": "AsyncContextTask AsyncTask ContextTask Task TaskRegistry",
-    "domain.new_job": "JobOptions NewJob",
+    "domain.new_job": "EnqueueOptions JobOptions NewJob",
     "domain.backoff": "Backoff",
-    "domain.claims": "Claim ClaimOptions Renewal Settlement",
+    "domain.claims": "Claim ClaimOptions Lease Renewal SettledAndClaimed Settlement",
     "domain.clock": "Clock Now",
     "domain.errors": (
-        "ArtifactNotFound Conflict EventsPruned HandlersStuck HoldfastError InvalidInput JobNotFound "
+        "ArtifactNotFound Conflict EventsPruned HandlersStuck HoldfastError InvalidInput JobFailed JobNotFound "
         "KindRetired LaneDraining LeaseLost Misconfigured OutcomeUnknown ReadOnlyStore Refused SchemaMismatch "
         "StoreBusy StoreDamaged StoreFull StoreUnreachable Unavailable UnknownKind UnsupportedStore "
         "WaitTimeout WorkerNotFound"
@@ -214,12 +229,14 @@ _NAMES_BY_MODULE = {
     "domain.routing": "Lane",
     "domain.outcomes": "Artifact Deferred Done Failed Outcome Released",
     "domain.results": (
-        "ArtifactInfo Backlog CancelReport Enqueued Finding JobPage Pruned Requeued Skipped StoreReport "
+        "ArtifactInfo Backlog CancelReport Finding JobPage Pruned Requeued Skipped StoreReport "
         "Tally Waiting WorkerInfo"
     ),
     "domain.serving": "Unserved",
     "domain.sessions": "SessionEntry",
-    "domain.session_claims": "AnySessionOptions SessionClaim SessionClaimOptions SessionLease",
+    "domain.session_claims": (
+        "AnySessionOptions CheckpointOptions SessionClaim SessionClaimOptions SessionLease TurnLease"
+    ),
     "worker.status": "FailedAttempt RunningJob WorkerStatus",
     "worker.warm_resources": "WarmResources",
     "worker.worker": "Worker",

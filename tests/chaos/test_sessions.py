@@ -48,7 +48,7 @@ def process_until_killed(_pipe: Connection, url: str, name: str) -> None:
     """Process any ready session, sometimes too slowly, until killed."""
     engine, chance = open_engine(url), random.Random(name)
     while True:
-        claim = engine.queue.claim_any_session(worker=name, limit=4, lease=LEASE, wait=0.2)
+        claim = engine.queue.sessions.claim_next(worker=name, limit=4, lease=LEASE, wait=0.2)
         if claim is not None:
             with suppress(LeaseLost):
                 serve(engine, claim, chance)
@@ -59,15 +59,15 @@ def serve(engine: Engine, turn: SessionClaim, chance: random.Random) -> None:
         # Too slow: another process may have claimed it.
         time.sleep(LEASE * 1.2)
     if chance.random() < 0.3:
-        more = engine.queue.claim_session(turn.session, boundary="checkpoint", holding=turn)
+        more = engine.queue.sessions.checkpoint(turn)
         turn = turn if more is None else turn.joined(more)
     if chance.random() < 0.1:
-        engine.queue.settle(turn, Released())
+        engine.queue.sessions.settle(turn, Released())
         return
     with engine.queue.transaction() as tx:
         for job in turn.entries:
             engine.write_ledger(tx, f"{turn.session}:{row_of(job).enqueue_seq}", turn.fencing_token)
-        tx.settle(turn, Done())
+        tx.sessions.settle(turn, Done())
 
 
 def disturb(url: str, seconds: float, seed: int) -> int:
@@ -102,7 +102,7 @@ def disturb(url: str, seconds: float, seed: int) -> int:
 def drain(engine: Engine, queue: Queue) -> None:
     """Process the remaining entries; those of killed processes are ready after their lease has expired."""
     while queue.counts().keys() - {"done"}:
-        claim = queue.claim_any_session(limit=100, lease=60, wait=LEASE * 2)
+        claim = queue.sessions.claim_next(limit=100, lease=60, wait=LEASE * 2)
         if claim is not None:
             serve(engine, claim, random.Random(1))
 

@@ -28,8 +28,8 @@ def wait_until(come: Callable[[], bool]) -> None:
 
 def registered(queue: Queue) -> WorkerInfo:
     """Return the only worker after it has registered."""
-    wait_until(lambda: bool(queue.workers()))
-    [row] = queue.workers()
+    wait_until(lambda: bool(queue.admin.workers()))
+    [row] = queue.admin.workers()
     return row
 
 

@@ -228,7 +228,7 @@ def test_many_stores_batches_and_names_the_line_to_continue_from(cli: Cli) -> No
 
 def test_many_refused_by_the_store_keeps_the_code_of_the_refusal(cli: Cli) -> None:
     cli.queue.enqueue("old")
-    cli.queue.retire("old")
+    cli.queue.kinds.retire("old")
 
     result = cli.run("enqueue", "--many", "-", "--json", stdin='{"kind": "old"}\n')
 

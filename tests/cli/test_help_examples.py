@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli.root import root
-from holdfast.storage.transaction import run_sync
+from holdfast.client.sync_api.worker_calls import WorkerCalls
 from tests.cli.test_options import commands
 
 # These run until they are stopped or start processes; their examples are only parsed.
@@ -50,11 +50,11 @@ def prepare(arguments: list[str]) -> None:
         queue.cancel(queue.enqueue("day.close").id)
         for worker in ("web-1", "web-2"):
             row = holdfast.WorkerInfo(worker, "i", "host", 1, "0.1.0", "active", 8, 0, ("default",), (), (), ())
-            run_sync(queue.operations.worker_beat(row))
+            WorkerCalls(queue.store).beat(row)
         if "restore" in arguments:
-            queue.retire("email.legacy")
+            queue.kinds.retire("email.legacy")
         if "requeue" in arguments:
-            queue.cancel_many(["order-42", "order-43"])
+            queue.admin.cancel_many(["order-42", "order-43"])
         if "wait" in arguments or "artifact" in arguments:
             claim = queue.claim(kinds=["order.ship"])
             assert claim is not None

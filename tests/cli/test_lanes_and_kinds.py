@@ -17,7 +17,7 @@ def test_lanes_lists_those_that_were_used(cli: Cli) -> None:
 
 
 def test_lanes_in_json(cli: Cli) -> None:
-    cli.queue.set_lane("bulk", state="paused")
+    cli.queue.lanes.set("bulk", state="paused")
 
     listed = cli.json("lanes", "list")["lanes"]
 
@@ -26,7 +26,7 @@ def test_lanes_in_json(cli: Cli) -> None:
 
 
 def test_set_changes_only_the_given_settings(cli: Cli) -> None:
-    cli.queue.set_lane("bulk", order="strict")
+    cli.queue.lanes.set("bulk", order="strict")
 
     assert "paused" in cli.text("lanes", "set", "bulk", "--state", "paused")
     answer = cli.json("lanes", "set", "bulk", "--events", "all")
@@ -55,7 +55,7 @@ def test_a_wrong_setting_is_refused(cli: Cli, arguments: list[str], problem: str
 
 
 def test_a_draining_lane_refuses_jobs_with_a_hint_to_activate_it(cli: Cli) -> None:
-    cli.queue.set_lane("my lane", state="draining")
+    cli.queue.lanes.set("my lane", state="draining")
 
     output = cli.refusal("enqueue", "a", "--lane", "my lane", code=1)
 
@@ -83,12 +83,12 @@ def test_a_dry_run_of_retire_counts_and_retires_nothing(cli: Cli) -> None:
 
     assert cli.text("kinds", "retire", "old", "--dry-run") == "would retire kind old and 1 waiting job\n"
     assert "there is no terminal to confirm it" in cli.refusal("kinds", "retire", "old", code=2)
-    assert [kind.retired for kind in cli.queue.kinds()] == [False]
+    assert [kind.retired for kind in cli.queue.kinds.list()] == [False]
 
 
 def test_kinds_are_listed_with_their_jobs(cli: Cli) -> None:
     cli.queue.enqueue_many([{"kind": "a"}, {"kind": "a", "lane": "bulk"}, {"kind": "b", "delay": 60}])
-    cli.queue.retire("old")
+    cli.queue.kinds.retire("old")
 
     head, _, *rows = cli.text("kinds", "list").splitlines()
 
@@ -109,7 +109,7 @@ def test_draining_a_lane_needs_yes_without_a_terminal(cli: Cli) -> None:
 
     assert "there is no terminal to confirm it" in cli.refusal(*drain, code=2)
     assert cli.text(*drain, "--dry-run") == "would change lane bulk with 1 unfinished job\n"
-    assert [lane.state for lane in cli.queue.lanes()] == ["active"]
+    assert [lane.state for lane in cli.queue.lanes.list()] == ["active"]
     assert "draining" in cli.text(*drain, "--yes")
 
 

@@ -274,8 +274,8 @@ def test_commands_that_change_many_jobs_ask_on_a_terminal(tmp_path: Path, argume
         assert asked.finish() == 1
         assert "1 " in asked.seen
         assert queue.counts() == before
-        assert [kind.retired for kind in queue.kinds()] == [False]
-        assert [lane.state for lane in queue.lanes()] == ["active"]
+        assert [kind.retired for kind in queue.kinds.list()] == [False]
+        assert [lane.state for lane in queue.lanes.list()] == ["active"]
 
 
 def test_bash_completes_commands_with_the_script(tmp_path: Path) -> None:

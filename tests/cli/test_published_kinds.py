@@ -103,7 +103,7 @@ def send(to: str) -> str:
 """,
     )
     with holdfast.connect(str(tmp_path / "jobs.db")) as queue, running(tmp_path, "--json"):
-        wait_until(lambda: bool(queue.kinds()))
+        wait_until(lambda: bool(queue.kinds.list()))
         sent, refused = [
             run("enqueue", "email.send", payload, "--json", "--url", "jobs.db", cwd=tmp_path, env=environment())
             for payload in ('{"to": "ada"}', '{"to": 3}')

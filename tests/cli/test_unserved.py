@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import WorkerInfo
-from holdfast.storage.transaction import run_sync
+from holdfast.client.sync_api.worker_calls import WorkerCalls
 from tests.cli.conftest import Cli
 
 SENTENCE = "3 jobs of doc.chunk in lane default: no live worker takes them"
@@ -25,7 +25,7 @@ def test_doctor_and_stats_name_jobs_that_no_live_worker_takes(cli: Cli) -> None:
 def test_stats_do_not_list_jobs_that_a_live_worker_takes(cli: Cli) -> None:
     cli.queue.enqueue("doc.chunk")
     output = WorkerInfo("w1", "i1", "h", 1, "0", "active", 1, 0, ("default",), ("doc.chunk",), (), ())
-    run_sync(cli.queue.operations.worker_beat(output))
+    WorkerCalls(cli.queue.store).beat(output)
 
     assert cli.run("stats").stderr == ""
     assert cli.json("stats")["unserved"] == []
@@ -42,7 +42,7 @@ def test_show_reports_that_no_live_worker_takes_the_job(cli: Cli) -> None:
 
 def test_show_reports_that_the_lane_is_paused_even_before_the_job_is_due(cli: Cli) -> None:
     enqueued = cli.queue.enqueue("doc.chunk", delay=60)
-    cli.queue.set_lane("default", state="paused")
+    cli.queue.lanes.set("default", state="paused")
 
     assert "a job of doc.chunk in lane default: the lane is paused" in cli.text("jobs", "show", enqueued.id)
     assert cli.json("jobs", "show", enqueued.id)["unserved"] == "lane_paused"

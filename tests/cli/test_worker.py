@@ -72,12 +72,12 @@ def test_a_process_that_is_requested_to_stop_finishes_its_jobs_and_exits_with_0(
 ) -> None:
     with running(tmp_path, "--json", "--name", "w1") as worker:
         registered(queue)
-        queue.stop_worker("w1")
+        queue.admin.stop_worker("w1")
         stopped = worker.document(event="stopped")
         code = worker.finish()
 
     assert (stopped["stopping"], stopped["worker"], code) == (True, "w1", 0)
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
 
 
 def test_it_processes_sessions_and_jobs(tmp_path: Path, queue: holdfast.Queue) -> None:

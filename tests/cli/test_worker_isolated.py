@@ -99,7 +99,7 @@ def test_a_signal_to_the_whole_group_waits_for_handlers(tmp_path: Path, queue: h
         worker.document(handler="hold")
         for process in (worker.process.pid, *isolated(worker.process.pid)):
             os.kill(process, number)
-        wait_until(lambda: any(found.state == "stopping" for found in queue.workers()))
+        wait_until(lambda: any(found.state == "stopping" for found in queue.admin.workers()))
         (tmp_path / "go").touch()
         job = queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         assert worker.finish() == 0
@@ -112,7 +112,7 @@ def test_an_interrupt_from_the_terminal_reaches_only_the_worker(tmp_path: Path, 
     with on_terminal(tmp_path, "--isolate") as worker:
         worker.read_until('"handler": "hold"')
         worker.type("\x03")
-        wait_until(lambda: any(found.state == "stopping" for found in queue.workers()))
+        wait_until(lambda: any(found.state == "stopping" for found in queue.admin.workers()))
         (tmp_path / "go").touch()
         job = queue.wait(enqueued.id, timeout=PATIENCE_SECONDS)
         worker.finish()

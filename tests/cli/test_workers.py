@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from holdfast import WorkerInfo
-from holdfast.client.operations import Operations
+from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import limits
-from holdfast.storage.transaction import run_sync
 from tests.cli.conftest import Cli
 
 SAID = WorkerInfo(
@@ -28,8 +27,7 @@ SAID = WorkerInfo(
 
 
 def beat(cli: Cli, output: WorkerInfo) -> None:
-    operations: Operations = cli.queue.operations
-    run_sync(operations.worker_beat(output))
+    WorkerCalls(cli.queue.store).beat(output)
 
 
 def test_an_empty_list_is_not_an_error(cli: Cli) -> None:
@@ -112,12 +110,12 @@ def test_all_selects_every_worker_and_requires_confirmation(cli: Cli) -> None:
 
     assert "add --yes" in cli.refusal("workers", "stop", "--all", code=2)
     assert cli.text("workers", "stop", "--all", "--dry-run") == "would request 3 workers to stop\n"
-    assert {one.requested for one in cli.queue.workers()} == {None}
+    assert {one.requested for one in cli.queue.admin.workers()} == {None}
 
     told = cli.json("workers", "stop", "--all", "--yes")["workers"]
 
     assert sorted(one["worker"] for one in told) == ["w0", "w1", "w2"]
-    assert {one.requested for one in cli.queue.workers()} == {"stop"}
+    assert {one.requested for one in cli.queue.admin.workers()} == {"stop"}
 
 
 def test_a_wrong_name_is_refused_with_similar_names(cli: Cli) -> None:

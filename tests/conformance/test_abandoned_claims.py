@@ -55,15 +55,15 @@ def settle_and_claim(queue: Any) -> Any:
 
 
 def claim_session(queue: Any) -> Any:
-    return queue.claim_session("s", worker="w")
+    return queue.sessions.claim("s", worker="w")
 
 
 def claim_any_session(queue: Any) -> Any:
-    return queue.claim_any_session(worker="w", lease_token="n")
+    return queue.sessions.claim_next(worker="w", lease_token="n")
 
 
 def open_session(queue: Any) -> Any:
-    return queue.open_session("s", worker="w")
+    return queue.sessions.open("s", worker="w")
 
 
 CALLS = [claim, claim_many, settle_and_claim, claim_session, claim_any_session, open_session]
@@ -90,7 +90,7 @@ class TestInterrupted:
             call(queue)
         assert_untouched(queue.jobs().jobs)
         assert len(queue.claim_many()) == 3
-        assert queue.open_session("s", worker="other").worker == "other"
+        assert queue.sessions.open("s", worker="other").worker == "other"
 
     def test_a_released_job_records_the_claim_in_its_history(self, harness: Harness) -> None:
         strike = Strike(harness)
@@ -119,16 +119,16 @@ class TestInterrupted:
         queue = harness.open()
         queue.enqueue("work")
         [held] = queue.claim_many(worker="w", lease_token="t")
-        lease = queue.open_session("s", worker="w", lease_token="l")
+        lease = queue.sessions.open("s", worker="w", lease_token="l")
         for again in (
             lambda: queue.claim_many(worker="w", lease_token="t"),
-            lambda: queue.open_session("s", worker="w", lease_token="l"),
+            lambda: queue.sessions.open("s", worker="w", lease_token="l"),
         ):
             strike.at, strike.act = "committed", interrupt
             with pytest.raises(KeyboardInterrupt):
                 again()
         assert queue.settle(held, Done()).state == "done"
-        assert queue.renew_session(lease).generation == lease.generation
+        assert queue.sessions.renew(lease).generation == lease.generation
 
 
 class TestCancelled:
@@ -151,7 +151,7 @@ class TestCancelled:
                     return  # the call returned before the cancellation was delivered
                 assert_untouched((await queue.jobs()).jobs)
                 assert len(await queue.claim_many()) == 3
-                assert (await queue.open_session("s", worker="other")).worker == "other"
+                assert (await queue.sessions.open("s", worker="other")).worker == "other"
 
         asyncio.run(main())
 

@@ -162,7 +162,7 @@ class TestAWorkerThatReconnects:
         for job in map(queue.get, held):
             assert (job.state, job.attempt, failure_of(job).reason) == ("ready", 1, "worker_cut_off")
             assert not is_suspect(job)
-        assert queue.backlog().suspect == 0
+        assert queue.admin.backlog().suspect == 0
 
     def test_leases_that_were_not_taken_back_never_become_suspect(self, queue: Queue, clock: ManualClock) -> None:
         held = self.hold(queue)
@@ -195,8 +195,8 @@ class TestAWorkerThatReconnects:
 
     def test_session_entries_are_cleared_too(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("say", session="s")
-        queue.claim_session("s", worker="w", incarnation="w-1", lease=LEASE)
+        queue.sessions.claim("s", worker="w", incarnation="w-1", lease=LEASE)
         clock.advance(LEASE)
         self.come_back(queue)
         assert not is_suspect(queue.get(enqueued.id))
-        assert queue.claim_session("s") is not None
+        assert queue.sessions.claim("s") is not None

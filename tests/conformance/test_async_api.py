@@ -22,7 +22,6 @@ from holdfast import (
     Claim,
     Conflict,
     Done,
-    Enqueued,
     Failed,
     InvalidInput,
     JobNotFound,
@@ -31,6 +30,7 @@ from holdfast import (
     NewJob,
     WaitTimeout,
 )
+from tests.support.assertions import duplicate
 from tests.support.clock import ManualClock
 from tests.support.stores import Harness
 
@@ -106,7 +106,7 @@ class TestJobs:
     def test_ids_and_keys_are_respected(self, harness: Harness) -> None:
         async def scenario(queue: AsyncQueue) -> None:
             first = await queue.enqueue("work", 1, job_id="a", dedupe_key="k")
-            assert await queue.enqueue("work", 1, job_id="a", dedupe_key="k") == Enqueued(first.job, created=False)
+            assert duplicate(await queue.enqueue("work", 1, job_id="a", dedupe_key="k")) == first.job
             with pytest.raises(Conflict):
                 await queue.enqueue("work", 2, job_id="a", dedupe_key="k")
             assert (await queue.enqueue("work", 3, dedupe_key="k")).id == "a"
@@ -122,7 +122,7 @@ class TestJobs:
         async def scenario(queue: AsyncQueue) -> None:
             with pytest.raises(JobNotFound):
                 await queue.get("missing")
-            await queue.set_lane("mail", state="draining")
+            await queue.lanes.set("mail", state="draining")
             with pytest.raises(LaneDraining):
                 await queue.enqueue("work", lane="mail")
             await queue.enqueue("work")

@@ -13,7 +13,7 @@ from tests.support.clock import ManualClock
 
 
 def test_an_empty_store_has_no_backlog(queue: holdfast.Queue) -> None:
-    assert queue.backlog() == Backlog((), 0, 0, 0, 0, 0)
+    assert queue.admin.backlog() == Backlog((), 0, 0, 0, 0, 0)
 
 
 def test_ready_jobs_are_counted_by_lane_and_kind_with_the_age_of_the_oldest(
@@ -26,7 +26,7 @@ def test_ready_jobs_are_counted_by_lane_and_kind_with_the_age_of_the_oldest(
     queue.enqueue("scan", lane="slow")
     clock.advance(2)
 
-    assert queue.backlog().ready == (Waiting("default", "mail", 12, 62.0), Waiting("slow", "scan", 1, 2.0))
+    assert queue.admin.backlog().ready == (Waiting("default", "mail", 12, 62.0), Waiting("slow", "scan", 1, 2.0))
 
 
 def test_the_age_of_a_job_counts_from_when_it_fell_due(queue: holdfast.Queue, clock: ManualClock) -> None:
@@ -34,16 +34,16 @@ def test_the_age_of_a_job_counts_from_when_it_fell_due(queue: holdfast.Queue, cl
     clock.advance(130)
     queue.claim(kinds=["nothing"])  # promotes due jobs
 
-    assert queue.backlog().ready == (Waiting("default", "mail", 1, 30.0),)
+    assert queue.admin.backlog().ready == (Waiting("default", "mail", 1, 30.0),)
 
 
 def test_a_strict_lane_is_counted_too(queue: holdfast.Queue, clock: ManualClock) -> None:
-    queue.set_lane("default", order="strict")
+    queue.lanes.set("default", order="strict")
     queue.enqueue("mail", tenant="a", priority=1)
     clock.advance(5)
     queue.enqueue("mail", tenant="b", priority=2)
 
-    assert queue.backlog().ready == (Waiting("default", "mail", 2, 5.0),)
+    assert queue.admin.backlog().ready == (Waiting("default", "mail", 2, 5.0),)
 
 
 def test_other_unfinished_jobs_are_counted_as_a_whole(queue: holdfast.Queue, clock: ManualClock) -> None:
@@ -53,22 +53,22 @@ def test_other_unfinished_jobs_are_counted_as_a_whole(queue: holdfast.Queue, clo
     assert held is not None
     queue.enqueue("mail", dedupe_key="k", on_duplicate="run_again")
 
-    assert replace(queue.backlog(), ready=()) == Backlog((), 1, 1, 1, 0, 0)
+    assert replace(queue.admin.backlog(), ready=()) == Backlog((), 1, 1, 1, 0, 0)
     clock.advance(11)
-    assert replace(queue.backlog(), ready=()) == Backlog((), 1, 1, 1, 1, 0)
+    assert replace(queue.admin.backlog(), ready=()) == Backlog((), 1, 1, 1, 1, 0)
     taken = queue.claim(lease=10)
     assert taken is not None
     assert taken.job.suspect
     clock.advance(11)
     queue.claim(kinds=["other"])  # takes back expired leases
-    assert replace(queue.backlog(), ready=()) == Backlog((), 1, 1, 0, 0, 1)
+    assert replace(queue.admin.backlog(), ready=()) == Backlog((), 1, 1, 0, 0, 1)
 
 
 def test_finished_jobs_are_not_counted(queue: holdfast.Queue) -> None:
     enqueued = queue.enqueue("mail")
     queue.cancel(enqueued.id)
 
-    assert queue.backlog() == Backlog((), 0, 0, 0, 0, 0)
+    assert queue.admin.backlog() == Backlog((), 0, 0, 0, 0, 0)
 
 
 def test_counting_stops_at_its_bound(queue: holdfast.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_counting_stops_at_its_bound(queue: holdfast.Queue, monkeypatch: pytest.
     queue.enqueue_many([{"kind": "mail"}] * 5)
     queue.enqueue_many([{"kind": "later", "delay": 10}] * 5)
 
-    backlog = queue.backlog()
+    backlog = queue.admin.backlog()
 
     assert [waiting.jobs for waiting in backlog.ready] == [3]
     assert backlog.scheduled == 3
@@ -90,11 +90,11 @@ def test_a_released_job_waits_from_its_release_on(queue: holdfast.Queue, clock: 
     queue.settle(held, Released())
     clock.advance(3)
 
-    assert queue.backlog().ready == (Waiting("default", "mail", 1, 3.0),)
+    assert queue.admin.backlog().ready == (Waiting("default", "mail", 1, 3.0),)
 
 
 def test_a_wall_clock_that_was_set_back_makes_no_age_negative(queue: holdfast.Queue, clock: ManualClock) -> None:
     queue.enqueue("mail")
     clock.set_wall_clock(-60)
 
-    assert queue.backlog().ready == (Waiting("default", "mail", 1, 0.0),)
+    assert queue.admin.backlog().ready == (Waiting("default", "mail", 1, 0.0),)

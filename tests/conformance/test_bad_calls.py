@@ -226,19 +226,19 @@ BAD_CALLS: dict[str, tuple[Call, str]] = {
     "events-cursor-nul": (lambda queue: queue.events(after="\0"), "after"),
     "counts-by": (lambda queue: queue.counts(by="color"), "by"),  # type: ignore[arg-type]
     "cancel-force": (lambda queue: queue.cancel("a", force=1), "force"),  # type: ignore[arg-type]
-    "requeue-many": (lambda queue: queue.requeue_many("a"), "job_ids"),
-    "requeue-many-item": (lambda queue: queue.requeue_many(["a", ""]), "job_ids[1]"),
-    "requeue-failed": (lambda queue: queue.requeue_failed(transient_only=1), "transient_only"),  # type: ignore[arg-type]
+    "requeue-many": (lambda queue: queue.admin.requeue_many("a"), "job_ids"),
+    "requeue-many-item": (lambda queue: queue.admin.requeue_many(["a", ""]), "job_ids[1]"),
+    "requeue-failed": (lambda queue: queue.admin.requeue_failed(transient_only=1), "transient_only"),  # type: ignore[arg-type]
     "reprioritize": (lambda queue: queue.reprioritize("a", 1_001), "priority"),
-    "retire": (lambda queue: queue.retire(""), "kind"),
-    "restore": (lambda queue: queue.restore("\n"), "kind"),
-    "prune": (lambda queue: queue.prune(older_than=-1), "older_than"),
-    "prune-states": (lambda queue: queue.prune(older_than=1, states=["ready"]), "states[0]"),
-    "prune-events": (lambda queue: queue.prune(older_than=1, events_older_than=-1), "events_older_than"),
-    "lane-name": (lambda queue: queue.set_lane("", state="paused"), "lane"),
-    "lane-state": (lambda queue: queue.set_lane("a", state="closed"), "state"),  # type: ignore[arg-type]
-    "lane-order": (lambda queue: queue.set_lane("a", order="odd"), "order"),  # type: ignore[arg-type]
-    "lane-events": (lambda queue: queue.set_lane("a", events="none"), "events"),  # type: ignore[arg-type]
+    "retire": (lambda queue: queue.kinds.retire(""), "kind"),
+    "restore": (lambda queue: queue.kinds.restore("\n"), "kind"),
+    "prune": (lambda queue: queue.admin.prune(older_than=-1), "older_than"),
+    "prune-states": (lambda queue: queue.admin.prune(older_than=1, states=["ready"]), "states[0]"),
+    "prune-events": (lambda queue: queue.admin.prune(older_than=1, events_older_than=-1), "events_older_than"),
+    "lane-name": (lambda queue: queue.lanes.set("", state="paused"), "lane"),
+    "lane-state": (lambda queue: queue.lanes.set("a", state="closed"), "state"),  # type: ignore[arg-type]
+    "lane-order": (lambda queue: queue.lanes.set("a", order="odd"), "order"),  # type: ignore[arg-type]
+    "lane-events": (lambda queue: queue.lanes.set("a", events="none"), "events"),  # type: ignore[arg-type]
     "artifact-name": (lambda queue: queue.artifact("a", ""), "name"),
     "attempts-id": (lambda queue: queue.attempts("x" * 201), "job_id"),
 }

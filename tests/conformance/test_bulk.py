@@ -55,15 +55,15 @@ def test_a_tally_counts_by_lane_kind_and_state_with_the_filters_of_a_list(queue:
     clock.advance(60)
     queue.enqueue("a")
 
-    assert queue.tally() == [
+    assert queue.admin.tally() == [
         Tally("bulk", "a", "ready", 2),
         Tally("default", "a", "ready", 1),
         Tally("default", "b", "failed", 1),
     ]
-    assert queue.tally(tenant="t") == [Tally("bulk", "a", "ready", 1)]
-    assert queue.tally(kind="a", lane="default") == [Tally("default", "a", "ready", 1)]
-    assert queue.tally(state=["ready", "done"], older_than=30) == [Tally("bulk", "a", "ready", 2)]
-    assert queue.tally(failure_class="permanent") == [Tally("default", "b", "failed", 1)]
+    assert queue.admin.tally(tenant="t") == [Tally("bulk", "a", "ready", 1)]
+    assert queue.admin.tally(kind="a", lane="default") == [Tally("default", "a", "ready", 1)]
+    assert queue.admin.tally(state=["ready", "done"], older_than=30) == [Tally("bulk", "a", "ready", 2)]
+    assert queue.admin.tally(failure_class="permanent") == [Tally("default", "b", "failed", 1)]
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_a_state_that_does_not_exist_is_refused(queue: Queue, state: holdfast.Jo
 def test_kinds_are_listed_with_whether_they_are_retired(queue: Queue) -> None:
     queue.enqueue("b")
     queue.enqueue("a")
-    queue.retire("b")
-    queue.retire("never-used")
+    queue.kinds.retire("b")
+    queue.kinds.retire("never-used")
 
-    listed = [(kind.name, kind.retired) for kind in queue.kinds()]
+    listed = [(kind.name, kind.retired) for kind in queue.kinds.list()]
     assert listed == [("a", False), ("b", True), ("never-used", True)]
 
 
@@ -90,9 +90,9 @@ def test_cancelling_many_cancels_waiting_jobs_requests_running_ones_and_reports_
     waiting, other = queue.enqueue("a").id, queue.enqueue("a", tenant="t").id
     done = end(queue, "b", Done())
 
-    report = queue.cancel_many([waiting, running, done, "missing", waiting])
-    again = queue.cancel_many([waiting, running])
-    of_tenant = queue.cancel_many([other], tenant="default")
+    report = queue.admin.cancel_many([waiting, running, done, "missing", waiting])
+    again = queue.admin.cancel_many([waiting, running])
+    of_tenant = queue.admin.cancel_many([other], tenant="default")
 
     assert (report.cancelled, report.stop_requested) == ([waiting], [running])
     codes = [(skipped.job_id, skipped.code) for skipped in report.skipped]
@@ -100,7 +100,7 @@ def test_cancelling_many_cancels_waiting_jobs_requests_running_ones_and_reports_
     assert (queue.get(waiting).state, queue.get(running).cancel_requested) == ("cancelled", 1)
     assert (again.cancelled, again.stop_requested, again.skipped) == ([waiting], [running], [])
     assert [skipped.job_id for skipped in of_tenant.skipped] == [other]
-    assert queue.cancel_many([running], force=True).cancelled == [running]
+    assert queue.admin.cancel_many([running], force=True).cancelled == [running]
 
 
 def test_cancelling_a_job_together_with_its_successor_leaves_both_cancelled(queue: Queue) -> None:
@@ -109,7 +109,7 @@ def test_cancelling_a_job_together_with_its_successor_leaves_both_cancelled(queu
     second = queue.enqueue("a", dedupe_key="k", on_duplicate="run_again").id
     assert queue.get(second).state == "blocked"
 
-    assert queue.cancel_many([first, second], force=True).cancelled == [first, second]
+    assert queue.admin.cancel_many([first, second], force=True).cancelled == [first, second]
     assert queue.counts() == {"cancelled": 2}
 
 
@@ -131,7 +131,7 @@ def test_a_dry_run_of_prune_counts_and_deletes_nothing(queue: Queue, clock: Manu
     clock.advance(60)
     end(queue, "c", Done())
 
-    assert queue.prune(older_than=30, dry_run=True) == Pruned(2, 2)
-    assert queue.prune(older_than=30, states=["done"], dry_run=True).jobs == 1
+    assert queue.admin.prune(older_than=30, dry_run=True) == Pruned(2, 2)
+    assert queue.admin.prune(older_than=30, states=["done"], dry_run=True).jobs == 1
     assert sum(queue.counts().values()) == 3
-    assert queue.prune(older_than=30) == Pruned(2, 2)
+    assert queue.admin.prune(older_than=30) == Pruned(2, 2)

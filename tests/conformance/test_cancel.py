@@ -45,7 +45,7 @@ class TestWaitingJobs:
 
     def test_a_job_in_a_paused_lane_is_cancelled_too(self, queue: Queue) -> None:
         job = queue.enqueue("a", lane="slow").job
-        queue.set_lane("slow", state="paused")
+        queue.lanes.set("slow", state="paused")
 
         assert queue.cancel(job.id).state == "cancelled"
 

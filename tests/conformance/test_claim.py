@@ -220,13 +220,13 @@ class TestJobsThatAreNotClaimed:
 class TestLanes:
     def test_nothing_is_claimed_from_a_paused_lane_until_it_is_active(self, queue: Queue) -> None:
         enqueued = queue.enqueue("mail")
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
         assert queue.claim() is None
-        queue.set_lane("default", state="active")
+        queue.lanes.set("default", state="active")
         assert claim_one(queue).job.id == enqueued.id
 
     def test_a_paused_lane_accepts_jobs_and_blocks_no_other_lane(self, queue: Queue) -> None:
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
         queue.enqueue("mail", priority=9)
         other = queue.enqueue("mail", lane="side")
         assert claim_ids(queue, lanes=["default", "side"]) == [other.id]
@@ -234,13 +234,13 @@ class TestLanes:
     def test_a_running_job_of_a_paused_lane_may_settle(self, queue: Queue) -> None:
         queue.enqueue("mail")
         claim = claim_one(queue)
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
         queue.heartbeat(claim)
         assert queue.settle(claim, Done()).state == "done"
 
     def test_a_draining_lane_is_claimed_from_and_accepts_no_jobs(self, queue: Queue) -> None:
         enqueued = queue.enqueue("mail")
-        queue.set_lane("default", state="draining")
+        queue.lanes.set("default", state="draining")
         with pytest.raises(LaneDraining):
             queue.enqueue("mail")
         claim = claim_one(queue)
@@ -252,18 +252,18 @@ class TestLanes:
         queue, other = harness.open(), harness.open()
         queue.enqueue_many([NewJob("mail"), NewJob("mail")])
         claim_one(other)
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
         assert other.claim() is None
 
 
 class TestRetiredKinds:
     def test_waiting_jobs_of_a_retired_kind_are_never_claimed(self, queue: Queue, clock: ManualClock) -> None:
         ready, later = queue.enqueue("odd"), queue.enqueue("odd", delay=5)
-        queue.retire("odd")
+        queue.kinds.retire("odd")
         clock.advance(10)
         assert claim_ids(queue) == []
         assert claim_ids(queue, kinds=["odd"]) == []
-        queue.restore("odd")
+        queue.kinds.restore("odd")
         assert claim_ids(queue) == []
         assert {queue.get(ready.id).state, queue.get(later.id).state} == {"retired"}
 
@@ -273,7 +273,7 @@ class TestRetiredKinds:
     ) -> None:
         queue.enqueue("odd")
         claim = claim_one(queue)
-        queue.retire("odd")
+        queue.kinds.retire("odd")
         queue.settle(claim, outcome)
         assert queue.claim() is None
         assert queue.get(claim.job.id).state == "retired"
@@ -281,7 +281,7 @@ class TestRetiredKinds:
     def test_an_expired_job_of_a_retired_kind_is_not_claimed_again(self, queue: Queue, clock: ManualClock) -> None:
         queue.enqueue("odd")
         claim = claim_one(queue, lease=1)
-        queue.retire("odd")
+        queue.kinds.retire("odd")
         clock.advance(2)
         assert queue.claim() is None
         assert queue.get(claim.job.id).state == "retired"
@@ -289,7 +289,7 @@ class TestRetiredKinds:
     def test_a_running_job_of_a_retired_kind_may_finish(self, queue: Queue) -> None:
         queue.enqueue("odd")
         claim = claim_one(queue)
-        queue.retire("odd")
+        queue.kinds.retire("odd")
         assert queue.settle(claim, Done()).state == "done"
 
 
@@ -360,7 +360,7 @@ class TestARepeatedClaim:
     def test_a_paused_lane_does_not_hide_held_claims(self, queue: Queue) -> None:
         queue.enqueue("mail")
         first = claim_one(queue, lease_token="t1")
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
         assert claim_one(queue, lease_token="t1") == first
 
     def test_a_repeated_claim_does_not_change_fairness(self, queue: Queue) -> None:
@@ -397,7 +397,7 @@ class TestARepeatedClaim:
 
     def test_a_plain_claim_does_not_return_entries_of_a_session_claim(self, queue: Queue) -> None:
         queue.enqueue("say", session="s")
-        turn = queue.claim_session("s", worker="w")
+        turn = queue.sessions.claim("s", worker="w")
         assert turn is not None
         with pytest.raises(Conflict):
             queue.claim(worker="w", lease_token=turn.lease_token)

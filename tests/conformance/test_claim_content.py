@@ -65,7 +65,7 @@ def test_jobs_that_fall_due_together_are_claimed_in_enqueue_order(queue: Queue) 
 
 @pytest.mark.parametrize("kinds", [1, 3])
 def test_claims_in_a_lane_with_all_events_are_recorded(queue: Queue, kinds: int) -> None:
-    queue.set_lane("loud", events="all")
+    queue.lanes.set("loud", events="all")
     enqueued = queue.enqueue_many([NewJob(f"kind{number % kinds}", lane="loud") for number in range(6)])
     assert assert_as_stored(queue, lanes=["loud"]) == 6
     recorded = {

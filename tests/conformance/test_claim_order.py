@@ -62,7 +62,7 @@ def fill(queue: Queue, clock: ManualClock, oracle: Oracle, chance: random.Random
 
 @pytest.fixture
 def oracle(queue: Queue) -> Oracle:
-    queue.set_lane("strict", order="strict")
+    queue.lanes.set("strict", order="strict")
     return Oracle(strict_lanes=frozenset(("strict",)))
 
 

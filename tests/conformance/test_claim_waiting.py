@@ -56,9 +56,9 @@ def test_a_job_released_during_the_wait_is_taken(queue: Queue, harness: Harness)
 
 def test_a_lane_that_is_resumed_is_claimed_from(queue: Queue, harness: Harness) -> None:
     queue.enqueue("mail", job_id="a")
-    queue.set_lane("default", state="paused")
+    queue.lanes.set("default", state="paused")
     other = harness.open()
-    got = claim_while(lambda: other.set_lane("default", state="active"), queue)
+    got = claim_while(lambda: other.lanes.set("default", state="active"), queue)
     assert [claim.job.id for claim in got] == ["a"]
 
 

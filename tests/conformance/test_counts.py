@@ -64,7 +64,7 @@ class TestCounts:
     def test_deleted_jobs_are_not_counted(self, queue: Queue, clock: ManualClock) -> None:
         job_in(queue, "done")
         clock.advance(10)
-        queue.prune(older_than=5)
+        queue.admin.prune(older_than=5)
 
         assert nonzero(queue.counts()) == {}
 

@@ -93,15 +93,15 @@ def session_waiting(_harness: Harness, queue: Queue) -> None:
 
 def session_running(harness: Harness, queue: Queue) -> SessionClaim:
     session_waiting(harness, queue)
-    claim = queue.claim_session("s", limit=2, lease_token="n", worker="w", incarnation="i")
+    claim = queue.sessions.claim("s", limit=2, lease_token="n", worker="w", incarnation="i")
     assert claim is not None
     return claim
 
 
 def session_open(harness: Harness, queue: Queue) -> SessionLease:
     session_waiting(harness, queue)
-    lease = queue.open_session("s", worker="w", lease_token="t")
-    queue.claim_session("s", session_lease=lease, limit=2)
+    lease = queue.sessions.open("s", worker="w", lease_token="t")
+    queue.sessions.claim("s", session_lease=lease, limit=2)
     harness.clock.advance(1)
     return lease
 
@@ -110,7 +110,7 @@ def session_with_due_maintenance(harness: Harness, queue: Queue) -> None:
     """Create a session with an entry that is due, one expired and one past its deadline."""
     queue.enqueue("say", "due", session="s", delay=10, message_id="due")
     queue.enqueue("say", "expired", session="s", message_id="expired")
-    queue.claim_session("s", lease=5)
+    queue.sessions.claim("s", lease=5)
     queue.enqueue("say", "overdue", session="s", deadline=5, message_id="overdue")
     harness.clock.advance(20)
 
@@ -173,7 +173,7 @@ CASES = {
     "cancel": Case(one_waiting, lambda queue, _: queue.cancel("a")),
     "cancel by force": Case(one_running_and_succeeded, lambda queue, _: queue.cancel("a", force=True)),
     "requeue": Case(one_failed, lambda queue, _: queue.requeue("a")),
-    "requeue many": Case(one_failed, lambda queue, _: queue.requeue_many(["a", "none"])),
+    "requeue many": Case(one_failed, lambda queue, _: queue.admin.requeue_many(["a", "none"])),
     "reprioritize": Case(one_waiting, lambda queue, _: queue.reprioritize("a", 7)),
     "enqueue into a session": Case(
         session_waiting,
@@ -181,36 +181,36 @@ CASES = {
     ),
     "claim a session": Case(
         session_waiting,
-        lambda queue, _: queue.claim_session("s", limit=2, lease_token="n", worker="w", incarnation="i"),
+        lambda queue, _: queue.sessions.claim("s", limit=2, lease_token="n", worker="w", incarnation="i"),
     ),
     "claim any session": Case(
         session_waiting,
-        lambda queue, _: queue.claim_any_session(limit=2, lease_token="n", worker="w", incarnation="i"),
+        lambda queue, _: queue.sessions.claim_next(limit=2, lease_token="n", worker="w", incarnation="i"),
     ),
     "claim a session and maintain": Case(
         session_with_due_maintenance,
-        lambda queue, _: queue.claim_session("s", lease_token="n", worker="w", incarnation="i"),
+        lambda queue, _: queue.sessions.claim("s", lease_token="n", worker="w", incarnation="i"),
     ),
     "claim any session and maintain": Case(
         session_with_due_maintenance,
-        lambda queue, _: queue.claim_any_session(lease_token="n", worker="w", incarnation="i"),
+        lambda queue, _: queue.sessions.claim_next(lease_token="n", worker="w", incarnation="i"),
     ),
-    "take in more at a checkpoint": Case(
-        session_running, lambda queue, turn: queue.claim_session("s", boundary="checkpoint", holding=turn)
+    "take in more at a checkpoint": Case(session_running, lambda queue, turn: queue.sessions.checkpoint(turn)),
+    "heartbeat of a session claim": Case(
+        session_running, lambda queue, turn: queue.sessions.heartbeat(turn, lease=60)
     ),
-    "heartbeat of a session claim": Case(session_running, lambda queue, turn: queue.heartbeat(turn, lease=60)),
     "settle a session claim": Case(
-        session_running, lambda queue, turn: queue.settle(turn, [FOLLOWED, Failed("no", retry_after=5)])
+        session_running, lambda queue, turn: queue.sessions.settle(turn, [FOLLOWED, Failed("no", retry_after=5)])
     ),
     "release a session claim": Case(session_running, settled(Released())),
     "take a session over": Case(
         session_running,
-        lambda queue, _: queue.open_session("s", worker="other", take_over=True, lease_token="t2"),
+        lambda queue, _: queue.sessions.open("s", worker="other", take_over=True, lease_token="t2"),
     ),
-    "renew a session lease": Case(session_open, lambda queue, lease: queue.renew_session(lease)),
-    "close a session": Case(session_open, lambda queue, lease: queue.close_session(lease)),
-    "cancel a session": Case(session_waiting, lambda queue, _: queue.cancel_session("s")),
-    "set a lane": Case(one_waiting, lambda queue, _: queue.set_lane("default", state="draining")),
+    "renew a session lease": Case(session_open, lambda queue, lease: queue.sessions.renew(lease)),
+    "close a session": Case(session_open, lambda queue, lease: queue.sessions.close(lease)),
+    "cancel a session": Case(session_waiting, lambda queue, _: queue.sessions.cancel("s")),
+    "set a lane": Case(one_waiting, lambda queue, _: queue.lanes.set("default", state="draining")),
 }
 
 # A repeated requeue is refused, because the job is no longer failed; all other calls are repeated.
@@ -222,7 +222,7 @@ def snapshot(queue: Queue) -> object:
     return (
         jobs,
         queue.events(limit=1000).events,
-        queue.lanes(),
+        queue.lanes.list(),
         [(queue.attempts(job.id), queue.artifacts(job.id)) for job in jobs],
     )
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from holdfast import Conflict, Deferred, Done, Enqueued, Failed, NewJob, Queue, Released
+from tests.support.assertions import duplicate
 from tests.support.claims import changed_job, claim_one
 from tests.support.clock import ManualClock
 
@@ -23,11 +24,11 @@ def ids(queue: Queue) -> list[str]:
     return sorted(job.id for job in queue.jobs())
 
 
-def enqueue_first(queue: Queue, **options: Any) -> Enqueued:
+def enqueue_first(queue: Queue, **options: Any) -> Enqueued[Any]:
     return queue.enqueue("sync", "first", job_id="first", dedupe_key="k", **options)
 
 
-def trigger(queue: Queue, payload: Any = "second", **options: Any) -> Enqueued:
+def trigger(queue: Queue, payload: Any = "second", **options: Any) -> Enqueued[Any]:
     return queue.enqueue("sync", payload, dedupe_key="k", **options)
 
 
@@ -89,8 +90,8 @@ def cancelled(queue: Queue, clock: ManualClock) -> None:
 
 def retired(queue: Queue, clock: ManualClock) -> None:
     enqueue_first(queue)
-    queue.retire("sync")
-    queue.restore("sync")
+    queue.kinds.retire("sync")
+    queue.kinds.restore("sync")
 
 
 NEVER_CLAIMED: list[Arrange] = [scheduled, ready]
@@ -107,7 +108,7 @@ class TestKeep:
     ) -> None:
         arrange(queue, clock)
         before = queue.get("first")
-        assert trigger(queue) == Enqueued(before, created=False)
+        assert duplicate(trigger(queue)) == before
         assert queue.get("first") == before
         assert ids(queue) == ["first"]
 
@@ -144,7 +145,7 @@ class TestReplace:
             queue, on_duplicate="replace", tags={"t": "2"}, headers={"h": "2"}, priority=9, max_attempts=1
         )
         after = queue.get("first")
-        assert enqueued == Enqueued(after, created=False)
+        assert duplicate(enqueued) == after
         assert (after.payload, after.tags, after.headers) == ("second", {"t": "2"}, {"h": "2"})
         emptied = [changed_job(job, payload_json="", tags_json="", headers_json="") for job in (before, after)]
         assert emptied[0] == emptied[1]
@@ -182,7 +183,7 @@ class TestRunAgain:
     def test_a_first_that_waits_is_kept(self, queue: Queue, clock: ManualClock, arrange: Arrange) -> None:
         arrange(queue, clock)
         before = queue.get("first")
-        assert trigger(queue, on_duplicate="run_again") == Enqueued(before, created=False)
+        assert duplicate(trigger(queue, on_duplicate="run_again")) == before
         assert ids(queue) == ["first"]
 
     @pytest.mark.parametrize("arrange", RUNNING)
@@ -342,7 +343,7 @@ def random_jobs(chances: random.Random, tenant: str) -> list[dict[str, Any]]:
     return jobs
 
 
-def described(queue: Queue, tenant: str, answers: list[Enqueued]) -> object:
+def described(queue: Queue, tenant: str, answers: list[Enqueued[Any]]) -> object:
     """Return results, jobs and events, with ids replaced by their index in the results."""
     places: dict[str, int] = {}
     answered = [(places.setdefault(answer.id, len(places)), answer.created) for answer in answers]

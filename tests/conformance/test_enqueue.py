@@ -263,14 +263,14 @@ class TestMany:
         assert stored(queue) == 0
 
     def test_one_for_a_draining_lane_refuses_all(self, queue: Queue) -> None:
-        queue.set_lane("mail", state="draining")
+        queue.lanes.set("mail", state="draining")
         with pytest.raises(LaneDraining):
             queue.enqueue_many([NewJob("work", events="all"), NewJob("work", lane="mail"), NewJob("work")])
         assert stored(queue) == 0
         assert len(queue.events()) == 0
 
     def test_one_of_a_retired_kind_refuses_all(self, queue: Queue) -> None:
-        queue.retire("old")
+        queue.kinds.retire("old")
         with pytest.raises(KindRetired):
             queue.enqueue_many([NewJob("work"), NewJob("old")])
         assert stored(queue) == 0
@@ -285,47 +285,47 @@ class TestMany:
 
 class TestDrainingAndRetired:
     def test_a_draining_lane_refuses_jobs_and_the_error_names_it(self, queue: Queue) -> None:
-        queue.set_lane("mail", state="draining")
+        queue.lanes.set("mail", state="draining")
         with pytest.raises(LaneDraining) as caught:
             queue.enqueue("work", lane="mail")
         assert caught.value.lane == "mail"
         assert stored(queue) == 0
 
     def test_other_lanes_accept_jobs(self, queue: Queue) -> None:
-        queue.set_lane("mail", state="draining")
+        queue.lanes.set("mail", state="draining")
         assert queue.enqueue("work").created
 
     def test_jobs_in_a_draining_lane_are_claimed(self, queue: Queue) -> None:
         enqueued = queue.enqueue("work", lane="mail")
-        queue.set_lane("mail", state="draining")
+        queue.lanes.set("mail", state="draining")
         claim = claim_one(queue, lanes=["mail"])
         assert queue.settle(claim, Done()).state == "done"
         assert claim.job.id == enqueued.id
 
     def test_a_lane_set_active_again_accepts_jobs_again(self, queue: Queue) -> None:
-        queue.set_lane("mail", state="draining")
-        queue.set_lane("mail", state="active")
+        queue.lanes.set("mail", state="draining")
+        queue.lanes.set("mail", state="active")
         assert queue.enqueue("work", lane="mail").created
 
     def test_a_paused_lane_accepts_jobs_and_none_is_claimed(self, queue: Queue) -> None:
-        queue.set_lane("mail", state="paused")
+        queue.lanes.set("mail", state="paused")
         assert queue.enqueue("work", lane="mail").created
         assert queue.claim(lanes=["mail"]) is None
 
     def test_another_client_respects_the_lane_at_once(self, harness: Harness) -> None:
         operator, producer = harness.open(), harness.open()
         producer.enqueue("work", lane="mail")
-        operator.set_lane("mail", state="draining")
+        operator.lanes.set("mail", state="draining")
         with pytest.raises(LaneDraining):
             producer.enqueue("work", lane="mail")
 
     def test_a_retired_kind_is_refused_until_it_is_restored(self, queue: Queue) -> None:
-        queue.retire("old")
+        queue.kinds.retire("old")
         with pytest.raises(KindRetired) as caught:
             queue.enqueue("old")
         assert caught.value.kind == "old"
         assert stored(queue) == 0
-        queue.restore("old")
+        queue.kinds.restore("old")
         assert queue.enqueue("old").created
 
 
@@ -351,9 +351,9 @@ class TestLife:
 
 class TestTheRefusedItem:
     def test_a_refusal_by_the_store_names_the_item_too(self, queue: Queue) -> None:
-        queue.set_lane("closed", state="draining")
+        queue.lanes.set("closed", state="draining")
         queue.enqueue("old")
-        queue.retire("old")
+        queue.kinds.retire("old")
         queue.enqueue("work", {"n": 1}, job_id="taken")
         for bad in ({"kind": "work", "lane": "closed"}, {"kind": "old"}, {"kind": "work", "job_id": "taken"}):
             with pytest.raises(Refused, match=r"^jobs\[1\]: ") as refusal:
@@ -362,7 +362,7 @@ class TestTheRefusedItem:
         assert queue.counts() == {"ready": 1, "retired": 1}
 
     def test_a_refused_follow_up_is_named_among_the_others(self, queue: Queue) -> None:
-        queue.set_lane("closed", state="draining")
+        queue.lanes.set("closed", state="draining")
         queue.enqueue("work")
         claim = queue.claim()
         assert claim is not None

@@ -99,10 +99,10 @@ class TestRecording:
         assert event_names(queue, job.id) == ["enqueued", "claimed", "taken_back", "claimed"]
 
     def test_a_lane_may_record_all_events_and_stop(self, queue: Queue) -> None:
-        queue.set_lane("loud", events="all")
+        queue.lanes.set("loud", events="all")
         first = run(queue, queue.enqueue("a", lane="loud").job, Done())
         quiet = run(queue, queue.enqueue("a", lane="quiet").job, Done())
-        queue.set_lane("loud", events="terminal")
+        queue.lanes.set("loud", events="terminal")
         last = run(queue, queue.enqueue("a", lane="loud").job, Done())
 
         assert event_names(queue, first.id) == ["enqueued", "claimed", "done"]
@@ -316,7 +316,7 @@ class TestPruned:
 
     def test_a_reader_behind_the_horizon_gets_an_error_and_continues(self, queue: Queue, kept: list[str]) -> None:
         behind = queue.events(limit=2).cursor
-        queue.prune(older_than=15)
+        queue.admin.prune(older_than=15)
 
         with pytest.raises(EventsPruned) as refusal:
             queue.events(after=behind)
@@ -325,18 +325,18 @@ class TestPruned:
 
     def test_a_reader_exactly_at_the_horizon_missed_nothing(self, queue: Queue, kept: list[str]) -> None:
         at_horizon = queue.events(limit=3).cursor
-        assert queue.prune(older_than=15).events == 3
+        assert queue.admin.prune(older_than=15).events == 3
 
         assert [event.job_id for event in queue.events(after=at_horizon)] == kept
 
     def test_a_reader_beyond_it_notices_nothing(self, queue: Queue, kept: list[str]) -> None:
         beyond = queue.events(limit=4).cursor
-        queue.prune(older_than=15)
+        queue.admin.prune(older_than=15)
 
         assert [event.job_id for event in queue.events(after=beyond)] == kept[1:]
 
     def test_without_a_cursor_reading_starts_at_the_oldest_kept(self, queue: Queue, kept: list[str]) -> None:
-        queue.prune(older_than=15)
+        queue.admin.prune(older_than=15)
 
         assert [event.job_id for event in queue.events()] == kept
 
@@ -345,7 +345,7 @@ class TestPruned:
     ) -> None:
         behind, end = queue.events(limit=1).cursor, queue.events().cursor
         clock.advance(100)
-        assert queue.prune(older_than=15).events == 5
+        assert queue.admin.prune(older_than=15).events == 5
 
         with pytest.raises(EventsPruned):
             queue.events(after=behind)

@@ -144,9 +144,9 @@ class TestFairnessScopes:
     def test_an_empty_claim_does_not_change_fairness(self, queue: Queue) -> None:
         enqueue_for(queue, "ab")
         assert served(queue, 1) == "a"
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
         assert served(queue, 1) == ""
-        queue.set_lane("default", state="active")
+        queue.lanes.set("default", state="active")
         enqueue_for(queue, "ac")
         assert served(queue, 3) == "bca"
 
@@ -178,12 +178,12 @@ class TestFairnessScopes:
 
 class TestStrictLanes:
     def test_a_strict_lane_ignores_tenants(self, queue: Queue) -> None:
-        queue.set_lane("strict", order="strict")
+        queue.lanes.set("strict", order="strict")
         enqueued = enqueue_for(queue, "aaabbbcab", lane="strict")
         assert claim_ids(queue, lanes=["strict"]) == enqueued
 
     def test_a_strict_lane_keeps_priority_then_due_then_enqueue_order(self, queue: Queue, clock: ManualClock) -> None:
-        queue.set_lane("default", order="strict")
+        queue.lanes.set("default", order="strict")
         later = queue.enqueue("mail", tenant="a", delay=9)
         sooner = queue.enqueue("mail", tenant="z", delay=5)
         clock.advance(10)
@@ -194,26 +194,26 @@ class TestStrictLanes:
     def test_a_lane_made_strict_reorders_waiting_jobs(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = enqueue_for(queue, "bba" * 200)
         enqueued.append(queue.enqueue("mail", tenant="a", delay=1).id)
-        queue.set_lane("default", order="strict")
+        queue.lanes.set("default", order="strict")
         clock.advance(1)
         assert claim_ids(queue, 1000) == enqueued
 
     def test_a_lane_made_fair_reorders_waiting_jobs(self, queue: Queue) -> None:
-        queue.set_lane("default", order="strict")
+        queue.lanes.set("default", order="strict")
         enqueue_for(queue, "ccbbaa")
-        queue.set_lane("default", order="fair")
+        queue.lanes.set("default", order="fair")
         assert served(queue, 6) == "abcabc"
 
     def test_a_job_that_runs_while_its_lane_changes_returns_to_the_new_order(self, queue: Queue) -> None:
         enqueue_for(queue, "b")
         held = claim_one(queue)
-        queue.set_lane("default", order="strict")
+        queue.lanes.set("default", order="strict")
         enqueue_for(queue, "aa")
         queue.settle(held, Released())
         assert served(queue, 3) == "baa"
 
     def test_strict_jobs_between_the_claims_do_not_starve_a_fair_lane(self, queue: Queue) -> None:
-        queue.set_lane("urgent", order="strict")
+        queue.lanes.set("urgent", order="strict")
         enqueue_for(queue, "abc" * 3)
         tenants = ""
         for _ in range(3):
@@ -225,7 +225,7 @@ class TestStrictLanes:
     def test_a_tenants_claim_over_strict_and_fair_lanes_is_ordered_by_due_time(
         self, queue: Queue, clock: ManualClock
     ) -> None:
-        queue.set_lane("strict", order="strict")
+        queue.lanes.set("strict", order="strict")
         enqueued = []
         for lane in ("default", "strict", "default", "strict"):
             enqueued += enqueue_for(queue, "a", lane=lane)

@@ -67,7 +67,7 @@ class TestOptions:
 
     def test_a_lane_that_drains_is_refused_though_the_caller_did_not_name_it(self, queue: Queue) -> None:
         publish(queue, mailing(lane="mail"))
-        queue.set_lane("mail", state="draining")
+        queue.lanes.set("mail", state="draining")
 
         with pytest.raises(Exception, match="'mail' is draining"):
             queue.enqueue("email.send", {"to": "ada"})
@@ -188,21 +188,21 @@ class TestPublishing:
 
     def test_nothing_is_written_if_nothing_has_changed(self, queue: Queue) -> None:
         publish(queue, mailing(lane="mail"), worker="w1")
-        before = queue.kind("email.send")
+        before = queue.kinds.get("email.send")
         statements = statements_of(queue)
         statements.clear()
 
         publish(queue, mailing(lane="mail"), worker="w2")
 
         assert not {"kind_publish", "routing_lock", "routing_touch"} & set(statements)
-        assert queue.kind("email.send") == before
+        assert queue.kinds.get("email.send") == before
 
     def test_the_newest_publication_wins(self, queue: Queue, clock: ManualClock) -> None:
         publish(queue, mailing(lane="mail"), worker="w1")
         clock.advance(5)
         publish(queue, mailing(lane="post", timeout=9), worker="w2")
 
-        kind = queue.kind("email.send")
+        kind = queue.kinds.get("email.send")
 
         assert (kind.lane, kind.timeout, kind.published_by) == ("post", 9.0, "w2")
         assert kind.published_at == clock.time
@@ -225,36 +225,36 @@ class TestCatalog:
     def test_a_kind_has_its_published_options_and_schema(self, queue: Queue) -> None:
         publish(queue, mailing(lane="mail", timeout=30))
 
-        kind = queue.kind("email.send")
+        kind = queue.kinds.get("email.send")
 
         assert (kind.name, kind.lane, kind.max_attempts, kind.timeout) == ("email.send", "mail", 5, 30.0)
         assert (kind.published_by, kind.retired, kind.session, kind.options) == ("w1", False, False, {"lane": "mail"})
         assert kind.schema["properties"] == {"to": {"type": "string"}, "copies": {"type": "integer", "default": 1}}
         assert (kind.schema["required"], kind.schema["additionalProperties"]) == (["to"], False)
-        assert queue.kinds() == [kind]
+        assert queue.kinds.list() == [kind]
 
     def test_a_kind_that_was_only_used_or_retired_is_listed_without_a_publication(self, queue: Queue) -> None:
         queue.enqueue("used")
-        queue.retire("old")
+        queue.kinds.retire("old")
 
-        assert [(kind.name, kind.published_by, kind.schema) for kind in queue.kinds()] == [
+        assert [(kind.name, kind.published_by, kind.schema) for kind in queue.kinds.list()] == [
             ("old", None, None),
             ("used", None, None),
         ]
-        assert queue.kind("used").lane is None
+        assert queue.kinds.get("used").lane is None
 
     def test_an_unknown_kind_is_refused(self, queue: Queue) -> None:
         with pytest.raises(UnknownKind, match="'gone'"):
-            queue.kind("gone")
+            queue.kinds.get("gone")
 
     def test_a_retired_kind_stays_published_and_retired_when_a_worker_publishes_it_again(self, queue: Queue) -> None:
         publish(queue, mailing(lane="mail"))
-        queue.retire("email.send")
+        queue.kinds.retire("email.send")
         publish(queue, mailing(lane="post"))
 
-        assert (queue.kind("email.send").retired, queue.kind("email.send").lane) == (True, "post")
+        assert (queue.kinds.get("email.send").retired, queue.kinds.get("email.send").lane) == (True, "post")
         with pytest.raises(KindRetired):
             queue.enqueue("email.send", {"to": "ada"})
-        queue.restore("email.send")
+        queue.kinds.restore("email.send")
         assert queue.enqueue("email.send", {"to": "ada"}).job.lane == "post"
-        assert not queue.kind("email.send").retired
+        assert not queue.kinds.get("email.send").retired

@@ -16,7 +16,7 @@ from tests.support.stores import Harness
 class TestPaused:
     def test_nothing_is_claimed_and_jobs_are_accepted(self, queue: Queue) -> None:
         job = queue.enqueue("a", lane="l").job
-        queue.set_lane("l", state="paused")
+        queue.lanes.set("l", state="paused")
 
         queue.enqueue("a", lane="l")
 
@@ -27,13 +27,13 @@ class TestPaused:
     def test_other_lanes_of_the_same_claim_are_served(self, queue: Queue) -> None:
         queue.enqueue("a", lane="l", priority=9)
         other = queue.enqueue("a", lane="m").job
-        queue.set_lane("l", state="paused")
+        queue.lanes.set("l", state="paused")
 
         assert [claim.job.id for claim in queue.claim_many(lanes=["l", "m"])] == [other.id]
 
     def test_running_jobs_may_finish(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a", lane="l").job)
-        queue.set_lane("l", state="paused")
+        queue.lanes.set("l", state="paused")
 
         queue.heartbeat(claim)
 
@@ -41,16 +41,16 @@ class TestPaused:
 
     def test_its_jobs_are_claimed_when_it_is_active_again(self, queue: Queue, clock: ManualClock) -> None:
         jobs = [queue.enqueue("a", lane="l", delay=delay).id for delay in (0, 5)]
-        queue.set_lane("l", state="paused")
+        queue.lanes.set("l", state="paused")
         clock.advance(10)
         assert queue.claim(lanes=["l"]) is None
-        queue.set_lane("l", state="active")
+        queue.lanes.set("l", state="active")
 
         assert [claim.job.id for claim in queue.claim_many(lanes=["l"])] == jobs
 
     def test_deadlines_pass_in_it(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a", lane="l", deadline=5).job
-        queue.set_lane("l", state="paused")
+        queue.lanes.set("l", state="paused")
         clock.advance(6)
 
         assert queue.claim(lanes=["other"]) is None
@@ -61,7 +61,7 @@ class TestPaused:
         one, other = harness.open(), harness.open()
         other.enqueue("a")
         run(other, other.enqueue("b").job, Done())
-        one.set_lane("default", state="paused")
+        one.lanes.set("default", state="paused")
 
         assert other.claim() is None
 
@@ -69,7 +69,7 @@ class TestPaused:
 class TestDraining:
     def test_nothing_is_enqueued_and_waiting_jobs_are_claimed(self, queue: Queue) -> None:
         job = queue.enqueue("a", lane="l").job
-        queue.set_lane("l", state="draining")
+        queue.lanes.set("l", state="draining")
 
         with pytest.raises(LaneDraining) as refusal:
             queue.enqueue("a", lane="l")
@@ -79,7 +79,7 @@ class TestDraining:
         assert run(queue, job, Done()).state == "done"
 
     def test_one_job_for_it_refuses_the_whole_call(self, queue: Queue) -> None:
-        queue.set_lane("l", state="draining")
+        queue.lanes.set("l", state="draining")
 
         with pytest.raises(LaneDraining):
             queue.enqueue_many([NewJob("a"), NewJob("a", lane="l")])
@@ -88,7 +88,7 @@ class TestDraining:
 
     def test_a_follow_up_for_it_refuses_its_settle_which_may_be_repeated_without_it(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("a").job)
-        queue.set_lane("l", state="draining")
+        queue.lanes.set("l", state="draining")
 
         with pytest.raises(LaneDraining):
             queue.settle(claim, Done(follow_ups=[NewJob("b"), NewJob("b", lane="l")]))
@@ -99,7 +99,7 @@ class TestDraining:
 
     def test_a_repeated_enqueue_returns_the_original(self, queue: Queue) -> None:
         queue.enqueue("a", {"n": 1}, lane="l", job_id="mine")
-        queue.set_lane("l", state="draining")
+        queue.lanes.set("l", state="draining")
 
         again = queue.enqueue("a", {"n": 1}, lane="l", job_id="mine")
 
@@ -107,15 +107,15 @@ class TestDraining:
 
     def test_jobs_already_in_it_may_be_retried_and_requeued(self, queue: Queue) -> None:
         job = job_in(queue, "failed", lane="l")
-        queue.set_lane("l", state="draining")
+        queue.lanes.set("l", state="draining")
 
         queue.requeue(job.id)
 
         assert run(queue, job, Done()).state == "done"
 
     def test_it_accepts_jobs_again_when_active(self, queue: Queue) -> None:
-        queue.set_lane("l", state="draining")
-        queue.set_lane("l", state="active")
+        queue.lanes.set("l", state="draining")
+        queue.lanes.set("l", state="active")
 
         assert queue.enqueue("a", lane="l").created
 
@@ -138,7 +138,7 @@ class TestOrder:
         assert self._tenants(queue) == self.FAIR
 
     def test_a_strict_lane_ignores_tenants(self, queue: Queue) -> None:
-        queue.set_lane("l", order="strict")
+        queue.lanes.set("l", order="strict")
         self._fill(queue)
 
         assert self._tenants(queue) == self.STRICT
@@ -146,23 +146,23 @@ class TestOrder:
     @pytest.mark.parametrize("delay", [0, 5])
     def test_becoming_strict_reorders_waiting_jobs(self, queue: Queue, clock: ManualClock, delay: int) -> None:
         self._fill(queue, delay=delay)
-        queue.set_lane("l", order="strict")
+        queue.lanes.set("l", order="strict")
         clock.advance(delay)
 
         assert self._tenants(queue) == self.STRICT
 
     @pytest.mark.parametrize("delay", [0, 5])
     def test_becoming_fair_reorders_waiting_jobs(self, queue: Queue, clock: ManualClock, delay: int) -> None:
-        queue.set_lane("l", order="strict")
+        queue.lanes.set("l", order="strict")
         self._fill(queue, delay=delay)
-        queue.set_lane("l", order="fair")
+        queue.lanes.set("l", order="fair")
         clock.advance(delay)
 
         assert self._tenants(queue) == self.FAIR
 
     def test_hundreds_are_reordered_and_none_is_lost(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("k", lane="l", tenant="ab"[number < 300]) for number in range(600)])
-        queue.set_lane("l", order="strict")
+        queue.lanes.set("l", order="strict")
 
         assert self._tenants_of_all(queue) == ["b"] * 300 + ["a"] * 300
 
@@ -171,14 +171,14 @@ class TestOrder:
 
     def test_another_lane_keeps_its_order(self, queue: Queue) -> None:
         self._fill(queue)
-        queue.set_lane("m", order="strict")
+        queue.lanes.set("m", order="strict")
 
         assert self._tenants(queue) == self.FAIR
 
     def test_a_job_that_was_running_returns_to_the_new_order(self, queue: Queue) -> None:
         self._fill(queue)
         claims = queue.claim_many(lanes=["l"])
-        queue.set_lane("l", order="strict")
+        queue.lanes.set("l", order="strict")
         released = sorted(claims, key=lambda claim: claim.job.number)
         for claim in released:
             queue.cancel(claim.job.id, force=True)
@@ -189,36 +189,36 @@ class TestOrder:
 
 class TestSettings:
     def test_a_store_without_jobs_has_only_lanes_that_were_set(self, queue: Queue) -> None:
-        assert queue.lanes() == []
+        assert queue.lanes.list() == []
 
-        queue.set_lane("l")
+        queue.lanes.set("l")
 
-        assert queue.lanes() == [Lane("l", "active", "fair", "terminal")]
+        assert queue.lanes.list() == [Lane("l", "active", "fair", "terminal")]
 
     def test_used_and_configured_lanes_are_listed_by_name(self, queue: Queue) -> None:
         queue.enqueue("a", lane="used")
-        queue.set_lane("configured", state="paused", order="strict", events="all")
+        queue.lanes.set("configured", state="paused", order="strict", events="all")
 
-        assert queue.lanes() == [
+        assert queue.lanes.list() == [
             Lane("configured", "paused", "strict", "all"),
             Lane("used", "active", "fair", "terminal"),
         ]
 
     def test_an_option_that_is_not_given_is_unchanged(self, queue: Queue) -> None:
-        queue.set_lane("l", state="paused", order="strict", events="all")
+        queue.lanes.set("l", state="paused", order="strict", events="all")
 
-        assert queue.set_lane("l", state="active") == Lane("l", "active", "strict", "all")
-        assert queue.set_lane("l", order="fair") == Lane("l", "active", "fair", "all")
-        assert queue.set_lane("l", events="terminal") == Lane("l", "active", "fair", "terminal")
-        assert queue.set_lane("l") == Lane("l", "active", "fair", "terminal")
-        assert queue.lanes() == [Lane("l", "active", "fair", "terminal")]
+        assert queue.lanes.set("l", state="active") == Lane("l", "active", "strict", "all")
+        assert queue.lanes.set("l", order="fair") == Lane("l", "active", "fair", "all")
+        assert queue.lanes.set("l", events="terminal") == Lane("l", "active", "fair", "terminal")
+        assert queue.lanes.set("l") == Lane("l", "active", "fair", "terminal")
+        assert queue.lanes.list() == [Lane("l", "active", "fair", "terminal")]
 
     def test_a_lane_whose_jobs_are_all_gone_is_still_listed(self, queue: Queue, clock: ManualClock) -> None:
         job_in(queue, "done", lane="l")
         clock.advance(10)
-        queue.prune(older_than=1)
+        queue.admin.prune(older_than=1)
 
-        assert [lane.name for lane in queue.lanes()] == ["l"]
+        assert [lane.name for lane in queue.lanes.list()] == ["l"]
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
@@ -233,5 +233,5 @@ class TestSettings:
     )
     def test_a_wrong_setting_is_refused(self, queue: Queue, field: str, options: dict[str, Any]) -> None:
         with refused(queue, field):
-            queue.set_lane(**{"lane": "l", **options})
-        assert queue.lanes() == []
+            queue.lanes.set(**{"lane": "l", **options})
+        assert queue.lanes.list() == []

@@ -168,7 +168,7 @@ def test_a_claim_on_a_deleted_job_is_refused(queue: Queue, clock: ManualClock, w
     claim = claim_one(queue)
     queue.cancel(claim.job.id, force=True)
     clock.advance(1)
-    queue.prune(older_than=0)
+    queue.admin.prune(older_than=0)
     with pytest.raises((LeaseLost, JobNotFound)):
         WRITES[write](queue, claim)
     assert queue.counts() == {}

@@ -188,7 +188,7 @@ class TestPaging:
             job_in(queue, "done", kind=kind)
         page = queue.jobs(state="done", limit=2)
         clock.advance(10)
-        queue.prune(older_than=5)
+        queue.admin.prune(older_than=5)
         left = job_in(queue, "done", kind="e")
 
         assert len(queue.jobs(state="done", limit=2, after=page.cursor)) == 0

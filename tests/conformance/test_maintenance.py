@@ -80,10 +80,10 @@ class TestPromotion:
 
     def test_no_due_job_of_a_paused_lane_is_lost(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("mail", delay=5)
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
         clock.advance(10)
         assert queue.claim() is None
-        queue.set_lane("default", state="active")
+        queue.lanes.set("default", state="active")
         assert claim_ids(queue) == [enqueued.id]
 
 
@@ -162,7 +162,7 @@ class TestTakeBack:
     def test_a_lease_in_a_paused_lane_expires_and_waits_there(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("mail")
         claim_one(queue, lease=1)
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
         clock.advance(1)
         assert queue.claim() is None
         assert queue.get(enqueued.id).state == "ready"
@@ -268,7 +268,7 @@ class TestDeadlines:
 
     def test_a_job_in_a_paused_lane_fails_too(self, queue: Queue, clock: ManualClock) -> None:
         enqueued = queue.enqueue("mail", lane="side", deadline=10)
-        queue.set_lane("side", state="paused")
+        queue.lanes.set("side", state="paused")
         clock.advance(10)
         assert queue.claim(lanes=["side"]) is None
         assert failure_of(queue.get(enqueued.id)).reason == "deadline_passed"

@@ -116,7 +116,7 @@ class TestOne:
 
     def test_a_job_whose_kind_was_retired_is_refused_and_stays(self, queue: Queue) -> None:
         job = job_in(queue, "failed")
-        queue.retire(job.kind)
+        queue.kinds.retire(job.kind)
 
         with pytest.raises(Refused):
             queue.requeue(job.id)
@@ -200,7 +200,7 @@ class TestMany:
         done = job_in(queue, "done", kind="c")
         cancelled = job_in(queue, "cancelled", kind="d")
 
-        report = queue.requeue_many([failed.id, taken.id, "missing", done.id, cancelled.id])
+        report = queue.admin.requeue_many([failed.id, taken.id, "missing", done.id, cancelled.id])
 
         assert report.requeued == [failed.id, cancelled.id]
         reasons = {skipped.job_id: skipped.why for skipped in report.skipped}
@@ -219,7 +219,7 @@ class TestMany:
         first = job_in(queue, "failed", kind="a", dedupe_key="k")
         second = job_in(queue, "failed", kind="a", dedupe_key="k")
 
-        report = queue.requeue_many([first.id, second.id])
+        report = queue.admin.requeue_many([first.id, second.id])
 
         assert report.requeued == [first.id]
         assert [skipped.job_id for skipped in report.skipped] == [second.id]
@@ -228,24 +228,24 @@ class TestMany:
     def test_an_id_given_twice_is_requeued_once(self, queue: Queue) -> None:
         job = job_in(queue, "failed", events="all")
 
-        report = queue.requeue_many([job.id, job.id])
+        report = queue.admin.requeue_many([job.id, job.id])
 
         assert report.requeued == [job.id]
         assert event_names(queue, job.id).count("requeued") == 1
 
     def test_a_retired_kind_is_skipped(self, queue: Queue) -> None:
         retired, other = job_in(queue, "failed", kind="a"), job_in(queue, "failed", kind="b")
-        queue.retire("a")
+        queue.kinds.retire("a")
 
-        report = queue.requeue_many([retired.id, other.id])
+        report = queue.admin.requeue_many([retired.id, other.id])
 
         assert report.requeued == [other.id]
         assert [skipped.job_id for skipped in report.skipped] == [retired.id]
 
     def test_an_empty_list_is_accepted_and_too_many_are_refused(self, queue: Queue) -> None:
-        assert queue.requeue_many([]) == Requeued([], [])
+        assert queue.admin.requeue_many([]) == Requeued([], [])
         with pytest.raises(InvalidInput) as refusal:
-            queue.requeue_many(["x"] * 1001)
+            queue.admin.requeue_many(["x"] * 1001)
         assert refusal.value.field == "job_ids"
 
 
@@ -254,7 +254,7 @@ class TestAllFailed:
         failed = [job_in(queue, "failed", kind=kind) for kind in "abc"]
         cancelled, done = job_in(queue, "cancelled"), job_in(queue, "done")
 
-        report = queue.requeue_failed()
+        report = queue.admin.requeue_failed()
 
         assert sorted(report.requeued) == sorted(job.id for job in failed)
         assert report.skipped == []
@@ -266,7 +266,7 @@ class TestAllFailed:
         transient = enqueue_and_run(queue, "b", RETRIES, max_attempts=1)
         assert transient.state == "failed"
 
-        report = queue.requeue_failed(transient_only=True)
+        report = queue.admin.requeue_failed(transient_only=True)
 
         assert report.requeued == [transient.id]
         assert queue.get(permanent.id) == permanent
@@ -280,7 +280,7 @@ class TestAllFailed:
         assert queue.claim() is None
         assert {queue.get(late.id).state, queue.get(expired.id).state} == {"failed"}
 
-        assert queue.requeue_failed(transient_only=True).requeued == [expired.id]
+        assert queue.admin.requeue_failed(transient_only=True).requeued == [expired.id]
 
     def test_kind_lane_and_tenant_restrict_it(self, queue: Queue) -> None:
         filters = job_in(queue, "failed", kind="a", lane="l", tenant="t")
@@ -288,7 +288,7 @@ class TestAllFailed:
         job_in(queue, "failed", kind="a", lane="m", tenant="t")
         job_in(queue, "failed", kind="a", lane="l", tenant="u")
 
-        assert queue.requeue_failed(kind="a", lane="l", tenant="t").requeued == [filters.id]
+        assert queue.admin.requeue_failed(kind="a", lane="l", tenant="t").requeued == [filters.id]
         assert len(queue.jobs(state="failed")) == 3
 
     @pytest.mark.slow("hundreds of jobs go through the store")
@@ -296,7 +296,7 @@ class TestAllFailed:
         _fail_many(queue, 2_300)
         collisions = [job_in(queue, "failed", kind="keyed", dedupe_key=f"k{number % 3}") for number in range(12)]
 
-        report = queue.requeue_failed()
+        report = queue.admin.requeue_failed()
 
         skipped = [each.job_id for each in report.skipped]
         assert len(report.requeued) == len(set(report.requeued)) == 2_303
@@ -307,7 +307,7 @@ class TestAllFailed:
     def test_nothing_failed_requeues_nothing(self, queue: Queue) -> None:
         queue.enqueue("a")
 
-        assert queue.requeue_failed() == Requeued([], [])
+        assert queue.admin.requeue_failed() == Requeued([], [])
 
 
 def _fail_many(queue: Queue, count: int) -> None:

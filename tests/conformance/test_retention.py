@@ -20,7 +20,7 @@ class TestFinishedJobs:
         job = job_in(queue, state)
         clock.advance(61)
 
-        assert queue.prune(older_than=60).jobs == 1
+        assert queue.admin.prune(older_than=60).jobs == 1
         with pytest.raises(JobNotFound):
             queue.get(job.id)
 
@@ -31,21 +31,21 @@ class TestFinishedJobs:
         queue.settle(start(queue, young), Done())
         clock.advance(20)
 
-        assert queue.prune(older_than=60).jobs == 1
+        assert queue.admin.prune(older_than=60).jobs == 1
         assert queue.get(young.id).state == "done"
 
     def test_a_younger_job_is_kept(self, queue: Queue, clock: ManualClock) -> None:
         job = job_in(queue, "done")
         clock.advance(59)
 
-        assert queue.prune(older_than=60) == Pruned(0, 0)
+        assert queue.admin.prune(older_than=60) == Pruned(0, 0)
         assert queue.get(job.id) == job
 
     def test_only_the_given_states_are_deleted(self, queue: Queue, clock: ManualClock) -> None:
         jobs = {state: job_in(queue, state, kind=f"kind.{state}") for state in FINISHED}
         clock.advance(61)
 
-        assert queue.prune(older_than=60, states=["done", "retired"]).jobs == 2
+        assert queue.admin.prune(older_than=60, states=["done", "retired"]).jobs == 2
         assert nonzero(queue.counts()) == {"failed": 1, "cancelled": 1}
         assert queue.get(jobs["failed"].id) == jobs["failed"]
 
@@ -53,7 +53,7 @@ class TestFinishedJobs:
         job = queue.enqueue("a", job_id="mine").job
         queue.settle(start(queue, job), Done(artifacts=[Artifact("log", b"x")]))
         clock.advance(61)
-        queue.prune(older_than=60)
+        queue.admin.prune(older_than=60)
 
         with pytest.raises(JobNotFound):
             queue.attempts("mine")
@@ -68,7 +68,7 @@ class TestFinishedJobs:
     def test_its_id_may_be_used_again(self, queue: Queue, clock: ManualClock) -> None:
         queue.settle(start(queue, queue.enqueue("a", {"n": 1}, job_id="mine").job), Done())
         clock.advance(61)
-        queue.prune(older_than=60)
+        queue.admin.prune(older_than=60)
 
         again = queue.enqueue("b", {"n": 2}, job_id="mine")
 
@@ -78,7 +78,7 @@ class TestFinishedJobs:
         old = start(queue, queue.enqueue("a", job_id="mine").job)
         queue.settle(old, Done())
         clock.advance(61)
-        queue.prune(older_than=60)
+        queue.admin.prune(older_than=60)
         new = start(queue, queue.enqueue("a", job_id="mine").job)
 
         settlements = queue.settle_many([(old, Done({"late": True}))])
@@ -92,7 +92,7 @@ class TestFinishedJobs:
             queue.settle_many([(claim, Done()) for claim in claims])
         clock.advance(61)
 
-        assert queue.prune(older_than=60) == Pruned(1_100, 1_100)
+        assert queue.admin.prune(older_than=60) == Pruned(1_100, 1_100)
         assert nonzero(queue.counts()) == {}
 
 
@@ -102,7 +102,7 @@ class TestUnfinishedJobs:
         job = job_in(queue, state)
         clock.advance(YEAR)
 
-        assert queue.prune(older_than=0).jobs == 0
+        assert queue.admin.prune(older_than=0).jobs == 0
         assert queue.get(job.id) == job
 
     def test_a_requeued_job_is_unfinished_again(self, queue: Queue, clock: ManualClock) -> None:
@@ -110,7 +110,7 @@ class TestUnfinishedJobs:
         queue.requeue(job.id)
         clock.advance(YEAR)
 
-        assert queue.prune(older_than=60).jobs == 0
+        assert queue.admin.prune(older_than=60).jobs == 0
         assert queue.get(job.id).state == "ready"
 
     def test_a_successor_is_kept_if_its_first_is_deleted(self, queue: Queue, clock: ManualClock) -> None:
@@ -118,7 +118,7 @@ class TestUnfinishedJobs:
         queue.settle(first, Done())
         clock.advance(61)
 
-        assert queue.prune(older_than=60).jobs == 1
+        assert queue.admin.prune(older_than=60).jobs == 1
         assert start(queue, second).job.id == second.id
 
 
@@ -129,7 +129,7 @@ class TestEvents:
         young = job_in(queue, "done", kind="b")
         clock.advance(20)
 
-        assert queue.prune(older_than=60) == Pruned(1, 1)
+        assert queue.admin.prune(older_than=60) == Pruned(1, 1)
         assert [event.job_id for event in all_events(queue)] == [young.id]
 
     def test_their_age_may_be_set_separately(self, queue: Queue, clock: ManualClock) -> None:
@@ -137,15 +137,15 @@ class TestEvents:
             job_in(queue, "done", kind=kind)
             clock.advance(50)
 
-        assert queue.prune(older_than=YEAR, events_older_than=60) == Pruned(0, 1)
-        assert queue.prune(older_than=20, events_older_than=YEAR) == Pruned(2, 0)
+        assert queue.admin.prune(older_than=YEAR, events_older_than=60) == Pruned(0, 1)
+        assert queue.admin.prune(older_than=20, events_older_than=YEAR) == Pruned(2, 0)
 
         assert len(all_events(queue)) == 1
 
     def test_deleting_a_job_leaves_its_younger_events(self, queue: Queue, clock: ManualClock) -> None:
         job = job_in(queue, "done")
         clock.advance(61)
-        queue.prune(older_than=60, events_older_than=YEAR)
+        queue.admin.prune(older_than=60, events_older_than=YEAR)
 
         assert [event.job_id for event in all_events(queue)] == [job.id]
 
@@ -157,9 +157,9 @@ class TestEvents:
         clock.set_wall_clock(1000)
         clock.advance(10)
 
-        would = queue.prune(older_than=500, dry_run=True)
+        would = queue.admin.prune(older_than=500, dry_run=True)
 
-        assert queue.prune(older_than=500) == would == Pruned(1, 0)
+        assert queue.admin.prune(older_than=500) == would == Pruned(1, 0)
         kept = [event.job_id for event in all_events(queue)]
         assert kept == [young.id, looks_old.id]
 
@@ -168,16 +168,16 @@ class TestEvents:
             job_in(queue, "done", kind=kind)
             clock.advance(50)
 
-        would = queue.prune(older_than=60, dry_run=True)
+        would = queue.admin.prune(older_than=60, dry_run=True)
 
-        assert queue.prune(older_than=60) == would == Pruned(2, 2)
-        assert queue.prune(older_than=60, dry_run=True) == Pruned(0, 0)
+        assert queue.admin.prune(older_than=60) == would == Pruned(2, 2)
+        assert queue.admin.prune(older_than=60, dry_run=True) == Pruned(0, 0)
 
     def test_a_reader_behind_the_horizon_gets_an_error(self, queue: Queue, clock: ManualClock) -> None:
         start_of_log = queue.events().cursor
         job_in(queue, "done")
         clock.advance(61)
-        queue.prune(older_than=60)
+        queue.admin.prune(older_than=60)
 
         with pytest.raises(EventsPruned):
             queue.events(after=start_of_log)
@@ -203,12 +203,12 @@ class TestOptions:
         clock.advance(YEAR)
 
         with refused(queue, field):
-            queue.prune(**options)
+            queue.admin.prune(**options)
         assert queue.get(job.id) == job
 
     def test_no_states_delete_no_jobs(self, queue: Queue, clock: ManualClock) -> None:
         job_in(queue, "done")
         clock.advance(YEAR)
 
-        assert queue.prune(older_than=60, states=[], events_older_than=0).jobs == 0
+        assert queue.admin.prune(older_than=60, states=[], events_older_than=0).jobs == 0
         assert nonzero(queue.counts()) == {"done": 1}

@@ -27,7 +27,7 @@ class TestWaitingJobs:
         job = job_in(queue, state)
         clock.advance(5)
 
-        assert queue.retire("task") == 1
+        assert queue.kinds.retire("task") == 1
 
         retired = queue.get(job.id)
         assert retired.state == "retired"
@@ -39,8 +39,8 @@ class TestWaitingJobs:
         self, queue: Queue, clock: ManualClock, state: State
     ) -> None:
         job = job_in(queue, state)
-        queue.retire("task")
-        queue.restore("task")
+        queue.kinds.retire("task")
+        queue.kinds.restore("task")
         clock.advance(7200)
 
         assert queue.claim() is None
@@ -52,25 +52,25 @@ class TestWaitingJobs:
             queue.enqueue("old", lane=lane, tenant=tenant, delay=60)
         queue.enqueue("new")
 
-        assert queue.retire("old") == 6
+        assert queue.kinds.retire("old") == 6
         assert nonzero(queue.counts()) == {"retired": 6, "ready": 1}
 
     @pytest.mark.parametrize("state", FINISHED)
     def test_finished_jobs_stay_as_they_are(self, queue: Queue, state: State) -> None:
         job = job_in(queue, state)
 
-        assert queue.retire("task") == 0
+        assert queue.kinds.retire("task") == 0
         assert queue.get(job.id) == job
 
     def test_thousands_are_retired(self, queue: Queue) -> None:
         queue.enqueue_many([NewJob("old", delay=60 * (number % 2)) for number in range(1_100)])
 
-        assert queue.retire("old") == 1_100
+        assert queue.kinds.retire("old") == 1_100
         assert nonzero(queue.counts()) == {"retired": 1_100}
 
     def test_the_dedupe_key_is_free_again(self, queue: Queue) -> None:
         first = queue.enqueue("old", dedupe_key="k", dedupe_scope="tenant")
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         again = queue.enqueue("new", dedupe_key="k", dedupe_scope="tenant")
 
@@ -78,15 +78,15 @@ class TestWaitingJobs:
         assert again.id != first.id
 
     def test_a_kind_never_seen_can_be_retired_and_retiring_twice_is_harmless(self, queue: Queue) -> None:
-        assert queue.retire("ghost") == 0
-        assert queue.retire("ghost") == 0
+        assert queue.kinds.retire("ghost") == 0
+        assert queue.kinds.retire("ghost") == 0
         with pytest.raises(KindRetired):
             queue.enqueue("ghost")
 
 
 class TestNewJobs:
     def test_enqueue_is_refused_and_stores_nothing(self, queue: Queue) -> None:
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         with pytest.raises(KindRetired) as refusal:
             queue.enqueue("old")
@@ -95,7 +95,7 @@ class TestNewJobs:
         assert len(queue.jobs()) == 0
 
     def test_one_of_a_retired_kind_refuses_the_whole_call(self, queue: Queue) -> None:
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         with pytest.raises(KindRetired):
             queue.enqueue_many([NewJob("new"), NewJob("old")])
@@ -105,7 +105,7 @@ class TestNewJobs:
     def test_another_client_refuses_it_too(self, harness: Harness) -> None:
         one, other = harness.open(), harness.open()
         other.enqueue("old")
-        one.retire("old")
+        one.kinds.retire("old")
 
         with pytest.raises(KindRetired):
             other.enqueue("old")
@@ -113,7 +113,7 @@ class TestNewJobs:
 
     def test_a_follow_up_of_a_retired_kind_refuses_its_settle_and_not_another(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("new").job)
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         with pytest.raises(KindRetired):
             queue.settle(claim, Done(follow_ups=[NewJob("other"), NewJob("old")]))
@@ -124,14 +124,14 @@ class TestNewJobs:
 
     def test_a_repeated_enqueue_returns_the_original(self, queue: Queue) -> None:
         first = queue.enqueue("old", {"n": 1}, job_id="mine")
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         again = queue.enqueue("old", {"n": 1}, job_id="mine")
 
         assert (again.id, again.created) == (first.id, False)
 
     def test_other_kinds_are_enqueued_and_claimed(self, queue: Queue) -> None:
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         assert start(queue, queue.enqueue("new").job).job.kind == "new"
 
@@ -139,7 +139,7 @@ class TestNewJobs:
 class TestRunningJobs:
     def test_a_job_that_succeeds_is_done(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
-        assert queue.retire("old") == 0
+        assert queue.kinds.retire("old") == 0
 
         queue.heartbeat(claim)
         job = queue.settle(claim, Done({"fine": True}))
@@ -148,14 +148,14 @@ class TestRunningJobs:
 
     def test_a_job_that_fails_permanently_is_failed(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         assert queue.settle(claim, FAILS).state == "failed"
 
     @pytest.mark.parametrize("outcome", [RETRIES, Deferred(after=5), Released()], ids=lambda o: type(o).__name__)
     def test_a_job_that_would_run_again_is_retired(self, queue: Queue, clock: ManualClock, outcome: Outcome) -> None:
         claim = start(queue, queue.enqueue("old").job)
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         assert queue.settle(claim, outcome).state == "retired"
 
@@ -167,7 +167,7 @@ class TestRunningJobs:
 
     def test_a_job_whose_lease_expires_is_retired(self, queue: Queue, clock: ManualClock) -> None:
         claim = start(queue, queue.enqueue("old").job)
-        queue.retire("old")
+        queue.kinds.retire("old")
         clock.advance(31)
 
         assert queue.claim() is None
@@ -178,7 +178,7 @@ class TestRunningJobs:
 
     def test_its_repeated_settle_succeeds(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
-        queue.retire("old")
+        queue.kinds.retire("old")
         job = queue.settle(claim, RETRIES)
 
         assert queue.settle(claim, RETRIES).state == "retired"
@@ -186,7 +186,7 @@ class TestRunningJobs:
 
     def test_its_settle_twice_in_one_batch_has_the_same_result(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
-        queue.retire("old")
+        queue.kinds.retire("old")
 
         first, second = queue.settle_many([(claim, RETRIES), (claim, RETRIES)])
 
@@ -194,7 +194,7 @@ class TestRunningJobs:
 
     def test_the_attempt_is_in_the_history(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
-        queue.retire("old")
+        queue.kinds.retire("old")
         queue.settle(claim, RETRIES)
 
         [attempt] = queue.attempts(claim.job.id)
@@ -204,7 +204,7 @@ class TestRunningJobs:
     def test_its_successor_is_retired_at_once(self, queue: Queue) -> None:
         first, second = blocked_pair(queue, "old")
 
-        assert queue.retire("old") == 1
+        assert queue.kinds.retire("old") == 1
 
         assert queue.get(second.id).state == "retired"
         assert queue.settle(first, Done()).state == "done"
@@ -212,16 +212,16 @@ class TestRunningJobs:
 
     def test_it_continues_normally_if_the_kind_was_restored_before(self, queue: Queue) -> None:
         claim = start(queue, queue.enqueue("old").job)
-        queue.retire("old")
-        queue.restore("old")
+        queue.kinds.retire("old")
+        queue.kinds.restore("old")
 
         assert queue.settle(claim, RETRIES).state == "scheduled"
 
 
 class TestRestore:
     def test_a_restored_kind_is_enqueued_and_claimed_again(self, queue: Queue) -> None:
-        queue.retire("old")
-        queue.restore("old")
+        queue.kinds.retire("old")
+        queue.kinds.restore("old")
 
         assert start(queue, queue.enqueue("old").job).job.kind == "old"
 
@@ -231,13 +231,13 @@ class TestRestore:
             queue.enqueue("fresh")
 
         with pytest.raises(UnknownKind) as refusal:
-            queue.restore("fresh")
+            queue.kinds.restore("fresh")
 
         assert refusal.value.kind == "fresh"
 
     def test_restoring_twice_is_refused_the_second_time(self, queue: Queue) -> None:
-        queue.retire("old")
-        queue.restore("old")
+        queue.kinds.retire("old")
+        queue.kinds.restore("old")
 
         with pytest.raises(UnknownKind):
-            queue.restore("old")
+            queue.kinds.restore("old")

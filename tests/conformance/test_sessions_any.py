@@ -24,9 +24,9 @@ LONG = 60.0
 def drain(queue: Queue, **options: object) -> list[object]:
     """Claim and settle until no session is ready; return the payloads in order."""
     got: list[object] = []
-    while claim := queue.claim_any_session(**options):  # type: ignore[arg-type]
+    while claim := queue.sessions.claim_next(**options):  # type: ignore[arg-type]
         got += texts(claim)
-        queue.settle(claim, Done())
+        queue.sessions.settle(claim, Done())
     return got
 
 
@@ -53,7 +53,7 @@ class TestOrder:
         assert drain(queue) == ["a0", "b0", "a1", "b1", "a2", "a3"]
 
     def test_a_strict_lane_ignores_tenants(self, queue: Queue) -> None:
-        queue.set_lane("default", order="strict")
+        queue.lanes.set("default", order="strict")
         for n in range(2):
             say(queue, f"a{n}", session=f"s{n}", tenant="a")
         say(queue, "b0", session="s0", tenant="b")
@@ -64,21 +64,21 @@ class TestOrder:
         for n in range(2):
             say(queue, f"a{n}", session=f"s{n}", tenant="a")
         say(queue, "b0", session="s0", tenant="b")
-        queue.set_lane("default", order="strict")
+        queue.lanes.set("default", order="strict")
         assert texts(take_any(queue)) == ["a0"]
-        queue.set_lane("default", order="fair")
+        queue.lanes.set("default", order="fair")
 
         assert [texts(take_any(queue)), texts(take_any(queue))] == [["a1"], ["b0"]]
 
     @pytest.mark.parametrize("order", ["fair", "strict"])
     def test_a_claim_may_name_one_tenant(self, queue: Queue, order: str) -> None:
-        queue.set_lane("default", order=order)  # type: ignore[arg-type]
+        queue.lanes.set("default", order=order)  # type: ignore[arg-type]
         say(queue, "a0", session="s", tenant="a")
         say(queue, "b0", session="s", tenant="b")
         say(queue, "b1", session="s2", tenant="b")
 
         assert drain(queue, tenant="b") == ["b0", "b1"]
-        assert queue.claim_any_session(tenant="b") is None
+        assert queue.sessions.claim_next(tenant="b") is None
         assert drain(queue) == ["a0"]
 
     def test_only_sessions_whose_first_entry_has_the_given_entry_type(self, queue: Queue) -> None:
@@ -86,7 +86,7 @@ class TestOrder:
         say(queue, "message", session="b")
 
         assert texts(take_any(queue, only="message")) == ["message"]
-        assert queue.claim_any_session(only="message") is None
+        assert queue.sessions.claim_next(only="message") is None
         assert texts(take_any(queue, only="command")) == ["command"]
 
 
@@ -94,7 +94,7 @@ class TestWorkerFilters:
     def test_only_its_lanes(self, queue: Queue) -> None:
         say(queue, 1, session="a", lane="slow")
 
-        assert queue.claim_any_session() is None
+        assert queue.sessions.claim_next() is None
         assert texts(take_any(queue, lanes=["default", "slow"])) == [1]
 
     def test_a_turn_ends_before_an_entry_of_another_lane(self, queue: Queue) -> None:
@@ -103,8 +103,8 @@ class TestWorkerFilters:
 
         turn = take_any(queue)
         assert texts(turn) == [1]
-        queue.settle(turn, Done())
-        assert queue.claim_any_session() is None
+        queue.sessions.settle(turn, Done())
+        assert queue.sessions.claim_next() is None
         assert texts(take(queue, "a")) == [2]
 
     def test_only_its_kinds(self, queue: Queue) -> None:
@@ -112,30 +112,30 @@ class TestWorkerFilters:
         queue.enqueue("chat.note", 2, session="b")
 
         assert texts(take_any(queue, kinds=["chat.note"])) == [2]
-        assert queue.claim_any_session(kinds=["chat.note"]) is None
-        assert queue.claim_any_session(kinds=[]) is None
+        assert queue.sessions.claim_next(kinds=["chat.note"]) is None
+        assert queue.sessions.claim_next(kinds=[]) is None
 
     def test_only_entries_whose_requirements_it_meets(self, queue: Queue) -> None:
         say(queue, 1, session="a", requires=["gpu"])
         say(queue, 2, session="a")
 
-        assert queue.claim_any_session() is None
-        assert queue.claim_session("a") is None
+        assert queue.sessions.claim_next() is None
+        assert queue.sessions.claim("a") is None
         assert texts(take_any(queue, capabilities=["gpu", "more"])) == [1, 2]
 
     def test_nothing_of_a_paused_lane(self, queue: Queue) -> None:
         say(queue, 1, session="a")
-        queue.set_lane("default", state="paused")
+        queue.lanes.set("default", state="paused")
 
-        assert queue.claim_any_session() is None
-        assert queue.claim_session("a") is None
-        queue.set_lane("default", state="active")
+        assert queue.sessions.claim_next() is None
+        assert queue.sessions.claim("a") is None
+        queue.lanes.set("default", state="active")
         assert texts(take_any(queue)) == [1]
 
     def test_nothing_of_a_retired_kind(self, queue: Queue) -> None:
         say(queue, 1, session="a")
         queue.enqueue("chat.note", 2, session="a")
-        queue.retire("chat.message")
+        queue.kinds.retire("chat.message")
 
         assert texts(take_any(queue)) == [2]
 
@@ -166,7 +166,7 @@ class TestSessionsThatBecomeReadyAgain:
 
     def test_a_retry_is_claimed_after_its_delay(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, 2, session="a", join=False)
-        queue.settle(take_any(queue), Failed("no", retry_after=10))
+        queue.sessions.settle(take_any(queue), Failed("no", retry_after=10))
 
         assert drain(queue) == []
         clock.advance(10)
@@ -183,7 +183,7 @@ class TestSessionsThatBecomeReadyAgain:
 
     def test_released_entries_are_claimed_at_once(self, queue: Queue) -> None:
         say(queue, 1, 2, session="a")
-        queue.settle(take_any(queue), Released())
+        queue.sessions.settle(take_any(queue), Released())
 
         assert texts(take_any(queue)) == [1, 2]
 
@@ -203,10 +203,10 @@ class TestManyAtOnce:
         guard = threading.Lock()
 
         def serve(own: Queue, worker: str) -> None:
-            while claim := own.claim_any_session(worker=worker, limit=2):
+            while claim := own.sessions.claim_next(worker=worker, limit=2):
                 with guard:
                     served.extend((claim.tenant, *text) for text in texts(claim))
-                own.settle(claim, Done())
+                own.sessions.settle(claim, Done())
 
         threads = [threading.Thread(target=serve, args=(harness.open(), f"w{n}")) for n in range(4)]
         for thread in threads:
@@ -238,23 +238,25 @@ class TestWaiting:
     def test_a_claim_of_any_session_is_woken_by_an_entry(self, harness: Harness) -> None:
         queue, other = harness.open(), harness.open()
 
-        assert claim_while(lambda: say(other, 1), lambda: queue.claim_any_session(wait=LONG)) == [1]
+        assert claim_while(lambda: say(other, 1), lambda: queue.sessions.claim_next(wait=LONG)) == [1]
 
     def test_a_claim_of_one_session_is_woken_by_an_entry(self, harness: Harness) -> None:
         queue, other = harness.open(), harness.open()
 
-        assert claim_while(lambda: say(other, 1, session="a"), lambda: queue.claim_session("a", wait=LONG)) == [1]
+        assert claim_while(lambda: say(other, 1, session="a"), lambda: queue.sessions.claim("a", wait=LONG)) == [1]
 
     def test_it_is_woken_when_the_previous_turn_is_settled(self, harness: Harness) -> None:
         queue, other = harness.open(), harness.open()
         say(queue, 1, 2, join=False, session="a")
         turn = take(queue, "a")
 
-        assert claim_while(lambda: other.settle(turn, Done()), lambda: queue.claim_any_session(wait=LONG)) == [2]
+        assert claim_while(
+            lambda: other.sessions.settle(turn, Done()), lambda: queue.sessions.claim_next(wait=LONG)
+        ) == [2]
 
     def test_without_jobs_it_returns_nothing_after_the_timeout(self, queue: Queue) -> None:
-        assert queue.claim_any_session(wait=0.01) is None
-        assert queue.claim_session("a", wait=0.01) is None
+        assert queue.sessions.claim_next(wait=0.01) is None
+        assert queue.sessions.claim("a", wait=0.01) is None
 
 
 def test_the_async_api_behaves_the_same(harness: Harness) -> None:
@@ -262,15 +264,15 @@ def test_the_async_api_behaves_the_same(harness: Harness) -> None:
         queue = harness.open_async()
         for n in range(3):
             await queue.enqueue("chat.message", n, session="a", join=True)
-        turn = await queue.claim_any_session(limit=2)
+        turn = await queue.sessions.claim_next(limit=2)
         assert turn is not None
-        more = await queue.claim_session("a", boundary="checkpoint", holding=turn)
+        more = await queue.sessions.checkpoint(turn)
         assert more is not None
-        await queue.heartbeat(turn.joined(more))
-        jobs = await queue.settle(turn.joined(more), Done())
-        lease = await queue.open_session("a")
-        await queue.close_session(await queue.renew_session(lease))
-        assert await queue.cancel_session("a") == []
+        await queue.sessions.heartbeat(turn.joined(more))
+        jobs = await queue.sessions.settle(turn.joined(more), Done())
+        lease = await queue.sessions.open("a")
+        await queue.sessions.close(await queue.sessions.renew(lease))
+        assert await queue.sessions.cancel("a") == []
         await queue.close()
         return [job.payload for job in jobs if job.state == "done"]
 
@@ -286,7 +288,7 @@ class TestLimits:
         found = {
             turn.session: len(turn.entries)
             for _ in range(3)
-            if (turn := queue.claim_any_session(limit={"chat.message": 2, "chat.note": 1})) is not None
+            if (turn := queue.sessions.claim_next(limit={"chat.message": 2, "chat.note": 1})) is not None
         }
 
         # Other kinds have the default limit.
@@ -295,4 +297,4 @@ class TestLimits:
     @pytest.mark.parametrize("most", [0, 1_001, "2", True])
     def test_a_wrong_limit_is_named_with_its_kind(self, queue: Queue, most: Any) -> None:
         with refused(queue, "limit.chat.note"):
-            queue.claim_any_session(limit={"chat.note": most})
+            queue.sessions.claim_next(limit={"chat.note": most})

@@ -15,7 +15,7 @@ from holdfast.domain import limits
 from holdfast.domain.job import row_of
 from tests.support.assertions import refused
 from tests.support.clock import ManualClock
-from tests.support.sessions import SESSION, say, states, take, take_any, texts
+from tests.support.sessions import SESSION, say, states, take, take_any, take_more, texts
 from tests.support.stores import Harness
 
 LEASE = 30.0
@@ -43,7 +43,7 @@ class TestOrderAndJoining:
 
         turn = take(queue)
         assert texts(turn) == [1]
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
         assert texts(take(queue)) == [2]
 
     def test_another_join_name_or_delivery_ends_the_turn(self, queue: Queue) -> None:
@@ -54,13 +54,13 @@ class TestOrderAndJoining:
         for text in (1, 2, 3):
             turn = take(queue)
             assert texts(turn) == [text]
-            queue.settle(turn, Done())
+            queue.sessions.settle(turn, Done())
 
     def test_a_claim_of_messages_returns_nothing_while_a_command_is_first(self, queue: Queue) -> None:
         say(queue, "stop", entry_type="command")
         say(queue, 1)
 
-        assert queue.claim_session(SESSION, only="message") is None
+        assert queue.sessions.claim(SESSION, only="message") is None
         command = take(queue, only="command")
         assert (texts(command), command.entry_type) == (["stop"], "command")
 
@@ -69,7 +69,7 @@ class TestOrderAndJoining:
         say(queue, "stop", entry_type="command")
 
         turn = take(queue)
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
         command = take(queue)
 
         assert [(turn.entry_type, texts(turn)), (command.entry_type, texts(command))] == [
@@ -101,8 +101,8 @@ class TestOrderAndJoining:
     def test_session_claims_never_take_a_plain_job(self, queue: Queue) -> None:
         queue.enqueue("chat.message", "plain")
 
-        assert queue.claim_session(SESSION) is None
-        assert queue.claim_any_session() is None
+        assert queue.sessions.claim(SESSION) is None
+        assert queue.sessions.claim_next() is None
 
     def test_priority_does_not_apply(self, queue: Queue) -> None:
         [entry] = say(queue, 1)
@@ -111,8 +111,8 @@ class TestOrderAndJoining:
             queue.reprioritize(entry, 5)
 
     def test_a_claim_of_an_unused_session_returns_nothing(self, queue: Queue) -> None:
-        assert queue.claim_session("never") is None
-        assert queue.cancel_session("never") == []
+        assert queue.sessions.claim("never") is None
+        assert queue.sessions.cancel("never") == []
 
 
 class TestOneHolder:
@@ -120,8 +120,8 @@ class TestOneHolder:
         say(queue, 1, 2)
         take(queue, limit=1)
 
-        assert queue.claim_session(SESSION, worker="other") is None
-        assert queue.claim_any_session(worker="other") is None
+        assert queue.sessions.claim(SESSION, worker="other") is None
+        assert queue.sessions.claim_next(worker="other") is None
 
     def test_two_workers_racing_for_one_session_get_one_claim(self, harness: Harness) -> None:
         queue = harness.open()
@@ -132,7 +132,7 @@ class TestOneHolder:
 
         def race(own: Queue, worker: str) -> None:
             start.wait()
-            got.append(texts(own.claim_session(SESSION, worker=worker)))
+            got.append(texts(own.sessions.claim(SESSION, worker=worker)))
 
         threads = [threading.Thread(target=race, args=(own, f"w{n}")) for n, own in enumerate(queues)]
         for thread in threads:
@@ -149,7 +149,7 @@ class TestOneHolder:
             turn = take(queue)
             tokens.append(turn.fencing_token)
             epochs.append(turn.entries[0].epoch)
-            queue.settle(turn, Released())
+            queue.sessions.settle(turn, Released())
 
         assert (tokens, epochs) == ([1, 2, 3], [1, 2, 3])
 
@@ -172,7 +172,7 @@ class TestOneHolder:
 
         queue = durable_harness.reopen()
         say(queue, 3)
-        assert queue.claim_session(SESSION, worker="new") is None
+        assert queue.sessions.claim(SESSION, worker="new") is None
         durable_harness.clock.advance(LEASE)
 
         again = take(queue, worker="new")
@@ -195,16 +195,16 @@ class TestSkippedEntries:
 
         turn = take(queue)
         assert texts(turn) == [1]
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
         clock.advance(60)
         assert texts(take(queue)) == ["later", 2]
 
     def test_an_entry_in_backoff_blocks_later_ones(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, 2)
-        queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
+        queue.sessions.settle(take(queue, limit=1), Failed("no", retry_after=60))
 
-        assert queue.claim_session(SESSION) is None
-        assert queue.claim_any_session() is None
+        assert queue.sessions.claim(SESSION) is None
+        assert queue.sessions.claim_next() is None
         clock.advance(60)
         assert texts(take(queue)) == [1, 2]
 
@@ -212,38 +212,38 @@ class TestSkippedEntries:
         from holdfast import Deferred
 
         say(queue, 1, 2)
-        queue.settle(take(queue, limit=1), Deferred(after=60))
+        queue.sessions.settle(take(queue, limit=1), Deferred(after=60))
 
-        assert queue.claim_session(SESSION) is None
+        assert queue.sessions.claim(SESSION) is None
         clock.advance(60)
         assert texts(take(queue)) == [1, 2]
 
     def test_with_backoff_skip_an_entry_in_backoff_is_skipped(self, queue: Queue, clock: ManualClock) -> None:
-        queue.set_lane("default", backoff="skip")
+        queue.lanes.set("default", backoff="skip")
         say(queue, 1, 2)
-        queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
+        queue.sessions.settle(take(queue, limit=1), Failed("no", retry_after=60))
 
         turn = take_any(queue)
         assert texts(turn) == [2]
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
         clock.advance(60)
         assert texts(take_any(queue)) == [1]
 
     @pytest.mark.parametrize("any_session", [True, False])
     def test_the_backoff_setting_of_a_lane_may_change(self, queue: Queue, any_session: bool) -> None:
         say(queue, 1, 2)
-        queue.settle(take(queue, limit=1), Failed("no", retry_after=60))
-        queue.set_lane("default", backoff="skip")
+        queue.sessions.settle(take(queue, limit=1), Failed("no", retry_after=60))
+        queue.lanes.set("default", backoff="skip")
 
         turn = take_any(queue) if any_session else take(queue)
         assert texts(turn) == [2]
-        queue.settle(turn, Released())
-        queue.set_lane("default", backoff="block")
-        assert (queue.claim_any_session() if any_session else queue.claim_session(SESSION)) is None
+        queue.sessions.settle(turn, Released())
+        queue.lanes.set("default", backoff="block")
+        assert (queue.sessions.claim_next() if any_session else queue.sessions.claim(SESSION)) is None
 
     def test_a_failed_first_entry_is_skipped(self, queue: Queue) -> None:
         say(queue, 1, 2)
-        queue.settle(take(queue, limit=1), Failed("no", permanent=True))
+        queue.sessions.settle(take(queue, limit=1), Failed("no", permanent=True))
 
         assert texts(take(queue)) == [2]
 
@@ -263,32 +263,32 @@ class TestSkippedEntries:
 
     def test_a_requeued_entry_returns_to_its_position(self, queue: Queue) -> None:
         [first, _, _] = say(queue, 1, 2, 3, join=False)
-        queue.settle(take(queue), Failed("no", permanent=True))
-        queue.settle(take(queue), Done())
+        queue.sessions.settle(take(queue), Failed("no", permanent=True))
+        queue.sessions.settle(take(queue), Done())
         queue.requeue(first)
 
         turn = take_any(queue)
         assert texts(turn) == [1]
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
         assert texts(take_any(queue)) == [3]
 
     def test_more_entries_than_one_page_may_be_skipped(self, queue: Queue) -> None:
-        queue.set_lane("default", backoff="skip")
+        queue.lanes.set("default", backoff="skip")
         many = SURPLUS * 2 + 5
         say(queue, *range(many))
         claim = take(queue, limit=many)
-        queue.settle(claim, Failed("no", retry_after=600))
+        queue.sessions.settle(claim, Failed("no", retry_after=600))
         say(queue, "first", "second")
 
         assert texts(take_any(queue, limit=1)) == ["first"]
 
     def test_a_turn_continues_after_more_than_one_page_of_skipped_entries(self, queue: Queue) -> None:
-        queue.set_lane("default", backoff="skip")
+        queue.lanes.set("default", backoff="skip")
         say(queue, "first")
         many = SURPLUS * 2 + 5
         say(queue, *range(many))
         turn = take(queue, limit=many + 1)
-        queue.settle(turn, [Released(), *(Failed("no", retry_after=600) for _ in range(many))])
+        queue.sessions.settle(turn, [Released(), *(Failed("no", retry_after=600) for _ in range(many))])
         say(queue, "second")
 
         assert texts(take(queue, limit=2)) == ["first", "second"]
@@ -307,7 +307,7 @@ class TestCheckpoints:
         turn = take(queue)
         say(queue, 2, 3)
 
-        more = take(queue, boundary="checkpoint", holding=turn)
+        more = take_more(queue, turn)
 
         assert texts(more) == [2, 3]
         assert (more.fencing_token, more.lease_token, more.claim_id) == (
@@ -316,14 +316,14 @@ class TestCheckpoints:
             turn.claim_id,
         )
         whole = turn.joined(more)
-        assert [job.state for job in queue.settle(whole, Done())] == ["done"] * 3
+        assert [job.state for job in queue.sessions.settle(whole, Done())] == ["done"] * 3
 
     def test_the_entries_belong_to_the_worker_and_the_lease_of_the_turn(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue, worker="w", incarnation="i", lease=5)
         say(queue, 2)
 
-        [more] = take(queue, boundary="checkpoint", holding=turn).entries
+        [more] = take_more(queue, turn).entries
 
         assert (more.worker, more.incarnation, more.lease_until) == ("w", "i", turn.entries[0].lease_until)
 
@@ -333,8 +333,8 @@ class TestCheckpoints:
         say(queue, 2, delivery="next_turn")
         say(queue, 3)
 
-        assert queue.claim_session(SESSION, boundary="checkpoint", holding=turn) is None
-        queue.settle(turn, Done())
+        assert queue.sessions.checkpoint(turn) is None
+        queue.sessions.settle(turn, Done())
         assert texts(take(queue)) == [2]
 
     def test_a_first_command_ends_a_checkpoint_too(self, queue: Queue) -> None:
@@ -343,8 +343,8 @@ class TestCheckpoints:
         say(queue, "stop", entry_type="command")
         say(queue, 2)
 
-        assert queue.claim_session(SESSION, boundary="checkpoint", holding=turn, only="message") is None
-        command = take(queue, boundary="checkpoint", holding=turn, only="command")
+        assert queue.sessions.checkpoint(turn, only="message") is None
+        command = take_more(queue, turn, only="command")
         assert texts(command) == ["stop"]
 
     def test_an_entry_that_fell_due_during_the_turn_is_claimed(self, queue: Queue, clock: ManualClock) -> None:
@@ -353,17 +353,17 @@ class TestCheckpoints:
         turn = take(queue)
         clock.advance(10)
 
-        assert texts(queue.claim_session(SESSION, boundary="checkpoint", holding=turn)) == ["later"]
+        assert texts(queue.sessions.checkpoint(turn)) == ["later"]
 
     def test_a_repeated_checkpoint_returns_the_lost_answer(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue)
         say(queue, 2, 3)
-        more = take(queue, boundary="checkpoint", holding=turn, limit=1)
+        more = take_more(queue, turn, limit=1)
 
-        assert take(queue, boundary="checkpoint", holding=turn, limit=1) == more
+        assert take_more(queue, turn, limit=1) == more
         whole = turn.joined(more)
-        assert texts(take(queue, boundary="checkpoint", holding=whole)) == [3]
+        assert texts(take_more(queue, whole)) == [3]
 
     def test_a_stale_holder_is_refused(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1)
@@ -372,25 +372,20 @@ class TestCheckpoints:
         clock.advance(LEASE)
 
         with pytest.raises(LeaseLost):
-            queue.claim_session(SESSION, boundary="checkpoint", holding=turn)
+            queue.sessions.checkpoint(turn)
         take(queue, worker="other", limit=1)
         with pytest.raises(LeaseLost):
-            queue.claim_session(SESSION, boundary="checkpoint", holding=turn)
+            queue.sessions.checkpoint(turn)
         assert states(queue) == {1: "running", 2: "ready"}
 
     def test_a_checkpoint_requires_the_held_claim(self, queue: Queue) -> None:
         say(queue, 1)
-        say(queue, 1, session="other")
         turn = take(queue)
 
-        for options in (
-            {"boundary": "checkpoint"},
-            {"holding": turn},
-            {"boundary": "checkpoint", "holding": take(queue, "other")},
-            {"boundary": "checkpoint", "holding": "turn"},
-        ):
-            with pytest.raises(InvalidInput, match="holding"):
-                queue.claim_session(SESSION, **options)
+        others: list[Any] = [SESSION, turn.lease, turn.claims[0], None]
+        for other in others:
+            with pytest.raises(InvalidInput, match="turn: must be a SessionClaim"):
+                queue.sessions.checkpoint(other)
 
     def test_claims_of_two_fences_are_not_joined(self, queue: Queue) -> None:
         say(queue, 1)
@@ -420,8 +415,8 @@ class TestLostAnswers:
         say(queue, 1)
         take(queue, lease_token="n1", worker="w")
 
-        assert queue.claim_session(SESSION, lease_token="n2", worker="w") is None
-        assert queue.claim_session(SESSION, lease_token="n1", worker="other") is None
+        assert queue.sessions.claim(SESSION, lease_token="n2", worker="w") is None
+        assert queue.sessions.claim(SESSION, lease_token="n1", worker="other") is None
 
     @pytest.mark.parametrize(
         "other",
@@ -436,20 +431,20 @@ class TestLostAnswers:
     def test_the_token_of_another_request_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
         queue.enqueue("say", "secret", session=SESSION, tenant="a", requires=["gpu"])
         request: dict[str, Any] = {"worker": "w", "lease_token": "n1", "capabilities": ["gpu"]}
-        first = queue.claim_any_session(**request)
+        first = queue.sessions.claim_next(**request)
         with pytest.raises(Conflict, match="lease_token") as caught:
-            queue.claim_any_session(**{**request, **other})
+            queue.sessions.claim_next(**{**request, **other})
         assert (caught.value.job_id, "secret" in str(caught.value)) == (None, False)
-        assert queue.claim_any_session(**request, tenant="a", kinds=["say"]) == first
+        assert queue.sessions.claim_next(**request, tenant="a", kinds=["say"]) == first
 
     @pytest.mark.parametrize("other", [{"kinds": ["other"]}, {"capabilities": []}, {"only": "command"}])
     def test_the_token_of_another_request_for_a_session_is_refused(self, queue: Queue, other: dict[str, Any]) -> None:
         queue.enqueue("say", session=SESSION, requires=["gpu"])
         request: dict[str, Any] = {"worker": "w", "lease_token": "n1", "capabilities": ["gpu"]}
-        first = queue.claim_session(SESSION, **request)
+        first = queue.sessions.claim(SESSION, **request)
         with pytest.raises(Conflict, match="lease_token"):
-            queue.claim_session(SESSION, **{**request, **other})
-        assert queue.claim_session(SESSION, **request) == first
+            queue.sessions.claim(SESSION, **{**request, **other})
+        assert queue.sessions.claim(SESSION, **request) == first
 
     def test_the_token_is_the_lease_token_of_the_claim(self, queue: Queue) -> None:
         say(queue, 1, 2)
@@ -464,7 +459,7 @@ class TestLostAnswers:
         first = take(queue, lease_token="n1", worker="w")
 
         with pytest.raises(Conflict, match="lease_token"):
-            queue.claim_session("other", lease_token="n1", worker="w")
+            queue.sessions.claim("other", lease_token="n1", worker="w")
         assert take_any(queue, lease_token="n1", worker="w") == first
 
     def test_a_claim_of_jobs_and_one_of_a_session_do_not_share_a_token(self, queue: Queue) -> None:
@@ -474,13 +469,13 @@ class TestLostAnswers:
         take(queue, lease_token="n2", worker="w")
 
         with pytest.raises(Conflict, match="lease_token"):
-            queue.claim_session(SESSION, lease_token="n1", worker="w")
+            queue.sessions.claim(SESSION, lease_token="n1", worker="w")
         with pytest.raises(Conflict, match="lease_token"):
             queue.claim(lease_token="n2", worker="w")
 
     def test_after_the_settle_it_is_a_new_claim(self, queue: Queue) -> None:
         say(queue, 1, 2)
-        queue.settle(take(queue, limit=1, lease_token="n1"), Done())
+        queue.sessions.settle(take(queue, limit=1, lease_token="n1"), Done())
 
         assert texts(take(queue, lease_token="n1")) == [2]
 
@@ -491,11 +486,11 @@ class TestKinds:
         queue.enqueue("chat.note", 2, session=SESSION)
         say(queue, 3)
 
-        assert texts(queue.claim_session(SESSION, kinds=["chat.note"])) == []
+        assert texts(queue.sessions.claim(SESSION, kinds=["chat.note"])) == []
         turn = take(queue, kinds=["chat.message"])
         assert texts(turn) == [1]
-        assert queue.claim_session(SESSION, kinds=["chat.message"], boundary="checkpoint", holding=turn) is None
-        more = queue.claim_session(SESSION, kinds=["chat.note"], boundary="checkpoint", holding=turn)
+        assert queue.sessions.checkpoint(turn, kinds=["chat.message"]) is None
+        more = queue.sessions.checkpoint(turn, kinds=["chat.note"])
         assert texts(more) == [2]
 
 
@@ -521,7 +516,7 @@ class TestBadCalls:
         self, queue: Queue, options: dict[str, object], field: str
     ) -> None:
         with refused(queue, field):
-            queue.claim_session(SESSION, **options)  # type: ignore[arg-type]
+            queue.sessions.claim(SESSION, **options)  # type: ignore[arg-type]
 
     @pytest.mark.validation
     @pytest.mark.parametrize(
@@ -531,7 +526,7 @@ class TestBadCalls:
         self, queue: Queue, options: dict[str, object], field: str
     ) -> None:
         with refused(queue, field):
-            queue.claim_any_session(**options)  # type: ignore[arg-type]
+            queue.sessions.claim_next(**options)  # type: ignore[arg-type]
 
 
 class TestCancelling:
@@ -540,7 +535,7 @@ class TestCancelling:
         say(queue, "later", delay=60)
         take(queue, limit=1)
 
-        cancelled = queue.cancel_session(SESSION)
+        cancelled = queue.sessions.cancel(SESSION)
 
         assert len(cancelled) == 3
         assert states(queue) == {1: "running", 2: "cancelled", 3: "cancelled", "later": "cancelled"}
@@ -549,15 +544,15 @@ class TestCancelling:
         options = {"kind": "chat.message", "session": SESSION}
         queue.enqueue_many([options] * (limits.CHUNK + 10))
 
-        assert len(queue.cancel_session(SESSION)) == limits.CHUNK + 10
-        assert queue.claim_any_session() is None
+        assert len(queue.sessions.cancel(SESSION)) == limits.CHUNK + 10
+        assert queue.sessions.claim_next() is None
 
 
 class TestListing:
     def test_entries_of_a_session_are_listed_newest_first(self, queue: Queue) -> None:
         say(queue, 1, 2, 3)
         say(queue, 4, session="other")
-        queue.settle(take(queue, limit=1), Done())
+        queue.sessions.settle(take(queue, limit=1), Done())
 
         assert [job.payload for job in queue.jobs(session=SESSION)] == [3, 2, 1]
         assert [job.payload for job in queue.jobs(session=SESSION, state="done")] == [1]

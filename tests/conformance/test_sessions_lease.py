@@ -9,14 +9,14 @@ import pytest
 
 from holdfast import Conflict, Done, InvalidInput, LeaseLost, Queue, SessionLease
 from tests.support.clock import ManualClock
-from tests.support.sessions import SESSION, say, states, take, take_any, texts
+from tests.support.sessions import SESSION, say, states, take, take_any, take_more, texts
 from tests.support.stores import Harness
 
 LEASE = 30.0
 
 
 def opened(queue: Queue, worker: str = "owner-1", **options: object) -> SessionLease:
-    return queue.open_session(SESSION, worker=worker, lease=LEASE, **options)  # type: ignore[arg-type]
+    return queue.sessions.open(SESSION, worker=worker, lease=LEASE, **options)  # type: ignore[arg-type]
 
 
 class TestOpening:
@@ -76,8 +76,8 @@ class TestClaimingUnderIt:
         say(queue, 1)
 
         with pytest.raises(Conflict, match="owner-1"):
-            queue.claim_session(SESSION, worker="w")
-        assert queue.claim_any_session(worker="w") is None
+            queue.sessions.claim(SESSION, worker="w")
+        assert queue.sessions.claim_next(worker="w") is None
 
     def test_a_slow_turn_keeps_its_claim_while_the_lease_is_renewed(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
@@ -85,10 +85,10 @@ class TestClaimingUnderIt:
         turn = take(queue, session_lease=lease)
         for _ in range(5):
             clock.advance(LEASE - 1)
-            lease = queue.renew_session(lease)
+            lease = queue.sessions.renew(lease)
 
         assert turn.generation == lease.generation
-        assert [job.state for job in queue.settle(turn, Done())] == ["done"]
+        assert [job.state for job in queue.sessions.settle(turn, Done())] == ["done"]
 
     def test_its_claims_are_lost_when_it_expires(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
@@ -97,7 +97,7 @@ class TestClaimingUnderIt:
         clock.advance(LEASE)
 
         with pytest.raises(LeaseLost):
-            queue.settle(turn, Done())
+            queue.sessions.settle(turn, Done())
         assert texts(take_any(queue, worker="w")) == [1]
 
     def test_a_heartbeat_does_not_extend_beyond_the_lease(self, queue: Queue, clock: ManualClock) -> None:
@@ -106,10 +106,10 @@ class TestClaimingUnderIt:
         turn = take(queue, session_lease=lease)
         clock.advance(LEASE - 1)
 
-        assert queue.heartbeat(turn).lease_until == lease.lease_until
+        assert queue.sessions.heartbeat(turn).lease_until == lease.lease_until
         clock.advance(1)
         with pytest.raises(LeaseLost):
-            queue.heartbeat(turn)
+            queue.sessions.heartbeat(turn)
 
     def test_a_late_claim_expires_with_the_lease(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
@@ -124,12 +124,12 @@ class TestClaimingUnderIt:
         turn = take(queue, session_lease=lease)
         say(queue, 2)
 
-        more = take(queue, boundary="checkpoint", holding=turn)
+        more = take_more(queue, turn)
         assert (more.generation, more.lease_until) == (lease.generation, lease.lease_until)
         clock.advance(LEASE - 1)
-        queue.renew_session(lease)
+        queue.sessions.renew(lease)
         clock.advance(LEASE - 1)
-        assert len(queue.settle(turn.joined(more), Done())) == 2
+        assert len(queue.sessions.settle(turn.joined(more), Done())) == 2
 
     def test_a_stale_lease_claims_nothing(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
@@ -137,22 +137,22 @@ class TestClaimingUnderIt:
         clock.advance(LEASE)
 
         with pytest.raises(LeaseLost, match="generation 1 is lost: it expired"):
-            queue.claim_session(SESSION, session_lease=lease)
+            queue.sessions.claim(SESSION, session_lease=lease)
 
     def test_a_session_lease_and_a_duration_exclude_each_other(self, queue: Queue) -> None:
         with pytest.raises(InvalidInput, match="lease"):
-            queue.claim_session(SESSION, session_lease=opened(queue), lease=5)
+            queue.sessions.claim(SESSION, session_lease=opened(queue), lease=5)
 
     def test_a_lease_on_another_session_is_refused(self, queue: Queue) -> None:
         with pytest.raises(InvalidInput, match="session_lease"):
-            queue.claim_session("other", session_lease=opened(queue))
+            queue.sessions.claim("other", session_lease=opened(queue))
 
     def test_waiting_claims_are_served_when_a_lease_expires(self, queue: Queue, clock: ManualClock) -> None:
         opened(queue)
         say(queue, 1)
         clock.advance(LEASE)
 
-        assert texts(queue.claim_any_session(worker="w", wait=1)) == [1]
+        assert texts(queue.sessions.claim_next(worker="w", wait=1)) == [1]
 
     def test_a_session_whose_lease_expired_is_served_by_the_age_of_its_head(
         self, queue: Queue, clock: ManualClock
@@ -176,7 +176,7 @@ class TestTakingOver:
         assert second.generation == first.generation + 1
         assert states(queue) == {1: "ready", 2: "ready"}
         with pytest.raises(LeaseLost):
-            queue.settle(turn, Done())
+            queue.sessions.settle(turn, Done())
         again = take(queue, session_lease=second, worker="owner-2")
         assert texts(again) == [1, 2]
         assert again.fencing_token > turn.fencing_token
@@ -188,9 +188,9 @@ class TestTakingOver:
         opened(queue, "owner-2", take_over=True)
 
         for write in (
-            lambda: queue.renew_session(first),
-            lambda: queue.close_session(first),
-            lambda: queue.claim_session(SESSION, session_lease=first),
+            lambda: queue.sessions.renew(first),
+            lambda: queue.sessions.close(first),
+            lambda: queue.sessions.claim(SESSION, session_lease=first),
         ):
             with pytest.raises(LeaseLost, match="generation 2"):
                 write()
@@ -216,7 +216,7 @@ class TestClosing:
     def test_a_closed_session_can_be_claimed_again(self, queue: Queue) -> None:
         lease = opened(queue)
         say(queue, 1)
-        queue.close_session(lease)
+        queue.sessions.close(lease)
 
         assert texts(take_any(queue, worker="w")) == [1]
 
@@ -224,36 +224,36 @@ class TestClosing:
         lease = opened(queue)
         say(queue, 1)
         turn = take(queue, session_lease=lease)
-        queue.close_session(lease)
+        queue.sessions.close(lease)
 
         with pytest.raises(LeaseLost):
-            queue.settle(turn, Done())
+            queue.sessions.settle(turn, Done())
         [again] = take_any(queue, worker="w").entries
         assert (again.attempt, again.suspect) == (1, 0)
 
     def test_closing_twice_has_no_effect_until_another_worker_opens(self, queue: Queue) -> None:
         lease = opened(queue)
-        queue.close_session(lease)
-        queue.close_session(lease)
+        queue.sessions.close(lease)
+        queue.sessions.close(lease)
         with pytest.raises(LeaseLost, match="it was closed"):
-            queue.renew_session(lease)
+            queue.sessions.renew(lease)
         opened(queue, "owner-2")
 
         with pytest.raises(LeaseLost, match="generation 2"):
-            queue.close_session(lease)
+            queue.sessions.close(lease)
 
     def test_closing_after_the_lease_expired_has_no_effect(self, queue: Queue, clock: ManualClock) -> None:
         lease = opened(queue)
         say(queue, 1)
         take(queue, session_lease=lease)
         clock.advance(LEASE)
-        queue.close_session(lease)
+        queue.sessions.close(lease)
 
         assert take_any(queue, worker="w").entries[0].attempt == 2
 
     def test_the_generation_continues(self, queue: Queue) -> None:
         lease = opened(queue)
-        queue.close_session(lease)
+        queue.sessions.close(lease)
 
         assert opened(queue).generation == lease.generation + 1
 

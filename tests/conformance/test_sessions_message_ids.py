@@ -27,17 +27,17 @@ class TestMessageIds:
         [entry] = say(queue, 1, message_id="m1")
         turn = take(queue)
         assert queue.enqueue("chat.message", session=SESSION, message_id="m1").job.state == "running"
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
 
         replay = queue.enqueue("chat.message", session=SESSION, message_id="m1")
         assert (replay.id, replay.job.state, replay.created) == (entry, "done", False)
 
     def test_also_if_new_entries_are_refused(self, queue: Queue) -> None:
         [entry] = say(queue, 1, message_id="m1")
-        queue.set_lane("default", state="draining")
+        queue.lanes.set("default", state="draining")
         assert queue.enqueue("chat.message", 2, session=SESSION, message_id="m1").id == entry
-        queue.set_lane("default", state="active")
-        queue.retire("chat.message")
+        queue.lanes.set("default", state="active")
+        queue.kinds.retire("chat.message")
 
         assert queue.enqueue("chat.message", 2, session=SESSION, message_id="m1").id == entry
 
@@ -96,26 +96,26 @@ class TestIds:
 class TestRetention:
     def test_a_message_id_is_kept_after_its_entry_is_deleted(self, queue: Queue, clock: ManualClock) -> None:
         [entry] = say(queue, 1, message_id="m1")
-        queue.settle(take(queue), Done())
+        queue.sessions.settle(take(queue), Done())
         clock.advance(1)
-        assert queue.prune(older_than=0).jobs == 1
+        assert queue.admin.prune(older_than=0).jobs == 1
 
         replay = queue.enqueue("chat.message", 2, session=SESSION, message_id="m1")
 
         assert (replay.id, replay.created, replay.job.state, replay.job.payload) == (entry, False, "done", None)
         assert (replay.job.kind, replay.job.session) == ("chat.message", SESSION)
-        assert queue.claim_session(SESSION) is None
+        assert queue.sessions.claim(SESSION) is None
 
     def test_a_message_id_is_kept_for_a_fixed_time(self, queue: Queue, clock: ManualClock) -> None:
         [entry] = say(queue, 1, message_id="m1")
-        queue.settle(take(queue), Done())
+        queue.sessions.settle(take(queue), Done())
         clock.advance(1)
-        queue.prune(older_than=0)
+        queue.admin.prune(older_than=0)
         clock.advance(7 * DAY)
-        queue.prune(older_than=0)
+        queue.admin.prune(older_than=0)
         assert not queue.enqueue("chat.message", 2, session=SESSION, message_id="m1").created
         clock.advance(1)
-        queue.prune(older_than=0)
+        queue.admin.prune(older_than=0)
 
         again = queue.enqueue("chat.message", 2, session=SESSION, message_id="m1")
         assert again.created
@@ -123,20 +123,20 @@ class TestRetention:
 
     def test_the_retention_of_message_ids_can_be_set(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1, message_id="m1")
-        queue.settle(take(queue), Done())
+        queue.sessions.settle(take(queue), Done())
         clock.advance(1)
-        queue.prune(older_than=0)
+        queue.admin.prune(older_than=0)
         clock.advance(11)
-        queue.prune(older_than=0, message_ids_older_than=10)
+        queue.admin.prune(older_than=0, message_ids_older_than=10)
 
         assert queue.enqueue("chat.message", 2, session=SESSION, message_id="m1").created
 
     def test_the_fencing_token_continues_when_all_entries_are_deleted(self, queue: Queue, clock: ManualClock) -> None:
         say(queue, 1)
         first = take(queue)
-        queue.settle(first, Done())
+        queue.sessions.settle(first, Done())
         clock.advance(1)
-        queue.prune(older_than=0)
+        queue.admin.prune(older_than=0)
         say(queue, 2)
 
         second = take(queue)
@@ -149,13 +149,13 @@ class TestTenants:
         say(queue, "a", tenant="a")
         say(queue, "b", tenant="b")
 
-        assert queue.claim_session(SESSION) is None
+        assert queue.sessions.claim(SESSION) is None
         assert texts(take(queue, tenant="a")) == ["a"]
         assert texts(take_any(queue, tenant="b")) == ["b"]
-        assert queue.claim_any_session(tenant="c") is None
+        assert queue.sessions.claim_next(tenant="c") is None
 
     def test_a_tenant_cannot_cancel_the_session_of_another(self, queue: Queue) -> None:
         say(queue, "a", tenant="a")
 
-        assert queue.cancel_session(SESSION, tenant="b") == []
+        assert queue.sessions.cancel(SESSION, tenant="b") == []
         assert queue.counts() == {"ready": 1}

@@ -37,7 +37,7 @@ class TestSettling:
     def test_one_outcome_settles_all(self, queue: Queue) -> None:
         say(queue, 1, 2)
 
-        jobs = queue.settle(take(queue), Done({"ok": True}))
+        jobs = queue.sessions.settle(take(queue), Done({"ok": True}))
 
         assert [(job.payload, job.state, job.result) for job in jobs] == [
             (1, "done", {"ok": True}),
@@ -48,13 +48,13 @@ class TestSettling:
     def test_each_entry_may_have_its_own_outcome(self, queue: Queue) -> None:
         say(queue, 1, 2, 3, 4)
 
-        queue.settle(take(queue), [Done(), Failed("no", permanent=True), Deferred(after=5), Released()])
+        queue.sessions.settle(take(queue), [Done(), Failed("no", permanent=True), Deferred(after=5), Released()])
 
         assert states(queue) == {1: "done", 2: "failed", 3: "scheduled", 4: "ready"}
 
     def test_a_release_uses_no_attempts_and_keeps_the_order(self, queue: Queue) -> None:
         say(queue, 1, 2)
-        queue.settle(take(queue), Released())
+        queue.sessions.settle(take(queue), Released())
 
         again = take(queue)
         assert texts(again) == [1, 2]
@@ -63,7 +63,7 @@ class TestSettling:
     def test_entries_that_failed_together_are_retried_together(self, queue: Queue) -> None:
         ids = say(queue, 1, 2, 3, backoff=Backoff(base=1_000, jitter=1.0))
 
-        queue.settle(take(queue), Failed("not now"))
+        queue.sessions.settle(take(queue), Failed("not now"))
 
         # The delay is random, and the same for all.
         assert len({queue.get(job_id).due_at for job_id in ids}) == 1
@@ -71,26 +71,26 @@ class TestSettling:
     def test_each_entry_has_its_own_number_of_attempts(self, queue: Queue) -> None:
         say(queue, 1, max_attempts=2)
         for _ in range(2):
-            queue.settle(take(queue), Failed("no", retry_after=0))
+            queue.sessions.settle(take(queue), Failed("no", retry_after=0))
 
         assert states(queue) == {1: "failed"}
 
     def test_follow_ups_of_one_outcome_for_all_are_enqueued_once(self, queue: Queue) -> None:
         [first, second] = say(queue, 1, 2)
-        queue.settle(take(queue), Done(follow_ups=[NewJob("next")], artifacts=[Artifact("log", b"x")]))
+        queue.sessions.settle(take(queue), Done(follow_ups=[NewJob("next")], artifacts=[Artifact("log", b"x")]))
 
         assert queue.counts(by="kind") == {"chat.message": 2, "next": 1}
         assert [len(queue.artifacts(first)), len(queue.artifacts(second))] == [1, 0]
 
     def test_a_follow_up_may_be_an_entry_of_the_same_session(self, queue: Queue) -> None:
         say(queue, 1)
-        queue.settle(take(queue), Done(follow_ups=[NewJob("chat.message", 2, session=SESSION)]))
+        queue.sessions.settle(take(queue), Done(follow_ups=[NewJob("chat.message", 2, session=SESSION)]))
 
         assert texts(take(queue)) == [2]
 
     def test_every_entry_has_its_events(self, queue: Queue) -> None:
         ids = say(queue, 1, 2)
-        queue.settle(take(queue), Done())
+        queue.sessions.settle(take(queue), Done())
 
         assert [(event.name, event.job_id) for event in queue.events()] == [("done", job_id) for job_id in ids]
 
@@ -100,21 +100,21 @@ class TestSettling:
         turn = take(queue)
 
         with pytest.raises(Conflict):
-            queue.settle(turn, [Done(), Done(follow_ups=[NewJob("other", job_id="taken")])])
+            queue.sessions.settle(turn, [Done(), Done(follow_ups=[NewJob("other", job_id="taken")])])
 
         assert states(queue) == {1: "running", 2: "running"}
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
 
     @pytest.mark.parametrize("outcome", [[Done()], [Done()] * 3, "done", [Done(), None]])
     def test_outcomes_that_do_not_fit_are_refused(self, queue: Queue, outcome: Any) -> None:
         say(queue, 1, 2)
 
         with pytest.raises(InvalidInput, match="outcome"):
-            queue.settle(take(queue), outcome)
+            queue.sessions.settle(take(queue), outcome)
 
     def test_waiting_for_an_entry_ends_with_it(self, queue: Queue) -> None:
         [entry] = say(queue, 1)
-        queue.settle(take(queue), Done("answer"))
+        queue.sessions.settle(take(queue), Done("answer"))
 
         assert queue.wait(entry, timeout=0).result == "answer"
 
@@ -124,7 +124,7 @@ class TestSettling:
         queue.progress(turn.claims[1], phase="thinking")
 
         assert [queue.get(first).phase, queue.get(second).phase] == [None, "thinking"]
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
 
 
 OUTCOMES: list[Outcome | list[Outcome]] = [
@@ -143,31 +143,31 @@ class TestRepeatedSettles:
     def test_a_repeated_settle_succeeds_and_changes_nothing(self, queue: Queue, outcome: Any) -> None:
         ids = say(queue, 1, 2)
         turn = take(queue)
-        queue.settle(turn, outcome)
+        queue.sessions.settle(turn, outcome)
         before = [known(queue, job_id) for job_id in ids]
 
-        queue.settle(turn, outcome)
+        queue.sessions.settle(turn, outcome)
 
         assert [known(queue, job_id) for job_id in ids] == before
 
     def test_another_outcome_is_refused(self, queue: Queue) -> None:
         say(queue, 1, 2)
         turn = take(queue)
-        queue.settle(turn, Done())
+        queue.sessions.settle(turn, Done())
 
         with pytest.raises(LeaseLost):
-            queue.settle(turn, [Done(), Failed("no")])
+            queue.sessions.settle(turn, [Done(), Failed("no")])
 
 
 WRITES: dict[str, Callable[[Queue, SessionClaim], object]] = {
-    "heartbeat": lambda queue, turn: queue.heartbeat(turn),
-    "done": lambda queue, turn: queue.settle(turn, Done()),
-    "done with more": lambda queue, turn: queue.settle(
+    "heartbeat": lambda queue, turn: queue.sessions.heartbeat(turn),
+    "done": lambda queue, turn: queue.sessions.settle(turn, Done()),
+    "done with more": lambda queue, turn: queue.sessions.settle(
         turn, Done(follow_ups=[NewJob("next")], artifacts=[Artifact("log", b"late")])
     ),
-    "failed": lambda queue, turn: queue.settle(turn, Failed("late")),
-    "released": lambda queue, turn: queue.settle(turn, Released()),
-    "one each": lambda queue, turn: queue.settle(turn, [Done() for _ in turn.entries]),
+    "failed": lambda queue, turn: queue.sessions.settle(turn, Failed("late")),
+    "released": lambda queue, turn: queue.sessions.settle(turn, Released()),
+    "one each": lambda queue, turn: queue.sessions.settle(turn, [Done() for _ in turn.entries]),
 }
 
 
@@ -212,7 +212,7 @@ class TestAStaleHolder:
     ) -> None:
         say(queue, 1, 2)
         turn = take(queue, lease=LEASE)
-        queue.open_session(SESSION, worker="other", take_over=True)
+        queue.sessions.open(SESSION, worker="other", take_over=True)
 
         self.refuse(queue, turn, write)
 
@@ -222,24 +222,24 @@ class TestRenewal:
         say(queue, 1, 2)
         turn = take(queue, lease=LEASE)
         clock.advance(LEASE - 1)
-        queue.heartbeat(turn)
+        queue.sessions.heartbeat(turn)
         clock.advance(LEASE - 1)
 
-        assert [job.state for job in queue.settle(turn, Done())] == ["done", "done"]
+        assert [job.state for job in queue.sessions.settle(turn, Done())] == ["done", "done"]
 
     def test_it_reports_a_cancel_request_of_any_entry(self, queue: Queue) -> None:
         [_, second] = say(queue, 1, 2)
         turn = take(queue)
 
-        assert not queue.heartbeat(turn).cancel_requested
+        assert not queue.sessions.heartbeat(turn).cancel_requested
         queue.cancel(second)
-        assert queue.heartbeat(turn).cancel_requested
+        assert queue.sessions.heartbeat(turn).cancel_requested
 
     def test_it_may_be_longer_than_the_first(self, queue: Queue) -> None:
         say(queue, 1)
         turn = take(queue, lease=1)
 
-        assert queue.heartbeat(turn, lease=60).lease_until > turn.lease_until
+        assert queue.sessions.heartbeat(turn, lease=60).lease_until > turn.lease_until
 
 
 class RollbackError(Exception):
@@ -263,7 +263,7 @@ class TestWithStateOfTheCaller:
 
         with transcript.transaction() as tx:
             tx.execute("insert into transcript values ('answer')")
-            assert len(tx.settle(turn, Done())) == 2
+            assert len(tx.sessions.settle(turn, Done())) == 2
 
         assert (self.lines(transcript), states(transcript)) == (["answer"], {1: "done", 2: "done"})
 
@@ -273,12 +273,12 @@ class TestWithStateOfTheCaller:
 
         with suppress(RollbackError), transcript.transaction() as tx:
             tx.execute("insert into transcript values ('answer')")
-            tx.settle(turn, Done())
+            tx.sessions.settle(turn, Done())
             tx.enqueue("chat.message", 3, session=SESSION)
             raise RollbackError
 
         assert (self.lines(transcript), states(transcript)) == ([], {1: "running", 2: "running"})
-        transcript.settle(turn, Done())
+        transcript.sessions.settle(turn, Done())
 
     def test_a_stale_holder_commits_nothing_of_its_state(self, transcript: Queue, clock: ManualClock) -> None:
         say(transcript, 1)
@@ -288,7 +288,7 @@ class TestWithStateOfTheCaller:
         def settle_late() -> None:
             with transcript.transaction() as tx:
                 tx.execute("insert into transcript values ('late')")
-                tx.settle(turn, Done())
+                tx.sessions.settle(turn, Done())
 
         with pytest.raises(LeaseLost):
             settle_late()

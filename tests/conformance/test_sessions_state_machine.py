@@ -106,14 +106,14 @@ class SessionsAgainstModel(RuleBasedStateMachine):
     @rule(name=names, only=st.sampled_from(["message", "command", None]), limit=limits, crash=crashes, lose=lost)
     def claim(self, name: str, only: Any, limit: int, crash: int, lose: bool) -> None:
         options = self._options(limit)
-        claim = self._send(lambda queue: queue.claim_session(name, only=only, **options), crash, lose)
+        claim = self._send(lambda queue: queue.sessions.claim(name, only=only, **options), crash, lose)
         self._adopt(claim, self.model.claim(name, only, limit))
         assert claim is None or claim.fencing_token == self.model.session(name).fence
 
     @rule(limit=limits, crash=crashes, lose=lost)
     def claim_any(self, limit: int, crash: int, lose: bool) -> None:
         options = self._options(limit)
-        claim = self._send(lambda queue: queue.claim_any_session(**options), crash, lose)
+        claim = self._send(lambda queue: queue.sessions.claim_next(**options), crash, lose)
         name, predicted = self.model.claim_any(limit)
         assert name == (None if claim is None else claim.session)
         self._adopt(claim, predicted)
@@ -128,7 +128,7 @@ class SessionsAgainstModel(RuleBasedStateMachine):
         turn, named = self.held[-1 - place % len(self.held)]
 
         def call(queue: Queue) -> SessionClaim | None:
-            return queue.claim_session(turn.session, boundary="checkpoint", holding=turn, limit=limit)
+            return queue.sessions.checkpoint(turn, limit=limit)
 
         if not self.model.holds(named):
             with pytest.raises(LeaseLost):
@@ -153,33 +153,33 @@ class SessionsAgainstModel(RuleBasedStateMachine):
     def settle(self, place: int, outcome: str, crash: int, lose: bool) -> None:
         turn, named = self.held.pop(-1 - place % len(self.held))
         if self.model.holds(named):
-            self._send(lambda queue: queue.settle(turn, OUTCOMES[outcome]), crash, lose)
+            self._send(lambda queue: queue.sessions.settle(turn, OUTCOMES[outcome]), crash, lose)
             self.model.settle(named, outcome)
         else:
             with pytest.raises(LeaseLost):
-                self.queue.settle(turn, OUTCOMES[outcome])
+                self.queue.sessions.settle(turn, OUTCOMES[outcome])
 
     @precondition(lambda self: self.held)
     @rule(place=st.integers(0, 5))
     def heartbeat(self, place: int) -> None:
         turn, named = self.held[-1 - place % len(self.held)]
         if self.model.holds(named):
-            self.queue.heartbeat(turn)
+            self.queue.sessions.heartbeat(turn)
             for entry, _ in named:
                 entry.lease_until = max(entry.lease_until, self.model.now + LEASE_MS)
         else:
             with pytest.raises(LeaseLost):
-                self.queue.heartbeat(turn)
+                self.queue.sessions.heartbeat(turn)
 
     @rule(name=names, crash=crashes, lose=lost)
     def take_over_and_close(self, name: str, crash: int, lose: bool) -> None:
         self._tokens += 1
         token = f"t{self._tokens}"
         lease = self._send(
-            lambda queue: queue.open_session(name, worker="r", take_over=True, lease_token=token), crash, lose
+            lambda queue: queue.sessions.open(name, worker="r", take_over=True, lease_token=token), crash, lose
         )
         self.model.take_over(name)
-        self.queue.close_session(lease)
+        self.queue.sessions.close(lease)
 
     @rule(seconds=st.sampled_from([1, 4, 5, 10, 31]))
     def advance(self, seconds: int) -> None:

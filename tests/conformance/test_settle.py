@@ -106,8 +106,8 @@ class TestRefusedFollowUps:
         self, queue: Queue, follow_up: NewJob, error: type[HoldfastError]
     ) -> None:
         queue.enqueue("other", job_id="taken", delay=60)
-        queue.set_lane("closed", state="draining")
-        queue.retire("old")
+        queue.lanes.set("closed", state="draining")
+        queue.kinds.retire("old")
         claim = claimed(queue)
         before = known(queue, claim.job.id)
         outcome = Done(1, follow_ups=[NewJob("next"), follow_up], artifacts=[Artifact("log", b"text")])

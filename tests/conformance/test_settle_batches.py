@@ -129,8 +129,8 @@ class TestSettleMany:
 
 class TestFollowUpsInABatch:
     def test_a_refused_follow_up_refuses_only_its_own_settle(self, queue: Queue) -> None:
-        queue.set_lane("closed", state="draining")
-        queue.retire("old")
+        queue.lanes.set("closed", state="draining")
+        queue.kinds.retire("old")
         queue.enqueue("other", job_id="taken", delay=60)
         refused = [NewJob("next", lane="closed"), NewJob("old"), NewJob("next", job_id="taken")]
         claims = claimed(queue, 5)

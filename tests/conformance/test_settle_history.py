@@ -64,7 +64,7 @@ class TestHistory:
         queue.settle_many([(cancelled, outcome), (retired, outcome)])
         before = queue.attempts(cancelled.job.id)
         queue.cancel(cancelled.job.id)
-        queue.retire("mail")
+        queue.kinds.retire("mail")
         assert queue.attempts(cancelled.job.id) == before
         assert [a.outcome for a in queue.attempts(retired.job.id)] == [a.outcome for a in before]
         assert len(before) == 1

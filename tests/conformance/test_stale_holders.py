@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Done, Enqueued, Failed, Queue
+from holdfast import Done, Failed, Queue
+from tests.support.assertions import duplicate
 from tests.support.claims import claim_one
 from tests.support.clock import ManualClock
 
@@ -47,7 +48,7 @@ def test_a_successor_freed_by_the_passed_deadline_holds_the_key(queue: Queue, cl
     claim_one(queue, lease=5)
     successor = queue.enqueue("sync", dedupe_key="k", on_duplicate="run_again")
     clock.advance(5)
-    assert queue.enqueue("sync", dedupe_key="k") == Enqueued(queue.get(successor.id), created=False)
+    assert duplicate(queue.enqueue("sync", dedupe_key="k")) == queue.get(successor.id)
     assert queue.get(successor.id).state == "ready"
 
 

@@ -293,7 +293,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """Change a setting of the store, or restore it; most of the time jobs can be processed."""
         if self.model.retired:
             kind = min(self.model.retired)
-            self._act(lambda queue: queue.restore(kind), lambda: self.model.restore(kind), fault)
+            self._act(lambda queue: queue.kinds.restore(kind), lambda: self.model.restore(kind), fault)
         elif closed := [lane for lane, state in self.model.lanes.items() if state != "active"]:
             self._set_lane(closed[0], "active", fault)
         elif what in {"paused", "draining"}:
@@ -302,22 +302,22 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self._set_events(lane, what)
         elif what == "retire":
             # It uses several transactions, so a crash may leave it incomplete, which this test does not check.
-            self._act(lambda queue: queue.retire(kind), lambda: self.model.retire(kind), Fault())
+            self._act(lambda queue: queue.kinds.retire(kind), lambda: self.model.retire(kind), Fault())
         else:
             self._prune()
 
     def _set_lane(self, lane: str, state: Any, fault: Fault) -> None:
         self._act(
-            lambda queue: queue.set_lane(lane, state=state).state, lambda: self.model.set_lane(lane, state), fault
+            lambda queue: queue.lanes.set(lane, state=state).state, lambda: self.model.set_lane(lane, state), fault
         )
 
     def _set_events(self, lane: str, scope: Any) -> None:
-        self.queue.set_lane(lane, events=scope)
+        self.queue.lanes.set(lane, events=scope)
         (self.model.recorded_lanes.add if scope == "all" else self.model.recorded_lanes.discard)(lane)
 
     def _prune(self) -> None:
         # Half seconds avoid ages that equal a timestamp.
-        pruned = self.queue.prune(older_than=20.5, events_older_than=50.5)
+        pruned = self.queue.admin.prune(older_than=20.5, events_older_than=50.5)
         assert pruned.jobs == self.model.prune(20_500)
 
     # --- time ------------------------------------------------------------------------------------------------------

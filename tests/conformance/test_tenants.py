@@ -61,7 +61,7 @@ class TestAddressedById:
     def test_requeueing_many_reports_another_tenants_job_like_a_missing_one(self, queue: Queue) -> None:
         own, other = job_in(queue, "failed", tenant="b"), job_in(queue, "failed", tenant="a")
 
-        report = queue.requeue_many([own.id, other.id, "nowhere"], tenant="b")
+        report = queue.admin.requeue_many([own.id, other.id, "nowhere"], tenant="b")
 
         assert report.requeued == [own.id]
         assert [(each.job_id, each.why.replace(each.job_id, "…")) for each in report.skipped] == [
@@ -103,7 +103,7 @@ class TestMany:
         assert queue.claim(tenant="missing") is None
 
     def test_requeueing_all_failed_takes_only_jobs_of_the_tenant(self, queue: Queue) -> None:
-        assert len(queue.requeue_failed(tenant="b").requeued) == 2
+        assert len(queue.admin.requeue_failed(tenant="b").requeued) == 2
         assert [job.tenant for job in queue.jobs(state="failed")] == ["a"]
 
 

@@ -139,7 +139,7 @@ class TestEnqueue:
 class TestRefusedInside:
     def test_a_refused_enqueue_stores_nothing_and_the_transaction_continues(self, orders: Queue) -> None:
         orders.enqueue("ship", 1, job_id="taken")
-        orders.set_lane("mail", state="draining")
+        orders.lanes.set("mail", state="draining")
         with orders.transaction() as tx:
             tx.enqueue("ship", job_id="before")
             with pytest.raises(Conflict):
@@ -186,7 +186,7 @@ class TestRefusedInside:
 
     def test_a_settle_refused_for_its_follow_up_changes_nothing_of_it(self, queue: Queue) -> None:
         queue.enqueue("ship", job_id="a")
-        queue.set_lane("mail", state="draining")
+        queue.lanes.set("mail", state="draining")
         claim = claim_one(queue)
         with queue.transaction() as tx:
             refused = Done(follow_ups=[NewJob("x"), NewJob("y", lane="mail")], artifacts=[Artifact("x", b"1")])

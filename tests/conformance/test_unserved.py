@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import Queue, Unserved, WorkerInfo
-from holdfast.storage.transaction import run_sync
+from holdfast.client.sync_api.worker_calls import WorkerCalls
 from tests.support.clock import ManualClock
 
 
@@ -12,43 +12,43 @@ def register(queue: Queue, *kinds: str, capabilities: tuple[str, ...] = ()) -> N
     info = WorkerInfo(
         "w1", f"i{len(capabilities)}", "h", 1, "0", "active", 1, 0, ("default",), kinds, capabilities, ()
     )
-    run_sync(queue.operations.worker_beat(info))
+    WorkerCalls(queue.store).beat(info)
 
 
 def test_jobs_are_unserved_until_a_worker_with_their_kind_and_capabilities_lives(
     queue: Queue, clock: ManualClock
 ) -> None:
-    assert queue.unserved() == []
+    assert queue.admin.unserved() == []
     for requires in ([], [], ["gpu"]):
         queue.enqueue("doc.chunk", requires=requires)
     queue.enqueue("doc.chunk", delay=60)
 
     plain = Unserved("default", "doc.chunk", (), 2, "no_worker")
     special = Unserved("default", "doc.chunk", ("gpu",), 1, "no_worker")
-    assert queue.unserved() == [plain, special]
+    assert queue.admin.unserved() == [plain, special]
     register(queue, "doc.embed")
-    assert queue.unserved() == [plain, special]
+    assert queue.admin.unserved() == [plain, special]
     register(queue, "doc.chunk")
-    assert queue.unserved() == [special]
+    assert queue.admin.unserved() == [special]
     register(queue, "doc.chunk", capabilities=("gpu",))
-    assert queue.unserved() == []
+    assert queue.admin.unserved() == []
     clock.advance(120)
-    assert queue.unserved() == [plain, special]
+    assert queue.admin.unserved() == [plain, special]
 
 
 def test_jobs_of_a_paused_lane_are_unserved_even_if_a_worker_takes_their_kind(queue: Queue) -> None:
     queue.enqueue("doc.chunk")
     register(queue, "doc.chunk")
-    queue.set_lane("default", state="paused")
+    queue.lanes.set("default", state="paused")
 
-    assert queue.unserved() == [Unserved("default", "doc.chunk", (), 1, "lane_paused")]
+    assert queue.admin.unserved() == [Unserved("default", "doc.chunk", (), 1, "lane_paused")]
 
 
 def test_the_report_names_unserved_jobs(queue: Queue) -> None:
     queue.enqueue("doc.chunk")
-    details = [finding.detail for finding in queue.report().findings if finding.name == "unserved jobs"]
+    details = [finding.detail for finding in queue.admin.report().findings if finding.name == "unserved jobs"]
     register(queue, "doc.chunk")
-    then = [finding.detail for finding in queue.report().findings if finding.name == "unserved jobs"]
+    then = [finding.detail for finding in queue.admin.report().findings if finding.name == "unserved jobs"]
 
     assert details == ["1 job of doc.chunk in lane default: no live worker takes it"]
     assert then == ["none"]

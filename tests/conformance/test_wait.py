@@ -59,7 +59,7 @@ class TestWait:
 
     def test_waiting_fails_a_job_whose_deadline_passed(self, queue: Queue, clock: ManualClock) -> None:
         job = queue.enqueue("a", deadline=10, lane="missing").job
-        queue.set_lane("missing", state="paused")
+        queue.lanes.set("missing", state="paused")
         clock.advance(11)
 
         ended = queue.wait(job.id, timeout=0)
@@ -125,7 +125,7 @@ class TestWhileWaiting:
             with queue.transaction() as transaction:
                 transaction.cancel(job.id)
             clock.advance(10)
-            queue.prune(older_than=1)
+            queue.admin.prune(older_than=1)
             # It may have seen the end, but it must not wait for a deleted job.
             error = waiting.exception()
             assert isinstance(error, JobNotFound) if error else waiting.result().state == "cancelled"
@@ -144,7 +144,7 @@ def _prepare(queue: Queue, clock: ManualClock, way: str) -> tuple[str, Callable[
         "failed": (lambda: queue.settle(claim, FAILS), "failed"),
         "cancelled": (lambda: queue.cancel(job_id), "cancelled"),
         "forced": (lambda: queue.cancel(job_id, force=True), "cancelled"),
-        "retired": (lambda: queue.retire("a"), "retired"),
+        "retired": (lambda: queue.kinds.retire("a"), "retired"),
         "deadline": (lambda: clock.advance(3601), "failed"),
     }
     return job_id, *ends[way]

@@ -13,7 +13,7 @@ from holdfast import Job
 from holdfast.domain import limits, transitions
 from holdfast.domain.backoff import Backoff
 from holdfast.domain.claim_order import Preference
-from holdfast.domain.claims import ClaimRequest, Lease
+from holdfast.domain.claims import ClaimRequest, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, LeaseLost, Refused
 from holdfast.domain.events import TERMINAL, EventName
@@ -93,8 +93,8 @@ def live_jobs() -> st.SearchStrategy[JobRow]:
     return jobs(("running",)).map(lambda job: job._replace(lease_until_ms=NOW.lease_ms + 1))
 
 
-def lease_of(job: JobRow) -> Lease:
-    return Lease(job.seq, job.id, job.epoch, job.lease_token or "")
+def lease_of(job: JobRow) -> JobFence:
+    return JobFence(job.seq, job.id, job.epoch, job.lease_token or "")
 
 
 def checked(outcome: Outcome) -> CheckedOutcome:
@@ -261,7 +261,7 @@ def test_a_finished_job_is_never_overdue(job: JobRow) -> None:
 
 # --- the lease check -----------------------------------------------------------------------------------------------
 
-FENCED: dict[str, Callable[[JobRow, Lease], object]] = {
+FENCED: dict[str, Callable[[JobRow, JobFence], object]] = {
     "heartbeat": lambda job, held: transitions.heartbeat(job, held, 30_000, NOW),
     "progress": lambda job, held: transitions.progress(job, held, "loading", None, NOW),
     "settle": lambda job, held: transitions.settle(job, held, checked(Done()), NOW, 0.5),
@@ -277,7 +277,7 @@ FENCED: dict[str, Callable[[JobRow, Lease], object]] = {
 def test_a_write_passes_only_with_state_epoch_token_and_time_all_right(
     name: str, job: JobRow, epoch_shift: int, token: str
 ) -> None:
-    held = Lease(job.seq, job.id, job.epoch + epoch_shift, token)
+    held = JobFence(job.seq, job.id, job.epoch + epoch_shift, token)
     live = job.state == "running" and (job.lease_until_ms or 0) > NOW.lease_ms
     if live and epoch_shift == 0 and token == "old-token":
         FENCED[name](job, held)

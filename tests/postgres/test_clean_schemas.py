@@ -14,8 +14,8 @@ from tests.support import postgres_schemas
 
 def use(url: str, schema: str) -> None:
     with holdfast.connect(url, schema=schema) as queue:
-        queue.set_lane("slow", order="strict")
-        queue.retire("old")
+        queue.lanes.set("slow", order="strict")
+        queue.kinds.retire("old")
         queue.enqueue("mail", lane="slow")
         queue.enqueue("chat", session="one")
         claim = queue.claim(lanes=["slow"])

@@ -215,8 +215,8 @@ def test_requeues_of_jobs_with_the_same_keys_in_opposite_orders(contenders: Cont
     for number in range(ROUNDS):
         first, second = (failed_jobs(contenders, keyed(number)) for _ in range(2))
         contenders.call(
-            partial(Queue.requeue_many, job_ids=first),
-            partial(Queue.requeue_many, job_ids=second[::-1]),
+            partial(Queue.admin.requeue_many, job_ids=first),
+            partial(Queue.admin.requeue_many, job_ids=second[::-1]),
         )
         requeued = contenders.claim(KEYS, "mail")
         contenders.queues[0].settle_many([(claim, Done()) for claim in requeued])

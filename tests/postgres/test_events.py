@@ -62,7 +62,7 @@ def url(server: Server) -> str:
 @pytest.fixture
 def queue(url: str, schema: str) -> Iterator[holdfast.Queue]:
     made = holdfast.connect(url, schema=schema)
-    made.set_lane("default", events="all")
+    made.lanes.set("default", events="all")
     # Both kinds exist before the transactions begin, so that neither locks the routing table.
     made.enqueue("mail", job_id="first")
     yield made

@@ -16,7 +16,6 @@ from holdfast import Conflict, Done, InvalidInput, JobNotFound, LeaseLost, Misco
 from holdfast.client.connect import queue_on
 from holdfast.storage.notifications import SyncListener, lane_topic
 from holdfast.storage.postgres.store import PostgresStore
-from holdfast.storage.transaction import run_sync
 from tests.support.claims import claim_one
 
 
@@ -144,21 +143,21 @@ def test_the_callers_commit_rings_and_a_rollback_does_not(url: str, new_schema: 
     queue, listener = queue_on(store), SyncListener()
     queue.migrate()
     store.notifier.add(lane_topic("default"), listener)
-    assert run_sync(listener.wait(30)) < 30, "listening did not take effect"
+    assert listener.wait(30) < 30, "listening did not take effect"
     with psycopg.connect(url) as own:
         queue.within(own).enqueue("mail")
         own.rollback()
-        assert run_sync(listener.wait(0.3)) >= 0.3
+        assert listener.wait(0.3) >= 0.3
         queue.within(own).enqueue("mail")
         own.commit()
-        assert run_sync(listener.wait(30)) < 30, "the listener was not woken"
+        assert listener.wait(30) < 30, "the listener was not woken"
     store.notifier.remove(lane_topic("default"), listener)
     queue.close()
 
 
 def test_two_callers_with_the_same_key_make_one_job(queue: holdfast.Queue, own: Any) -> None:
     queue.within(own).enqueue("mail", 1, job_id="first", dedupe_key="k")
-    answers: list[holdfast.Enqueued] = []
+    answers: list[holdfast.Enqueued[Any]] = []
     other = threading.Thread(target=lambda: answers.append(queue.enqueue("mail", 2, dedupe_key="k")))
     other.start()
     own.commit()

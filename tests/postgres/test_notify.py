@@ -9,7 +9,8 @@ import pytest
 
 import holdfast
 from holdfast import Done
-from holdfast.client import operations
+from holdfast.client.async_api import queue as async_api
+from holdfast.client.sync_api import queue as sync_api
 from tests.chaos.processes import PATIENCE_SECONDS
 from tests.chaos.threads import in_background, wait_until
 from tests.postgres.conftest import drop_schema
@@ -25,7 +26,8 @@ LISTENS = "query ilike '%listen %' and query not ilike '%pg_stat_activity%'"
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable polling: only a notification can wake a caller."""
     for name in ("_POLL_SECONDS_FIRST", "_POLL_SECONDS_LAST", "_CLAIM_SECONDS"):
-        monkeypatch.setattr(operations, name, PATIENCE_SECONDS)
+        monkeypatch.setattr(sync_api, name, PATIENCE_SECONDS)
+        monkeypatch.setattr(async_api, name, PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -132,5 +132,5 @@ def test_many_crashes_under_load_lose_nothing_and_settle_nothing_twice(server: S
 
 def test_the_doctor_finds_nothing_wrong_with_a_server_that_syncs(server: Server) -> None:
     with holdfast.connect(server.url, schema=SCHEMA) as queue:
-        findings = {finding.name: finding.status for finding in queue.report().findings}
+        findings = {finding.name: finding.status for finding in queue.admin.report().findings}
     assert findings["PostgreSQL"] == findings["disk"] == findings["durability"] == findings["schema"] == "ok"

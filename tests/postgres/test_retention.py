@@ -36,7 +36,7 @@ def test_pruning_reads_each_finished_job_once_and_each_event_twice_under_a_pinne
     before = {name: settled(partial(entries_read, url, schema, [name])) for name in ("job_finished", "event_pkey")}
     # The server adds the reads of a client to its statistics when the client disconnects.
     with holdfast.connect(url, schema=schema, clock=clock) as queue:
-        assert queue.prune(older_than=60) == Pruned(JOBS, JOBS)
+        assert queue.admin.prune(older_than=60) == Pruned(JOBS, JOBS)
     read = {
         name: settled(partial(entries_read, url, schema, [name]), but_not=count) - count
         for name, count in before.items()

@@ -54,8 +54,8 @@ def other(url: str, schema: str) -> Iterator[holdfast.Queue]:
 def test_two_schemas_in_one_database_do_not_see_each_other(queue: holdfast.Queue, other: holdfast.Queue) -> None:
     queue.enqueue("mail", {"of": "one"}, job_id="same", dedupe_key="same", events="all")
     assert other.enqueue("mail", {"of": "other"}, job_id="same", dedupe_key="same", events="all").created
-    queue.set_lane("default", state="paused")
-    queue.retire("letter")
+    queue.lanes.set("default", state="paused")
+    queue.kinds.retire("letter")
     assert queue.claim() is None
     claim = claimed(other)
     assert claim.job.payload == {"of": "other"}

@@ -67,7 +67,7 @@ class TestWhileASessionIsLocked:
     def test_it_returns_nothing_where_all_are(self, server: Harness, queue: Queue) -> None:
         say(queue, 1, session="held")
 
-        assert while_held(server.open(), queue.claim_any_session) is None
+        assert while_held(server.open(), queue.sessions.claim_next) is None
         assert texts(take_any(queue)) == [1]
 
     def test_other_sessions_take_entries_in_and_settle(self, server: Harness, queue: Queue) -> None:
@@ -76,7 +76,7 @@ class TestWhileASessionIsLocked:
 
         def serve() -> list[object]:
             say(queue, 2, session="free")
-            queue.settle(turn, Done())
+            queue.sessions.settle(turn, Done())
             return texts(take(queue, "free"))
 
         assert while_held(server.open(), serve) == [2]
@@ -131,18 +131,18 @@ class TestRaces:
                 failed.append(error)
 
         def serve(own: Queue) -> None:
-            if claim := own.claim_any_session(limit=3):
+            if claim := own.sessions.claim_next(limit=3):
                 with suppress(LeaseLost):
-                    own.settle(claim, Done())
+                    own.sessions.settle(claim, Done())
 
-        acts: list[Callable[[Queue], object]] = [serve, serve, lambda own: own.cancel_session("s")]
+        acts: list[Callable[[Queue], object]] = [serve, serve, lambda own: own.sessions.cancel("s")]
         threads = [threading.Thread(target=work, args=(act,)) for act in acts]
         for thread in threads:
             thread.start()
         for n in range(rounds):
             say(queue, n, n + 100, session="s")
-            queue.open_session("s", take_over=True, lease_token=f"t{n}")
-            queue.close_session(queue.open_session("s", take_over=True, lease_token=f"u{n}"))
+            queue.sessions.open("s", take_over=True, lease_token=f"t{n}")
+            queue.sessions.close(queue.sessions.open("s", take_over=True, lease_token=f"u{n}"))
         finished.set()
         for thread in threads:
             thread.join(PATIENCE)

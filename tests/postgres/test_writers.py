@@ -128,7 +128,7 @@ class TestClaiming:
         taken: list[object] = []
 
         def claim(queue: holdfast.Queue) -> object:
-            return queue.claim_any_session(worker="w", lease_token="n1")
+            return queue.sessions.claim_next(worker="w", lease_token="n1")
 
         again = slow.during(lambda first: taken.append(claim(first)), lambda: claim(queue))
         assert again is not None
@@ -140,7 +140,7 @@ class TestClaiming:
         taken: list[object] = []
 
         def claim(queue: holdfast.Queue) -> object:
-            return queue.claim_session("s", worker="w", lease_token="n1")
+            return queue.sessions.claim("s", worker="w", lease_token="n1")
 
         again = slow.during(lambda first: taken.append(claim(first)), lambda: claim(queue))
         assert again is not None
@@ -150,13 +150,13 @@ class TestClaiming:
         self, slow: Slow, queue: holdfast.Queue
     ) -> None:
         queue.enqueue("chat", session="s")
-        turn = queue.claim_any_session(worker="w", lease_token="n1")
+        turn = queue.sessions.claim_next(worker="w", lease_token="n1")
         assert turn is not None
 
         def claim_again() -> object:
-            return queue.claim_any_session(worker="w", lease_token="n1")
+            return queue.sessions.claim_next(worker="w", lease_token="n1")
 
-        assert slow.during(lambda first: first.settle(turn, Done()), claim_again) is None
+        assert slow.during(lambda first: first.sessions.settle(turn, Done()), claim_again) is None
 
     @pytest.mark.parametrize("kinds", [("mail", "mail"), ("mail", "post")], ids=["one stream", "two routes"])
     def test_it_looks_past_what_others_have_in_hand(
@@ -270,7 +270,7 @@ class TestKeys:
         assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "Job"]
 
     def test_many_in_either_order_all_come_through(self, queue: holdfast.Queue) -> None:
-        def enqueue(names: list[str]) -> Callable[[], list[holdfast.Enqueued]]:
+        def enqueue(names: list[str]) -> Callable[[], list[holdfast.Enqueued[Any]]]:
             return lambda: queue.enqueue_many([NewJob("mail", job_id=name) for name in names])
 
         names = [f"job-{number}" for number in range(40)]
@@ -299,7 +299,7 @@ class TestCatalog:
                 queue.enqueue("mail")
             return None
 
-        answers = together(*[enqueue] * (TOGETHER - 1), lambda: queue.retire("mail"))
+        answers = together(*[enqueue] * (TOGETHER - 1), lambda: queue.kinds.retire("mail"))
         assert {type(answer) for answer in answers[:-1]} <= {type(None), KindRetired}
         assert set(queue.counts()) == {"retired"}
 
@@ -307,7 +307,7 @@ class TestCatalog:
         self, queue: holdfast.Queue, slow: Slow
     ) -> None:
         queue.enqueue("mail")
-        assert slow.during(lambda client: client.enqueue("mail"), lambda: queue.retire("mail")) == 2
+        assert slow.during(lambda client: client.enqueue("mail"), lambda: queue.kinds.retire("mail")) == 2
         assert queue.counts() == {"retired": 2}
 
     def test_a_job_on_its_way_into_a_kind_that_is_being_retired_is_refused(
@@ -321,7 +321,7 @@ class TestCatalog:
             except KindRetired as refusal:
                 return type(refusal)
 
-        assert slow.during(lambda client: client.retire("mail"), enqueue) is KindRetired
+        assert slow.during(lambda client: client.kinds.retire("mail"), enqueue) is KindRetired
         assert queue.counts() == {"retired": 1}
 
     def test_enqueues_do_not_wait_behind_a_change_that_an_open_transaction_holds_up(
@@ -330,7 +330,7 @@ class TestCatalog:
         queue.enqueue("mail")
         with psycopg.connect(url) as own:
             queue.within(own).enqueue("mail")
-            changing = in_background(lambda: queue.set_lane("slow", state="paused"))
+            changing = in_background(lambda: queue.lanes.set("slow", state="paused"))
             with psycopg.connect(url, autocommit=True) as other:
                 waiting = (
                     b"select 1 from pg_stat_activity where query like '%lock_routing()%' and pid <> pg_backend_pid()"
@@ -344,11 +344,11 @@ class TestCatalog:
 
     def test_changes_of_lanes_by_many_all_come_through(self, queue: holdfast.Queue) -> None:
         def change(number: int) -> Callable[[], object]:
-            return lambda: [queue.set_lane(f"lane{number}", state=state) for state in ("paused", "active")]
+            return lambda: [queue.lanes.set(f"lane{number}", state=state) for state in ("paused", "active")]
 
         answers = together(*[change(number % 3) for number in range(TOGETHER)])
         assert not [answer for answer in answers if isinstance(answer, Exception)]
-        assert [lane.state for lane in queue.lanes()] == ["active"] * 3
+        assert [lane.state for lane in queue.lanes.list()] == ["active"] * 3
 
     def test_locking_jobs_locks_none_of_the_routes_they_share(
         self, queue: holdfast.Queue, url: str, schema: str

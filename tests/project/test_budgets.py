@@ -16,8 +16,8 @@ from tests.project.sources import PACKAGE, ROOT, Module, assert_none, modules
 FUNCTION_LINES_MAX = 64
 FILE_LINES_MAX = 600
 IMPORT_SHARE_MAX = 0.078
-FILES_OF_ENQUEUE_MAX = 22
-FILES_OF_A_JOB_MAX = 35
+FILES_OF_ENQUEUE_MAX = 21
+FILES_OF_A_JOB_MAX = 33
 """Enqueue, claim and settle together."""
 
 SQL_FILES = sorted(PACKAGE.rglob("*.sql"))
@@ -58,10 +58,11 @@ def test_no_class_name_is_used_twice() -> None:
 
 
 def test_imports_are_a_small_share_of_the_source() -> None:
-    lines = sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules())
+    written = [module for module in modules() if not module.generated]
+    lines = sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in written)
     imports = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
-        for module in modules()
+        for module in written
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
     )

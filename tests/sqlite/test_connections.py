@@ -290,7 +290,7 @@ class TestWaitingForTheWriter:
                     queue.enqueue("mail"),
                     queue.claim(),
                     queue.transaction().__aenter__(),
-                    asyncio.to_thread(holdfast.Queue(queue.store, queue.operations).enqueue, "mail"),
+                    asyncio.to_thread(holdfast.Queue(queue._state).enqueue, "mail"),
                     return_exceptions=True,
                 )
                 await transaction.enqueue("mail", job_id="kept")
@@ -359,7 +359,7 @@ class TestLoopsThatEnd:
         task = self.leave_open(queue)
         with holdfast.connect(path) as other:
             assert other.enqueue("mail", job_id="others").created
-        blocking = holdfast.Queue(queue.store, queue.operations)
+        blocking = holdfast.Queue(queue._state)
         assert blocking.enqueue("mail", job_id="ours").created
         assert {job.id for job in blocking.jobs()} == {"others", "ours"}
         assert not task.done()
@@ -368,7 +368,7 @@ class TestLoopsThatEnd:
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_a_transaction_that_queued_in_a_closed_loop_does_not_get_the_lead(self, path: str) -> None:
         queue = holdfast.connect_async(path)
-        blocking = holdfast.Queue(queue.store, queue.operations)
+        blocking = holdfast.Queue(queue._state)
         loop = asyncio.new_event_loop()
         with blocking.transaction() as transaction:
             transaction.enqueue("mail", job_id="first")

@@ -376,7 +376,7 @@ class TestStoppedLeaders:
         async def main() -> list[Any]:
             threads = [asyncio.to_thread(queue.enqueue, "mail", job_id=f"thread-{n}") for n in range(30)]
             awaited = [tasks.enqueue("mail", job_id=f"task-{n}") for n in range(100)]
-            return await asyncio.gather(*threads, *awaited)
+            return list(await asyncio.gather(*threads, *awaited))
 
         assert len(asyncio.run(main())) == 130
         assert len(ids(queue)) == 130

@@ -20,11 +20,11 @@ def path(tmp_path: Path) -> str:
 
 
 def findings(queue: holdfast.Queue) -> dict[str, Finding]:
-    return {finding.name: finding for finding in queue.report().findings}
+    return {finding.name: finding for finding in queue.admin.report().findings}
 
 
 def test_a_healthy_file_has_no_problem(path: str) -> None:
-    report = holdfast.connect(path).report()
+    report = holdfast.connect(path).admin.report()
     assert report.healthy
     assert {finding.status for finding in report.findings if finding.name != "SQLite"} == {"ok"}
 
@@ -60,7 +60,7 @@ def test_a_network_file_system_is_a_problem(path: str, tmp_path: Path, monkeypat
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 0 0:1 / {tmp_path} rw - nfs4 server:/share rw\n")
     monkeypatch.setattr(connection, "_MOUNTS", mounts)
-    report = queue.report()
+    report = queue.admin.report()
     assert not report.healthy
     assert findings(queue)["file system"].status == "problem"
     with pytest.raises(holdfast.UnsupportedStore, match="nfs4"):
@@ -78,7 +78,7 @@ def test_expired_and_suspect_and_due_jobs_are_counted(path: str) -> None:
     found = findings(queue)
     assert [found[name].status for name in ("expired leases", "due jobs")] == ["warning", "warning"]
     assert found["expired leases"].detail.startswith("2 ")
-    queue.set_lane("default", state="paused")
+    queue.lanes.set("default", state="paused")
     queue.claim()
     assert findings(queue)["suspect jobs"].detail.startswith("2 ")
 
@@ -97,7 +97,7 @@ def test_a_damaged_file_is_called_so_with_the_remedy(path: str) -> None:
 def _file_finding(path: str) -> str:
     """Return the finding about the file, whether or not its other checks still work."""
     try:
-        findings = holdfast.connect(path).report().findings
+        findings = holdfast.connect(path).admin.report().findings
     except holdfast.StoreDamaged as damage:
         return str(damage)
     return " ".join(finding.remedy for finding in findings if finding.name == "file")

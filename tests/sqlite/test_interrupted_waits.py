@@ -89,7 +89,7 @@ def test_tasks_of_one_event_loop_are_interrupted_and_threads_are_not(
         while not all(call.done() for call in calls):
             await queue.store.interrupt_async()
             await asyncio.sleep(0.01)
-        return await asyncio.gather(*calls, return_exceptions=True)
+        return list(await asyncio.gather(*calls, return_exceptions=True))
 
     with holder(path):
         thread = in_background(queue.enqueue, "mail.send")

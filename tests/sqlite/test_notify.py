@@ -16,14 +16,14 @@ import pytest
 
 import holdfast
 from holdfast import Done
-from holdfast.client import operations
+from holdfast.client.async_api import queue as async_api
 from holdfast.client.connect import async_queue_on, queue_on
+from holdfast.client.sync_api import queue as sync_api
 from holdfast.storage.notifications import SyncListener
 from holdfast.storage.sqlite import notify
 from holdfast.storage.sqlite.lock_file import LockFile
 from holdfast.storage.sqlite.notify import FileNotifier, notifier_for
 from holdfast.storage.sqlite.store import SqliteStore
-from holdfast.storage.transaction import run_sync
 from tests.chaos.processes import PATIENCE_SECONDS, Child, say
 from tests.chaos.threads import in_background, wait_until
 
@@ -48,8 +48,9 @@ def short_linger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable polling: only a notification can wake a caller."""
-    monkeypatch.setattr(operations, "_POLL_SECONDS_FIRST", PATIENCE_SECONDS)
-    monkeypatch.setattr(operations, "_POLL_SECONDS_LAST", PATIENCE_SECONDS)
+    for module in (sync_api, async_api):
+        monkeypatch.setattr(module, "_POLL_SECONDS_FIRST", PATIENCE_SECONDS)
+        monkeypatch.setattr(module, "_POLL_SECONDS_LAST", PATIENCE_SECONDS)
 
 
 class Looks:
@@ -207,7 +208,7 @@ class TestTheWatcher:
         lock_file = LockFile(path)
         watcher.join(0.5)  # much longer than it lingers
         lock_file.notify(["a"])
-        assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
+        assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
         notifier.remove("a", listener)
         lock_file.close()
 
@@ -220,7 +221,7 @@ class TestTheWatcher:
             listener = SyncListener()
             notifier.add(f"topic-{round_ % 3}", listener)
             lock_file.notify([f"topic-{round_ % 3}"])
-            assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
+            assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
             notifier.remove(f"topic-{round_ % 3}", listener)
             time.sleep(0.0005 * (round_ % 10))  # around the moment in which the watcher ends
         lock_file.close()
@@ -236,7 +237,7 @@ class TestTheWatcher:
                 notifier.add(topic, listener)
                 with gate:
                     lock_file.notify([topic])
-                assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
+                assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
                 notifier.remove(topic, listener)
             return 30
 
@@ -254,9 +255,9 @@ def test_a_listener_added_before_the_lock_file_is_woken_once_it_exists(path: str
         queue.migrate()
     assert len(watchers()) == 1
     lock_file = LockFile(path)
-    run_sync(listener.wait(0))  # it may have been woken when the watcher started
+    listener.wait(0)  # it may have been woken when the watcher started
     lock_file.notify(["a"])
-    assert run_sync(listener.wait(PATIENCE_SECONDS)) < PATIENCE_SECONDS
+    assert listener.wait(PATIENCE_SECONDS) < PATIENCE_SECONDS
     notifier.remove("a", listener)
     lock_file.close()
 

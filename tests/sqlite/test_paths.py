@@ -80,7 +80,7 @@ class TestARelativePath:
         with holdfast.connect("jobs.db") as queue:
             queue.enqueue("mail")
             os.chdir(elsewhere)
-            assert [finding.name for finding in queue.report().findings if "log has grown" in finding.detail]
+            assert [finding.name for finding in queue.admin.report().findings if "log has grown" in finding.detail]
 
     def test_in_a_directory_that_no_longer_exists_it_is_refused(self, elsewhere: Path) -> None:
         os.chdir(elsewhere)

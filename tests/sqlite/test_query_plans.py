@@ -79,8 +79,8 @@ def fill(queue: holdfast.Queue) -> None:
             for n in range(300)
         ]
     )
-    while claim := queue.claim_any_session(tenant="tenant3"):
-        queue.settle(claim, holdfast.Done())
+    while claim := queue.sessions.claim_next(tenant="tenant3"):
+        queue.sessions.settle(claim, holdfast.Done())
     claims = queue.claim_many(kinds=["placed"], limit=100)
     queue.settle_many([(claim, holdfast.Done()) for claim in claims[:80]])
 

@@ -29,5 +29,5 @@ def test_attempts_and_artifacts_go_with_their_job(tmp_path: Path) -> None:
     assert rows(path) == [3, 3, 3]
     queue.enqueue("mail")
     clock.advance(60)
-    assert queue.prune(older_than=30).jobs == 3
+    assert queue.admin.prune(older_than=30).jobs == 3
     assert rows(path) == [1, 0, 0]

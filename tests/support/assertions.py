@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from holdfast import Attempt, Failure, InvalidInput, Job, Queue
+from holdfast import AsyncEnqueued, Attempt, Enqueued, Failure, InvalidInput, Job, Queue
 from tests.support.stores import statements_of
 
 
@@ -22,6 +23,12 @@ def refused(queue: Queue, field: str) -> Iterator[None]:
         yield
     assert caught.value.field == field
     assert statements_of(queue) == before
+
+
+def duplicate(enqueued: Enqueued[Any] | AsyncEnqueued[Any]) -> Job:
+    """Return the job that an enqueue found; fail if it created one."""
+    assert not enqueued.created
+    return enqueued.job
 
 
 def label(value: object) -> str:

@@ -69,8 +69,8 @@ def job_in(queue: Queue, state: State, kind: str = "task", **options: Unpack[Job
         case "cancelled":
             queue.cancel(job.id)
         case "retired":
-            queue.retire(kind)
-            queue.restore(kind)
+            queue.kinds.retire(kind)
+            queue.kinds.restore(kind)
         case _:
             pass
     return queue.get(job.id)

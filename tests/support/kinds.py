@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import Queue, Tasks
-from holdfast.storage.transaction import run_sync
+from holdfast.client.sync_api.worker_calls import WorkerCalls
 
 
 def publish(queue: Queue, tasks: Tasks, worker: str = "w1") -> None:
     """Publish *tasks*, which *queue* does not declare itself, as a worker of another process does at its start."""
     publications: dict[str, Any] = {task.kind: task.publication() for task in tasks.tasks}
-    run_sync(queue.operations.publish_kinds(publications, worker))
+    WorkerCalls(queue.store).publish_kinds(publications, worker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from holdfast import AnySessionOptions, Job, Queue, SessionClaim, SessionClaimOptions
+from holdfast import AnySessionOptions, CheckpointOptions, Job, Queue, SessionClaim, SessionClaimOptions
 
 SESSION = "chat-42"
 
@@ -21,14 +21,21 @@ def say(queue: Queue, *texts: Any, **options: Any) -> list[str]:
 
 def take(queue: Queue, session: str = SESSION, **options: Unpack[SessionClaimOptions]) -> SessionClaim:
     """Claim the session's next run; fail if there is none."""
-    claim = queue.claim_session(session, **options)
+    claim = queue.sessions.claim(session, **options)
+    assert claim is not None, "nothing was claimed"
+    return claim
+
+
+def take_more(queue: Queue, turn: SessionClaim, **options: Unpack[CheckpointOptions]) -> SessionClaim:
+    """Claim more entries at a checkpoint of *turn*; fail if there are none."""
+    claim = queue.sessions.checkpoint(turn, **options)
     assert claim is not None, "nothing was claimed"
     return claim
 
 
 def take_any(queue: Queue, **options: Unpack[AnySessionOptions]) -> SessionClaim:
     """Claim the next run of any session; fail if there is none."""
-    claim = queue.claim_any_session(**options)
+    claim = queue.sessions.claim_next(**options)
     assert claim is not None, "nothing was claimed"
     return claim
 

@@ -157,7 +157,7 @@ def test_a_function_must_have_the_shape_of_a_session_task(queue: Queue) -> None:
 def test_a_session_task_is_called_as_the_function_it_is(queue: Queue) -> None:
     task = queue.session_task("chat.message")(answer)
     task.enqueue(Message("one"), session="chat-42")
-    claim = queue.claim_session("chat-42")
+    claim = queue.sessions.claim("chat-42")
     assert claim is not None
     context = SessionContext[Message](claim)
 

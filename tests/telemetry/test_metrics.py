@@ -45,7 +45,7 @@ def test_a_scrape_of_a_working_worker_tells_all_that_the_list_names(queue: holdf
     with running_worker(queue, metrics=metrics, concurrency=3) as working:
         wait_finished(queue, enqueued.id)
         wait_until(lambda: bool(working.worker.status().ended))
-        wait_until(lambda: bool(queue.workers()))
+        wait_until(lambda: bool(queue.admin.workers()))
         found = scraped(metrics)
 
     whose = {("lane", "default"), ("kind", "mail")}
@@ -163,8 +163,8 @@ def test_a_store_that_does_not_answer_is_down_and_says_nothing_else(harness: Har
 
 def test_the_store_is_asked_again_only_after_a_while(queue: holdfast.Queue) -> None:
     cached, fresh = CollectorRegistry(), CollectorRegistry()
-    cached.register(StoreCollector(queue.operations, queue.store, cache_seconds=1e6))
-    fresh.register(StoreCollector(queue.operations, queue.store, cache_seconds=-1e6))
+    cached.register(StoreCollector(queue, cache_seconds=1e6))
+    fresh.register(StoreCollector(queue, cache_seconds=-1e6))
     labels = {"lane": "default", "kind": "mail"}
     for registry in (cached, fresh):
         registry.get_sample_value("holdfast_store_up")

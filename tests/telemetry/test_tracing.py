@@ -134,7 +134,7 @@ def test_a_transaction_and_an_awaited_queue_are_traced_as_well(harness: Harness,
     queue = harness.open_async()
     telemetry.trace(queue, tracer_provider=spans.provider)
 
-    async def main() -> holdfast.Enqueued:
+    async def main() -> holdfast.AsyncEnqueued[Any]:
         async with queue.transaction() as transaction:
             result = await transaction.enqueue("mail")
         claim = await queue.claim()
@@ -242,7 +242,7 @@ def test_a_handler_that_ran_elsewhere_has_its_span_once_it_is_over(traced: holdf
     claim = traced.claim()
     assert claim is not None
     job = traced.settle(claim, Failed("killed", reason="memory_limit"))
-    [observer] = traced.operations.observers
+    [observer] = traced._state.observers
 
     observer.ended(claim, "failed", job, 2.5)
 
@@ -260,7 +260,7 @@ def test_an_attempt_that_never_ran_has_no_span(traced: holdfast.Queue, spans: Sp
     traced.enqueue("mail")
     claim = traced.claim()
     assert claim is not None
-    [observer] = traced.operations.observers
+    [observer] = traced._state.observers
 
     observer.ended(claim, "released", None, None)
 

@@ -173,7 +173,7 @@ def test_a_result_that_cannot_be_stored_is_raised_as_well(queue: holdfast.Queue)
 
 
 def test_an_outcome_that_the_store_refuses_is_raised_and_fails_the_job(queue: holdfast.Queue) -> None:
-    queue.set_lane("closed", state="draining")
+    queue.lanes.set("closed", state="draining")
 
     @queue.task("task")
     def task(context: Context) -> None:
@@ -326,7 +326,7 @@ def test_one_job_that_has_ended_or_is_held_or_paused_is_not_run(queue: holdfast.
     queue.settle(held, holdfast.Done())
     with pytest.raises(AssertionError, match="it is already done"):
         run_job(queue, enqueued)
-    queue.set_lane("default", state="paused")
+    queue.lanes.set("default", state="paused")
     with pytest.raises(AssertionError, match="is the lane paused"):
         run_job(queue, NewJob("task", {}))
 

@@ -330,7 +330,7 @@ def test_a_context_tells_of_its_attempt(queue: Queue) -> None:
 
 
 def test_an_outcome_that_the_store_refuses_fails_for_good_and_stops_no_other(queue: Queue) -> None:
-    queue.set_lane("closed", state="draining")
+    queue.lanes.set("closed", state="draining")
 
     @queue.task("hand_on")
     def hand_on(context: Context, lane: str) -> None:

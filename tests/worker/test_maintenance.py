@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from holdfast import NewJob, Queue, StoreUnreachable, Tasks
+from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain.results import WorkerInfo
-from holdfast.storage.transaction import run_sync
 from holdfast.worker import maintenance as maintenance_module
 from tests.chaos.threads import registered, wait_until
 from tests.support.clock import ManualClock
@@ -32,12 +32,12 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_is_in_the_registry_while_it_runs(queue: Queue) -> None:
     queue.task("note", lane="side")(lambda: None)
     with running_worker(queue, worker="w1", concurrency=3, capabilities=["gpu"], affinity="llama"):
-        wait_until(lambda: len(queue.workers()) == 1)
-        [row] = queue.workers()
+        wait_until(lambda: len(queue.admin.workers()) == 1)
+        [row] = queue.admin.workers()
 
     assert (row.worker, row.state, row.concurrency, row.process) == ("w1", "active", 3, os.getpid())
     assert (row.lanes, row.kinds, row.capabilities, row.loaded) == (("side",), ("note",), ("gpu",), ("llama",))
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
 
 
 @pytest.mark.usefixtures("often")
@@ -46,11 +46,11 @@ def test_it_says_again_and_again_that_it_is_there_and_what_it_runs(queue: Queue,
     queue.task("long")(lambda: wait_for_event(proceed))
     queue.enqueue_many([NewJob("long", {}), NewJob("long", {})])
     with running_worker(queue):
-        wait_until(lambda: [row.running for row in queue.workers()] == [2])
-        [first] = queue.workers()
+        wait_until(lambda: [row.running for row in queue.admin.workers()] == [2])
+        [first] = queue.admin.workers()
         clock.advance(300)
-        wait_until(lambda: queue.workers()[0].beat_at > first.beat_at)
-        [second] = queue.workers()
+        wait_until(lambda: queue.admin.workers()[0].beat_at > first.beat_at)
+        [second] = queue.admin.workers()
         proceed.set()
 
     assert second.started_at == first.started_at
@@ -70,33 +70,33 @@ def test_a_worker_that_goes_down_says_so(queue: Queue) -> None:
     with running_worker(queue) as working:
         wait_for_event(started)
         working.worker.stop()
-        wait_until(lambda: [row.state for row in queue.workers()] == ["stopping"])
+        wait_until(lambda: [row.state for row in queue.admin.workers()] == ["stopping"])
         proceed.set()
         working.end()
 
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
 
 
 def test_one_that_vanished_is_silent_after_a_minute(queue: Queue, clock: ManualClock) -> None:
     row = WorkerInfo("w1", "i", "host", 1, "1", "active", 8, 0, ("default",), ("note",), (), ())
-    run_sync(queue.operations.worker_beat(row))
+    WorkerCalls(queue.store).beat(row)
     clock.advance(61)
 
-    assert [row.state for row in queue.workers()] == ["silent"]
+    assert [row.state for row in queue.admin.workers()] == ["silent"]
 
 
 def test_a_thousand_workers_in_the_registry(queue: Queue, clock: ManualClock) -> None:
     for number in range(1000):
         row = WorkerInfo(f"w{number}", "i", "host", number, "1", "active", 8, 0, ("default",), ("note",), (), ())
-        run_sync(queue.operations.worker_beat(row))
+        WorkerCalls(queue.store).beat(row)
         clock.advance(0.001)
     queue.task("note")(lambda: None)
     with running_worker(queue, worker="newest"):
-        wait_until(lambda: queue.workers(limit=1)[0].worker == "newest")
+        wait_until(lambda: queue.admin.workers(limit=1)[0].worker == "newest")
         assert wait_finished(queue, queue.enqueue("note", {}).id).state == "done"
-        assert len(queue.workers(limit=1000)) == 1000
+        assert len(queue.admin.workers(limit=1000)) == 1000
 
-    assert [row.worker for row in queue.workers(limit=2)] == ["w999", "w998"]
+    assert [row.worker for row in queue.admin.workers(limit=2)] == ["w999", "w998"]
 
 
 @pytest.mark.usefixtures("often")
@@ -163,7 +163,7 @@ def _lose_one(queue: Queue, clock: ManualClock, kind: str) -> None:
 
 
 def _later_than(queue: Queue, time: datetime) -> Callable[[], bool]:
-    return lambda: queue.workers()[0].beat_at > time
+    return lambda: queue.admin.workers()[0].beat_at > time
 
 
 @pytest.mark.usefixtures("often")
@@ -172,7 +172,7 @@ def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytes
     queue = harness.open()
     queue.task("note")(lambda: None)
     with running_worker(queue):
-        wait_until(lambda: len(queue.workers()) == 1)
+        wait_until(lambda: len(queue.admin.workers()) == 1)
         with outage:
             outage.struck(5)
             with pytest.raises(StoreUnreachable):
@@ -188,7 +188,7 @@ def test_upkeep_goes_on_after_the_store_was_away(harness: Harness, caplog: pytes
 
 
 def _published(queue: Queue) -> dict[str, str | None]:
-    return {kind.name: kind.published_by for kind in queue.kinds()}
+    return {kind.name: kind.published_by for kind in queue.kinds.list()}
 
 
 def test_a_worker_publishes_the_tasks_that_it_serves_and_no_others(queue: Queue) -> None:
@@ -197,7 +197,7 @@ def test_a_worker_publishes_the_tasks_that_it_serves_and_no_others(queue: Queue)
     with running_worker(queue, worker="w1", kinds=["note"]):
         wait_until(lambda: _published(queue) == {"note": "w1"})
 
-    note = queue.kind("note")
+    note = queue.kinds.get("note")
     assert (note.lane, note.timeout, note.schema["required"]) == ("side", 5.0, ["text"])
 
 
@@ -221,9 +221,9 @@ def test_a_running_worker_does_not_publish_again_over_another_version(queue: Que
         for _ in range(2):
             before = clock.time
             clock.advance(1)
-            wait_until(lambda before=before: queue.workers()[0].beat_at > before)  # type: ignore[misc]
+            wait_until(lambda before=before: queue.admin.workers()[0].beat_at > before)  # type: ignore[misc]
 
-        assert (queue.kind("note").lane, queue.kind("note").published_by) == ("new", "new")
+        assert (queue.kinds.get("note").lane, queue.kinds.get("note").published_by) == ("new", "new")
 
 
 @pytest.mark.usefixtures("often")

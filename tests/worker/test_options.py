@@ -193,7 +193,7 @@ def test_a_worker_checks_its_options(queue: Queue, option: str, value: object) -
 def test_an_idle_worker_wakes_at_once(queue: Queue) -> None:
     notes = Notes(queue)
     with running_worker(queue):
-        wait_until(lambda: len(queue.workers()) == 1)
+        wait_until(lambda: len(queue.admin.workers()) == 1)
         for number in range(30):
             # Without notifications each would take up to a second, and all together longer than the wait.
             notes.enqueue(f"{number}")

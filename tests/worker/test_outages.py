@@ -266,7 +266,7 @@ def test_a_worker_stops_within_its_grace_period_and_five_seconds_though_another_
             hold.enqueue()
         timer = MovableTimer(stands_still=True)
         with running_worker(queue, lease=3000, concurrency=1, grace=3, timer=timer) as working:
-            wait_for_event(started) if busy else wait_until(lambda: len(queue.workers()) == 1)
+            wait_for_event(started) if busy else wait_until(lambda: len(queue.admin.workers()) == 1)
             with _locked(tmp_path / "jobs.db"):
                 seconds = _seconds_to_stop(working, timer)
                 proceed.set()

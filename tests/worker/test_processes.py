@@ -200,7 +200,7 @@ def test_ten_rolling_restarts_under_load_lose_nothing_and_spend_no_attempt(queue
 
 
 def _is_there(queue: Queue, worker: str) -> Callable[[], bool]:
-    return lambda: any(row.worker == worker for row in queue.workers())
+    return lambda: any(row.worker == worker for row in queue.admin.workers())
 
 
 @pytest.mark.long

@@ -38,10 +38,10 @@ def test_a_drained_worker_finishes_what_it_holds_takes_nothing_new_and_stays_reg
     held = queue.enqueue("slow", {})
     with running_worker(queue, worker="w1", concurrency=2) as working:
         wait_for_event(slow.started)
-        wait_until(lambda: len(queue.workers()) == 1)
+        wait_until(lambda: len(queue.admin.workers()) == 1)
 
-        queue.drain_worker("w1")
-        wait_until(lambda: [row.state for row in queue.workers()] == ["draining"])
+        queue.admin.drain_worker("w1")
+        wait_until(lambda: [row.state for row in queue.admin.workers()] == ["draining"])
         new = queue.enqueue("slow", {})
         slow.proceed.set()
 
@@ -49,7 +49,7 @@ def test_a_drained_worker_finishes_what_it_holds_takes_nothing_new_and_stays_reg
         wait_until(lambda: working.worker.status().running == ())
         assert working.worker.status().draining
         assert queue.get(new.id).state == "ready"
-        assert [(one.kind, one.reason) for one in queue.unserved()] == [("slow", "no_worker")]
+        assert [(one.kind, one.reason) for one in queue.admin.unserved()] == [("slow", "no_worker")]
         assert not working.future.done()
 
 
@@ -58,16 +58,16 @@ def test_a_stopped_worker_waits_for_running_handlers_and_ends(queue: Queue) -> N
     held = queue.enqueue("slow", {})
     with running_worker(queue, worker="w1", grace=3600) as working:
         wait_for_event(slow.started)
-        wait_until(lambda: len(queue.workers()) == 1)
-        queue.stop_worker("w1")
-        wait_until(lambda: [row.state for row in queue.workers()] == ["stopping"])
+        wait_until(lambda: len(queue.admin.workers()) == 1)
+        queue.admin.stop_worker("w1")
+        wait_until(lambda: [row.state for row in queue.admin.workers()] == ["stopping"])
         # A second request does not end the grace period.
-        queue.stop_worker("w1")
+        queue.admin.stop_worker("w1")
         slow.proceed.set()
         working.end()
 
     assert queue.get(held.id).state == "done"
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
 
 
 def test_without_a_notification_the_next_heartbeat_delivers_the_request(
@@ -77,17 +77,17 @@ def test_without_a_notification_the_next_heartbeat_delivers_the_request(
     monkeypatch.setattr(maintenance, "worker_request_topic", lambda _worker: "another topic")
     Slow(queue)
     with running_worker(queue, worker="w1") as working:
-        wait_until(lambda: len(queue.workers()) == 1)
-        queue.stop_worker("w1")
+        wait_until(lambda: len(queue.admin.workers()) == 1)
+        queue.admin.stop_worker("w1")
         working.end()
 
 
 def test_a_worker_that_starts_again_under_its_name_is_not_drained(queue: Queue) -> None:
     queue.task("note")(lambda: None)
     with running_worker(queue, worker="w1"):
-        wait_until(lambda: len(queue.workers()) == 1)
-        queue.drain_worker("w1")
-        wait_until(lambda: [row.state for row in queue.workers()] == ["draining"])
+        wait_until(lambda: len(queue.admin.workers()) == 1)
+        queue.admin.drain_worker("w1")
+        wait_until(lambda: [row.state for row in queue.admin.workers()] == ["draining"])
         with running_worker(queue, worker="w1"):
             assert wait_finished(queue, queue.enqueue("note", {}).id).state == "done"
 
@@ -98,6 +98,6 @@ def test_a_worker_that_is_drained_before_it_runs_claims_nothing(queue: Queue) ->
     worker = Worker(queue, worker="w1")
     worker.drain()
     with worker.running():
-        wait_until(lambda: [row.state for row in queue.workers()] == ["draining"])
+        wait_until(lambda: [row.state for row in queue.admin.workers()] == ["draining"])
 
     assert queue.get(enqueued.id).state == "ready"

@@ -32,7 +32,7 @@ def test_jobs_run_beside_the_block_and_the_worker_is_gone_after_it(queue: Queue)
         wait_until(lambda: worker.status().ended == {"done": 1})
 
     late = add.enqueue(1, 2)
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
     assert queue.get(late.id).state == "ready"
 
 
@@ -58,7 +58,7 @@ def test_an_error_of_the_block_stops_the_worker_and_is_raised(queue: Queue) -> N
     with pytest.raises(ZeroDivisionError), Worker(queue).running():
         raise ZeroDivisionError
 
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
 
 
 def test_what_keeps_a_worker_from_starting_is_raised_at_once(queue: Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -317,7 +318,7 @@ def test_a_worker_whose_slots_are_all_used_by_turns_waits(queue: Queue, monkeypa
 def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue) -> None:
     chat = Chat(queue)
     [first] = chat.say("one")
-    claim = queue.claim_any_session(limit=1)
+    claim = queue.sessions.claim_next(limit=1)
     assert claim is not None
     turn = Turn(claim, queue.tasks, time.monotonic())
 
@@ -333,7 +334,7 @@ def test_what_joins_a_turn_that_is_decided_meanwhile_is_given_back(queue: Queue)
             return answer
 
     late: Any = Late()
-    offer_checkpoints(turn, queue.operations, late, ())
+    offer_checkpoints(turn, replace(queue._state, store=late), ())
     [second] = chat.say("two")
     with pytest.raises(Cancelled):
         chat.answer(turn.session_context, [Message("one")])
@@ -454,7 +455,7 @@ def test_a_long_turn_keeps_all_of_its_entries(harness: Harness, awaited: bool) -
         ids += chat.say("three")
         moving.pass_leases(chat.queue, ids[1], 600, 3)
         # Another claim finds the session held.
-        assert chat.queue.claim_any_session() is None
+        assert chat.queue.sessions.claim_next() is None
         chat.proceed.set()
         jobs = all_ended(chat.queue, ids)
 
@@ -567,13 +568,13 @@ def test_a_claim_whose_answer_is_lost_is_asked_for_again(harness: Harness) -> No
     outage = Outage(harness)
     chat = Chat(harness.open())
     ids = chat.say("one", "two")
-    chat.queue.set_lane("default", state="paused")
+    chat.queue.lanes.set("default", state="paused")
     with running_worker(chat.queue):
-        wait_until(lambda: bool(chat.queue.workers()))
+        wait_until(lambda: bool(chat.queue.admin.workers()))
         # The answer to the resume of the lane is lost first.
         outage.lose_answers(3)
         with suppress(OutcomeUnknown):
-            chat.queue.set_lane("default", state="active")
+            chat.queue.lanes.set("default", state="active")
         wait_until(lambda: outage.answers_lost)
         jobs = all_ended(chat.queue, ids)
 
@@ -638,7 +639,7 @@ def test_a_suspect_turn_runs_alone(harness: Harness) -> None:
         beside.set()
 
     [job_id] = chat.say("one")
-    assert queue.claim_any_session(lease=1) is not None
+    assert queue.sessions.claim_next(lease=1) is not None
     harness.clock.advance(60)
     chat.halt()
     with running_worker(queue, concurrency=4):
@@ -660,7 +661,7 @@ def test_turns_run_in_the_worker_also_where_all_else_is_isolated(queue: Queue) -
 def test_an_exclusive_worker_of_sessions_takes_back_what_its_start_before_held(queue: Queue) -> None:
     chat = Chat(queue)
     [job_id] = chat.say("one")
-    assert queue.claim_any_session(worker="only", incarnation="before", lease=3600) is not None
+    assert queue.sessions.claim_next(worker="only", incarnation="before", lease=3600) is not None
     with running_worker(queue, worker="only", exclusive=True):
         job = wait_finished(queue, job_id)
 

@@ -170,7 +170,7 @@ def test_a_claim_whose_answer_was_lost_is_not_left_to_expire(harness: Harness) -
     queue = harness.open()
     queue.task("note")(lambda: None)
     with running_worker(queue) as working:
-        wait_until(lambda: len(queue.workers()) == 1)
+        wait_until(lambda: len(queue.admin.workers()) == 1)
         enqueued = queue.enqueue("note", {}, delay=10)
         outage.lose_answers(1)
         harness.clock.advance(10)
@@ -307,7 +307,7 @@ class TestACancelledServe:
         asyncio.run(cancel())
         assert [local_queue.get(one.id).state for one in enqueued] == ["done", "ready", "ready"]
         assert [local_queue.get(one.id).attempt for one in enqueued] == [1, 0, 0]
-        assert local_queue.workers() == []
+        assert local_queue.admin.workers() == []
 
     @COLOURS
     def test_releases_what_outlasts_the_grace_period(self, queue: Queue, awaited: bool) -> None:

@@ -99,7 +99,7 @@ def test_with_more_of_them_than_slots_the_worker_ends_in_good_order_and_says_why
     assert caught.value.kinds == ("deaf",)
     assert deaf.running == 3
     assert queue.get(later.id).state == "ready"
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
 
 
 def test_a_handler_that_heeds_is_never_abandoned(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

@@ -208,7 +208,7 @@ def _attempt(queue: Queue) -> RunningAttempt:
     """Claim a job as a worker would, for the test to run."""
     claim = claim_one(queue, lease=30)
     attempt = RunningAttempt(claim, queue.tasks.get(claim.job.kind), 0.0)
-    offer_transaction(attempt, queue.operations, queue.store)
+    offer_transaction(attempt, queue._state)
     return attempt
 
 

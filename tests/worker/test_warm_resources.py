@@ -361,7 +361,7 @@ def test_the_registry_tells_what_is_loaded_and_how_often_that_changed(queue: Que
     models.enqueue("ABC")
     with running_worker(queue, concurrency=1, worker="w1", warm=models.warm()):
         wait_until(lambda: queue.counts() == {"done": 3})
-        wait_until(lambda: [(row.loaded, row.switches) for row in queue.workers()] == [(("C",), 2)])
+        wait_until(lambda: [(row.loaded, row.switches) for row in queue.admin.workers()] == [(("C",), 2)])
 
 
 def test_without_hooks_the_last_affinity_is_favoured(queue: Queue) -> None:

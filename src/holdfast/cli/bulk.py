@@ -50,7 +50,7 @@ class ImportTally:
             return "nothing was stored"
         return f"lines up to {self.through} are stored; correct the file and continue from line {self.through + 1}"
 
-    def add(self, batch: list[ImportLine], results: list[Enqueued]) -> None:
+    def add(self, batch: list[ImportLine], results: list[Enqueued[Any]]) -> None:
         """Count a stored batch."""
         created = sum(result.created for result in results)
         self.created += created

@@ -89,7 +89,7 @@ def enqueue(terminal: Terminal, /, kind: str | None, payload: str | None, many: 
             terminal.emit(json_view.enqueued(enqueued))
             return
         terminal.line(_summary(enqueued))
-        _note_unpublished(terminal, kind, queue.kinds())
+        _note_unpublished(terminal, kind, queue.kinds.list())
 
 
 def _note_unpublished(terminal: Terminal, kind: str, found: list[Kind]) -> None:
@@ -126,7 +126,7 @@ def _check_many(payload: str | None, options: dict[str, Any]) -> None:
             raise CommandError(f"{option} and --many exclude each other: write {name!r} into the lines")
 
 
-def _summary(enqueued: Enqueued) -> str:
+def _summary(enqueued: Enqueued[Any]) -> str:
     job = enqueued.job
     if not enqueued.created:
         return f"exists already: {job.id} ({job.kind}, {job.state})"

@@ -15,7 +15,7 @@ _PAGE = 1_000
 
 
 def given_filters(filters: dict[str, Any]) -> dict[str, Any]:
-    """Return the filters that are set, as arguments of `Queue.jobs` and `Queue.tally`."""
+    """Return the filters that are set, as arguments of `Queue.jobs` and `Queue.admin.tally`."""
     return {name: value for name, value in filters.items() if value not in {None, ()}}
 
 
@@ -37,7 +37,7 @@ def confirm(
     if yes and not dry_run:
         return True
     with terminal.busy("counting"):
-        found = queue.tally(**filters)
+        found = queue.admin.tally(**filters)
     total = formatting.number(sum(one.jobs for one in found), "job")
     if dry_run:
         _show(terminal, found, f"would {verb} {total}")
@@ -53,7 +53,7 @@ def cancel(queue: Queue, filters: dict[str, Any], *, force: bool) -> CancelRepor
     """Cancel all jobs that match."""
     total = CancelReport([], [], [])
     for ids in _pages(queue, filters):
-        report = queue.cancel_many(ids, force=force)
+        report = queue.admin.cancel_many(ids, force=force)
         total.cancelled.extend(report.cancelled)
         total.stop_requested.extend(report.stop_requested)
         total.skipped.extend(report.skipped)
@@ -64,7 +64,7 @@ def requeue(queue: Queue, filters: dict[str, Any]) -> Requeued:
     """Requeue all jobs that match."""
     total = Requeued([], [])
     for ids in _pages(queue, filters):
-        report = queue.requeue_many(ids)
+        report = queue.admin.requeue_many(ids)
         total.requeued.extend(report.requeued)
         total.skipped.extend(report.skipped)
     return total

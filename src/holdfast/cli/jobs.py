@@ -19,7 +19,7 @@ from holdfast.domain.job import FINISHED, STATES
 from holdfast.domain.serving import UnservedReason, unserved_reason
 
 FAILURE_CLASSES = get_args(FailureClass)
-# The limit of one call of `Queue.requeue_many`.
+# The limit of one call of `Queue.admin.requeue_many`.
 _REQUEUE_BATCH = 1_000
 _UNFINISHED = tuple(state for state in STATES if state not in FINISHED)
 _REQUEUED = ("failed", "cancelled")
@@ -137,8 +137,8 @@ def _unserved_reason(queue: Queue, job: Job) -> UnservedReason | None:
     """Return why no live worker takes a waiting job, or None."""
     if job.state not in {"ready", "scheduled"}:
         return None
-    paused = {lane.name for lane in queue.lanes() if lane.state == "paused"}
-    workers = queue.workers(limit=limits.PAGE_MAX)
+    paused = {lane.name for lane in queue.lanes.list() if lane.state == "paused"}
+    workers = queue.admin.workers(limit=limits.PAGE_MAX)
     return unserved_reason(job.lane, job.kind, job.requires, workers, paused)
 
 
@@ -276,7 +276,7 @@ def _requeue_named(terminal: Terminal, job_ids: tuple[str, ...]) -> None:
         else:
             ids = [_id_of(queue, job_id) for job_id in job_ids]
             parts = range(0, len(ids), _REQUEUE_BATCH)
-            requeued = _merge([queue.requeue_many(ids[at : at + _REQUEUE_BATCH]) for at in parts])
+            requeued = _merge([queue.admin.requeue_many(ids[at : at + _REQUEUE_BATCH]) for at in parts])
     _print_requeued(terminal, requeued, each=True)
     if requeued.skipped:
         raise _partial_failure("requeued", len(requeued.skipped), len(job_ids))

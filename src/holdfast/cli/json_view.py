@@ -131,7 +131,7 @@ def event(one: Event) -> Document:
     }
 
 
-def enqueued(one: Enqueued) -> Document:
+def enqueued(one: Enqueued[Any]) -> Document:
     """Return the job of an enqueue and whether it was created."""
     return {"created": one.created, "job": job(one.job)}
 

@@ -44,7 +44,7 @@ def kinds() -> None:
 def list_(terminal: Terminal) -> None:
     """List every used, published or retired kind, with its jobs by state."""
     with terminal.queue() as queue:
-        found, counts = queue.kinds(), by_state((one.kind, one) for one in queue.tally())
+        found, counts = queue.kinds.list(), by_state((one.kind, one) for one in queue.admin.tally())
     if terminal.json:
         terminal.emit({"kinds": [{**json_view.kind(one), "jobs": counts.get(one.name, {})} for one in found]})
     elif found:
@@ -93,7 +93,7 @@ def _published(one: Kind, now: datetime) -> str:
 def show(terminal: Terminal, kind: str) -> None:
     """Show the published options and schema of a kind."""
     with terminal.queue() as queue:
-        found = queue.kind(kind)
+        found = queue.kinds.get(kind)
     if terminal.json:
         terminal.emit(json_view.kind(found))
         return
@@ -130,14 +130,14 @@ def retire(terminal: Terminal, kind: str, dry_run: bool, yes: bool) -> None:
     terminal.require_confirmation(allowed=dry_run or yes)
     with terminal.queue() as queue:
         if dry_run or not yes:
-            waiting = sum(one.jobs for one in queue.tally(kind=kind, state=tuple(WAITING)))
+            waiting = sum(one.jobs for one in queue.admin.tally(kind=kind, state=tuple(WAITING)))
             about = formatting.number(waiting, "waiting job")
             if dry_run:
                 terminal.report({"kind": kind, "jobs": waiting}, f"would retire kind {kind} and {about}")
                 return
             terminal.confirm(f"Retire kind {kind}, and permanently retire {about}?")
         with terminal.busy(f"retiring {kind}"):
-            count = queue.retire(kind)
+            count = queue.kinds.retire(kind)
     if terminal.json:
         terminal.emit({"kind": kind, "retired": True, "jobs": count})
     else:
@@ -158,7 +158,7 @@ def restore(terminal: Terminal, kind: str) -> None:
     Retired jobs stay retired.
     """
     with terminal.queue() as queue:
-        queue.restore(kind)
+        queue.kinds.restore(kind)
     if terminal.json:
         terminal.emit({"kind": kind, "retired": False})
     else:

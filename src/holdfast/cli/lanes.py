@@ -41,7 +41,7 @@ def lanes() -> None:
 def list_(terminal: Terminal) -> None:
     """List every configured or used lane, with its jobs by state."""
     with terminal.queue() as queue:
-        found, counts = queue.lanes(), by_state((one.lane, one) for one in queue.tally())
+        found, counts = queue.lanes.list(), by_state((one.lane, one) for one in queue.admin.tally())
     if terminal.json:
         terminal.emit({"lanes": [{**json_view.lane(lane), "jobs": counts.get(lane.name, {})} for lane in found]})
     elif found:
@@ -83,13 +83,13 @@ def set_(terminal: Terminal, /, lane: str, *, dry_run: bool, yes: bool, **change
     with terminal.queue() as queue:
         if dry_run or (drains and not yes):
             unfinished = [state for state in STATES if state not in FINISHED]
-            count = sum(one.jobs for one in queue.tally(lane=lane, state=unfinished))
+            count = sum(one.jobs for one in queue.admin.tally(lane=lane, state=unfinished))
             about = f"lane {lane} with {formatting.number(count, 'unfinished job')}"
             if dry_run:
                 terminal.report({"lane": lane, "jobs": count}, f"would change {about}")
                 return
             terminal.confirm(f"Drain {about}, and refuse new jobs in it?")
-        changed = queue.set_lane(lane, **changes)
+        changed = queue.lanes.set(lane, **changes)
     if terminal.json:
         terminal.emit(json_view.lane(changed))
     else:

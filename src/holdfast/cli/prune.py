@@ -53,7 +53,7 @@ def prune(
     with terminal.queue() as queue:
         if dry_run or not yes:
             with terminal.busy("counting"):
-                found = queue.prune(
+                found = queue.admin.prune(
                     older_than=older_than, states=chosen, events_older_than=events_older_than, dry_run=True
                 )
         if dry_run:
@@ -62,7 +62,7 @@ def prune(
         if not yes:
             terminal.confirm(f"Delete {_summary(found)} from {terminal.url}, jobs with their attempts and artifacts?")
         with terminal.busy("deleting"):
-            pruned = queue.prune(older_than=older_than, states=chosen, events_older_than=events_older_than)
+            pruned = queue.admin.prune(older_than=older_than, states=chosen, events_older_than=events_older_than)
     _print(terminal, pruned, "deleted")
 
 

@@ -8,9 +8,8 @@ from holdfast.cli import json_view
 from holdfast.cli.options import Command, pass_terminal
 from holdfast.cli.tables import Column, table
 from holdfast.cli.terminal import Terminal
-from holdfast.client.operations import COUNT_BY
 from holdfast.domain.job import STATES
-from holdfast.domain.results import CountBy
+from holdfast.domain.results import COUNT_BY, CountBy
 
 _BAR_WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -36,7 +35,7 @@ def stats(terminal: Terminal, by: CountBy, tenant: str | None) -> None:
     with terminal.queue() as queue:
         counts = queue.counts(by=by, tenant=tenant)
         # Unserved jobs are not counted by tenant.
-        unserved = queue.unserved() if tenant is None else []
+        unserved = queue.admin.unserved() if tenant is None else []
     if terminal.json:
         found = [json_view.unserved(one) for one in unserved]
         terminal.emit({"by": by, "counts": counts, "total": sum(counts.values()), "unserved": found})

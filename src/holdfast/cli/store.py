@@ -25,7 +25,7 @@ from holdfast.cli.terminal import Terminal
 def doctor(terminal: Terminal) -> int:
     """Check the store and print remedies."""
     with terminal.queue() as queue, terminal.busy("checking the store"):
-        report = queue.report()
+        report = queue.admin.report()
     if terminal.json:
         terminal.emit({"healthy": report.healthy, "findings": [json_view.finding(one) for one in report.findings]})
     else:

@@ -56,7 +56,7 @@ def workers() -> None:
 def list_(terminal: Terminal, limit: int) -> None:
     """List the workers of a queue."""
     with terminal.queue() as queue:
-        found = queue.workers(limit=limit)
+        found = queue.admin.workers(limit=limit)
     if terminal.json:
         terminal.emit({"workers": [json_view.worker(one) for one in found]})
     elif found:
@@ -115,7 +115,7 @@ def _request(
         raise CommandError("give the names of workers, or --all", hint="'holdfast workers list' shows the names")
     terminal.require_confirmation(allowed=dry_run or yes or not every)
     with terminal.queue() as queue:
-        registered = {one.worker: None for one in queue.workers(limit=limits.PAGE_MAX)}
+        registered = {one.worker: None for one in queue.admin.workers(limit=limits.PAGE_MAX)}
         chosen = list(registered) if every else list(dict.fromkeys(names))
         if not chosen and not terminal.json:
             terminal.note("no worker has registered")
@@ -130,7 +130,7 @@ def _request(
         for name in chosen:
             # With --all, a worker that has left since is not an error.
             with suppress(*([WorkerNotFound] if every else [])):
-                found += queue.drain_worker(name) if requested == "drain" else queue.stop_worker(name)
+                found += queue.admin.drain_worker(name) if requested == "drain" else queue.admin.stop_worker(name)
     if terminal.json:
         terminal.emit({"workers": [json_view.worker(one) for one in found], "requested": requested})
     else:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from holdfast.client import ids
-from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.middleware import Middleware
-from holdfast.client.operations import Operations, Shared
-from holdfast.client.queue import Queue
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.queue_state import QueueState
+from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import limits, validation
-from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.clock import Clock
 from holdfast.domain.errors import InvalidInput, Misconfigured
-from holdfast.storage.runners import SyncRunner
 from holdfast.storage.sqlite.connection import resolve_path
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.store import Store
@@ -60,7 +55,8 @@ def connect(
     PostgreSQL: all tables are in *schema*. *listen_url* is the direct URL of the server if *url* is that of a
     connection pooler that does not support LISTEN.
     """
-    return queue_on(_store(_Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)))
+    options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
+    return queue_on(_store(options))
 
 
 def connect_async(
@@ -74,17 +70,18 @@ def connect_async(
     clock: Clock | None = None,
 ) -> AsyncQueue:
     """Return the queue at *url*, as `connect` does, with async methods."""
-    return async_queue_on(_store(_Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)))
+    options = _Options(_text(url), durability, migrate, network_files, schema, listen_url, clock)
+    return async_queue_on(_store(options))
 
 
 def queue_on(store: Store) -> Queue:
     """Return a queue on *store*."""
-    return Queue(store, _operations(store))
+    return Queue(QueueState(store))
 
 
 def async_queue_on(store: Store) -> AsyncQueue:
     """Return an async queue on *store*."""
-    return AsyncQueue(store, _operations(store))
+    return AsyncQueue(QueueState(store))
 
 
 def store_at(address: dict[str, Any]) -> Store:
@@ -204,12 +201,3 @@ def _postgres_store(options: _Options) -> Store:
         migrates=options.migrate,
         clock=options.clock,
     )
-
-
-def _operations(store: Store) -> Operations:
-    return operations_on(store, {"worker": ids.worker_name(), "incarnation": uuid.uuid4().hex})
-
-
-def operations_on(store: Store, claimer: ClaimOptions) -> Operations:
-    """Return the operations of *store*, with the worker and incarnation that its claims use by default."""
-    return Operations(SyncRunner(store), Shared(claimer, Middleware(store)))

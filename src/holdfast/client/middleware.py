@@ -1,79 +1,98 @@
-"""The calls that store, claim and settle jobs, as one object that tracing can replace.
+"""Middleware: code that runs around each enqueue, claim and settle of a queue, such as tracing.
 
-Every enqueue, claim and settle of a queue goes through its `Middleware`. A queue without tracing uses this class
-itself, without extra work.
+A middleware method is a generator that yields once. It receives the request and yields it, possibly changed, to the
+call; the `yield` returns the answer or raises the error of the call. It awaits nothing, so it serves sync and async
+queues alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import TypeAlias
+from types import TracebackType
+from typing import Generic, TypeAlias, TypeVar
 
-from holdfast.domain import limits
-from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
-from holdfast.domain.errors import InvalidInput
+from holdfast.domain.claims import Claim, ClaimRequest, Settlement
 from holdfast.domain.job import Job
 from holdfast.domain.new_job import CheckedJob
 from holdfast.domain.outcomes import CheckedOutcome
-from holdfast.domain.results import Enqueued
-from holdfast.operations import claim as claim_operations
-from holdfast.operations import enqueue as enqueue_operations
-from holdfast.operations import settle as settle_operations
-from holdfast.storage.runners import Runner
-from holdfast.storage.store import Store
+from holdfast.domain.results import StoredJob
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
 
 CheckedSettlements: TypeAlias = Sequence[tuple[Claim, CheckedOutcome]]
 """Claims with their validated outcomes."""
 
 
 class Middleware:
-    """Enqueues, claims and settles without tracing."""
+    """The base class of middleware: each method passes the request on unchanged."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def enqueue(self, jobs: Sequence[CheckedJob]) -> Generator[Sequence[CheckedJob], Sequence[StoredJob], None]:
+        """Run around a call that stores *jobs*, all or none."""
+        yield jobs
 
-    async def enqueue_one(self, runner: Runner, checked: CheckedJob) -> Enqueued:
-        """Store one job."""
-        again = partial(enqueue_operations.enqueue_job, new=checked, resent=True)
-        plain = partial(self.store.plain_enqueue, checked, again)
-        return await runner.write_plain(plain, enqueue_operations.enqueue_job, checked)
+    def claim(self, request: ClaimRequest) -> Generator[ClaimRequest, Sequence[Claim], None]:
+        """Run around a call that leases ready jobs; the answer is empty if there are none."""
+        yield request
 
-    async def enqueue(self, runner: Runner, checked: Sequence[CheckedJob]) -> list[Enqueued]:
-        """Store jobs, all or none."""
-        return await runner.write(enqueue_operations.enqueue_jobs, checked)
+    def settle(self, outcomes: CheckedSettlements) -> Generator[CheckedSettlements, Sequence[Settlement], None]:
+        """Run around a call that records outcomes; the answer has one settlement for each, in order."""
+        yield outcomes
 
-    async def claim(self, runner: Runner, request: ClaimRequest) -> list[Claim]:
-        """Lease ready jobs; return an empty list if there are none."""
-        return await runner.lease(claim_operations.undo_claims, claim_operations.claim_jobs, request)
 
-    async def settle(self, runner: Runner, outcomes: CheckedSettlements) -> list[Settlement]:
-        """Record outcomes and return one settlement for each, in order."""
-        settled: list[Settlement] = []
-        parts = settle_operations.divide_settlements(outcomes)
-        if runner.joined and len(parts) > 1:
-            # Parts in one transaction would lock their keys in no common order, and two such calls may deadlock.
-            raise InvalidInput(
-                "settlements",
-                f"have follow-ups with more than {limits.KEYS_LOCKED_MAX} dedupe keys and chosen ids, which one"
-                " transaction cannot lock; settle them in several transactions",
-            )
-        for part in parts:
-            settled += await runner.write(settle_operations.settle_jobs, part)
-        return settled
+class Around(Generic[Request, Answer]):
+    """Runs middleware methods around one call, which takes `request` and sets `answer`."""
 
-    async def settle_and_claim(
-        self, runner: Runner, outcomes: CheckedSettlements, started: Sequence[Lease], request: ClaimRequest
-    ) -> tuple[list[Settlement], list[Claim]]:
-        """Record outcomes, acknowledge the *started* leases and lease ready jobs, in one commit if possible."""
-        *before, last = settle_operations.divide_settlements(outcomes)
-        settled: list[Settlement] = []
-        for part in before:
-            settled += await runner.write(settle_operations.settle_jobs, part)
-        undo = claim_operations.undo_settle_and_claim
-        newest, claims = await runner.lease(undo, claim_operations.settle_and_claim, last, started, request)
-        return [*settled, *newest], claims
+    __slots__ = ("_methods", "_running", "answer", "request")
+
+    answer: Answer
+
+    def __init__(self, methods: Sequence[Callable[[Request], Generator[Request, Answer, None]]], request: Request):
+        self.request = request
+        self._methods = methods
+        self._running: list[Generator[Request, Answer, None]] = []
+
+    def __enter__(self) -> Around[Request, Answer]:
+        try:
+            for method in self._methods:
+                steps = method(self.request)
+                self.request = next(steps)
+                self._running.append(steps)
+        except BaseException as error:
+            self._throw(error)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._throw(error)
+            return
+        while self._running:
+            try:
+                self._running.pop().send(self.answer)
+            except StopIteration:
+                continue
+            except BaseException as raised:
+                self._throw(raised)
+                raise
+            raise RuntimeError("a middleware method must yield exactly once")
+
+    def _throw(self, error: BaseException) -> None:
+        """Raise *error* in each middleware method; an error that one raises instead replaces it."""
+        while self._running:
+            try:
+                self._running.pop().throw(error)
+            except StopIteration:
+                continue
+            except BaseException as raised:
+                if raised is error:
+                    continue
+                self._throw(raised)
+                raise
+            raise RuntimeError("a middleware method must yield exactly once")
 
 
 class AttemptObserver:

@@ -7,18 +7,21 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.client import ids
 from holdfast.domain import limits, validation
-from holdfast.domain.claims import Claim
+from holdfast.domain.claims import Claim, Lease
 from holdfast.domain.errors import InvalidInput
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.job import STATES, State
 from holdfast.domain.new_job import CheckedJob, JobLike, check_job
-from holdfast.domain.outcomes import CheckedOutcome, Outcome, check_outcome
+from holdfast.domain.outcomes import CheckedOutcome, Done, Outcome, check_outcome
 from holdfast.domain.results import JobFilter
+from holdfast.domain.session_claims import SessionClaim, SessionLease, TurnLease
 from holdfast.domain.validation import Duration
 from holdfast.tasks.task import TaskRegistry
 
 Held: TypeAlias = tuple[Claim, Outcome]
 """A claim and its outcome."""
+Params: TypeAlias = Sequence[Any] | Mapping[str, Any]
+"""The parameters of the caller's SQL."""
 
 
 def not_connected(function: str) -> InvalidInput:
@@ -89,8 +92,81 @@ def count(values: Sequence[object], field: str, count_max: int) -> None:
 def claim(value: Claim) -> Claim:
     """Return *value*, or raise `InvalidInput` if it is not a claim."""
     if not isinstance(value, Claim):
-        raise InvalidInput("claim", f"must be a Claim, not {type(value).__name__}")
+        raise _wrong_claim(value, "a Claim")
     return value
+
+
+def lease(value: Lease) -> Lease:
+    """Return *value*, or raise `InvalidInput` if it is not a valid lease."""
+    if not isinstance(value, Lease):
+        raise _wrong_claim(value, "a Claim or a Lease")
+    validation.name(value.job_id, "claim.job_id", limits.JOB_ID_CHARS_MAX)
+    _epoch(value.epoch, "claim.epoch")
+    validation.name(value.lease_token, "claim.lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+    validation.optional_name(value.tenant, "claim.tenant")
+    return value
+
+
+def _wrong_claim(value: object, expected: str) -> InvalidInput:
+    hint = "; use queue.sessions for a turn" if isinstance(value, SessionClaim | TurnLease) else ""
+    return InvalidInput("claim", f"must be {expected}, not {type(value).__name__}{hint}")
+
+
+def _epoch(value: object, field: str) -> None:
+    validation.integer(value, field, 0, (1 << 63) - 1)
+
+
+# --- sessions ------------------------------------------------------------------------------------------------------
+
+
+def turn_lease(value: TurnLease) -> TurnLease:
+    """Return *value*, or raise `InvalidInput` if it is not a valid lease of a turn."""
+    if not isinstance(value, TurnLease):
+        hint = "; use queue.settle and queue.heartbeat for a job" if isinstance(value, Claim | Lease) else ""
+        raise InvalidInput("turn", f"must be a SessionClaim or a TurnLease, not {type(value).__name__}{hint}")
+    validation.name(value.session, "turn.session")
+    validation.name(value.tenant, "turn.tenant")
+    validation.name(value.lease_token, "turn.lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+    count(value.entries, "turn.entries", limits.CLAIM_MAX)
+    if not value.entries:
+        raise InvalidInput("turn.entries", "must not be empty")
+    pair: Any
+    for index, pair in enumerate(value.entries):
+        field = f"turn.entries[{index}]"
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InvalidInput(field, "must be a pair of a job id and an epoch")
+        validation.name(pair[0], f"{field}[0]", limits.JOB_ID_CHARS_MAX)
+        _epoch(pair[1], f"{field}[1]")
+    return value
+
+
+def session_lease(value: SessionLease) -> SessionLease:
+    """Return *value*, or raise `InvalidInput` if it is not a session lease."""
+    if not isinstance(value, SessionLease):
+        raise InvalidInput("lease", f"must be a SessionLease, not {type(value).__name__}")
+    return value
+
+
+def turn_outcomes(turn: SessionClaim, outcome: Outcome | Sequence[Outcome]) -> list[CheckedOutcome]:
+    """Return the validated outcome of each entry of *turn*, or raise `InvalidInput` that names the invalid one."""
+    entries = len(turn.entries)
+    if not isinstance(outcome, Sequence):
+        # Follow-ups and artifacts of one outcome for all entries are stored once, with the first entry.
+        rest = Done(outcome.result) if isinstance(outcome, Done) else outcome
+        return [_turn_outcome(turn, outcome), *(_turn_outcome(turn, rest) for _ in range(entries - 1))]
+    if len(outcome) != entries:
+        raise InvalidInput("outcome", f"has {len(outcome)} outcomes; this claim has {entries} entries")
+    return [_turn_outcome(turn, one, f"outcome[{index}].") for index, one in enumerate(outcome)]
+
+
+def _turn_outcome(turn: SessionClaim, outcome: Outcome, prefix: str = "") -> CheckedOutcome:
+    try:
+        return check_outcome(outcome, tenant=turn.tenant, fresh_id=ids.uuid7)
+    except InvalidInput as error:
+        raise InvalidInput(f"{prefix}{error.field}", error.problem) from None
+
+
+# --- jobs ----------------------------------------------------------------------------------------------------------
 
 
 def job_id(value: str) -> str:

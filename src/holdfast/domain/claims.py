@@ -22,8 +22,8 @@ DrainOrder: TypeAlias = Literal["oldest", "listed"]
 _SCOPES_REMEMBERED: Final = 1_024
 
 
-class Lease(NamedTuple):
-    """The proof of a claim: job, epoch and lease token."""
+class JobFence(NamedTuple):
+    """What every write of an attempt must present: the job, its epoch and the lease token of the claim."""
 
     seq: int
     job_id: str
@@ -31,9 +31,20 @@ class Lease(NamedTuple):
     lease_token: str
 
 
-def lease_of(row: JobRow) -> Lease:
-    """Return the newest lease of a job."""
-    return Lease(row.seq, row.id, row.epoch, row.lease_token or "")
+def fence_of(row: JobRow) -> JobFence:
+    """Return the fence of the newest claim of a job."""
+    return JobFence(row.seq, row.id, row.epoch, row.lease_token or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The proof of a claim that a caller in another process needs to renew and settle the job."""
+
+    job_id: str
+    epoch: int
+    lease_token: str
+    tenant: str | None = None
+    """The tenant of the job, for a caller that may not see the jobs of other tenants; None means any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +73,13 @@ class Claim:
 
     @property
     def lease(self) -> Lease:
-        """The lease that every write of this attempt must present."""
-        return lease_of(row_of(self.job))
+        """The lease, which can be sent to another process."""
+        return Lease(self.job.id, self.job.epoch, self.lease_token, self.job.tenant)
+
+    @property
+    def fence(self) -> JobFence:
+        """What every write of this attempt must present."""
+        return fence_of(row_of(self.job))
 
 
 class Note(NamedTuple):
@@ -102,6 +118,14 @@ class Settlement:
     def ok(self) -> bool:
         """Whether the settlement was accepted."""
         return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class SettledAndClaimed:
+    """The results of `settle_and_claim`."""
+
+    settlements: list[Settlement]
+    claims: list[Claim]
 
 
 class ClaimRequest(NamedTuple):
@@ -237,9 +261,7 @@ def _cached_request(limit: int, *flat: Any) -> ClaimRequest:
 
 
 def _check_options(options: ClaimOptions, limit: int) -> ClaimRequest:
-    if not _OPTIONS.issuperset(options):
-        unknown = min(map(str, set(options) - _OPTIONS))
-        raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_OPTIONS))}")
+    validation.refuse_unknown(options, _OPTIONS, "a claim")
     kinds, affinity = options.get("kinds"), options.get("affinity")
     listed = validation.one_of(options.get("drain", "oldest"), "drain", ("oldest", "listed")) == "listed"
     if listed and kinds is None:

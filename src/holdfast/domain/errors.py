@@ -5,6 +5,7 @@
     │   ├── JobNotFound        the job does not exist, or this caller may not see it
     │   ├── ArtifactNotFound   the job has no artifact of this name
     │   ├── WorkerNotFound     no worker of this name has registered
+    │   ├── JobFailed          the job whose result was requested was not done
     │   ├── LeaseLost          the lease expired, or another claim holds the job: stop working
     │   ├── Conflict           the job's state or content does not permit this
     │   ├── LaneDraining       the lane accepts no new jobs
@@ -31,9 +32,12 @@ Each leaf has a stable `code`, the same in the library, on the command line and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.domain.masking import mask_url
+
+if TYPE_CHECKING:
+    from holdfast.domain.job import Job
 
 
 class HoldfastError(Exception):
@@ -78,6 +82,19 @@ class JobNotFound(Refused):
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job {job_id!r}")
         self.job_id = job_id
+
+
+class JobFailed(Refused):
+    """The job whose result was requested has failed, or was cancelled or retired; `job` is the job."""
+
+    code = "job_failed"
+
+    def __init__(self, job: Job) -> None:
+        failure = job.failure
+        why = "" if failure is None else f": {failure.reason}: {failure.message}"
+        super().__init__(f"job {job.id!r} of kind {job.kind!r} is {job.state}{why}")
+        self.job = job
+        self.failure = failure
 
 
 class ArtifactNotFound(Refused):

@@ -31,15 +31,9 @@ OnDuplicate: TypeAlias = Literal["keep", "replace", "run_again"]
 DedupeScope: TypeAlias = Literal["kind", "tenant"]
 
 
-class JobOptions(SessionOptions, total=False):
-    """The options of `enqueue`, declared once for every function that takes them."""
+class EnqueueOptions(SessionOptions, total=False):
+    """The options of `enqueue` besides `delay`, `priority`, `lane`, `tenant` and `dedupe_key`."""
 
-    lane: str
-    tenant: str
-    priority: int
-    """Higher comes first; default 0."""
-    delay: Duration
-    """Seconds before it may be claimed."""
     run_at: datetime
     """The earliest time at which it may be claimed; not together with `delay`."""
     deadline: Duration | datetime
@@ -54,13 +48,24 @@ class JobOptions(SessionOptions, total=False):
     backoff: Backoff | None
     job_id: str | None
     """An id chosen by the caller: enqueueing the same job again returns the first."""
-    dedupe_key: str | None
-    """While a job with this key is unfinished, another enqueue adds none."""
     dedupe_scope: DedupeScope
     """Whether the key is unique within tenant and kind (default) or within the tenant."""
     on_duplicate: OnDuplicate
     events: EventScope
     """`all` records every transition of this job, not only the final one."""
+
+
+class JobOptions(EnqueueOptions, total=False):
+    """All options of a job, for `NewJob`, `task.using` and other functions that take them."""
+
+    delay: Duration
+    """Seconds before it may be claimed."""
+    priority: int
+    """Higher comes first; default 0."""
+    lane: str
+    tenant: str
+    dedupe_key: str | None
+    """While a job with this key is unfinished, another enqueue adds none."""
 
 
 class NewJobOptions(JobOptions, total=False):
@@ -89,6 +94,17 @@ class NewJob:
         return (self.kind, self.payload, self.options) == (other.kind, other.payload, other.options)
 
     __hash__ = None  # type: ignore[assignment]  # the payload may change
+
+
+def new_job_of(kind: str | NewJob, payload: Json, common: Mapping[str, Any], options: EnqueueOptions) -> NewJob:
+    """Return the job of an `enqueue`; those of the *common* options that are None were not given."""
+    given: Any = {**{option: value for option, value in common.items() if value is not None}, **options}
+    if not isinstance(kind, NewJob):
+        return NewJob(kind, payload, **given)
+    if payload is not None or given:
+        excess = "payload" if payload is not None else min(given)
+        raise InvalidInput(excess, "cannot be combined with a NewJob, which has its own payload and options")
+    return kind
 
 
 class TaskJob(NewJob):
@@ -206,8 +222,7 @@ def _check(
     kind: Any, payload: Json, options: JobOptions, fresh_id: str, tenant: str, *, from_task: bool
 ) -> CheckedJob:
     if not _OPTIONS.issuperset(options):
-        unknown = min(map(str, set(options) - _OPTIONS))
-        raise InvalidInput(unknown, f"unknown option; valid options are {', '.join(sorted(_OPTIONS))}")
+        validation.refuse_unknown(options, _OPTIONS, "a job")
     chosen = key = entry = None
     given = None if from_task else options
     if not SESSION_OPTIONS.isdisjoint(options):

@@ -12,19 +12,14 @@ from holdfast.domain.job import Job, State
 from holdfast.domain.validation import datetime_of
 
 CountBy: TypeAlias = Literal["state", "kind", "lane", "tenant", "failure_class"]
+COUNT_BY: Final[tuple[CountBy, ...]] = ("state", "kind", "lane", "tenant", "failure_class")
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
-    """The job of an enqueue, and whether it is new."""
+class StoredJob(NamedTuple):
+    """The job that an enqueue stored or found, and whether it is new."""
 
     job: Job
     created: bool
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.job.id
 
 
 class JobFilter(NamedTuple):
@@ -196,7 +191,7 @@ class WorkerInfo:
     switches: int = 0
     """How often one of these was replaced by another."""
     requested: WorkerRequest | None = None
-    """What `drain_worker` or `stop_worker` requested of it."""
+    """What `admin.drain_worker` or `admin.stop_worker` requested of it."""
     started_at: datetime = _NEVER
     beat_at: datetime = _NEVER
     """When it last reported."""

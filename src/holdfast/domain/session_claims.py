@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import Claim, lease_ms
@@ -20,7 +20,7 @@ from holdfast.domain.validation import Duration
 
 
 class AnySessionOptions(TypedDict, total=False):
-    """The options of `claim_any_session`, declared once for every function that takes them."""
+    """The options of `sessions.claim_next`, declared once for every function that takes them."""
 
     lanes: Sequence[str]
     """The lanes to take from; default `["default"]`."""
@@ -47,16 +47,12 @@ class AnySessionOptions(TypedDict, total=False):
 
 
 class SessionClaimOptions(TypedDict, total=False):
-    """The options of `claim_session`, declared once for every function that takes them."""
+    """The options of `sessions.claim`, declared once for every function that takes them."""
 
     tenant: str
     """The tenant of the session; default `default`."""
     only: EntryType | None
     """None (default): any head; `message`: nothing while a command is the head; `command`: only a command."""
-    boundary: Literal["idle", "checkpoint"]
-    """`idle` (default): no entry of the session is held; `checkpoint`: the holder of a turn takes more entries."""
-    holding: SessionClaim | None
-    """At a checkpoint: the held turn, under whose fence more entries are taken."""
     session_lease: SessionLease | None
     """The session lease that keeps the claim alive, instead of a time."""
     kinds: Sequence[str] | None
@@ -78,7 +74,7 @@ class SessionClaimOptions(TypedDict, total=False):
 
 
 class CheckpointOptions(TypedDict, total=False):
-    """The options of a checkpoint. Worker, lease token and lease are those of the turn."""
+    """The options of `sessions.checkpoint`. Worker, lease token and lease are those of the turn."""
 
     only: EntryType | None
     """None (default): any head; `message`: nothing while a command is the head; `command`: only a command."""
@@ -158,21 +154,9 @@ _OPTIONS_CHECKPOINT: Final = frozenset(CheckpointOptions.__annotations__)
 
 def check_session_claim(session: str, options: SessionClaimOptions, *, fresh_token: str) -> SessionRequest:
     """Return the validated request for one session; raise `InvalidInput`, which names the invalid option."""
-    _refuse_unknown(options, _OPTIONS, "claim_session")
+    validation.refuse_unknown(options, _OPTIONS, "sessions.claim")
     name = validation.name(session, "session")
     tenant = validation.name(options.get("tenant", DEFAULT_NAME), "tenant")
-    boundary = validation.one_of(options.get("boundary", "idle"), "boundary", ("idle", "checkpoint"))
-    turn = options.get("holding")
-    if (turn is not None) != (boundary == "checkpoint"):
-        problem = "boundary='checkpoint' requires it" if turn is None else "requires boundary='checkpoint'"
-        raise InvalidInput("holding", f"{problem}; pass the claim of the running turn")
-    if turn is not None:
-        if not isinstance(turn, SessionClaim):
-            raise InvalidInput("holding", f"must be a SessionClaim, not {type(turn).__name__}")
-        if (turn.session, turn.tenant) != (name, tenant):
-            raise InvalidInput("holding", f"is a claim of session {turn.session!r} of tenant {turn.tenant!r}")
-        chosen: Any = {option: value for option, value in options.items() if option in _OPTIONS_CHECKPOINT}
-        return check_checkpoint(turn, chosen)
     session_lease = options.get("session_lease")
     if session_lease is not None:
         _check_session_lease(session_lease, name, tenant, options)
@@ -188,7 +172,7 @@ def check_session_claim(session: str, options: SessionClaimOptions, *, fresh_tok
 
 def check_any_session(options: AnySessionOptions, *, fresh_token: str) -> SessionRequest:
     """Return the validated request for any session; raise `InvalidInput`, which names the invalid option."""
-    _refuse_unknown(options, _OPTIONS_ANY, "claim_any_session")
+    validation.refuse_unknown(options, _OPTIONS_ANY, "sessions.claim_next")
     limit = options.get("limit", limits.SESSION_CLAIM_DEFAULT)
     by_kind = limit if isinstance(limit, Mapping) else {}
     chosen = limits.SESSION_CLAIM_DEFAULT if isinstance(limit, Mapping) else limit
@@ -210,7 +194,7 @@ def check_checkpoint(turn: SessionClaim, options: CheckpointOptions) -> SessionR
     """
     if not isinstance(turn, SessionClaim):
         raise InvalidInput("turn", f"must be a SessionClaim, not {type(turn).__name__}")
-    _refuse_unknown(options, _OPTIONS_CHECKPOINT, "checkpoint")
+    validation.refuse_unknown(options, _OPTIONS_CHECKPOINT, "sessions.checkpoint")
     holder = {"worker": turn.entries[0].worker, "incarnation": turn.entries[0].incarnation}
     request = _check_common(
         {**options, **holder}, options.get("limit", limits.SESSION_CLAIM_DEFAULT), turn.lease_token
@@ -236,11 +220,6 @@ def check_repeated(request: SessionRequest, jobs: Sequence[JobRow]) -> None:
 
 def _kinds(kinds: Sequence[str] | None) -> tuple[str, ...] | None:
     return None if kinds is None else validation.names(kinds, "kinds", limits.CLAIM_KINDS_MAX)
-
-
-def _refuse_unknown(options: Mapping[str, Any], valid: frozenset[str], call: str) -> None:
-    if unknown := set(options) - valid:
-        raise InvalidInput(min(unknown), f"unknown option of {call}; valid options are {', '.join(sorted(valid))}")
 
 
 def _check_common(options: Any, limit: object, fresh_token: str) -> SessionRequest:
@@ -293,6 +272,17 @@ def derive_fence(session: Session, head_id: str, lease_token: str) -> SessionFen
 
 
 @dataclass(frozen=True, slots=True)
+class TurnLease:
+    """The proof of a session claim that a caller in another process needs to renew and settle the turn."""
+
+    session: str
+    lease_token: str
+    entries: Sequence[tuple[str, int]]
+    """The id and the epoch of each entry, in order."""
+    tenant: str = DEFAULT_NAME
+
+
+@dataclass(frozen=True, slots=True)
 class SessionClaim:
     """A turn: consecutive entries of a session under one fence, as they were when claimed."""
 
@@ -325,6 +315,12 @@ class SessionClaim:
     def claims(self) -> list[Claim]:
         """Each entry as a separate claim, for progress and artifacts."""
         return [Claim(job, self.lease_ms) for job in self.entries]
+
+    @property
+    def lease(self) -> TurnLease:
+        """The lease, which can be sent to another process."""
+        entries = tuple((job.id, job.epoch) for job in self.entries)
+        return TurnLease(self.session, self.lease_token, entries, self.tenant)
 
     def joined(self, more: SessionClaim) -> SessionClaim:
         """Return this claim with the entries taken at a checkpoint; both are renewed and settled together."""
@@ -397,7 +393,7 @@ def check_owner(session: Session, lease: SessionLease | None, now: Now) -> None:
     elif session.leased(now):
         raise Conflict(
             f"session {session.name!r} is open in generation {session.generation} by worker"
-            f" {session.lease_worker!r}; claim with its session_lease, or take it over with open_session"
+            f" {session.lease_worker!r}; claim with its session_lease, or take it over with sessions.open"
         )
 
 

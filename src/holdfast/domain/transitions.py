@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from holdfast.domain import limits
-from holdfast.domain.claims import ClaimRequest, Lease
+from holdfast.domain.claims import ClaimRequest, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict, LeaseLost
 from holdfast.domain.events import EventName
@@ -41,7 +41,7 @@ class Transition(NamedTuple):
 # --- lease check ---------------------------------------------------------------------------------------------------
 
 
-def holds(job: JobRow, held: Lease, now: Now) -> bool:
+def holds(job: JobRow, held: JobFence, now: Now) -> bool:
     """Return whether *held* is the current lease of *job*: the only check of epoch, token and time."""
     return (
         job.state == "running"
@@ -52,7 +52,7 @@ def holds(job: JobRow, held: Lease, now: Now) -> bool:
     )
 
 
-def check_fence(job: JobRow, held: Lease, now: Now) -> None:
+def check_fence(job: JobRow, held: JobFence, now: Now) -> None:
     """Raise `LeaseLost` unless *held* is the current lease of *job*."""
     if holds(job, held, now):
         return
@@ -88,7 +88,7 @@ def claim(job: JobRow, request: ClaimRequest, index: int, now: Now) -> Transitio
     return Transition(job, after, "claimed")
 
 
-def heartbeat(job: JobRow, held: Lease, lease_ms: int, now: Now, *, acknowledges: bool = False) -> JobRow:
+def heartbeat(job: JobRow, held: JobFence, lease_ms: int, now: Now, *, acknowledges: bool = False) -> JobRow:
     """Return *job* with its lease extended, and acknowledged if requested; a lease is never shortened."""
     check_fence(job, held, now)
     return job._replace(
@@ -97,7 +97,7 @@ def heartbeat(job: JobRow, held: Lease, lease_ms: int, now: Now, *, acknowledges
     )
 
 
-def progress(job: JobRow, held: Lease, phase: str | None, percent: float | None, now: Now) -> JobRow:
+def progress(job: JobRow, held: JobFence, phase: str | None, percent: float | None, now: Now) -> JobRow:
     """Return *job* with its progress; a value that is None stays unchanged."""
     check_fence(job, held, now)
     return job._replace(
@@ -105,7 +105,7 @@ def progress(job: JobRow, held: Lease, phase: str | None, percent: float | None,
     )
 
 
-def withdraw(job: JobRow, held: Lease, now: Now) -> Transition | None:
+def withdraw(job: JobRow, held: JobFence, now: Now) -> Transition | None:
     """Return *job* as before a claim whose caller was gone when it was granted; None if the claim has ended.
 
     No attempt is used up and no release counted. The epoch stays incremented, as after any claim.
@@ -119,7 +119,7 @@ def withdraw(job: JobRow, held: Lease, now: Now) -> Transition | None:
 
 
 def settled_before(
-    job: JobRow, earlier: tuple[str | None, str | None] | None, held: Lease, checked: CheckedOutcome
+    job: JobRow, earlier: tuple[str | None, str | None] | None, held: JobFence, checked: CheckedOutcome
 ) -> bool:
     """Return whether this settlement was accepted before, so that repeating it is harmless.
 
@@ -133,7 +133,7 @@ def settled_before(
     return digest == checked.digest and token == held.lease_token
 
 
-def settle(job: JobRow, held: Lease, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
+def settle(job: JobRow, held: JobFence, checked: CheckedOutcome, now: Now, chance: float) -> Transition:
     """Return *job* settled with the outcome, or raise `LeaseLost`."""
     check_fence(job, held, now)
     if type(checked.outcome) is Done:

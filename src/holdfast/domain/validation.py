@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -17,6 +17,20 @@ Duration: TypeAlias = float | timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNWANTED = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _REASON = re.compile(r"[a-z0-9][a-z0-9_.:-]*")
+
+
+def refuse_unknown(options: Iterable[str], valid: Set[str], owner: str) -> None:
+    """Raise `InvalidInput` if an option is not one of the *valid* options of *owner*; suggest a similar one."""
+    unknown = sorted(str(option) for option in options if option not in valid)
+    if not unknown:
+        return
+    # Imported late: it is slow to import, and rarely needed.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    similar = get_close_matches(unknown[0], valid, n=1)
+    suggestion = f"; did you mean {similar[0]!r}?" if similar else ""
+    problem = f"unknown option{suggestion}; the options of {owner} are {', '.join(sorted(valid))}"
+    raise InvalidInput(unknown[0], problem)
 
 
 def name(value: object, field: str, chars_max: int = limits.NAME_CHARS_MAX) -> str:

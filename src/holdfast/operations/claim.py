@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.domain import limits, transitions
-from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement, check_repeated, lease_of
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence, Settlement, check_repeated, fence_of
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import Conflict
 from holdfast.domain.events import EventName
@@ -37,7 +37,7 @@ async def claim_jobs(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
 async def settle_and_claim(
     tx: StoreTransaction,
     outcomes: Sequence[tuple[Claim, CheckedOutcome]],
-    started: Sequence[Lease],
+    started: Sequence[JobFence],
     request: ClaimRequest,
 ) -> tuple[list[Settlement], list[Claim]]:
     """Settle, acknowledge the *started* leases and claim, in one transaction that begins with one statement."""
@@ -74,7 +74,7 @@ async def _find_held(tx: StoreTransaction, request: ClaimRequest) -> list[Claim]
     await tx.lock_claim_token(request.worker, request.lease_token)
     jobs = await tx.jobs_held(request.worker, request.lease_token)
     now = await tx.now()
-    held = [job for job in jobs if transitions.holds(job, lease_of(job), now)]
+    held = [job for job in jobs if transitions.holds(job, fence_of(job), now)]
     check_repeated(request, held)
     return [Claim(Job(job), request.lease_ms, repeated=True) for job in held]
 
@@ -93,7 +93,7 @@ async def undo_claims(tx: StoreTransaction, claims: Sequence[Claim]) -> None:
     jobs = await tx.refresh(leased)
     now = await tx.now()
     decided = [
-        transitions.withdraw(jobs[claim.job.number], claim.lease, now) for claim in leased if claim.job.number in jobs
+        transitions.withdraw(jobs[claim.job.number], claim.fence, now) for claim in leased if claim.job.number in jobs
     ]
     await apply_transitions(tx, routing, [transition for transition in decided if transition is not None], now)
 

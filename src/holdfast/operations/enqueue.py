@@ -14,7 +14,7 @@ from holdfast.domain.errors import InvalidInput, KindRetired, LaneDraining, Refu
 from holdfast.domain.events import EventName
 from holdfast.domain.job import HOLDING_KEY, Job, JobRow, row_of
 from holdfast.domain.new_job import CheckedJob, DedupeKey, key_numbers, with_publication
-from holdfast.domain.results import Enqueued
+from holdfast.domain.results import StoredJob
 from holdfast.domain.routing import RouteKey, RoutingTable
 from holdfast.operations.apply_transitions import apply_transitions, notify_jobs, records
 from holdfast.operations.session_enqueue import (
@@ -27,20 +27,20 @@ from holdfast.operations.session_enqueue import (
 from holdfast.storage.contract import JobMatch, SessionName, StoreTransaction
 
 
-async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = False) -> Enqueued:
+async def enqueue_job(tx: StoreTransaction, new: CheckedJob, *, resent: bool = False) -> StoredJob:
     """Store one job; *resent* if an earlier send of the same call may have stored it already."""
     if resent and new.digest is None:
         # The id is random, so only an earlier send of this call can have stored it.
         stored = await tx.job_by_id(new.id)
         if stored is not None:
-            return Enqueued(Job(stored), created=True)
+            return StoredJob(Job(stored), created=True)
     [enqueued] = await enqueue_jobs(tx, [new], "")
     return enqueued
 
 
 async def enqueue_jobs(
     tx: StoreTransaction, checked_jobs: Sequence[CheckedJob], field: str = "jobs"
-) -> list[Enqueued]:
+) -> list[StoredJob]:
     """Store the jobs of one call, all or none, and return the stored job or the duplicate of each, in order.
 
     If the call has several jobs, a `Refused` error names the job as an index of *field*; an `InvalidInput` error
@@ -75,7 +75,7 @@ async def enqueue_jobs(
             seq = numbers[index]
             if new.digest is None and new.dedupe_key is None and new.entry is None:
                 # The common case: it cannot be a duplicate.
-                results.append(Enqueued(Job(_add_job(call, new, seq)), created=True))
+                results.append(StoredJob(Job(_add_job(call, new, seq)), created=True))
             else:
                 results.append(await _enqueue_one(tx, call, new, seq))
     except Refused as refusal:
@@ -205,16 +205,16 @@ def _lock_numbers(claims: Sequence[Claim], shared: Sequence[CheckedJob]) -> list
     return key_numbers(keys, ids) if len(keys) + len(ids) <= limits.KEYS_LOCKED_MAX else []
 
 
-async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued:
+async def _enqueue_one(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> StoredJob:
     if new.id in call.known:
-        return Enqueued(Job(new_jobs.same_request(call.known[new.id], new)), created=False)
+        return StoredJob(Job(new_jobs.same_request(call.known[new.id], new)), created=False)
     if new.entry is not None and (original := find_by_message_id(call.sessions, new)) is not None:
-        return Enqueued(Job(original), created=False)
+        return StoredJob(Job(original), created=False)
     if new.dedupe_key is not None:
         enqueued = await _handle_duplicate(tx, call, new, seq)
         if enqueued is not None:
             return enqueued
-    return Enqueued(Job(_add_job(call, new, seq)), created=True)
+    return StoredJob(Job(_add_job(call, new, seq)), created=True)
 
 
 def _add_job(call: _EnqueueCall, new: CheckedJob, seq: int, predecessor: JobRow | None = None) -> JobRow:
@@ -247,7 +247,7 @@ def _key_of(job: JobRow) -> DedupeKey:
     return (job.tenant, job.dedupe_kind or "", job.dedupe_key or "")
 
 
-async def _handle_duplicate(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> Enqueued | None:
+async def _handle_duplicate(tx: StoreTransaction, call: _EnqueueCall, new: CheckedJob, seq: int) -> StoredJob | None:
     """Apply `on_duplicate` if a job holds the dedupe key of *new*; return None if none does."""
     holder = call.new_holders.get(_key(new)) or (await _stored_holder(tx, call, _key(new)))
     if holder is None:
@@ -259,14 +259,14 @@ async def _handle_duplicate(tx: StoreTransaction, call: _EnqueueCall, new: Check
         successor = await tx.successor_by_key(_key(new))
     match new_jobs.resolve_duplicate(new, holder, successor):
         case "keep":
-            return Enqueued(Job(holder), created=False)
+            return StoredJob(Job(holder), created=False)
         case "succeed":
-            return Enqueued(Job(_add_job(call, new, seq, predecessor=holder)), created=True)
+            return StoredJob(Job(_add_job(call, new, seq, predecessor=holder)), created=True)
         case "replace":
-            return Enqueued(Job(await _replace(tx, call, holder, new)), created=False)
+            return StoredJob(Job(await _replace(tx, call, holder, new)), created=False)
         case "replace_successor":
             assert successor is not None  # noqa: S101  # only an existing successor is replaced
-            return Enqueued(Job(await _replace(tx, call, successor, new)), created=False)
+            return StoredJob(Job(await _replace(tx, call, successor, new)), created=False)
 
 
 async def _stored_holder(tx: StoreTransaction, call: _EnqueueCall, key: DedupeKey) -> JobRow | None:

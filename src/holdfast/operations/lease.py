@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.domain import limits, transitions
-from holdfast.domain.claims import Lease, Note, Renewal
+from holdfast.domain.claims import Claim, JobFence, Lease, Note, Renewal
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import HoldfastError, InvalidInput, LeaseLost
 from holdfast.domain.job import Job, JobRow
 from holdfast.domain.outcomes import Artifact
 from holdfast.domain.validation import datetime_of
+from holdfast.operations.jobs import get_row
 from holdfast.storage.contract import StoreTransaction
 
 
-async def lock_held(tx: StoreTransaction, leases: Sequence[Lease]) -> dict[int, JobRow]:
+async def claim_of_lease(tx: StoreTransaction, lease: Lease) -> Claim:
+    """Return the claim that *lease* proves, or raise `JobNotFound`; the write that follows checks the fence."""
+    row = await get_row(tx, lease.job_id, lease.tenant)
+    held = row._replace(epoch=lease.epoch, lease_token=lease.lease_token)
+    return Claim(Job(held), limits.LEASE_MS_DEFAULT)
+
+
+async def lock_held(tx: StoreTransaction, leases: Sequence[JobFence]) -> dict[int, JobRow]:
     """Lock the jobs of *leases* and return them by number, without deleted ones."""
     return {job.seq: job for job in await tx.jobs_by_seq([lease.seq for lease in leases])}
 
 
-def held_job(jobs: dict[int, JobRow], lease: Lease) -> JobRow:
+def held_job(jobs: dict[int, JobRow], lease: JobFence) -> JobRow:
     """Return the job of *lease*, or raise `LeaseLost` if it was deleted."""
     job = jobs.get(lease.seq)
     if job is None:
@@ -29,7 +37,7 @@ def held_job(jobs: dict[int, JobRow], lease: Lease) -> JobRow:
 
 async def heartbeat(
     tx: StoreTransaction,
-    held: Sequence[tuple[Lease, int]],
+    held: Sequence[tuple[JobFence, int]],
     notes: Mapping[int, Note] | None = None,
     started: Collection[int] = (),
 ) -> list[Renewal | HoldfastError]:
@@ -50,7 +58,7 @@ async def heartbeat(
     return [one if isinstance(one, HoldfastError) else _renewal(one) for one in results]
 
 
-async def acknowledge_held(tx: StoreTransaction, leases: Sequence[Lease]) -> None:
+async def acknowledge_held(tx: StoreTransaction, leases: Sequence[JobFence]) -> None:
     """Acknowledge the *leases* that are still held; the next heartbeat reports the others as lost."""
     if leases:
         now = await tx.now()
@@ -58,7 +66,7 @@ async def acknowledge_held(tx: StoreTransaction, leases: Sequence[Lease]) -> Non
 
 
 def _renew(
-    jobs: dict[int, JobRow], lease: Lease, lease_ms: int, now: Now, started: Collection[int]
+    jobs: dict[int, JobRow], lease: JobFence, lease_ms: int, now: Now, started: Collection[int]
 ) -> JobRow | HoldfastError:
     try:
         return transitions.heartbeat(held_job(jobs, lease), lease, lease_ms, now, acknowledges=lease.seq in started)
@@ -70,20 +78,20 @@ def _renewal(job: JobRow) -> Renewal:
     return Renewal(datetime_of(job.lease_until_ms or 0), bool(job.cancel_requested))
 
 
-async def progress(tx: StoreTransaction, lease: Lease, phase: str | None, percent: float | None) -> Job:
+async def progress(tx: StoreTransaction, lease: JobFence, phase: str | None, percent: float | None) -> Job:
     """Write the phase and percentage of a running attempt."""
     jobs = await lock_held(tx, [lease])
     now = await tx.now()
     return Job(await _write_note(tx, held_job(jobs, lease), lease, Note(phase, percent), now))
 
 
-async def _write_note(tx: StoreTransaction, job: JobRow, lease: Lease, note: Note, now: Now) -> JobRow:
+async def _write_note(tx: StoreTransaction, job: JobRow, lease: JobFence, note: Note, now: Now) -> JobRow:
     noted = transitions.progress(job, lease, note.phase, note.percent, now)
     await tx.update_progress(noted)
     return noted
 
 
-async def attach(tx: StoreTransaction, lease: Lease, artifacts: Sequence[Artifact]) -> None:
+async def attach(tx: StoreTransaction, lease: JobFence, artifacts: Sequence[Artifact]) -> None:
     """Store artifacts of a running attempt."""
     jobs = await lock_held(tx, [lease])
     now = await tx.now()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast.domain import limits, transitions
 from holdfast.domain.claim_order import fair_order_key
-from holdfast.domain.claims import lease_of
+from holdfast.domain.claims import fence_of
 from holdfast.domain.clock import Now
 from holdfast.domain.job import Job, JobRow
 from holdfast.domain.routing import RoutingTable
@@ -346,7 +346,7 @@ async def _held_jobs(tx: StoreTransaction, request: SessionRequest) -> list[JobR
     """Return the jobs that the worker of *request* holds under its lease token, in order."""
     jobs = await tx.jobs_held(request.worker, request.lease_token)
     now = await tx.now()
-    return [job for job in jobs if transitions.holds(job, lease_of(job), now)]
+    return [job for job in jobs if transitions.holds(job, fence_of(job), now)]
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ async def _lease_more(
     """
     now = await tx.now()
     for claim in turn.claims:
-        transitions.check_fence(held_job(held, claim.lease), claim.lease, now)
+        transitions.check_fence(held_job(held, claim.fence), claim.fence, now)
     fence = SessionFence(session.claim_id or "", session.fence, turn.lease_token)
     leased = [job for job in await _held_jobs(tx, request) if job.session_number == session.number]
     known = {job.number for job in turn.entries}

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.domain import limits, transitions
-from holdfast.domain.claims import Lease, Renewal
+from holdfast.domain.claims import JobFence, Renewal
 from holdfast.domain.clock import Now
-from holdfast.domain.errors import LeaseLost
+from holdfast.domain.errors import JobNotFound, LeaseLost
 from holdfast.domain.job import WAITING, Job, JobRow
 from holdfast.domain.outcomes import CheckedOutcome
 from holdfast.domain.routing import RoutingTable
@@ -21,6 +21,7 @@ from holdfast.domain.session_claims import (
     Opening,
     SessionClaim,
     SessionLease,
+    TurnLease,
     close_lease,
     end_lease,
     lease_of,
@@ -114,17 +115,42 @@ async def _lock_with_running(tx: StoreTransaction, tenant: str, name: str) -> tu
     return session, running
 
 
+async def claim_of_turn(tx: StoreTransaction, lease: TurnLease) -> SessionClaim:
+    """Return the claim that *lease* proves, or raise `JobNotFound`; the write that follows checks each fence."""
+    jobs = {job.id: job for job in await tx.jobs_by_id([job_id for job_id, _ in lease.entries])}
+    held: list[JobRow] = []
+    for job_id, epoch in lease.entries:
+        job = jobs.get(job_id)
+        if job is None or job.entry is None or (job.tenant, job.entry.session) != (lease.tenant, lease.session):
+            raise JobNotFound(job_id)
+        held.append(job._replace(epoch=epoch, lease_token=lease.lease_token))
+    session = await tx.session_by_name(lease.tenant, lease.session)
+    if session is None or held[0].entry is None:
+        raise JobNotFound(held[0].id)
+    return SessionClaim(
+        session=lease.session,
+        tenant=lease.tenant,
+        entry_type=held[0].entry.entry_type,
+        claim_id=session.claim_id or "",
+        fencing_token=session.fence,
+        entries=tuple(map(Job, held)),
+        lease_ms=limits.LEASE_MS_DEFAULT,
+        # While a session is leased, only the holder of that lease has claims on it.
+        generation=session.generation if session.leased(await tx.now()) else None,
+    )
+
+
 async def heartbeat_session(tx: StoreTransaction, claim: SessionClaim, lease_ms: int) -> Renewal:
     """Extend the leases of all entries of the claim, or raise `LeaseLost`.
 
     A claim under a session lease is only checked: it expires with the session lease.
     """
-    jobs = await lock_held(tx, [one.lease for one in claim.claims])
+    jobs = await lock_held(tx, [one.fence for one in claim.claims])
     now = await tx.now()
     extended = [
-        transitions.heartbeat(held_job(jobs, one.lease), one.lease, lease_ms, now)
+        transitions.heartbeat(held_job(jobs, one.fence), one.fence, lease_ms, now)
         if claim.generation is None
-        else _check_held(held_job(jobs, one.lease), one.lease, now)
+        else _check_held(held_job(jobs, one.fence), one.fence, now)
         for one in claim.claims
     ]
     if claim.generation is None:
@@ -133,7 +159,7 @@ async def heartbeat_session(tx: StoreTransaction, claim: SessionClaim, lease_ms:
     return Renewal(datetime_of(until_ms), any(job.cancel_requested for job in extended))
 
 
-def _check_held(job: JobRow, lease: Lease, now: Now) -> JobRow:
+def _check_held(job: JobRow, lease: JobFence, now: Now) -> JobRow:
     transitions.check_fence(job, lease, now)
     return job
 
@@ -150,7 +176,7 @@ async def settle_session(tx: StoreTransaction, claim: SessionClaim, outcomes: Se
     decided: list[Transition] = []
     try:
         for one, checked in zip(claims, outcomes, strict=True):
-            decided.append(transitions.settle(held_job(jobs, one.lease), one.lease, checked, now, chance))
+            decided.append(transitions.settle(held_job(jobs, one.fence), one.fence, checked, now, chance))
     except LeaseLost:
         duplicate = await _find_duplicate(tx, jobs, claim, outcomes)
         if duplicate is None:
@@ -169,7 +195,7 @@ async def _find_duplicate(
     """Return the entries if all of them are already settled with the same outcomes."""
     found: list[JobRow] = []
     for one, checked in zip(claim.claims, outcomes, strict=True):
-        job = await find_duplicate_settlement(tx, jobs.get(one.job.number), one.lease, checked)
+        job = await find_duplicate_settlement(tx, jobs.get(one.job.number), one.fence, checked)
         if job is None:
             return None
         found.append(job)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.domain import limits, transitions
-from holdfast.domain.claims import Claim, Lease, Settlement
+from holdfast.domain.claims import Claim, JobFence, Settlement
 from holdfast.domain.clock import Now
 from holdfast.domain.errors import LeaseLost, Misconfigured, Refused
 from holdfast.domain.job import Job, JobRow
@@ -95,7 +95,7 @@ async def _settle_each(
     now = await tx.now()
     call = _SettleCall(routing, now, jobs, [], {})
     for claim, checked in outcomes:
-        lease, seq = claim.lease, claim.job.number
+        lease, seq = claim.fence, claim.job.number
         if seq in call.unwritten:
             # The job is in the call twice: write the first settlement before deciding on the second.
             await _flush(tx, call)
@@ -133,7 +133,7 @@ _UNWRITTEN: Any = None
 
 
 async def find_duplicate_settlement(
-    tx: StoreTransaction, job: JobRow | None, lease: Lease, checked: CheckedOutcome
+    tx: StoreTransaction, job: JobRow | None, lease: JobFence, checked: CheckedOutcome
 ) -> JobRow | None:
     """Return the job if the same outcome of this lease is already stored."""
     if job is None:

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.domain.claim_order import Preference
-from holdfast.domain.claims import Claim, ClaimRequest, Lease
+from holdfast.domain.claims import Claim, ClaimRequest, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.events import Event, EventName
 from holdfast.domain.job import AttemptRow, JobRow, State
@@ -318,7 +318,7 @@ class StoreTransaction(ABC):
         """Write the lease expiry of each job."""
 
     @abstractmethod
-    async def acknowledge(self, leases: Sequence[Lease], now: Now) -> None:
+    async def acknowledge(self, leases: Sequence[JobFence], now: Now) -> None:
         """Mark the claims of *leases* that are still held as started."""
 
     @abstractmethod

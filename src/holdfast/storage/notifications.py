@@ -68,8 +68,8 @@ class SyncListener:
         with contextlib.suppress(RuntimeError):
             self._quiet.release()
 
-    async def wait(self, seconds: float) -> float:
-        """Block until a notification arrives, at most *seconds*; return the seconds that passed. Never suspends."""
+    def wait(self, seconds: float) -> float:
+        """Block until a notification arrives, at most *seconds*; return the seconds that passed."""
         started = time.monotonic()
         self._quiet.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
         return time.monotonic() - started

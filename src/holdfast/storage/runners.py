@@ -1,7 +1,6 @@
-"""Runners run the transactions of an operation and wait between them, in sync and in async code.
+"""Runners run the transactions of a call and wait between them: `SyncRunner` blocks, `AsyncRunner` awaits.
 
-The methods of both runners are coroutines. Those of `SyncRunner` block instead of suspending, so `run_sync` can run
-any coroutine that awaits nothing else.
+Both have the same methods, so that the sync API can be generated from the async one.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import count
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from types import TracebackType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.retry import RetryPolicy
@@ -20,7 +20,7 @@ from holdfast.storage.contract import StoreTransaction
 from holdfast.storage.notifications import AsyncListener, Listener, Notifier, SyncListener
 from holdfast.storage.randomness import RANDOM
 from holdfast.storage.store import AsyncTarget, SyncTarget
-from holdfast.storage.transaction import Operation, PlainForm, run_sync
+from holdfast.storage.transaction import Operation, PlainForm
 
 T = TypeVar("T")
 
@@ -139,84 +139,42 @@ Function: TypeAlias = Callable[Concatenate[StoreTransaction, P], Coroutine[Any, 
 """A store operation, without its arguments after the transaction."""
 
 
-class WaitingListener(Listener, Protocol):
-    """A listener whose caller can wait."""
-
-    async def wait(self, seconds: float) -> float:
-        """Wait for a notification, *seconds* at most, and return the seconds that passed."""
-        ...
-
-
-class Runner(Protocol):
-    """Runs transactions for one caller."""
-
-    @property
-    def joined(self) -> bool:
-        """Whether every write joins one transaction that is already open, instead of committing by itself."""
-        ...
-
-    async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
-        ...
-
-    async def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `function(tx, *args, **kwargs)` in one write transaction; return its result once that has committed."""
-        ...
-
-    async def write_plain(
-        self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Do what `write` does, in the plain form if there is one."""
-        ...
-
-    async def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what `write` does for a function that leases; run *undo* if the caller is gone before the result."""
-        ...
-
-    def listen(self, *topics: str) -> AbstractContextManager[WaitingListener]:
-        """Listen to *topics* during the block; no notification sent after entering it is missed."""
-        ...
-
-
 class SyncRunner:
     """Runs transactions in the caller's thread."""
 
     def __init__(self, target: SyncTarget) -> None:
         self._target = target
         self.joined = target.joined
-        self._leasing: UndoableWrite[Any] | None = None
+        """Whether every write joins one transaction that is already open, instead of committing by itself."""
 
-    async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function* on one consistent snapshot of the store."""
+    def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
         return self._target.read(lambda tx: function(tx, *args, **kwargs))
 
-    async def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function* in one write transaction."""
+    def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `function(tx, *args, **kwargs)` in one write transaction; return its result once that has committed."""
         return self._target.write(lambda tx: function(tx, *args, **kwargs))
 
-    async def write_plain(
+    def write_plain(
         self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run *function* in one write transaction, in the plain form if there is one."""
+        """Do what `write` does, in the plain form if there is one."""
         return self._target.write(lambda tx: function(tx, *args, **kwargs), plain)
 
-    async def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function*, which leases, in one write transaction; `run_leasing` undoes it."""
-        write = UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo)
-        self._leasing = write
-        return self._target.write(write.run)
-
-    def abandon(self) -> None:
-        """Release the jobs leased by the newest `lease`."""
-        if self._leasing is not None:
-            self._leasing.abandon(self._target)
+    def leasing(self) -> SyncLeasing:
+        """Return a context for a call that leases; if the call is interrupted, its leases are released."""
+        return SyncLeasing(self._target)
 
     @contextmanager
     def listen(self, *topics: str) -> Iterator[SyncListener]:
-        """Listen to *topics* for the block."""
+        """Listen to *topics* during the block; no notification sent after entering it is missed."""
         listener = SyncListener()
         with _listening(self._target.notifier, topics, listener):
             yield listener
+
+    def run_blocking(self, function: Callable[[], T]) -> T:
+        """Call a function that blocks."""
+        return function()
 
 
 class AsyncRunner:
@@ -225,42 +183,79 @@ class AsyncRunner:
     def __init__(self, target: AsyncTarget) -> None:
         self._target = target
         self.joined = target.joined
+        """Whether every write joins one transaction that is already open, instead of committing by itself."""
 
     async def read(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function* on one consistent snapshot of the store."""
+        """Run `function(tx, *args, **kwargs)` in a read-only transaction on one consistent snapshot of the store."""
         return await self._target.read_async(lambda tx: function(tx, *args, **kwargs))
 
     async def write(self, function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function* in one write transaction."""
+        """Run `function(tx, *args, **kwargs)` in one write transaction; return its result once that has committed."""
         return await self._target.write_async(lambda tx: function(tx, *args, **kwargs))
 
     async def write_plain(
         self, plain: Callable[[], PlainForm | None], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run *function* in one write transaction, in the plain form if there is one."""
+        """Do what `write` does, in the plain form if there is one."""
         return await self._target.write_async(lambda tx: function(tx, *args, **kwargs), plain)
 
-    async def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function*, which leases, in one write transaction; a cancellation undoes it."""
-        return await UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo).run_async(self._target)
+    def leasing(self) -> AsyncLeasing:
+        """Return a context for a call that leases; if its task is cancelled, its leases are released."""
+        return AsyncLeasing(self._target)
 
     @contextmanager
     def listen(self, *topics: str) -> Iterator[AsyncListener]:
-        """Listen to *topics* for the block."""
+        """Listen to *topics* during the block; no notification sent after entering it is missed."""
         listener = AsyncListener()
         with _listening(self._target.notifier, topics, listener):
             yield listener
 
+    async def run_blocking(self, function: Callable[[], T]) -> T:
+        """Call a function that blocks, in another thread."""
+        return await asyncio.to_thread(function)
 
-def run_leasing(runner: SyncRunner, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that leases through its own *runner*; release the leases if it is interrupted."""
-    try:
-        return run_sync(coroutine)
-    except HoldfastError:
-        raise
-    except BaseException:
-        runner.abandon()
-        raise
+
+class SyncLeasing:
+    """The leases of one sync call: an exception such as `KeyboardInterrupt` in its block releases the newest."""
+
+    def __init__(self, target: SyncTarget) -> None:
+        self._target = target
+        self._newest: UndoableWrite[Any] | None = None
+
+    def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run *function*, which leases, in one write transaction; *undo* releases what it has leased."""
+        write = UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo)
+        self._newest = write
+        return self._target.write(write.run)
+
+    def __enter__(self) -> SyncLeasing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, HoldfastError) and self._newest is not None:
+            self._newest.abandon(self._target)
+
+
+class AsyncLeasing:
+    """The leases of one async call: a cancellation releases what it has leased."""
+
+    def __init__(self, target: AsyncTarget) -> None:
+        self._target = target
+
+    async def lease(self, undo: Undo[T], function: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run *function*, which leases, in one write transaction; *undo* releases what it has leased."""
+        # Only an await can be cancelled, and the call awaits nothing after the lease.
+        return await UndoableWrite(lambda tx: function(tx, *args, **kwargs), undo).run_async(self._target)
+
+    def __enter__(self) -> AsyncLeasing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from holdfast.domain import limits, strict_json
-from holdfast.domain.claims import Claim, Lease
+from holdfast.domain.claims import Claim, JobFence
 from holdfast.domain.clock import Now
 from holdfast.domain.events import EventName
 from holdfast.domain.job import AttemptRow, JobRow, row_of
@@ -434,7 +434,7 @@ class SqlTransaction(SqlSessions, SqlRecords):
         rows = [(job.lease_until_ms, job.unacknowledged, job.seq, job.epoch) for job in jobs]
         await self._change_rows("job_lease", rows)
 
-    async def acknowledge(self, leases: Sequence[Lease], now: Now) -> None:
+    async def acknowledge(self, leases: Sequence[JobFence], now: Now) -> None:
         """Mark claims as started."""
         rows = [(lease.seq, lease.epoch, lease.lease_token, now.lease_ms) for lease in leases]
         await self.query("job_acknowledge", many=sorted(rows))

@@ -59,19 +59,9 @@ class Arguments:
         return {name: decoder_for(hints[name]) if name in hints else passthrough for name in self._parameters}
 
     def _hints(self) -> dict[str, Any]:
-        annotations = {
-            name: parameter.annotation
-            for name, parameter in self._parameters.items()
-            if parameter.annotation is not Parameter.empty
-        }
-        try:
-            # Evaluate only these: the return type and the context type may not be defined at run time.
-            return get_type_hints(SimpleNamespace(__annotations__=annotations), _globals(self.function))
-        except NameError as error:
-            raise Misconfigured(
-                f"{self.function.__qualname__}: its annotation {error.name!r} is undefined at run time; import it, "
-                "or define it at the top of the module"
-            ) from None
+        # Evaluate only these: the return type and the context type may not be defined at run time.
+        parameters = self._parameters.items()
+        return evaluate_annotations(self.function, {name: parameter.annotation for name, parameter in parameters})
 
     def schema(self) -> Json:
         """Return the JSON schema of a payload; raise `Misconfigured` if an annotation is undefined."""
@@ -190,6 +180,18 @@ class Arguments:
         leading = self._before_items if items else self._positional_only
         # An omitted argument before given positional ones gets its default.
         return (*(values.pop(parameter.name, parameter.default) for parameter in leading), *items)
+
+
+def evaluate_annotations(function: Callable[..., Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the *annotations* of *function* as types, without the empty ones; raise `Misconfigured` if undefined."""
+    given = {name: annotation for name, annotation in annotations.items() if annotation is not Parameter.empty}
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__=given), _globals(function))
+    except NameError as error:
+        raise Misconfigured(
+            f"{function.__qualname__}: its annotation {error.name!r} is undefined at run time; import it, "
+            "or define it at the top of the module"
+        ) from None
 
 
 def _is_required(parameter: Parameter) -> bool:

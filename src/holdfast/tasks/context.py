@@ -23,8 +23,8 @@ from holdfast.tasks.control_flow import Cancelled
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from holdfast.client.async_queue import AsyncTransaction
-    from holdfast.client.queue import Transaction
+    from holdfast.client.async_api.queue import AsyncTransaction
+    from holdfast.client.sync_api.queue import Transaction
     from holdfast.tasks.task import BaseTask, TaskRegistry
 
 StopReason: TypeAlias = Literal["cancel", "timeout", "lost", "shutdown"]

@@ -28,8 +28,8 @@ from holdfast.tasks.task import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.client.async_queue import AsyncQueue
-    from holdfast.client.queue import Queue
+    from holdfast.client.async_api.queue import AsyncQueue
+    from holdfast.client.sync_api.queue import Queue
     from holdfast.tasks.context import Context
 
 P = ParamSpec("P")
@@ -93,9 +93,9 @@ class _TaskMethods:
     _plain: type[AnyTask]
     _with_context: type[AnyTask]
 
-    def __init__(self, queue_reference: QueueReference[Any]) -> None:
+    def __init__(self, queue_reference: QueueReference[Any], tasks: TaskRegistry | None = None) -> None:
         self._queue_reference = queue_reference
-        self.tasks = TaskRegistry()
+        self.tasks = TaskRegistry() if tasks is None else tasks
 
     def _declare(self, kind: Any, options: Any, session_task: type[AnyTask] | None = None) -> Any:
         # Use the caller's module: the function may come from a library that declares no tasks.
@@ -202,8 +202,8 @@ class AsyncTasks(AsyncTaskMethods):
 class SyncTaskHost(SyncTaskMethods):
     """Makes a `Queue` able to declare tasks and include collections of them."""
 
-    def __init__(self) -> None:
-        super().__init__(QueueReference(self))
+    def __init__(self, tasks: TaskRegistry) -> None:
+        super().__init__(QueueReference(self), tasks)
 
     def include(self, tasks: Tasks, *, again: bool = False) -> None:
         """Add the tasks of a collection to this queue; their jobs are enqueued here.
@@ -217,8 +217,8 @@ class SyncTaskHost(SyncTaskMethods):
 class AsyncTaskHost(AsyncTaskMethods):
     """The same for an `AsyncQueue`."""
 
-    def __init__(self) -> None:
-        super().__init__(QueueReference(self))
+    def __init__(self, tasks: TaskRegistry) -> None:
+        super().__init__(QueueReference(self), tasks)
 
     def include(self, tasks: AsyncTasks, *, again: bool = False) -> None:
         """Add the tasks of a collection to this queue; their jobs are enqueued here.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, Type
 from holdfast.domain import limits, validation
 from holdfast.domain.errors import InvalidInput, Misconfigured
 from holdfast.domain.new_job import JobOptions, NewJob, TaskJob, check_job, with_defaults
-from holdfast.domain.results import Enqueued
 from holdfast.domain.strict_json import Json
 from holdfast.tasks.policy import TaskOptions
 from holdfast.tasks.session_context import AsyncSessionContext, BaseSessionContext, SessionContext
@@ -21,8 +20,10 @@ from holdfast.tasks.session_messages import Messages
 from holdfast.tasks.task import BaseTask
 
 if TYPE_CHECKING:
-    from holdfast.client.async_queue import AsyncQueue
-    from holdfast.client.queue import Queue
+    from holdfast.client.async_api.enqueued import AsyncEnqueued
+    from holdfast.client.async_api.queue import AsyncQueue
+    from holdfast.client.sync_api.enqueued import Enqueued
+    from holdfast.client.sync_api.queue import Queue
     from holdfast.tasks.decorators import QueueReference
 
 M = TypeVar("M")
@@ -104,12 +105,11 @@ class SessionTask(BaseSessionTask[M_contra, R]):
 
     _queue_reference: QueueReference[Queue]
 
-    def enqueue(self, *message: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
+    def enqueue(self, *message: M_contra, **options: Unpack[JobOptions]) -> Enqueued[Any]:
         """Enqueue one or several messages as one entry of the session that *options* or `using` name."""
-        new = self.new(*message, **options)
-        return self._queue_reference.queue.enqueue(new.kind, new.payload, **new.options)
+        return self._queue_reference.queue.enqueue(self.new(*message, **options))
 
-    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued[Any]]:
         """Enqueue many entries in one commit, each created by `new` of this task; see `Queue.enqueue_many`."""
         return self._queue_reference.queue.enqueue_many(self._check_own(jobs))
 
@@ -119,12 +119,11 @@ class AsyncSessionTask(BaseSessionTask[M_contra, R]):
 
     _queue_reference: QueueReference[AsyncQueue]
 
-    async def enqueue(self, *message: M_contra, **options: Unpack[JobOptions]) -> Enqueued:
+    async def enqueue(self, *message: M_contra, **options: Unpack[JobOptions]) -> AsyncEnqueued[Any]:
         """Enqueue one or several messages as one entry of the session that *options* or `using` name."""
-        new = self.new(*message, **options)
-        return await self._queue_reference.queue.enqueue(new.kind, new.payload, **new.options)
+        return await self._queue_reference.queue.enqueue(self.new(*message, **options))
 
-    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[AsyncEnqueued[Any]]:
         """Enqueue many entries in one commit, each created by `new` of this task; see `AsyncQueue.enqueue_many`."""
         return await self._queue_reference.queue.enqueue_many(self._check_own(jobs))
 

@@ -7,31 +7,36 @@ import inspect
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from functools import update_wrapper
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import cached_property, update_wrapper
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
 from holdfast.domain import limits, strict_json, validation
 from holdfast.domain.errors import InvalidInput, Misconfigured, UnknownKind
+from holdfast.domain.job import Job
 from holdfast.domain.kinds import Publication
 from holdfast.domain.new_job import JobLike, JobOptions, NewJob, TaskJob, parts_of, published_options, with_defaults
-from holdfast.domain.results import Enqueued
 from holdfast.domain.routing import DEFAULT_NAME
 from holdfast.domain.strict_json import Json
 from holdfast.tasks.arguments import Arguments
 from holdfast.tasks.context import Context
+from holdfast.tasks.json_decode import Decoder
 from holdfast.tasks.policy import Policy, TaskOptions, split
+from holdfast.tasks.results import result_decoder
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from holdfast.client.async_queue import AsyncQueue
-    from holdfast.client.queue import Queue
+    from holdfast.client.async_api.enqueued import AsyncEnqueued
+    from holdfast.client.async_api.queue import AsyncQueue
+    from holdfast.client.sync_api.enqueued import Enqueued
+    from holdfast.client.sync_api.queue import Queue
     from holdfast.tasks.decorators import QueueReference
 
 P = ParamSpec("P")
+T = TypeVar("T")
 R = TypeVar("R", covariant=True)  # noqa: PLC0105  # one letter, as is usual beside a ParamSpec
 
 log = logging.getLogger("holdfast")
@@ -85,6 +90,11 @@ class BaseTask(Generic[P, R]):
         self.arguments.check(payload)
         return TaskJob(self.kind, payload, **with_defaults(options, self.options))
 
+    @cached_property
+    def decode_result(self) -> Decoder:
+        """The function that decodes a stored result by the return annotation."""
+        return result_decoder(self.function)
+
     def publication(self) -> Publication:
         """Return what a worker publishes about this task; without a schema if it cannot be written."""
         try:
@@ -124,15 +134,22 @@ class Task(BaseTask[P, R]):
 
     _queue_reference: QueueReference[Queue]
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Enqueue a call of the function, with the function's own parameters; see `Queue.enqueue`."""
+    @overload
+    def enqueue(self: Task[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[T]: ...
+    @overload
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R]: ...
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[Any]:
+        """Enqueue a call of the function, with the function's own parameters; see `Queue.enqueue`.
+
+        `enqueue(…).result(timeout=…)` waits for the call and returns its result.
+        """
         payload = self.arguments.unchecked_payload(args, kwargs)
         try:
-            return self._queue_reference.queue.enqueue(self.kind, payload, **self.options)
+            return self._queue_reference.queue.enqueue(NewJob(self.kind, payload, **self.options))
         except InvalidInput as error:
             raise _as_argument_error(error) from None
 
-    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued[Any]]:
         """Enqueue many calls in one commit, each created by `new` of this task; see `Queue.enqueue_many`."""
         return self._queue_reference.queue.enqueue_many(self._check_own(jobs))
 
@@ -142,15 +159,24 @@ class AsyncTask(BaseTask[P, R]):
 
     _queue_reference: QueueReference[AsyncQueue]
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Enqueue a call of the function, with the function's own parameters; see `AsyncQueue.enqueue`."""
+    @overload
+    async def enqueue(
+        self: AsyncTask[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncEnqueued[T]: ...
+    @overload
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> AsyncEnqueued[R]: ...
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> AsyncEnqueued[Any]:
+        """Enqueue a call of the function, with the function's own parameters; see `AsyncQueue.enqueue`.
+
+        `(await enqueue(…)).result(timeout=…)` waits for the call and returns its result.
+        """
         payload = self.arguments.unchecked_payload(args, kwargs)
         try:
-            return await self._queue_reference.queue.enqueue(self.kind, payload, **self.options)
+            return await self._queue_reference.queue.enqueue(NewJob(self.kind, payload, **self.options))
         except InvalidInput as error:
             raise _as_argument_error(error) from None
 
-    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Enqueued]:
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[AsyncEnqueued[Any]]:
         """Enqueue many calls in one commit, each created by `new` of this task; see `AsyncQueue.enqueue_many`."""
         return await self._queue_reference.queue.enqueue_many(self._check_own(jobs))
 
@@ -233,6 +259,11 @@ class TaskRegistry:
         kind, payload, options = parts_of(new)
         task = self._tasks.get(kind) if isinstance(kind, str) else None
         return new if task is None else task.completed(payload, options)
+
+    def decode_result(self, job: Job) -> Any:
+        """Return the result of *job*, decoded by the return annotation of its task; as JSON if there is no task."""
+        task = self._tasks.get(job.kind)
+        return job.result if task is None else task.decode_result(job.result)
 
     def kinds(self) -> tuple[str, ...]:
         """Return every kind in order of declaration."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.queue import Queue
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.sync_api.queue import Queue
 from holdfast.domain.errors import Misconfigured
 from holdfast.telemetry.metric_definitions import METRICS, Metric
 
@@ -29,10 +29,10 @@ def trace(queue: Queue | AsyncQueue, *, tracer_provider: TracerProvider | None =
     Without *tracer_provider* the global provider is used. A worker that is already running creates no run spans.
     """
     try:
-        from holdfast.telemetry.tracing import trace_operations  # noqa: PLC0415
+        from holdfast.telemetry.tracing import trace_queue  # noqa: PLC0415
     except ImportError as error:
         raise _missing("spans need", "opentelemetry", error) from error
-    trace_operations(queue.operations, tracer_provider)
+    trace_queue(queue._state, tracer_provider)
 
 
 def metrics(

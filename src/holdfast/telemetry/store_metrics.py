@@ -15,12 +15,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from holdfast.client.operations import Operations
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import limits
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.results import Backlog, WorkerInfo
-from holdfast.storage.store import SyncTarget
-from holdfast.storage.transaction import run_sync
 from holdfast.telemetry import metric_definitions
 from holdfast.telemetry.metric_definitions import Metric
 
@@ -36,9 +35,8 @@ _WORKER_STATES = ("active", "draining", "stopping", "silent")
 class StoreCollector(Collector):
     """Reads metrics from the store, at most every few seconds."""
 
-    def __init__(self, operations: Operations, runner: SyncTarget, *, cache_seconds: float = _CACHE_SECONDS) -> None:
-        self._operations = operations
-        self._runner = runner
+    def __init__(self, queue: Queue | AsyncQueue, *, cache_seconds: float = _CACHE_SECONDS) -> None:
+        self._queue = Queue(queue._state)
         self._cache_seconds = cache_seconds
         self._lock = Lock()
         self._next_read_at: float | None = None
@@ -59,8 +57,8 @@ class StoreCollector(Collector):
 
     def _read_store(self) -> list[Family]:
         try:
-            backlog = run_sync(self._operations.sync_on(self._runner).backlog())
-            workers = run_sync(self._operations.sync_on(self._runner).workers(limit=limits.PAGE_MAX))
+            backlog = self._queue.admin.backlog()
+            workers = self._queue.admin.workers(limit=limits.PAGE_MAX)
         except HoldfastError as error:
             log.warning("cannot read metrics from the store: %s", error)
             return [_single(metric_definitions.STORE_UP, 0)]

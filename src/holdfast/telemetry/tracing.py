@@ -7,7 +7,7 @@ The context is added to the stored job and not to the call's arguments, so that 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,14 +18,12 @@ from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from holdfast.client.middleware import AttemptObserver, CheckedSettlements, Middleware
-from holdfast.client.operations import Operations
+from holdfast.client.queue_state import QueueState
 from holdfast.domain import strict_json
-from holdfast.domain.claims import Claim, ClaimRequest, Lease, Settlement
+from holdfast.domain.claims import Claim, ClaimRequest, Settlement
 from holdfast.domain.job import Job, row_of
 from holdfast.domain.new_job import CheckedJob, JobSettings
-from holdfast.domain.results import Enqueued
-from holdfast.storage.runners import Runner
-from holdfast.storage.store import Store
+from holdfast.domain.results import StoredJob
 from holdfast.telemetry.spans import OpenSpan, RunSpan, attributes, fail, fail_with_error
 from holdfast.version import __version__
 
@@ -33,55 +31,37 @@ _W3C = TraceContextTextMapPropagator()
 _HEADER = "traceparent"
 
 
-def trace_operations(operations: Operations, provider: TracerProvider | None) -> None:
-    """Create spans for *operations* and the workers that use them."""
+def trace_queue(state: QueueState, provider: TracerProvider | None) -> None:
+    """Create spans for a queue and the workers that use it."""
     tracer = get_tracer("holdfast", __version__, provider)
-    shared = operations.shared
-    shared.middleware = TracingMiddleware(shared.middleware.store, tracer)
-    others = (observer for observer in operations.observers if not isinstance(observer, TracingObserver))
-    shared.observers = (*others, TracingObserver(tracer))
+    middleware = (one for one in state.middleware if not isinstance(one, TracingMiddleware))
+    state.middleware = (TracingMiddleware(tracer), *middleware)
+    observers = (observer for observer in state.observers if not isinstance(observer, TracingObserver))
+    state.observers = (*observers, TracingObserver(tracer))
 
 
 class TracingMiddleware(Middleware):
     """Middleware that creates spans for enqueue, claim and settle."""
 
-    def __init__(self, store: Store, tracer: Tracer) -> None:
-        super().__init__(store)
+    def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    async def enqueue_one(self, runner: Runner, checked: CheckedJob) -> Enqueued:
-        """Enqueue one job in a span; the job's headers carry its context."""
-        with OpenSpan(enqueue_span(self._tracer, [checked], None)) as span:
-            result = await super().enqueue_one(runner, *_with_trace_context([checked], span))
-            span.set_attribute("holdfast.job.created", result.created)
-            return result
-
-    async def enqueue(self, runner: Runner, checked: Sequence[CheckedJob]) -> list[Enqueued]:
+    def enqueue(self, jobs: Sequence[CheckedJob]) -> Generator[Sequence[CheckedJob], Sequence[StoredJob], None]:
         """Enqueue jobs in one span; their headers carry its context."""
-        with OpenSpan(enqueue_span(self._tracer, checked, None)) as span:
-            return await super().enqueue(runner, _with_trace_context(checked, span))
+        with OpenSpan(enqueue_span(self._tracer, jobs, None)) as span:
+            stored = yield _with_trace_context(jobs, span)
+            if len(stored) == 1:
+                span.set_attribute("holdfast.job.created", stored[0].created)
 
-    async def claim(self, runner: Runner, request: ClaimRequest) -> list[Claim]:
+    def claim(self, request: ClaimRequest) -> Generator[ClaimRequest, Sequence[Claim], None]:
         """Claim jobs; create a span unless no job was claimed."""
         with _ClaimSpan(self._tracer, request) as span:
-            span.claims = await super().claim(runner, request)
-            return span.claims
+            span.claims = yield request
 
-    async def settle(self, runner: Runner, outcomes: CheckedSettlements) -> list[Settlement]:
+    def settle(self, outcomes: CheckedSettlements) -> Generator[CheckedSettlements, Sequence[Settlement], None]:
         """Settle outcomes, each in a span of its job's trace."""
         with _SettleSpans(self._tracer, outcomes) as spans:
-            settlements = await super().settle(runner, spans.traced)
-            spans.record(settlements)
-            return settlements
-
-    async def settle_and_claim(
-        self, runner: Runner, outcomes: CheckedSettlements, started: Sequence[Lease], request: ClaimRequest
-    ) -> tuple[list[Settlement], list[Claim]]:
-        """Settle and claim in one commit, with the spans of both."""
-        with _SettleSpans(self._tracer, outcomes) as spans, _ClaimSpan(self._tracer, request) as span:
-            settlements, span.claims = await super().settle_and_claim(runner, spans.traced, started, request)
-            spans.record(settlements)
-            return settlements, span.claims
+            spans.record((yield spans.traced))
 
 
 def enqueue_span(tracer: Tracer, jobs: Sequence[CheckedJob], parent: Context | None) -> Span:
@@ -99,7 +79,7 @@ class _ClaimSpan:
     """The span of a claim, created after the claim; a claim without jobs creates none."""
 
     def __init__(self, tracer: Tracer, request: ClaimRequest) -> None:
-        self.claims: list[Claim] = []
+        self.claims: Sequence[Claim] = ()
         self._tracer = tracer
         self._request = request
         self._started_ns = time.time_ns()

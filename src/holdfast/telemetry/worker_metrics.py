@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.queue import Queue
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import validation
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import Misconfigured
@@ -79,7 +79,7 @@ class Metrics(WorkerMetrics):
         self._slots = self._gauge(metric_definitions.SLOTS)
         self._status = StatusCollector()
         self.registry.register(self._status)
-        self.registry.register(StoreCollector(queue.operations, queue.store))
+        self.registry.register(StoreCollector(queue))
 
     # --- callbacks -------------------------------------------------------------------------------------------------
 

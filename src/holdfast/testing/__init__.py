@@ -6,7 +6,10 @@ waiting is omitted.
 
 from holdfast.testing.assertions import assert_enqueued, enqueued, refute_enqueued
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.drain import Drained, Ran, drain, drain_async, run_job, run_job_async
+from holdfast.testing.drain import drain, run_job
+from holdfast.testing.drain_async import drain_async, run_job_async
+from holdfast.testing.drained import Drained
+from holdfast.testing.inline_worker import Ran
 from holdfast.testing.redirect import redirected
 
 __all__ = [

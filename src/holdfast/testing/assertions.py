@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import limits, validation
-from holdfast.domain.errors import InvalidInput
 from holdfast.domain.job import STATES, WAITING, Job, State
 from holdfast.domain.validation import Duration
-from holdfast.storage.transaction import run_sync
 from holdfast.tasks.task import AnyTask, BaseTask
 from holdfast.testing.matchers import Mismatch, mismatches
 from holdfast.testing.redirect import AnyQueue
@@ -74,9 +73,7 @@ def refute_enqueued(queue: AnyQueue, kind: str | AnyTask | None = None, **expect
 def _compare_jobs(
     queue: AnyQueue, kind: str | AnyTask | None, expected: Expected
 ) -> list[tuple[Job, list[Mismatch]]]:
-    unknown = set(expected) - _OPTIONS
-    if unknown:
-        raise InvalidInput(min(unknown), f"unknown option; valid options are {', '.join(sorted(_OPTIONS))}")
+    validation.refuse_unknown(expected, _OPTIONS, "an expected job")
     for index, state in enumerate(expected.get("states", ())):
         validation.one_of(state, f"states[{index}]", STATES)
     expected_fields: dict[str, Any] = {"states": WAITING, **expected}
@@ -87,11 +84,11 @@ def _compare_jobs(
 
 def _all_jobs(queue: AnyQueue) -> list[Job]:
     """Return every job, oldest first."""
-    operations = queue.operations.sync_on(queue.store)
+    calls = Queue(queue._state)
     found: list[Job] = []
     after = None
     while True:
-        page = run_sync(operations.jobs(after=after, limit=limits.PAGE_MAX))
+        page = calls.jobs(after=after, limit=limits.PAGE_MAX)
         found.extend(page)
         after = page.cursor
         if after is None:

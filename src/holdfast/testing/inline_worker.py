@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.client.operations import Operations
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import failures
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured
@@ -19,7 +20,7 @@ from holdfast.domain.job import Job
 from holdfast.domain.session_claims import SessionClaim
 from holdfast.tasks.control_flow import Cancelled, OutcomeRequest
 from holdfast.testing.redirect import AnyQueue
-from holdfast.worker.attempt import RunningAttempt, failure_from_refusal
+from holdfast.worker.attempt import RunningAttempt, failure_from_refusal, outcome_name
 from holdfast.worker.executors import run_async, run_blocking
 from holdfast.worker.observed_attempts import observe_attempts
 from holdfast.worker.session_turn import Turn, offer_checkpoints
@@ -61,8 +62,9 @@ class InlineAttempt:
         self.attempt = _create_attempt(queue, claim, capabilities)
         self._error: BaseException | None = None
         if self.attempt.task.takes_context:
-            offer_transaction(self.attempt, queue.operations, queue.store)
-        observe_attempts(queue.operations.observers, [self.attempt])
+            offer_transaction(self.attempt, queue._state)
+        self._observers = queue._state.observers
+        observe_attempts(self._observers, [self.attempt])
         wrap = self._record_error_async if self.attempt.task.is_async else self._record_error
         self.attempt.function = wrap(self.attempt.function)
 
@@ -105,39 +107,48 @@ class InlineAttempt:
         else:
             await asyncio.to_thread(run_blocking, self.attempt)
 
-    async def settle(self, operations: Operations) -> Ran:
-        """Settle the outcome of the handler and report it to middleware."""
-        ran = await self._settle(operations)
-        for observer in operations.observers:
-            observer.ended(self.attempt.claim, ran.outcome, ran.job, self.attempt.run_seconds)
-        return ran
-
-    async def _settle(self, operations: Operations) -> Ran:
+    def settle(self, queue: Queue) -> Ran:
+        """Settle the outcome of the handler and report it to observers."""
         attempt, job_id = self.attempt, self.attempt.claim.job.id
         if attempt.outcome is None:
-            return Ran(await operations.get(job_id), "done" if attempt.settled else "lost", self._error)
+            return self._ended(queue.get(job_id), "done" if attempt.settled else "lost")
         outcome = attempt.outcome
         try:
-            job = _first(await attempt.settle(operations, outcome))
+            job = attempt.settle(queue, outcome)
         except LeaseLost:
-            return Ran(await operations.get(job_id), "lost", self._error)
+            return self._ended(queue.get(job_id), "lost")
         except HoldfastError as refusal:
-            self._error = refusal
-            job = _first(await attempt.settle(operations, outcome := failure_from_refusal(refusal)))
-        return Ran(job, type(outcome).__name__.lower(), self._error)
+            self._error, outcome = refusal, failure_from_refusal(refusal)
+            job = attempt.settle(queue, outcome)
+        return self._ended(job, outcome_name(outcome))
+
+    async def settle_async(self, queue: AsyncQueue) -> Ran:
+        """Do the same in a running event loop."""
+        attempt, job_id = self.attempt, self.attempt.claim.job.id
+        if attempt.outcome is None:
+            return self._ended(await queue.get(job_id), "done" if attempt.settled else "lost")
+        outcome = attempt.outcome
+        try:
+            job = await attempt.settle_async(queue, outcome)
+        except LeaseLost:
+            return self._ended(await queue.get(job_id), "lost")
+        except HoldfastError as refusal:
+            self._error, outcome = refusal, failure_from_refusal(refusal)
+            job = await attempt.settle_async(queue, outcome)
+        return self._ended(job, outcome_name(outcome))
+
+    def _ended(self, job: Job, outcome: str) -> Ran:
+        for observer in self._observers:
+            observer.ended(self.attempt.claim, outcome, job, self.attempt.run_seconds)
+        return Ran(job, outcome, self._error)
 
 
 def _create_attempt(queue: AnyQueue, claim: Claim | SessionClaim, capabilities: Sequence[str]) -> RunningAttempt:
     if isinstance(claim, Claim):
         return RunningAttempt(claim, queue.tasks.get(claim.job.kind), time.monotonic())
     turn = Turn(claim, queue.tasks, time.monotonic())
-    offer_checkpoints(turn, queue.operations, queue.store, capabilities)
+    offer_checkpoints(turn, queue._state, capabilities)
     return turn
-
-
-def _first(settled: Job | list[Job]) -> Job:
-    """Return the settled job, or the first entry of a settled turn."""
-    return settled[0] if isinstance(settled, list) else settled
 
 
 async def _run_async_handler(attempt: RunningAttempt) -> None:

@@ -6,14 +6,16 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.client.async_queue import AsyncQueue
+from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.connect import connect
-from holdfast.client.queue import Queue
+from holdfast.client.sync_api.queue import Queue
+from holdfast.tasks.task import TaskRegistry
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.redirect import redirected
 
@@ -98,7 +100,7 @@ def holdfast_queue(
 @pytest.fixture
 def holdfast_async_queue(holdfast_queue: Queue) -> AsyncQueue:
     """Return the same queue as an `AsyncQueue`."""
-    return AsyncQueue(holdfast_queue.store, holdfast_queue.operations)
+    return AsyncQueue(replace(holdfast_queue._state, tasks=TaskRegistry()))
 
 
 @pytest.fixture

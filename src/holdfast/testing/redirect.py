@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeAlias
 
-from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.queue import Queue
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.sync_api.queue import Queue
 
 AnyQueue: TypeAlias = Queue | AsyncQueue
 
@@ -15,9 +16,9 @@ AnyQueue: TypeAlias = Queue | AsyncQueue
 @contextmanager
 def redirected(queue: AnyQueue, to: AnyQueue) -> Iterator[None]:
     """Make *queue*, its tasks and its workers use the store of *to* during the block."""
-    original = queue.store, queue.operations
-    queue._use(to.store, to.operations)
+    original = queue._state
+    queue._use(replace(to._state, tasks=queue.tasks))
     try:
         yield
     finally:
-        queue._use(*original)
+        queue._use(original)

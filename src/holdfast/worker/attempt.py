@@ -7,13 +7,13 @@ it. A lock in the attempt decides which of them sets the outcome.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.domain import failures
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.job import is_suspect, row_of
+from holdfast.domain.job import Job, is_suspect, row_of
 from holdfast.domain.outcomes import Failed, Outcome, Released, check_outcome
 from holdfast.tasks.context import Context, StopReason
 from holdfast.tasks.control_flow import Cancelled
@@ -22,7 +22,8 @@ from holdfast.tasks.task import AnyTask
 from holdfast.worker.timers import REAL_TIMER, Timer
 
 if TYPE_CHECKING:
-    from holdfast.client.operations import Operations
+    from holdfast.client.async_api.queue import AsyncQueue, AsyncTransaction
+    from holdfast.client.sync_api.queue import Queue, Transaction
     from holdfast.domain.session_claims import SessionClaim
 
 
@@ -153,9 +154,13 @@ class RunningAttempt:
         args, kwargs = self.task.arguments.call(self.claim.job.payload)
         return ((self.context, *args), kwargs) if self.task.takes_context else (args, kwargs)
 
-    def settle(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
-        """Settle its claims with *outcome*."""
-        return operations.settle(self.claim, outcome)
+    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> Job:
+        """Settle its claims with *outcome*; return the job."""
+        return queue.settle(self.claim, outcome)
+
+    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> Job:
+        """Settle its claims with *outcome*; return the job."""
+        return await queue.settle(self.claim, outcome)
 
     # --- start --------------------------------------------------------------------------------------------------
 

@@ -13,12 +13,13 @@ from contextlib import suppress
 from itertools import islice
 from typing import TypeAlias
 
+from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
+from holdfast.client.sync_api.worker_calls import WorkerCalls
 from holdfast.domain import limits
 from holdfast.domain.claims import Claim, LeaseUpdate, Note, Renewal
 from holdfast.domain.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.storage.notifications import worker_topic
-from holdfast.storage.store import Store, SyncTarget
-from holdfast.storage.transaction import run_sync
+from holdfast.storage.store import Store
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.events import AttemptDecided, EventQueue, StoreRecovered
 from holdfast.worker.retry import LEASE_RETRIES, RetryState
@@ -43,15 +44,15 @@ _CLOCK_MARGIN_SECONDS = 1.0
 class LeaseKeeper:
     """Renews the leases of attempts until they are removed, and enforces timeouts."""
 
-    def __init__(self, settings: WorkerSettings, runner: SyncTarget, events: EventQueue) -> None:
+    def __init__(self, settings: WorkerSettings, store: Store, events: EventQueue) -> None:
         self.lease_seconds = settings.lease_seconds
         self.cut_off_at: float | None = None
         """When a lease was last lost because the store did not answer, by the monotonic clock; else None."""
         self._unanswered_since: float | None = None
         """When the first unanswered renewal was sent, by the monotonic clock; None if all were answered."""
-        self._operations = settings.operations
+        self._calls = WorkerCalls(store)
+        self._notifier = store.notifier
         self._events = events
-        self._runner = runner
         self._timer = settings.timer
         self._retrying = RetryState("lease renewals", settings.timer, LEASE_RETRIES)
         self._renewal_seconds = settings.lease_seconds / _RENEWALS_PER_LEASE
@@ -71,7 +72,7 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Start the threads."""
-        self._runner.notifier.add(self._topic, self)
+        self._notifier.add(self._topic, self)
         for thread in self._threads:
             thread.start()
 
@@ -99,7 +100,7 @@ class LeaseKeeper:
 
         Leases that are still held expire later. A thread that waits for the store ends when the store answers.
         """
-        self._runner.notifier.remove(self._topic, self)
+        self._notifier.remove(self._topic, self)
         self._stopping.set()
         self._woken.set()
         self._attempt_added.set()
@@ -156,7 +157,7 @@ class LeaseKeeper:
         ]
         renewals += [LeaseUpdate(claim) for _, claims in held for claim in claims[1:]]
         try:
-            answers = run_sync(self._operations.sync_on(self._runner).renew_many(renewals))
+            answers = self._calls.renew_many(renewals)
         except Unavailable:
             for (attempt, _), note in zip(held, notes, strict=True):
                 attempt.context.return_progress(note)
@@ -181,7 +182,7 @@ class LeaseKeeper:
         renewals = [LeaseUpdate(attempt.claim, Note(phase)) for attempt in undecided]
         started = self._timer.monotonic()
         with suppress(HoldfastError):
-            answers = await self._operations.async_on(store).renew_many(renewals)
+            answers = await AsyncWorkerCalls(store).renew_many(renewals)
             for attempt, answer in zip(undecided, answers, strict=True):
                 self.handle_renewal(attempt, answer, started)
 

@@ -82,7 +82,7 @@ class WorkerLoop:
         self.row_changed = asyncio.Event()
         """Set if this worker's row in the registry needs an update."""
         self._settings = settings
-        self._operations = settings.operations
+        self._queue = settings.queue
         self._store = settings.store
         self._subscription = settings.subscription
         self._concurrency = settings.concurrency
@@ -435,14 +435,14 @@ class WorkerLoop:
     async def _send(self, ended: list[RunningAttempt], room: int, token: str) -> tuple[list[Settlement], list[Claim]]:
         pairs = [(attempt.claim, attempt.outcome or Released()) for attempt in ended]
         if not room:
-            return await self._operations.async_on(self._store).settle_many(pairs), []
+            return await self._queue.settle_many(pairs), []
         kinds = (self._subscription.jobs or {}).get("kinds")
         options: ClaimOptions = {**self.claim_options(), "kinds": kinds, "lease_token": token}
         self._listener.listen(options.get("lanes", ()))
         options["acknowledged"] = self._free_slots()
         options["cut_off"], sent_at = self._keeper.cut_off_at is not None, self._timer.monotonic()
         started = self.held.to_acknowledge()
-        both = await self._operations.async_on(self._store).settle_and_claim(
+        both = await self._queue.settle_and_claim(
             pairs, limit=room, started=[attempt.claim for attempt in started], **options
         )
         self.held.acknowledged(started)
@@ -472,7 +472,7 @@ class WorkerLoop:
         """Hold the leases of *attempts* and run them when slots become free."""
         for attempt in attempts:
             if attempt.task.takes_context:
-                offer_transaction(attempt, self._operations, self._store)
+                offer_transaction(attempt, self._queue._state)
         self.held.add(attempts)
         if self.shutdown.phase is not Phase.RUNNING:
             # These were claimed by a call that was in progress when the worker was stopped.

@@ -11,6 +11,7 @@ import os
 import socket
 from contextlib import suppress
 
+from holdfast.client.async_api.worker_calls import AsyncWorkerCalls
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.results import WorkerInfo, WorkerRequest
 from holdfast.storage.notifications import worker_request_topic
@@ -38,8 +39,8 @@ class WorkerMaintenance:
         self._requested: WorkerRequest | None = None
         self._retrying = RetryState("maintenance calls", settings.timer)
         self._stopping = False
-        self._operations = settings.operations
-        self._store = settings.store
+        self._queue = settings.queue
+        self._calls = AsyncWorkerCalls(settings.store)
         self._concurrency = settings.concurrency
         self._retention_seconds = settings.retention_seconds
         self._worker_loop = worker_loop
@@ -55,11 +56,11 @@ class WorkerMaintenance:
     async def run(self) -> None:
         """Run maintenance until `stop`; failed calls are retried in the next round."""
         topic = worker_request_topic(self._worker_loop.claim_options()["worker"])
-        self._store.notifier.add(topic, self)
+        self._queue.store.notifier.add(topic, self)
         try:
             await self._run()
         finally:
-            self._store.notifier.remove(topic, self)
+            self._queue.store.notifier.remove(topic, self)
 
     async def _run(self) -> None:
         while not self._stopping:
@@ -110,7 +111,7 @@ class WorkerMaintenance:
             loaded=self._worker_loop.loaded,
             switches=self._worker_loop.switches,
         )
-        requested = await self._operations.async_on(self._store).worker_beat(info)
+        requested = await self._calls.beat(info)
         if requested is not None and requested != self._requested:
             self._requested = requested
             log.info("worker %s was requested to %s", info.worker, requested)
@@ -119,24 +120,22 @@ class WorkerMaintenance:
     async def delete_row(self) -> None:
         """Delete this worker's row from the registry."""
         claim_options = self._worker_loop.claim_options()
-        await self._operations.async_on(self._store).worker_leave(
-            claim_options["worker"], claim_options["incarnation"]
-        )
+        await self._calls.leave(claim_options["worker"], claim_options["incarnation"])
 
     async def _publish_kinds(self) -> None:
         """Publish the tasks that this worker serves, each once: another version may publish the same kind later."""
-        claim_options, tasks = self._worker_loop.claim_options(), self._operations.tasks
+        claim_options, tasks = self._worker_loop.claim_options(), self._queue.tasks
         kinds = [kind for kind in claim_options.get("kinds") or () if kind not in self._published]
         if kinds:
             publications = {kind: tasks.get(kind).publication() for kind in kinds}
-            await self._operations.async_on(self._store).publish_kinds(publications, claim_options["worker"])
+            await self._calls.publish_kinds(publications, claim_options["worker"])
             self._published.update(kinds)
 
     async def _check_lanes(self) -> None:
         """Warn of lanes that may be misspelt: no task names them and no job was ever in them."""
         claim_options = self._worker_loop.claim_options()
-        used = {lane.name for lane in await self._operations.async_on(self._store).lanes()}
-        known = used | set(self._operations.tasks.lanes(claim_options.get("kinds") or ()))
+        used = {lane.name for lane in await self._queue.lanes.list()}
+        known = used | set(self._queue.tasks.lanes(claim_options.get("kinds") or ()))
         self._lanes_checked = True
         for lane in claim_options.get("lanes", ()):
             if lane not in known:
@@ -148,7 +147,7 @@ class WorkerMaintenance:
     async def _prune(self) -> None:
         self._next_prune_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.uniform(0.5, 1.5)
         if self._retention_seconds is not None:
-            pruned = await self._operations.async_on(self._store).prune(older_than=self._retention_seconds)
+            pruned = await self._queue.admin.prune(older_than=self._retention_seconds)
             if pruned.jobs or pruned.events:
                 message = "deleted %d finished jobs and %d events past their retention"
                 log.info(message, pruned.jobs, pruned.events)
@@ -156,7 +155,7 @@ class WorkerMaintenance:
     async def _check_problems(self) -> None:
         """Log stuck, suspect and unserved jobs, each trouble once until it is resolved."""
         self._next_check_at = self._timer.monotonic() + _CHECK_SECONDS * RANDOM.uniform(0.5, 1.5)
-        findings = await self._operations.async_on(self._store).problems()
+        findings = await self._calls.problems()
         problems = [finding for finding in findings if finding.status != "ok"]
         for finding in problems:
             if (finding.name, finding.subject) not in self._logged:

@@ -37,8 +37,7 @@ class SessionTurns:
     def __init__(
         self, settings: WorkerSettings, held: HeldAttempts, events: EventQueue, retry_waits: RetryWaits
     ) -> None:
-        self._operations = settings.operations
-        self._store = settings.store
+        self._queue = settings.queue
         self._tasks = settings.tasks
         self._subscription = settings.subscription
         self._concurrency = settings.concurrency
@@ -144,7 +143,7 @@ class SessionTurns:
 
     def _create_turn(self, claim: SessionClaim, options: AnySessionOptions, sent_at: float) -> Turn:
         turn = Turn(claim, self._tasks, sent_at, self._timer)
-        offer_checkpoints(turn, self._operations, self._store, options.get("capabilities", ()))
+        offer_checkpoints(turn, self._queue._state, options.get("capabilities", ()))
         return turn
 
     async def _claim_one(self, session_options: AnySessionOptions, sent_at: float) -> SessionClaim | None:
@@ -157,7 +156,7 @@ class SessionTurns:
         while unknown or self._claims:
             options: AnySessionOptions = {**session_options, "lease_token": token}
             try:
-                claim = await self._operations.async_on(self._store).claim_any_session(**options)
+                claim = await self._queue.sessions.claim_next(**options)
             except Unavailable as error:
                 seconds = self._retrying_claims.failed(error)
                 unknown = unknown or isinstance(error, OutcomeUnknown)
@@ -185,7 +184,7 @@ class SessionTurns:
         while turn.lease_ends_at > self._timer.monotonic():
             outcome = turn.outcome or Released()
             try:
-                [first, *_] = await turn.settle(self._operations.async_on(self._store), outcome)
+                first = await turn.settle_async(self._queue, outcome)
             except LeaseLost as error:
                 log.warning("the result of a turn of session %s was refused: %s", turn.session_claim.session, error)
                 await self._release_entries(turn)
@@ -211,7 +210,7 @@ class SessionTurns:
         for first in range(0, len(claims), limits.SETTLE_MANY_MAX):
             pairs = [(claim, Released()) for claim in claims[first : first + limits.SETTLE_MANY_MAX]]
             try:
-                await self._operations.async_on(self._store).settle_many(pairs)
+                await self._queue.settle_many(pairs)
             except HoldfastError as error:
                 session = turn.session_claim.session
                 log.warning("remaining entries of a turn of session %s will expire: %s", session, error)

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from holdfast.client.operations import Operations
+from holdfast.client.async_api.queue import AsyncQueue, AsyncTransaction
+from holdfast.client.queue_state import QueueState
+from holdfast.client.sync_api.queue import Queue, Transaction
 from holdfast.domain import failures
 from holdfast.domain.claims import Claim
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, Unavailable
 from holdfast.domain.job import Job, is_suspect
 from holdfast.domain.outcomes import Done, Failed, Outcome, Released
-from holdfast.domain.session_claims import SessionClaim, SessionClaimOptions
-from holdfast.storage.store import Store
-from holdfast.storage.transaction import run_sync
+from holdfast.domain.session_claims import CheckpointOptions, SessionClaim
 from holdfast.tasks.arguments import PayloadInvalid
 from holdfast.tasks.control_flow import Cancelled
 from holdfast.tasks.session_tasks import AnySessionTask, BaseSessionTask, context_of
@@ -101,9 +101,13 @@ class Turn(RunningAttempt):
 
     # --- settlement ------------------------------------------------------------------------------------------------
 
-    def settle(self, operations: Operations, outcome: Outcome) -> Coroutine[Any, Any, Any]:
-        """Settle the whole claim, one outcome for each entry."""
-        return operations.settle(self.session_claim, self._outcomes(outcome))
+    def settle(self, queue: Queue | Transaction, outcome: Outcome) -> Job:
+        """Settle the whole claim, one outcome for each entry; return the first."""
+        return queue.sessions.settle(self.session_claim, self._outcomes(outcome))[0]
+
+    async def settle_async(self, queue: AsyncQueue | AsyncTransaction, outcome: Outcome) -> Job:
+        """Settle the whole claim, one outcome for each entry; return the first."""
+        return (await queue.sessions.settle(self.session_claim, self._outcomes(outcome)))[0]
 
     def _outcomes(self, outcome: Outcome) -> list[Outcome]:
         """Return the outcome of each entry; only the first gets the follow-ups and artifacts of the turn."""
@@ -130,30 +134,29 @@ def session_task(tasks: TaskRegistry, kind: str) -> AnySessionTask:
 # --- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-def offer_checkpoints(turn: Turn, operations: Operations, store: Store, capabilities: Sequence[str]) -> None:
+def offer_checkpoints(turn: Turn, state: QueueState, capabilities: Sequence[str]) -> None:
     """Allow the handler of *turn* to add entries at checkpoints."""
-    turn.session_context._checkpoint_source = Checkpoints(turn, operations, store, capabilities)
+    turn.session_context._checkpoint_source = Checkpoints(turn, state, capabilities)
 
 
 class Checkpoints:
     """Adds entries to one turn at checkpoints, one call at a time, sync and async."""
 
-    def __init__(self, turn: Turn, operations: Operations, store: Store, capabilities: Sequence[str]) -> None:
+    def __init__(self, turn: Turn, state: QueueState, capabilities: Sequence[str]) -> None:
         self._turn = turn
-        self._session = turn.session_claim.session
-        self._operations = operations
-        self._store = store
+        self._state = state
         self._capabilities = capabilities
         self._lock = threading.Lock()
         self._lock_async = asyncio.Lock()
-        self._retrying = RetryState(f"checkpoints of session {self._session}", turn.timer, LEASE_RETRIES)
+        self._retrying = RetryState(f"checkpoints of session {turn.session_claim.session}", turn.timer, LEASE_RETRIES)
 
     def claim(self) -> list[Any]:
         """Claim waiting entries for the turn; return their messages."""
+        sessions = Queue(self._state).sessions
         with self._lock:
             while (options := self._claim_options()) is not None:
                 try:
-                    more = run_sync(self._operations.sync_on(self._store).claim_session(self._session, **options))
+                    more = sessions.checkpoint(self._turn.session_claim, **options)
                 except LeaseLost:
                     raise self._lost() from None
                 except Unavailable as error:
@@ -161,17 +164,18 @@ class Checkpoints:
                     continue
                 if more is not None and not self._turn.add_entries(more):
                     with suppress(HoldfastError):
-                        run_sync(self._operations.sync_on(self._store).settle(more, Released()))
+                        sessions.settle(more, Released())
                     raise self._lost()
                 return self._messages(more)
             return []
 
     async def claim_async(self) -> list[Any]:
         """Claim waiting entries for the turn; return their messages."""
+        sessions = AsyncQueue(self._state).sessions
         async with self._lock_async:
             while (options := self._claim_options()) is not None:
                 try:
-                    more = await self._operations.async_on(self._store).claim_session(self._session, **options)
+                    more = await sessions.checkpoint(self._turn.session_claim, **options)
                 except LeaseLost:
                     raise self._lost() from None
                 except Unavailable as error:
@@ -179,12 +183,12 @@ class Checkpoints:
                     continue
                 if more is not None and not self._turn.add_entries(more):
                     with suppress(HoldfastError):
-                        await self._operations.async_on(self._store).settle(more, Released())
+                        await sessions.settle(more, Released())
                     raise self._lost()
                 return self._messages(more)
             return []
 
-    def _claim_options(self) -> SessionClaimOptions | None:
+    def _claim_options(self) -> CheckpointOptions | None:
         """Return the options of the claim; None if the turn is full, or is a command, which takes no more entries."""
         turn, held = self._turn, self._turn.session_claim
         if turn.transaction is not None:
@@ -196,10 +200,7 @@ class Checkpoints:
         if left <= 0 or held.entry_type == "command":
             return None
         return {
-            "tenant": held.tenant,
             "only": "message",
-            "boundary": "checkpoint",
-            "holding": held,
             "kinds": list(dict.fromkeys(entry.kind for entry in held.entries)),
             "limit": left,
             "capabilities": self._capabilities,

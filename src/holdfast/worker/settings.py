@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.client.async_api.queue import AsyncQueue
 from holdfast.client.middleware import AttemptObserver
-from holdfast.client.operations import Operations
 from holdfast.storage.store import Store
 from holdfast.tasks.task import AnyTask, TaskRegistry
 from holdfast.worker.subscription import Subscription
@@ -35,9 +35,7 @@ class WorkerSettings:
     """What the parts of one worker share."""
 
     name: str
-    operations: Operations
-    store: Store
-    tasks: TaskRegistry
+    queue: AsyncQueue
     subscription: Subscription
     concurrency: int
     lease_seconds: float
@@ -47,6 +45,16 @@ class WorkerSettings:
     warm: WarmResources | None
     observers: Sequence[AttemptObserver]
     timer: Timer
+
+    @property
+    def store(self) -> Store:
+        """The store of the queue."""
+        return self.queue.store
+
+    @property
+    def tasks(self) -> TaskRegistry:
+        """The tasks of the queue."""
+        return self.queue.tasks
 
     def tasks_served(self) -> list[AnyTask]:
         """Return the tasks whose jobs the worker claims."""

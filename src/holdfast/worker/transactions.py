@@ -14,31 +14,30 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from holdfast.client.async_queue import AsyncTransaction
-from holdfast.client.operations import Operations
-from holdfast.client.queue import Transaction
+from holdfast.client.async_api.queue import AsyncTransaction
+from holdfast.client.queue_state import QueueState
+from holdfast.client.sync_api.queue import Transaction
 from holdfast.domain.errors import HoldfastError, LeaseLost, Misconfigured, OutcomeUnknown
 from holdfast.domain.outcomes import Done, Failed, Outcome
-from holdfast.storage.store import ExternalTransaction, Store
-from holdfast.storage.transaction import Operation, PlainForm, run_sync
+from holdfast.storage.store import ExternalTransaction
+from holdfast.storage.transaction import Operation, PlainForm
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.timers import Scheduled
 
 T = TypeVar("T")
 
 
-def offer_transaction(attempt: RunningAttempt, operations: Operations, store: Store) -> None:
+def offer_transaction(attempt: RunningAttempt, state: QueueState) -> None:
     """Allow the handler of *attempt* to open a transaction that its settlement joins."""
-    attempt.context._open_transaction = partial(SettlingTransaction, attempt, operations, store)
+    attempt.context._open_transaction = partial(SettlingTransaction, attempt, state)
 
 
 class SettlingTransaction:
     """The context manager that `context.transaction()` returns, sync and async."""
 
-    def __init__(self, attempt: RunningAttempt, operations: Operations, store: Store, seconds: float) -> None:
+    def __init__(self, attempt: RunningAttempt, state: QueueState, seconds: float) -> None:
         self._attempt = attempt
-        self._operations = operations
-        self._store = store
+        self._state = state
         self._seconds = seconds
         self._ends_at = 0.0
         self._expired = False
@@ -52,11 +51,11 @@ class SettlingTransaction:
 
     def __enter__(self) -> Transaction:
         self._check_only_one()
-        opened = self._store.transaction()
+        opened = self._state.store.transaction()
         guarded = self._begin(opened.__enter__())
         self._opened = opened
         self._expiry = self._timer.call_later(self._seconds, self._expire)
-        return Transaction(self._operations, guarded)
+        return Transaction(self._state, guarded, is_open=lambda: not guarded.ended)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -67,11 +66,11 @@ class SettlingTransaction:
 
     async def __aenter__(self) -> AsyncTransaction:
         self._check_only_one()
-        opened = self._store.transaction_async()
+        opened = self._state.store.transaction_async()
         guarded = self._begin(await opened.__aenter__())
         self._opened_async = opened
         self._expiry = asyncio.ensure_future(self._expire_async())
-        return AsyncTransaction(self._operations, guarded)
+        return AsyncTransaction(self._state, guarded, is_open=lambda: not guarded.ended)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,7 +119,7 @@ class SettlingTransaction:
                 self._rollback(_RolledBackError())
                 return instead
             try:
-                run_sync(self._attempt.settle(self._operations.sync_on(self._guarded.external), outcome))
+                self._attempt.settle(Transaction(self._state, self._guarded.external), outcome)
                 self._mark_ended()
                 self._opened.__exit__(None, None, None)
             except BaseException as error:  # the transaction must never stay open
@@ -140,7 +139,7 @@ class SettlingTransaction:
                 await self._rollback_async(_RolledBackError())
                 return instead
             try:
-                await self._attempt.settle(self._operations.async_on(self._guarded.external), outcome)
+                await self._attempt.settle_async(AsyncTransaction(self._state, self._guarded.external), outcome)
                 self._mark_ended()
                 await self._opened_async.__aexit__(None, None, None)
             except BaseException as error:  # the transaction must never stay open

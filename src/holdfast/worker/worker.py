@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Unpack
 
 from holdfast.client import ids
-from holdfast.client.async_queue import AsyncQueue
-from holdfast.client.queue import Queue
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.client.sync_api.queue import Queue
 from holdfast.domain import limits, validation
 from holdfast.domain.claims import ClaimOptions, check_claim
 from holdfast.domain.errors import InvalidInput, Misconfigured
@@ -92,7 +92,7 @@ class Worker:
                 'write queue = holdfast.connect("jobs.db"), declare tasks on it, then Worker(queue)',
             )
         self._store = queue.store
-        self._operations = queue.operations
+        self._queue = AsyncQueue(queue._state)
         self._tasks = queue.tasks
         self._concurrency = validation.integer(concurrency, "concurrency", 1, limits.CONCURRENCY_MAX)
         self._retention_seconds = None if retention is None else validation.duration_ms(retention, "retention") / 1000
@@ -208,12 +208,10 @@ class Worker:
 
     def _settings(self) -> WorkerSettings:
         """Return what the parts of the worker share."""
-        observers = self._operations.observers
+        observers = self._queue._state.observers
         return WorkerSettings(
             name=self.name,
-            operations=self._operations,
-            store=self._store,
-            tasks=self._tasks,
+            queue=self._queue,
             subscription=Subscription(self._tasks, self._claim_options),
             concurrency=self._concurrency,
             lease_seconds=self._lease_seconds,

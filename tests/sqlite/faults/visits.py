@@ -35,7 +35,7 @@ def _writes(queue: holdfast.Queue) -> list[Any]:
         _result_of(lambda: queue.enqueue("mail", job_id="new").created),
         _result_of(lambda: queue.claim() is None),
         _result_of(lambda: queue.cancel("job-0").state),
-        _result_of(lambda: queue.set_lane("other", state="paused").state),
+        _result_of(lambda: queue.lanes.set("other", state="paused").state),
         _result_of(lambda: queue.wait("job-0", timeout=0.05).state),
     ]
 

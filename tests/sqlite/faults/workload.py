@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Literal
+from typing import Any, Literal
 
 import holdfast
 from tests.sqlite.faults.history import received
@@ -56,7 +56,7 @@ def use_with_failing_syncs(interception: Interception, folder: str, log: str, su
     return sum(failed)
 
 
-def _insist(queue: holdfast.Queue, job_id: str, payload_bytes: int) -> holdfast.Enqueued:
+def _insist(queue: holdfast.Queue, job_id: str, payload_bytes: int) -> holdfast.Enqueued[Any]:
     for _ in range(3):
         try:
             return queue.enqueue("mail", "x" * payload_bytes, job_id=job_id)

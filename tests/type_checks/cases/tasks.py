@@ -165,7 +165,7 @@ async def in_an_awaited_handler(context: Context) -> None:
 
 
 # Many calls in one commit: each is checked as a call.
-assert_type(bare.enqueue_many([bare.new("ada"), bare.new(to="bob", copies=2)]), list[Enqueued])
+assert_type(bare.enqueue_many([bare.new("ada"), bare.new(to="bob", copies=2)]), list[Enqueued[Any]])
 bare.enqueue_many(bare.new(to) for to in ("ada", "bob"))
 bare.enqueue_many([bare.new(1)])  # E: arg-type
 bare.enqueue_many([{"to": "ada"}])  # E: list-item

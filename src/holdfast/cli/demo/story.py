@@ -121,7 +121,7 @@ class Story:
     # --- the acts --------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        self._queue.set_lane("default", events="all")
+        self._queue.lanes.set("default", events="all")
         with self._queue.transaction() as transaction:
             transaction.execute(RECEIPTS_TABLE)
 

@@ -21,7 +21,7 @@ from holdfast.domain.clock import Now
 from holdfast.domain.errors import InvalidInput, OutcomeUnknown, StoreUnreachable
 from holdfast.domain.job import Job
 from holdfast.domain.new_job import CheckedJob
-from holdfast.domain.results import Enqueued
+from holdfast.domain.results import StoredJob
 from holdfast.domain.routing import RoutingTable
 from holdfast.storage.notifications import lane_topic
 from holdfast.storage.postgres.errors import is_retryable, lost
@@ -99,11 +99,11 @@ def plain_enqueue(new: CheckedJob, routing: RoutingTable | None, again: Operatio
     )
 
 
-def _stored(new: CheckedJob, fair_key: str, rows: Rows) -> Enqueued | None:
+def _stored(new: CheckedJob, fair_key: str, rows: Rows) -> StoredJob | None:
     seq, now_ms = rows[0]
     if seq is None:
         return None
-    return Enqueued(Job(admissions.new_job(new, seq, fair_key, Now(now_ms, now_ms))), created=True)
+    return StoredJob(Job(admissions.new_job(new, seq, fair_key, Now(now_ms, now_ms))), created=True)
 
 
 async def run_plain(settings: PostgresSettings, plain: PlainForm, io: ServerIO) -> Any:

@@ -19,15 +19,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from holdfast.client.connect import operations_on, store_at
-from holdfast.client.operations import Operations
+from holdfast.client.connect import store_at
+from holdfast.client.queue_state import QueueState
 from holdfast.domain import failures
 from holdfast.domain.claims import ClaimOptions
 from holdfast.domain.errors import Misconfigured
 from holdfast.domain.outcomes import Failed
-from holdfast.storage.store import Store
 from holdfast.tasks.context import Context
-from holdfast.tasks.task import AnyTask
+from holdfast.tasks.task import AnyTask, TaskRegistry
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.executors import run_async, run_blocking
 from holdfast.worker.isolation import codec, os_limits
@@ -71,7 +70,7 @@ class IsolatedProcess:
         self._progress_noted = threading.Event()
         self._notes_thread: threading.Thread | None = None
         self._runner: asyncio.Runner | None = None
-        self._store_access: tuple[Operations, Store] | None = None
+        self._queue_state: QueueState | None = None
         self._out_of_memory = False
         # After a crash in C, the failure shows the Python frames that faulthandler wrote.
         faulthandler.enable(fault_fd, all_threads=False)
@@ -199,7 +198,7 @@ class IsolatedProcess:
     # --- the store -------------------------------------------------------------------------------------------------
 
     def _open_transaction(self, attempt: RunningAttempt, seconds: float) -> SettlingTransaction:
-        if self._store_access is None:
+        if self._queue_state is None:
             address = self._setup["store"]
             if address is None:
                 raise Misconfigured(
@@ -208,11 +207,9 @@ class IsolatedProcess:
                 )
             store = store_at(address)
             claim_options: ClaimOptions = {"worker": self._setup["worker"], "incarnation": self._setup["incarnation"]}
-            operations = operations_on(store, claim_options)
-            if attempt.task.registry is not None:
-                operations = operations.for_tasks(attempt.task.registry)
-            self._store_access = (operations, store)
-        return SettlingTransaction(attempt, *self._store_access, seconds)
+            tasks = TaskRegistry() if attempt.task.registry is None else attempt.task.registry
+            self._queue_state = QueueState(store, tasks, claim_options)
+        return SettlingTransaction(attempt, self._queue_state, seconds)
 
     # --- memory ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,47 @@
+"""`queue.kinds`: the catalog of kinds, and retiring them."""
+
+from __future__ import annotations
+
+import builtins
+
+from holdfast.client.async_api.namespace import AsyncNamespace
+from holdfast.domain import validation
+from holdfast.domain.errors import UnknownKind
+from holdfast.domain.kinds import Kind
+from holdfast.operations import admin as admin_operations
+
+
+class AsyncKinds(AsyncNamespace):
+    """Lists, retires and restores the kinds of a queue's jobs."""
+
+    async def list(self) -> builtins.list[Kind]:
+        """Return every kind that was used, published by a worker, or retired, sorted by name."""
+        return await self._runner.read(admin_operations.kinds)
+
+    async def get(self, kind: str) -> Kind:
+        """Return one kind with its published options and schema, or raise `UnknownKind`."""
+        found = await self._runner.read(admin_operations.kind, validation.name(kind, "kind"))
+        if found is None:
+            raise UnknownKind(kind, "never used, published or retired")
+        return found
+
+    async def retire(self, kind: str) -> int:
+        """Refuse new jobs of a kind and retire its waiting ones, in bounded chunks; return how many.
+
+        A running job is retired if its attempt ends without finishing it.
+        """
+        kind = validation.name(kind, "kind")
+        routes = await self._runner.write(admin_operations.retire_kind, kind)
+        total = after = 0
+        while waiting := await self._runner.read(admin_operations.waiting_seqs, routes, after):
+            total += await self._runner.write(admin_operations.retire_jobs, waiting)
+            after = waiting[-1]
+        return total
+
+    async def restore(self, kind: str) -> None:
+        """Accept new jobs of a retired kind again, or raise `UnknownKind` if it is not retired.
+
+        Retired jobs stay retired.
+        """
+        if not await self._runner.write(admin_operations.restore_kind, validation.name(kind, "kind")):
+            raise UnknownKind(kind, "is not retired")

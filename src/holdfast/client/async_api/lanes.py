@@ -1,0 +1,51 @@
+"""`queue.lanes`: list and configure lanes."""
+
+from __future__ import annotations
+
+import builtins
+
+from holdfast.client.async_api.namespace import AsyncNamespace
+from holdfast.domain import routing, validation
+from holdfast.domain.routing import EventScope, Lane, LaneBackoff, LaneOrder, LaneState
+from holdfast.operations import admin as admin_operations
+
+
+class AsyncLanes(AsyncNamespace):
+    """Lists and configures the lanes of a queue."""
+
+    async def list(self) -> builtins.list[Lane]:
+        """Return every lane that was ever configured or used, sorted by name."""
+        return await self._runner.read(admin_operations.lanes)
+
+    async def set(
+        self,
+        lane: str,
+        *,
+        state: LaneState | None = None,
+        order: LaneOrder | None = None,
+        events: EventScope | None = None,
+        backoff: LaneBackoff | None = None,
+    ) -> Lane:
+        """Change the given options of a lane and return it.
+
+        *state* is `active`, `paused` or `draining`, *order* `fair` or `strict`, *events* `terminal` or `all`,
+        *backoff* `block` or `skip`. If *order* or *backoff* is given, the lane's waiting jobs are updated in bounded
+        chunks.
+        """
+        lane = validation.name(lane, "lane")
+        if state is not None:
+            validation.one_of(state, "state", routing.LANE_STATES)
+        if order is not None:
+            validation.one_of(order, "order", routing.LANE_ORDERS)
+        if events is not None:
+            validation.one_of(events, "events", routing.EVENT_SCOPES)
+        if backoff is not None:
+            validation.one_of(backoff, "backoff", routing.LANE_BACKOFFS)
+        change = admin_operations.LaneChange(state, order, events, backoff)
+        changed, routes = await self._runner.write(admin_operations.set_lane, lane, change)
+        after = 0
+        changes_waiting = order is not None or backoff is not None
+        while changes_waiting and (waiting := await self._runner.read(admin_operations.waiting_seqs, routes, after)):
+            await self._runner.write(admin_operations.apply_lane_options, waiting)
+            after = waiting[-1]
+        return changed

@@ -1,0 +1,567 @@
+"""`AsyncQueue` and `AsyncTransaction`: the async API."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Unpack
+
+from holdfast.client import ids, validate_calls
+from holdfast.client.async_api.admin import AsyncAdmin
+from holdfast.client.async_api.enqueued import AsyncEnqueued
+from holdfast.client.async_api.kinds import AsyncKinds
+from holdfast.client.async_api.lanes import AsyncLanes
+from holdfast.client.async_api.sessions import AsyncSessions, AsyncTurns
+from holdfast.client.middleware import CheckedSettlements
+from holdfast.client.queue_state import QueueState
+from holdfast.client.validate_calls import Held
+from holdfast.domain import limits, validation
+from holdfast.domain.claims import (
+    Claim,
+    ClaimOptions,
+    ClaimRequest,
+    Lease,
+    Renewal,
+    SettledAndClaimed,
+    Settlement,
+    check_claim,
+    lease_ms,
+)
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput, JobNotFound, WaitTimeout
+from holdfast.domain.events import EventPage
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.job import Attempt, Job, State
+from holdfast.domain.new_job import CheckedJob, EnqueueOptions, JobLike, NewJob, check_job, new_job_of
+from holdfast.domain.outcomes import Artifact, Outcome, check_artifacts
+from holdfast.domain.results import COUNT_BY, ArtifactInfo, CountBy, JobPage, StoredJob
+from holdfast.domain.validation import Duration
+from holdfast.operations import admin as admin_operations
+from holdfast.operations import claim as claim_operations
+from holdfast.operations import enqueue as enqueue_operations
+from holdfast.operations import jobs as job_operations
+from holdfast.operations import lease as lease_operations
+from holdfast.operations import maintenance
+from holdfast.operations import settle as settle_operations
+from holdfast.storage.notifications import job_topic, lane_topic
+from holdfast.storage.runners import AsyncLeasing, AsyncRunner
+from holdfast.storage.store import AsyncTarget, ExternalTransaction, Store
+from holdfast.tasks.decorators import AsyncTaskHost
+
+# How often `wait` polls if no notification comes: frequently at first, then less often.
+_POLL_SECONDS_FIRST: Final = 0.02
+_POLL_SECONDS_LAST: Final = 0.5
+# How long to wait for events that open transactions hold back, before reading without them.
+_HELD_BACK_SECONDS: Final = 0.5
+# How often a waiting claim polls.
+_CLAIM_SECONDS: Final = 1.0
+
+
+class AsyncJobMethods(ABC):
+    """The methods that a queue and a transaction have in common: what can join an open transaction."""
+
+    def __init__(self, state: QueueState, target: AsyncTarget) -> None:
+        self._state = state
+        self._runner = AsyncRunner(target)
+
+    # --- enqueue ---------------------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        kind: str | NewJob,
+        payload: Any = None,
+        *,
+        delay: Duration | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        dedupe_key: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> AsyncEnqueued[Any]:
+        """Store one job and return it once it is durable; `created` is false if it is a duplicate.
+
+        The first argument is the kind, or a `NewJob` such as `task.new(…)`, which has its own payload and options.
+        The job may be claimed after *delay* seconds; among the jobs of a lane a higher *priority* goes first; while a
+        job with this *dedupe_key* is unfinished, another enqueue adds none. See `EnqueueOptions` for the other
+        options. If this queue declares a task of the kind, its options are the defaults, and *payload* must fit its
+        signature.
+
+        Raises `InvalidInput` before anything is stored, `Conflict` if the id exists with other content or the
+        duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
+        """
+        common = {"delay": delay, "priority": priority, "lane": lane, "tenant": tenant, "dedupe_key": dedupe_key}
+        new = self._state.tasks.complete(new_job_of(kind, payload, common, options))
+        checked = check_job(new, fresh_id=ids.uuid7())
+        if not self._state.middleware:
+            stored = await self._store_job(checked)
+        else:
+            with self._state.around_enqueue([checked]) as call:
+                stored = await self._store_job(*call.request)
+                call.answer = [stored]
+        return AsyncEnqueued(self, stored.job, created=stored.created)
+
+    async def _store_job(self, checked: CheckedJob) -> StoredJob:
+        again = partial(enqueue_operations.enqueue_job, new=checked, resent=True)
+        plain = partial(self._state.store.plain_enqueue, checked, again)
+        return await self._runner.write_plain(plain, enqueue_operations.enqueue_job, checked)
+
+    async def enqueue_many(self, jobs: Sequence[JobLike]) -> list[AsyncEnqueued[Any]]:
+        """Store many jobs, all or none, and return them in order.
+
+        Each is a `NewJob` or a dict with the options of `enqueue`. If one is refused, the whole call fails with the
+        error that `enqueue` would raise, and the error names the job: `jobs[3].payload`.
+        """
+        checked = validate_calls.jobs(jobs, self._state.tasks)
+        with self._state.around_enqueue(checked) as call:
+            call.answer = await self._runner.write(enqueue_operations.enqueue_jobs, call.request)
+        return [AsyncEnqueued(self, stored.job, created=stored.created) for stored in call.answer]
+
+    # --- running attempts ------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, claim: Claim | Lease, *, lease: Duration | None = None) -> Renewal:
+        """Extend a lease by *lease*, by default its original length, or raise `LeaseLost`.
+
+        The original length of a `Lease` is unknown; its default is 30 seconds.
+        """
+        [answer] = await self.heartbeat_many([await self._claim_of(claim)], lease=lease)
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return answer
+
+    async def heartbeat_many(
+        self, claims: Sequence[Claim], *, lease: Duration | None = None
+    ) -> list[Renewal | HoldfastError]:
+        """Extend many leases in one commit; return the `Renewal` or `LeaseLost` of each, in order."""
+        validate_calls.count(claims, "claims", limits.SETTLE_MANY_MAX)
+        given_ms = None if lease is None else lease_ms(lease)
+        held = [
+            (claim.fence, claim.lease_ms if given_ms is None else given_ms)
+            for claim in map(validate_calls.claim, claims)
+        ]
+        return await self._runner.write(lease_operations.heartbeat, held)
+
+    async def acknowledge(self, claim: Claim | Lease) -> Renewal:
+        """Record that the handler of a claimed job starts and extend the lease, or raise `LeaseLost`.
+
+        A claim acknowledges its jobs itself, unless its option `acknowledged` leaves some of them out. A lease that
+        expires unacknowledged uses up no attempt, except the third time in a row.
+        """
+        held = await self._claim_of(claim)
+        leases = [(held.fence, held.lease_ms)]
+        [answer] = await self._runner.write(lease_operations.heartbeat, leases, None, (held.job.number,))
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return answer
+
+    async def progress(self, claim: Claim | Lease, *, phase: str | None = None, percent: float | None = None) -> Job:
+        """Store the progress of a running job and return the job, or raise `LeaseLost`.
+
+        An option not given keeps its value.
+        """
+        phase = validation.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
+        percent = None if percent is None else validation.number(percent, "percent", 0, 100)
+        held = await self._claim_of(claim)
+        return await self._runner.write(lease_operations.progress, held.fence, phase, percent)
+
+    async def attach(self, claim: Claim | Lease, artifacts: Sequence[Artifact]) -> None:
+        """Store artifacts of a running job, or raise `LeaseLost`; replace those with the same name."""
+        checked = check_artifacts(artifacts)
+        held = await self._claim_of(claim)
+        await self._runner.write(lease_operations.attach, held.fence, checked)
+
+    async def settle(self, claim: Claim | Lease, outcome: Outcome) -> Job:
+        """Record the outcome of an attempt and return the settled job, or raise `LeaseLost`.
+
+        Follow-ups, artifacts and events commit together with it. Repeating the same call succeeds.
+        """
+        [settlement] = await self.settle_many([(await self._claim_of(claim), outcome)])
+        if settlement.error is not None:
+            raise settlement.error
+        assert settlement.job is not None  # noqa: S101  # without an error there is a job
+        return settlement.job
+
+    async def settle_many(self, settlements: Sequence[Held]) -> list[Settlement]:
+        """Record many outcomes in one commit; return a `Settlement` for each, in order.
+
+        If the follow-ups have more than 256 dedupe keys and chosen ids in total, there are several commits; inside
+        the caller's transaction the call raises `InvalidInput`. A refused settlement does not affect the others. An
+        invalid outcome raises `InvalidInput` and settles nothing.
+        """
+        checked = validate_calls.settlements(settlements)
+        if not self._state.middleware:
+            return await self._settle(checked)
+        with self._state.around_settle(checked) as call:
+            settled = await self._settle(call.request)
+            call.answer = settled
+        return settled
+
+    async def _settle(self, outcomes: CheckedSettlements) -> list[Settlement]:
+        parts = settle_operations.divide_settlements(outcomes)
+        if self._runner.joined and len(parts) > 1:
+            # Parts in one transaction would lock their keys in no common order, and two such calls may deadlock.
+            raise InvalidInput(
+                "settlements",
+                f"have follow-ups with more than {limits.KEYS_LOCKED_MAX} dedupe keys and chosen ids, which one"
+                " transaction cannot lock; settle them in several transactions",
+            )
+        settled: list[Settlement] = []
+        for part in parts:
+            settled += await self._runner.write(settle_operations.settle_jobs, part)
+        return settled
+
+    async def _claim_of(self, held: Claim | Lease) -> Claim:
+        """Return the claim of a running job; the job of a lease is read from the store."""
+        if isinstance(held, Claim):
+            return held
+        return await self._runner.read(lease_operations.claim_of_lease, validate_calls.lease(held))
+
+    # --- one job ---------------------------------------------------------------------------------------------------
+
+    async def get(self, job_id: str | int, *, tenant: str | None = None) -> Job:
+        """Return the job with this id, or with this number if it is an int, or raise `JobNotFound`.
+
+        With *tenant*, jobs of other tenants are not found.
+        """
+        checked = validate_calls.job_id_or_number(job_id)
+        return await self._runner.read(job_operations.get, checked, validate_calls.tenant(tenant))
+
+    async def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Job:
+        """Cancel a waiting job; request a running one to stop, or with *force* take it from its worker.
+
+        Return the job. Raises `JobNotFound`, and `Conflict` if the job has already finished in another state.
+        """
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return await self._runner.write(
+            admin_operations.cancel, job_id, tenant, force=validation.flag(force, "force")
+        )
+
+    async def requeue(self, job_id: str, *, tenant: str | None = None) -> Job:
+        """Make a failed or cancelled job ready again with a new set of attempts and return it.
+
+        Raises `JobNotFound`, `KindRetired`, and `Conflict` if the job is not failed or cancelled, or if another job
+        holds its dedupe key.
+        """
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return await self._runner.write(admin_operations.requeue, job_id, tenant)
+
+    async def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Job:
+        """Change the priority of an unfinished job and return it.
+
+        Raises `JobNotFound`, and `Conflict` if the job has finished.
+        """
+        priority = validation.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return await self._runner.write(admin_operations.reprioritize, job_id, priority, tenant)
+
+    @abstractmethod
+    async def _wait_committed(self, job_id: str, timeout: Duration) -> Job:  # noqa: ASYNC109
+        """Return the job once it has finished; raise `Conflict` if its enqueue has not committed."""
+
+
+class AsyncTransaction(AsyncJobMethods):
+    """Methods that join an open transaction: they commit with it or not at all.
+
+    A call that raises has changed nothing; the caller may catch the error and continue.
+    """
+
+    def __init__(
+        self, state: QueueState, joined: ExternalTransaction, *, is_open: Callable[[], bool] = lambda: False
+    ) -> None:
+        super().__init__(state, joined)
+        self._joined = joined
+        self._is_open = is_open
+        """Returns whether it is known to be open; the end of a caller's own transaction is unknown."""
+        self.sessions = AsyncTurns(self)
+        """Settles and extends turns of sessions."""
+
+    async def execute(self, sql: str, params: validate_calls.Params = ()) -> list[Any]:
+        """Run the caller's SQL in the transaction and return the rows.
+
+        *params* is a mapping for parameters `:name`, or a sequence for parameters `?`, on SQLite and on PostgreSQL.
+        """
+        return await self._joined.execute_async(sql, params)
+
+    async def _wait_committed(self, job_id: str, timeout: Duration) -> Job:  # noqa: ASYNC109
+        if self._is_open():
+            raise Conflict(
+                f"job {job_id!r} was enqueued in a transaction that is still open, and no worker sees it before the"
+                " commit; call result() after the transaction",
+                job_id=job_id,
+            )
+        try:
+            return await AsyncQueue(self._state).wait(job_id, timeout=timeout)
+        except JobNotFound:
+            raise Conflict(
+                f"job {job_id!r} was enqueued in a transaction that has not committed; call result() after that",
+                job_id=job_id,
+            ) from None
+
+
+class AsyncQueue(AsyncJobMethods, AsyncTaskHost):
+    """A durable work queue with async methods, created by `connect_async`. It may be shared between threads.
+
+    It opens, creates and migrates its store on first use.
+    """
+
+    sessions: AsyncSessions
+    """Claims, settles and owns sessions."""
+    lanes: AsyncLanes
+    """Lists and configures lanes."""
+    kinds: AsyncKinds
+    """Lists, retires and restores kinds of jobs."""
+    admin: AsyncAdmin
+    """Counts, cancels, requeues and deletes many jobs, and manages workers."""
+
+    def __init__(self, state: QueueState) -> None:
+        if not isinstance(state, QueueState):
+            raise validate_calls.not_connected("connect_async")
+        AsyncTaskHost.__init__(self, state.tasks)
+        AsyncJobMethods.__init__(self, state, state.store)
+        self.sessions = AsyncSessions(self)
+        self.lanes = AsyncLanes(self)
+        self.kinds = AsyncKinds(self)
+        self.admin = AsyncAdmin(self)
+
+    def _use(self, state: QueueState) -> None:
+        """Switch to the store of *state*."""
+        self._state = state
+        self._runner = AsyncRunner(state.store)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._state.store!r}>"
+
+    @property
+    def store(self) -> Store:
+        """The store, for a worker, which needs its own connections."""
+        return self._state.store
+
+    # --- claim -----------------------------------------------------------------------------------------------------
+
+    async def claim(self, **options: Unpack[ClaimOptions]) -> Claim | None:
+        """Lease the next job, or return None if there is none; see `ClaimOptions` for the options."""
+        if "limit" in options:
+            raise InvalidInput("limit", "cannot be given to claim, which takes one job; use claim_many(limit=…)")
+        with self._runner.leasing() as leasing:
+            found = await self._claim(leasing, self._claim_request(1, options))
+            return found[0] if found else None
+
+    async def claim_many(self, *, limit: int = 100, **options: Unpack[ClaimOptions]) -> list[Claim]:
+        """Lease up to *limit* ready jobs to one worker, in claim order; see `ClaimOptions` for the options."""
+        with self._runner.leasing() as leasing:
+            return await self._claim(leasing, self._claim_request(limit, options))
+
+    async def settle_and_claim(
+        self,
+        settlements: Sequence[Held],
+        *,
+        limit: int = 100,
+        started: Sequence[Claim] = (),
+        **options: Unpack[ClaimOptions],
+    ) -> SettledAndClaimed:
+        """Settle as `settle_many` does and claim as `claim_many` does, in one commit.
+
+        Acknowledge the claims in *started* that are still held.
+        """
+        checked = validate_calls.settlements(settlements)
+        validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)
+        fences = [claim.fence for claim in map(validate_calls.claim, started)]
+        request = self._claim_request(limit, options)
+        with self._runner.leasing() as leasing:
+            with (
+                self._state.around_settle(checked) as settling,
+                self._state.around_claim(request) as claiming,
+            ):
+                *before, last = settle_operations.divide_settlements(settling.request)
+                settled: list[Settlement] = []
+                for part in before:
+                    settled += await self._runner.write(settle_operations.settle_jobs, part)
+                newest, claims = await leasing.lease(
+                    claim_operations.undo_settle_and_claim,
+                    claim_operations.settle_and_claim,
+                    last,
+                    fences,
+                    claiming.request,
+                )
+                settled += newest
+                settling.answer, claiming.answer = settled, claims
+            if not claims and request.wait_ms:
+                claims = await self._claim(leasing, request, claimed_nothing=True)
+            return SettledAndClaimed(settled, claims)
+
+    async def _claim(
+        self, leasing: AsyncLeasing, request: ClaimRequest, *, claimed_nothing: bool = False
+    ) -> list[Claim]:
+        """Claim; if no job is ready, wait for one up to the request's `wait`."""
+        left = request.wait_ms / 1000
+        with self._runner.listen(*(lane_topic(lane) for lane in request.lanes if left)) as listener:
+            while True:
+                if not claimed_nothing and (claims := await self._claim_now(leasing, request)):
+                    return claims
+                if left <= 0:
+                    return []
+                claimed_nothing = False
+                # A job that falls due or a lease that expires sends no notification.
+                next_change = await self._runner.read(claim_operations.seconds_to_next_change)
+                left -= await listener.wait(min(left, next_change, _CLAIM_SECONDS))
+
+    async def _claim_now(self, leasing: AsyncLeasing, request: ClaimRequest) -> list[Claim]:
+        undo, claim_jobs = claim_operations.undo_claims, claim_operations.claim_jobs
+        if not self._state.middleware:
+            return await leasing.lease(undo, claim_jobs, request)
+        with self._state.around_claim(request) as call:
+            claims = await leasing.lease(undo, claim_jobs, call.request)
+            call.answer = claims
+        return claims
+
+    def _claim_request(self, limit: int, options: ClaimOptions) -> ClaimRequest:
+        return check_claim({**self._state.claimer, **options}, limit=limit, fresh_token=ids.lease_token())
+
+    # --- read ------------------------------------------------------------------------------------------------------
+
+    async def wait(
+        self,
+        job_id: str,
+        *,
+        timeout: Duration,  # noqa: ASYNC109
+        tenant: str | None = None,
+    ) -> Job:
+        """Return the job once it has finished in any state, or raise `WaitTimeout` after *timeout* seconds.
+
+        Raises `JobNotFound` if there is no such job.
+        """
+        left = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
+        poll_seconds = _POLL_SECONDS_FIRST
+        job_id, tenant, allowed = validate_calls.job_id(job_id), validate_calls.tenant(tenant), left
+        with self._runner.listen(job_topic(job_id)) as listener:
+            while True:
+                job = await self._get_current(job_id, tenant)
+                if job.finished:
+                    return job
+                if left <= 0:
+                    raise WaitTimeout(job_id, allowed)
+                left -= await listener.wait(min(poll_seconds, left))
+                poll_seconds = min(poll_seconds * 1.5, _POLL_SECONDS_LAST)
+
+    async def _get_current(self, job_id: str, tenant: str | None) -> Job:
+        job, overdue = await self._runner.read(job_operations.get_overdue, job_id, tenant)
+        if not overdue:
+            return job
+        # No worker has failed the job since its deadline passed, so the waiting caller does.
+        await self._runner.write(maintenance.fail_late_jobs)
+        return await self._runner.read(job_operations.get, job_id, tenant)
+
+    async def _wait_committed(self, job_id: str, timeout: Duration) -> Job:  # noqa: ASYNC109
+        return await self.wait(job_id, timeout=timeout)
+
+    async def jobs(
+        self,
+        *,
+        state: State | Sequence[State] | None = None,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        failure_class: FailureClass | None = None,
+        session: str | None = None,
+        older_than: Duration | None = None,
+        after: str | None = None,
+        limit: int = limits.PAGE_DEFAULT,
+    ) -> JobPage:
+        """Return a page of jobs, newest first, and the cursor for the next page.
+
+        *state* is one state or several. A single finished state is sorted by finish time, everything else by enqueue
+        order. *session* selects the entries of a session of *tenant*, by default of the default tenant. *older_than*
+        is the time since a job finished, or since it was enqueued if it has not finished.
+        """
+        job_filter = validate_calls.job_filter(
+            state=state,
+            kind=kind,
+            lane=lane,
+            tenant=tenant,
+            failure_class=failure_class,
+            session=session,
+            older_than=older_than,
+        )
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        after = validation.optional_name(after, "after")
+        return await self._runner.read(job_operations.jobs, job_filter, after, limit)
+
+    async def attempts(self, job_id: str, *, tenant: str | None = None) -> list[Attempt]:
+        """Return the attempts of a job, oldest first, or raise `JobNotFound`; the last one may still be running."""
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return await self._runner.read(job_operations.attempts, job_id, tenant)
+
+    async def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
+        """Return the artifacts of a job, sorted by name, without their bytes, or raise `JobNotFound`."""
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return await self._runner.read(job_operations.artifacts, job_id, tenant)
+
+    async def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Artifact:
+        """Return one artifact with its bytes, or raise `JobNotFound` or `ArtifactNotFound`."""
+        name = validation.name(name, "name")
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return await self._runner.read(job_operations.artifact, job_id, name, tenant)
+
+    async def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
+        """Count jobs by state, kind, lane, tenant or failure class. Reads every job: do not call it in a hot loop."""
+        by = validation.one_of(by, "by", COUNT_BY)
+        return await self._runner.read(job_operations.counts, by, validate_calls.tenant(tenant))
+
+    async def events(
+        self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
+    ) -> EventPage:
+        """Return recorded events after the cursor *after*, in order; by default from the oldest stored event.
+
+        With *tenant*, a page may be empty although more events follow: continue until the cursor no longer changes.
+        Raises `EventsPruned` if events after the cursor were deleted before they were read.
+        """
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        after, tenant = validation.optional_name(after, "after"), validate_calls.tenant(tenant)
+        left = _HELD_BACK_SECONDS
+        with self._runner.listen() as listener:
+            while True:
+                page, held_back = await self._runner.read(job_operations.page, after, limit, tenant)
+                if not held_back or left <= 0:
+                    return page
+                # An open transaction may still add earlier events. Wait for its commit, to return a complete page.
+                left -= await listener.wait(_HELD_BACK_SECONDS / 50)
+
+    # --- transactions and the store --------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncTransaction]:
+        """Open a write transaction; it commits at the end of the block, or rolls back if the block raises.
+
+        It blocks every other writer: keep it short.
+        """
+        is_open = True
+        async with self._state.store.transaction_async() as joined:
+            try:
+                yield AsyncTransaction(self._state, joined, is_open=lambda: is_open)
+            finally:
+                is_open = False
+
+    def within(self, connection: Any) -> AsyncTransaction:
+        """Join the write transaction that is open on the caller's *connection* to the same database.
+
+        The caller commits or rolls back. Waiting callers and workers see the changes at their next poll. Raises
+        `InvalidInput` if the connection cannot be joined.
+        """
+        return AsyncTransaction(self._state, self._state.store.within(connection))
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date and return the names of the migrations applied."""
+        return await self._runner.run_blocking(self._state.store.migrate)
+
+    async def close(self) -> None:
+        """Close the store. The next use opens it again; the contents of `:memory:` are lost."""
+        await self._runner.run_blocking(self._state.store.close)
+
+    async def __aenter__(self) -> AsyncQueue:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,195 @@
+# Generated from client/async_api/admin.py by scripts/make-sync; do not edit.
+"""`queue.admin`: calls on many jobs at once, on workers and on the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.client import validate_calls
+from holdfast.client.sync_api.namespace import Namespace
+from holdfast.domain import limits, validation
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.job import FINISHED, State
+from holdfast.domain.results import (
+    Backlog,
+    CancelReport,
+    JobFilter,
+    Pruned,
+    Requeued,
+    StoreReport,
+    Tally,
+    WorkerInfo,
+)
+from holdfast.domain.serving import Unserved
+from holdfast.domain.validation import Duration
+from holdfast.operations import admin as admin_operations
+from holdfast.operations import jobs as job_operations
+
+# How long to wait for events that open transactions hold back, before pruning without them.
+_HELD_BACK_SECONDS = 0.5
+
+
+class Admin(Namespace):
+    """Counts, cancels, requeues and deletes many jobs, and manages workers."""
+
+    # --- read ------------------------------------------------------------------------------------------------------
+
+    def tally(
+        self,
+        *,
+        state: State | Sequence[State] | None = None,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        failure_class: FailureClass | None = None,
+        older_than: Duration | None = None,
+    ) -> list[Tally]:
+        """Count the matching jobs by lane, kind and state; the options are those of `queue.jobs`.
+
+        This reads every job: do not call it in a hot loop.
+        """
+        job_filter = validate_calls.job_filter(
+            state=state, kind=kind, lane=lane, tenant=tenant, failure_class=failure_class, older_than=older_than
+        )
+        return self._runner.read(job_operations.tally, job_filter)
+
+    def backlog(self) -> Backlog:
+        """Count waiting and running jobs, up to a limit, so that it may be called every few seconds."""
+        return self._runner.read(job_operations.backlog)
+
+    def unserved(self) -> list[Unserved]:
+        """Return counts of ready jobs that no live worker serves, by lane, kind and requirements, with the reason."""
+        return self._runner.read(job_operations.unserved)
+
+    def report(self) -> StoreReport:
+        """Return findings about the health of the store and its jobs."""
+        return self._runner.read(job_operations.report)
+
+    # --- workers ---------------------------------------------------------------------------------------------------
+
+    def workers(self, *, limit: int = limits.PAGE_DEFAULT) -> list[WorkerInfo]:
+        """Return the workers that were active last, with their subscriptions, held jobs and last heartbeat."""
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        return self._runner.read(job_operations.newest_workers, limit)
+
+    def drain_worker(self, worker: str) -> list[WorkerInfo]:
+        """Request a worker to claim no more jobs; it finishes those it holds and keeps running.
+
+        Return every registered start of the worker, or raise `WorkerNotFound`. A live worker receives the request at
+        once if a notification reaches it, else with its next heartbeat, within ten seconds.
+        """
+        return self._runner.write(job_operations.request_worker, validation.name(worker, "worker"), "drain")
+
+    def stop_worker(self, worker: str) -> list[WorkerInfo]:
+        """Request a worker to shut down as on SIGTERM: it waits for running handlers up to its grace period.
+
+        Return every registered start of the worker, or raise `WorkerNotFound`.
+        """
+        return self._runner.write(job_operations.request_worker, validation.name(worker, "worker"), "stop")
+
+    # --- change many jobs ------------------------------------------------------------------------------------------
+
+    def cancel_many(self, job_ids: Sequence[str], *, force: bool = False, tenant: str | None = None) -> CancelReport:
+        """Cancel many jobs in one transaction, each as `queue.cancel` does; report those that cannot be cancelled."""
+        checked = _job_ids(job_ids)
+        force, tenant = validation.flag(force, "force"), validate_calls.tenant(tenant)
+        return self._runner.write(admin_operations.cancel_many, checked, tenant, force=force)
+
+    def requeue_many(self, job_ids: Sequence[str], *, tenant: str | None = None) -> Requeued:
+        """Requeue many jobs in several transactions; report those that cannot be requeued with the reason."""
+        checked, tenant = _job_ids(job_ids), validate_calls.tenant(tenant)
+        total = Requeued([], [])
+        for start in range(0, len(checked), limits.CHUNK):
+            chunk = checked[start : start + limits.CHUNK]
+            _add(total, self._runner.write(admin_operations.requeue_many, chunk, tenant))
+        return total
+
+    def requeue_failed(
+        self,
+        *,
+        transient_only: bool = False,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+    ) -> Requeued:
+        """Requeue every matching failed job, in bounded chunks; report those that cannot be requeued."""
+        job_filter = JobFilter(
+            states=("failed",),
+            kind=validation.optional_name(kind, "kind"),
+            lane=validation.optional_name(lane, "lane"),
+            tenant=validate_calls.tenant(tenant),
+            failure_class="transient" if validation.flag(transient_only, "transient_only") else None,
+        )
+        total, after = Requeued([], []), None
+        while True:
+            page = self._runner.read(job_operations.jobs, job_filter, after, limits.CHUNK)
+            found = [job.id for job in page]
+            _add(total, self._runner.write(admin_operations.requeue_many, found, job_filter.tenant))
+            after = page.cursor
+            if after is None:
+                return total
+
+    # --- delete ----------------------------------------------------------------------------------------------------
+
+    def prune(
+        self,
+        *,
+        older_than: Duration,
+        states: Sequence[State] = FINISHED,
+        events_older_than: Duration | None = None,
+        message_ids_older_than: Duration = limits.MESSAGE_IDS_KEPT_MS_DEFAULT / 1000,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """Delete jobs that finished longer ago than *older_than*, with attempts and artifacts, in bounded chunks.
+
+        Also delete events older than *events_older_than*, by default *older_than*, and the message ids of entries
+        that were deleted longer ago than *message_ids_older_than*, by default 7 days. With *dry_run* delete nothing
+        and return how many jobs and events would be deleted.
+        """
+        message_ids_age_ms = validation.duration_ms(message_ids_older_than, "message_ids_older_than")
+        age_ms = validation.duration_ms(older_than, "older_than")
+        events_age_ms = (
+            age_ms if events_older_than is None else validation.duration_ms(events_older_than, "events_older_than")
+        )
+        chosen = [validation.one_of(state, f"states[{index}]", FINISHED) for index, state in enumerate(states)]
+        if validation.flag(dry_run, "dry_run"):
+            return self._prunable(tuple(chosen), age_ms, events_age_ms)
+        jobs = events = 0
+        for state in chosen:
+            count, after = self._runner.write(admin_operations.prune_jobs, state, age_ms)
+            while count:
+                jobs += count
+                count, after = self._runner.write(admin_operations.prune_jobs, state, age_ms, after)
+        while self._runner.write(admin_operations.prune_message_ids, message_ids_age_ms):
+            pass
+        left = _HELD_BACK_SECONDS
+        with self._runner.listen() as listener:
+            while True:
+                count, held_back = self._runner.write(admin_operations.prune_events, events_age_ms)
+                events += count
+                if held_back and left > 0:
+                    left -= listener.wait(_HELD_BACK_SECONDS / 50)
+                elif not count:
+                    return Pruned(jobs, events)
+
+    def _prunable(self, states: tuple[State, ...], age_ms: int, events_age_ms: int) -> Pruned:
+        found: list[Tally] = []
+        if states:
+            found = self._runner.read(job_operations.tally, JobFilter(states=states, age_ms=age_ms))
+        left = _HELD_BACK_SECONDS
+        with self._runner.listen() as listener:
+            while True:
+                events, held_back = self._runner.read(admin_operations.count_prunable_events, events_age_ms)
+                if not held_back or left <= 0:
+                    return Pruned(sum(one.jobs for one in found), events)
+                left -= listener.wait(_HELD_BACK_SECONDS / 50)
+
+
+def _job_ids(job_ids: Sequence[str]) -> list[str]:
+    validate_calls.count(job_ids, "job_ids", limits.REQUEUE_MANY_MAX)
+    return [validation.name(job_id, f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
+
+
+def _add(total: Requeued, part: Requeued) -> None:
+    total.requeued.extend(part.requeued)
+    total.skipped.extend(part.skipped)

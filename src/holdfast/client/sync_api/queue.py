@@ -1,0 +1,564 @@
+# Generated from client/async_api/queue.py by scripts/make-sync; do not edit.
+"""`Queue` and `Transaction`: the sync API."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Unpack
+
+from holdfast.client import ids, validate_calls
+from holdfast.client.middleware import CheckedSettlements
+from holdfast.client.queue_state import QueueState
+from holdfast.client.sync_api.admin import Admin
+from holdfast.client.sync_api.enqueued import Enqueued
+from holdfast.client.sync_api.kinds import Kinds
+from holdfast.client.sync_api.lanes import Lanes
+from holdfast.client.sync_api.sessions import Sessions, Turns
+from holdfast.client.validate_calls import Held
+from holdfast.domain import limits, validation
+from holdfast.domain.claims import (
+    Claim,
+    ClaimOptions,
+    ClaimRequest,
+    Lease,
+    Renewal,
+    SettledAndClaimed,
+    Settlement,
+    check_claim,
+    lease_ms,
+)
+from holdfast.domain.errors import Conflict, HoldfastError, InvalidInput, JobNotFound, WaitTimeout
+from holdfast.domain.events import EventPage
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.job import Attempt, Job, State
+from holdfast.domain.new_job import CheckedJob, EnqueueOptions, JobLike, NewJob, check_job, new_job_of
+from holdfast.domain.outcomes import Artifact, Outcome, check_artifacts
+from holdfast.domain.results import COUNT_BY, ArtifactInfo, CountBy, JobPage, StoredJob
+from holdfast.domain.validation import Duration
+from holdfast.operations import admin as admin_operations
+from holdfast.operations import claim as claim_operations
+from holdfast.operations import enqueue as enqueue_operations
+from holdfast.operations import jobs as job_operations
+from holdfast.operations import lease as lease_operations
+from holdfast.operations import maintenance
+from holdfast.operations import settle as settle_operations
+from holdfast.storage.notifications import job_topic, lane_topic
+from holdfast.storage.runners import SyncLeasing, SyncRunner
+from holdfast.storage.store import ExternalTransaction, Store, SyncTarget
+from holdfast.tasks.decorators import SyncTaskHost
+
+# How often `wait` polls if no notification comes: frequently at first, then less often.
+_POLL_SECONDS_FIRST: Final = 0.02
+_POLL_SECONDS_LAST: Final = 0.5
+# How long to wait for events that open transactions hold back, before reading without them.
+_HELD_BACK_SECONDS: Final = 0.5
+# How often a waiting claim polls.
+_CLAIM_SECONDS: Final = 1.0
+
+
+class JobMethods(ABC):
+    """The methods that a queue and a transaction have in common: what can join an open transaction."""
+
+    def __init__(self, state: QueueState, target: SyncTarget) -> None:
+        self._state = state
+        self._runner = SyncRunner(target)
+
+    # --- enqueue ---------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        kind: str | NewJob,
+        payload: Any = None,
+        *,
+        delay: Duration | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        dedupe_key: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Enqueued[Any]:
+        """Store one job and return it once it is durable; `created` is false if it is a duplicate.
+
+        The first argument is the kind, or a `NewJob` such as `task.new(…)`, which has its own payload and options.
+        The job may be claimed after *delay* seconds; among the jobs of a lane a higher *priority* goes first; while a
+        job with this *dedupe_key* is unfinished, another enqueue adds none. See `EnqueueOptions` for the other
+        options. If this queue declares a task of the kind, its options are the defaults, and *payload* must fit its
+        signature.
+
+        Raises `InvalidInput` before anything is stored, `Conflict` if the id exists with other content or the
+        duplicate cannot be replaced, `LaneDraining` and `KindRetired`.
+        """
+        common = {"delay": delay, "priority": priority, "lane": lane, "tenant": tenant, "dedupe_key": dedupe_key}
+        new = self._state.tasks.complete(new_job_of(kind, payload, common, options))
+        checked = check_job(new, fresh_id=ids.uuid7())
+        if not self._state.middleware:
+            stored = self._store_job(checked)
+        else:
+            with self._state.around_enqueue([checked]) as call:
+                stored = self._store_job(*call.request)
+                call.answer = [stored]
+        return Enqueued(self, stored.job, created=stored.created)
+
+    def _store_job(self, checked: CheckedJob) -> StoredJob:
+        again = partial(enqueue_operations.enqueue_job, new=checked, resent=True)
+        plain = partial(self._state.store.plain_enqueue, checked, again)
+        return self._runner.write_plain(plain, enqueue_operations.enqueue_job, checked)
+
+    def enqueue_many(self, jobs: Sequence[JobLike]) -> list[Enqueued[Any]]:
+        """Store many jobs, all or none, and return them in order.
+
+        Each is a `NewJob` or a dict with the options of `enqueue`. If one is refused, the whole call fails with the
+        error that `enqueue` would raise, and the error names the job: `jobs[3].payload`.
+        """
+        checked = validate_calls.jobs(jobs, self._state.tasks)
+        with self._state.around_enqueue(checked) as call:
+            call.answer = self._runner.write(enqueue_operations.enqueue_jobs, call.request)
+        return [Enqueued(self, stored.job, created=stored.created) for stored in call.answer]
+
+    # --- running attempts ------------------------------------------------------------------------------------------
+
+    def heartbeat(self, claim: Claim | Lease, *, lease: Duration | None = None) -> Renewal:
+        """Extend a lease by *lease*, by default its original length, or raise `LeaseLost`.
+
+        The original length of a `Lease` is unknown; its default is 30 seconds.
+        """
+        [answer] = self.heartbeat_many([self._claim_of(claim)], lease=lease)
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return answer
+
+    def heartbeat_many(
+        self, claims: Sequence[Claim], *, lease: Duration | None = None
+    ) -> list[Renewal | HoldfastError]:
+        """Extend many leases in one commit; return the `Renewal` or `LeaseLost` of each, in order."""
+        validate_calls.count(claims, "claims", limits.SETTLE_MANY_MAX)
+        given_ms = None if lease is None else lease_ms(lease)
+        held = [
+            (claim.fence, claim.lease_ms if given_ms is None else given_ms)
+            for claim in map(validate_calls.claim, claims)
+        ]
+        return self._runner.write(lease_operations.heartbeat, held)
+
+    def acknowledge(self, claim: Claim | Lease) -> Renewal:
+        """Record that the handler of a claimed job starts and extend the lease, or raise `LeaseLost`.
+
+        A claim acknowledges its jobs itself, unless its option `acknowledged` leaves some of them out. A lease that
+        expires unacknowledged uses up no attempt, except the third time in a row.
+        """
+        held = self._claim_of(claim)
+        leases = [(held.fence, held.lease_ms)]
+        [answer] = self._runner.write(lease_operations.heartbeat, leases, None, (held.job.number,))
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return answer
+
+    def progress(self, claim: Claim | Lease, *, phase: str | None = None, percent: float | None = None) -> Job:
+        """Store the progress of a running job and return the job, or raise `LeaseLost`.
+
+        An option not given keeps its value.
+        """
+        phase = validation.optional_name(phase, "phase", limits.PHASE_CHARS_MAX)
+        percent = None if percent is None else validation.number(percent, "percent", 0, 100)
+        held = self._claim_of(claim)
+        return self._runner.write(lease_operations.progress, held.fence, phase, percent)
+
+    def attach(self, claim: Claim | Lease, artifacts: Sequence[Artifact]) -> None:
+        """Store artifacts of a running job, or raise `LeaseLost`; replace those with the same name."""
+        checked = check_artifacts(artifacts)
+        held = self._claim_of(claim)
+        self._runner.write(lease_operations.attach, held.fence, checked)
+
+    def settle(self, claim: Claim | Lease, outcome: Outcome) -> Job:
+        """Record the outcome of an attempt and return the settled job, or raise `LeaseLost`.
+
+        Follow-ups, artifacts and events commit together with it. Repeating the same call succeeds.
+        """
+        [settlement] = self.settle_many([(self._claim_of(claim), outcome)])
+        if settlement.error is not None:
+            raise settlement.error
+        assert settlement.job is not None  # noqa: S101  # without an error there is a job
+        return settlement.job
+
+    def settle_many(self, settlements: Sequence[Held]) -> list[Settlement]:
+        """Record many outcomes in one commit; return a `Settlement` for each, in order.
+
+        If the follow-ups have more than 256 dedupe keys and chosen ids in total, there are several commits; inside
+        the caller's transaction the call raises `InvalidInput`. A refused settlement does not affect the others. An
+        invalid outcome raises `InvalidInput` and settles nothing.
+        """
+        checked = validate_calls.settlements(settlements)
+        if not self._state.middleware:
+            return self._settle(checked)
+        with self._state.around_settle(checked) as call:
+            settled = self._settle(call.request)
+            call.answer = settled
+        return settled
+
+    def _settle(self, outcomes: CheckedSettlements) -> list[Settlement]:
+        parts = settle_operations.divide_settlements(outcomes)
+        if self._runner.joined and len(parts) > 1:
+            # Parts in one transaction would lock their keys in no common order, and two such calls may deadlock.
+            raise InvalidInput(
+                "settlements",
+                f"have follow-ups with more than {limits.KEYS_LOCKED_MAX} dedupe keys and chosen ids, which one"
+                " transaction cannot lock; settle them in several transactions",
+            )
+        settled: list[Settlement] = []
+        for part in parts:
+            settled += self._runner.write(settle_operations.settle_jobs, part)
+        return settled
+
+    def _claim_of(self, held: Claim | Lease) -> Claim:
+        """Return the claim of a running job; the job of a lease is read from the store."""
+        if isinstance(held, Claim):
+            return held
+        return self._runner.read(lease_operations.claim_of_lease, validate_calls.lease(held))
+
+    # --- one job ---------------------------------------------------------------------------------------------------
+
+    def get(self, job_id: str | int, *, tenant: str | None = None) -> Job:
+        """Return the job with this id, or with this number if it is an int, or raise `JobNotFound`.
+
+        With *tenant*, jobs of other tenants are not found.
+        """
+        checked = validate_calls.job_id_or_number(job_id)
+        return self._runner.read(job_operations.get, checked, validate_calls.tenant(tenant))
+
+    def cancel(self, job_id: str, *, force: bool = False, tenant: str | None = None) -> Job:
+        """Cancel a waiting job; request a running one to stop, or with *force* take it from its worker.
+
+        Return the job. Raises `JobNotFound`, and `Conflict` if the job has already finished in another state.
+        """
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return self._runner.write(admin_operations.cancel, job_id, tenant, force=validation.flag(force, "force"))
+
+    def requeue(self, job_id: str, *, tenant: str | None = None) -> Job:
+        """Make a failed or cancelled job ready again with a new set of attempts and return it.
+
+        Raises `JobNotFound`, `KindRetired`, and `Conflict` if the job is not failed or cancelled, or if another job
+        holds its dedupe key.
+        """
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return self._runner.write(admin_operations.requeue, job_id, tenant)
+
+    def reprioritize(self, job_id: str, priority: int, *, tenant: str | None = None) -> Job:
+        """Change the priority of an unfinished job and return it.
+
+        Raises `JobNotFound`, and `Conflict` if the job has finished.
+        """
+        priority = validation.integer(priority, "priority", -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return self._runner.write(admin_operations.reprioritize, job_id, priority, tenant)
+
+    @abstractmethod
+    def _wait_committed(self, job_id: str, timeout: Duration) -> Job:
+        """Return the job once it has finished; raise `Conflict` if its enqueue has not committed."""
+
+
+class Transaction(JobMethods):
+    """Methods that join an open transaction: they commit with it or not at all.
+
+    A call that raises has changed nothing; the caller may catch the error and continue.
+    """
+
+    def __init__(
+        self, state: QueueState, joined: ExternalTransaction, *, is_open: Callable[[], bool] = lambda: False
+    ) -> None:
+        super().__init__(state, joined)
+        self._joined = joined
+        self._is_open = is_open
+        """Returns whether it is known to be open; the end of a caller's own transaction is unknown."""
+        self.sessions = Turns(self)
+        """Settles and extends turns of sessions."""
+
+    def execute(self, sql: str, params: validate_calls.Params = ()) -> list[Any]:
+        """Run the caller's SQL in the transaction and return the rows.
+
+        *params* is a mapping for parameters `:name`, or a sequence for parameters `?`, on SQLite and on PostgreSQL.
+        """
+        return self._joined.execute(sql, params)
+
+    def _wait_committed(self, job_id: str, timeout: Duration) -> Job:
+        if self._is_open():
+            raise Conflict(
+                f"job {job_id!r} was enqueued in a transaction that is still open, and no worker sees it before the"
+                " commit; call result() after the transaction",
+                job_id=job_id,
+            )
+        try:
+            return Queue(self._state).wait(job_id, timeout=timeout)
+        except JobNotFound:
+            raise Conflict(
+                f"job {job_id!r} was enqueued in a transaction that has not committed; call result() after that",
+                job_id=job_id,
+            ) from None
+
+
+class Queue(JobMethods, SyncTaskHost):
+    """A durable work queue with sync methods, created by `connect`. It may be shared between threads.
+
+    It opens, creates and migrates its store on first use.
+    """
+
+    sessions: Sessions
+    """Claims, settles and owns sessions."""
+    lanes: Lanes
+    """Lists and configures lanes."""
+    kinds: Kinds
+    """Lists, retires and restores kinds of jobs."""
+    admin: Admin
+    """Counts, cancels, requeues and deletes many jobs, and manages workers."""
+
+    def __init__(self, state: QueueState) -> None:
+        if not isinstance(state, QueueState):
+            raise validate_calls.not_connected("connect")
+        SyncTaskHost.__init__(self, state.tasks)
+        JobMethods.__init__(self, state, state.store)
+        self.sessions = Sessions(self)
+        self.lanes = Lanes(self)
+        self.kinds = Kinds(self)
+        self.admin = Admin(self)
+
+    def _use(self, state: QueueState) -> None:
+        """Switch to the store of *state*."""
+        self._state = state
+        self._runner = SyncRunner(state.store)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._state.store!r}>"
+
+    @property
+    def store(self) -> Store:
+        """The store, for a worker, which needs its own connections."""
+        return self._state.store
+
+    # --- claim -----------------------------------------------------------------------------------------------------
+
+    def claim(self, **options: Unpack[ClaimOptions]) -> Claim | None:
+        """Lease the next job, or return None if there is none; see `ClaimOptions` for the options."""
+        if "limit" in options:
+            raise InvalidInput("limit", "cannot be given to claim, which takes one job; use claim_many(limit=…)")
+        with self._runner.leasing() as leasing:
+            found = self._claim(leasing, self._claim_request(1, options))
+            return found[0] if found else None
+
+    def claim_many(self, *, limit: int = 100, **options: Unpack[ClaimOptions]) -> list[Claim]:
+        """Lease up to *limit* ready jobs to one worker, in claim order; see `ClaimOptions` for the options."""
+        with self._runner.leasing() as leasing:
+            return self._claim(leasing, self._claim_request(limit, options))
+
+    def settle_and_claim(
+        self,
+        settlements: Sequence[Held],
+        *,
+        limit: int = 100,
+        started: Sequence[Claim] = (),
+        **options: Unpack[ClaimOptions],
+    ) -> SettledAndClaimed:
+        """Settle as `settle_many` does and claim as `claim_many` does, in one commit.
+
+        Acknowledge the claims in *started* that are still held.
+        """
+        checked = validate_calls.settlements(settlements)
+        validate_calls.count(started, "started", limits.SETTLE_MANY_MAX)
+        fences = [claim.fence for claim in map(validate_calls.claim, started)]
+        request = self._claim_request(limit, options)
+        with self._runner.leasing() as leasing:
+            with (
+                self._state.around_settle(checked) as settling,
+                self._state.around_claim(request) as claiming,
+            ):
+                *before, last = settle_operations.divide_settlements(settling.request)
+                settled: list[Settlement] = []
+                for part in before:
+                    settled += self._runner.write(settle_operations.settle_jobs, part)
+                newest, claims = leasing.lease(
+                    claim_operations.undo_settle_and_claim,
+                    claim_operations.settle_and_claim,
+                    last,
+                    fences,
+                    claiming.request,
+                )
+                settled += newest
+                settling.answer, claiming.answer = settled, claims
+            if not claims and request.wait_ms:
+                claims = self._claim(leasing, request, claimed_nothing=True)
+            return SettledAndClaimed(settled, claims)
+
+    def _claim(self, leasing: SyncLeasing, request: ClaimRequest, *, claimed_nothing: bool = False) -> list[Claim]:
+        """Claim; if no job is ready, wait for one up to the request's `wait`."""
+        left = request.wait_ms / 1000
+        with self._runner.listen(*(lane_topic(lane) for lane in request.lanes if left)) as listener:
+            while True:
+                if not claimed_nothing and (claims := self._claim_now(leasing, request)):
+                    return claims
+                if left <= 0:
+                    return []
+                claimed_nothing = False
+                # A job that falls due or a lease that expires sends no notification.
+                next_change = self._runner.read(claim_operations.seconds_to_next_change)
+                left -= listener.wait(min(left, next_change, _CLAIM_SECONDS))
+
+    def _claim_now(self, leasing: SyncLeasing, request: ClaimRequest) -> list[Claim]:
+        undo, claim_jobs = claim_operations.undo_claims, claim_operations.claim_jobs
+        if not self._state.middleware:
+            return leasing.lease(undo, claim_jobs, request)
+        with self._state.around_claim(request) as call:
+            claims = leasing.lease(undo, claim_jobs, call.request)
+            call.answer = claims
+        return claims
+
+    def _claim_request(self, limit: int, options: ClaimOptions) -> ClaimRequest:
+        return check_claim({**self._state.claimer, **options}, limit=limit, fresh_token=ids.lease_token())
+
+    # --- read ------------------------------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        job_id: str,
+        *,
+        timeout: Duration,
+        tenant: str | None = None,
+    ) -> Job:
+        """Return the job once it has finished in any state, or raise `WaitTimeout` after *timeout* seconds.
+
+        Raises `JobNotFound` if there is no such job.
+        """
+        left = validation.duration_ms(timeout, "timeout", 0, limits.WAIT_MS_MAX) / 1000
+        poll_seconds = _POLL_SECONDS_FIRST
+        job_id, tenant, allowed = validate_calls.job_id(job_id), validate_calls.tenant(tenant), left
+        with self._runner.listen(job_topic(job_id)) as listener:
+            while True:
+                job = self._get_current(job_id, tenant)
+                if job.finished:
+                    return job
+                if left <= 0:
+                    raise WaitTimeout(job_id, allowed)
+                left -= listener.wait(min(poll_seconds, left))
+                poll_seconds = min(poll_seconds * 1.5, _POLL_SECONDS_LAST)
+
+    def _get_current(self, job_id: str, tenant: str | None) -> Job:
+        job, overdue = self._runner.read(job_operations.get_overdue, job_id, tenant)
+        if not overdue:
+            return job
+        # No worker has failed the job since its deadline passed, so the waiting caller does.
+        self._runner.write(maintenance.fail_late_jobs)
+        return self._runner.read(job_operations.get, job_id, tenant)
+
+    def _wait_committed(self, job_id: str, timeout: Duration) -> Job:
+        return self.wait(job_id, timeout=timeout)
+
+    def jobs(
+        self,
+        *,
+        state: State | Sequence[State] | None = None,
+        kind: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        failure_class: FailureClass | None = None,
+        session: str | None = None,
+        older_than: Duration | None = None,
+        after: str | None = None,
+        limit: int = limits.PAGE_DEFAULT,
+    ) -> JobPage:
+        """Return a page of jobs, newest first, and the cursor for the next page.
+
+        *state* is one state or several. A single finished state is sorted by finish time, everything else by enqueue
+        order. *session* selects the entries of a session of *tenant*, by default of the default tenant. *older_than*
+        is the time since a job finished, or since it was enqueued if it has not finished.
+        """
+        job_filter = validate_calls.job_filter(
+            state=state,
+            kind=kind,
+            lane=lane,
+            tenant=tenant,
+            failure_class=failure_class,
+            session=session,
+            older_than=older_than,
+        )
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        after = validation.optional_name(after, "after")
+        return self._runner.read(job_operations.jobs, job_filter, after, limit)
+
+    def attempts(self, job_id: str, *, tenant: str | None = None) -> list[Attempt]:
+        """Return the attempts of a job, oldest first, or raise `JobNotFound`; the last one may still be running."""
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return self._runner.read(job_operations.attempts, job_id, tenant)
+
+    def artifacts(self, job_id: str, *, tenant: str | None = None) -> list[ArtifactInfo]:
+        """Return the artifacts of a job, sorted by name, without their bytes, or raise `JobNotFound`."""
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return self._runner.read(job_operations.artifacts, job_id, tenant)
+
+    def artifact(self, job_id: str, name: str, *, tenant: str | None = None) -> Artifact:
+        """Return one artifact with its bytes, or raise `JobNotFound` or `ArtifactNotFound`."""
+        name = validation.name(name, "name")
+        job_id, tenant = validate_calls.job_id(job_id), validate_calls.tenant(tenant)
+        return self._runner.read(job_operations.artifact, job_id, name, tenant)
+
+    def counts(self, *, by: CountBy = "state", tenant: str | None = None) -> dict[str, int]:
+        """Count jobs by state, kind, lane, tenant or failure class. Reads every job: do not call it in a hot loop."""
+        by = validation.one_of(by, "by", COUNT_BY)
+        return self._runner.read(job_operations.counts, by, validate_calls.tenant(tenant))
+
+    def events(
+        self, *, after: str | None = None, limit: int = limits.PAGE_DEFAULT, tenant: str | None = None
+    ) -> EventPage:
+        """Return recorded events after the cursor *after*, in order; by default from the oldest stored event.
+
+        With *tenant*, a page may be empty although more events follow: continue until the cursor no longer changes.
+        Raises `EventsPruned` if events after the cursor were deleted before they were read.
+        """
+        limit = validation.integer(limit, "limit", 1, limits.PAGE_MAX)
+        after, tenant = validation.optional_name(after, "after"), validate_calls.tenant(tenant)
+        left = _HELD_BACK_SECONDS
+        with self._runner.listen() as listener:
+            while True:
+                page, held_back = self._runner.read(job_operations.page, after, limit, tenant)
+                if not held_back or left <= 0:
+                    return page
+                # An open transaction may still add earlier events. Wait for its commit, to return a complete page.
+                left -= listener.wait(_HELD_BACK_SECONDS / 50)
+
+    # --- transactions and the store --------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Open a write transaction; it commits at the end of the block, or rolls back if the block raises.
+
+        It blocks every other writer: keep it short.
+        """
+        is_open = True
+        with self._state.store.transaction() as joined:
+            try:
+                yield Transaction(self._state, joined, is_open=lambda: is_open)
+            finally:
+                is_open = False
+
+    def within(self, connection: Any) -> Transaction:
+        """Join the write transaction that is open on the caller's *connection* to the same database.
+
+        The caller commits or rolls back. Waiting callers and workers see the changes at their next poll. Raises
+        `InvalidInput` if the connection cannot be joined.
+        """
+        return Transaction(self._state, self._state.store.within(connection))
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date and return the names of the migrations applied."""
+        return self._runner.run_blocking(self._state.store.migrate)
+
+    def close(self) -> None:
+        """Close the store. The next use opens it again; the contents of `:memory:` are lost."""
+        self._runner.run_blocking(self._state.store.close)
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,181 @@
+# Generated from client/async_api/sessions.py by scripts/make-sync; do not edit.
+"""`queue.sessions`: claim, settle and own sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Unpack, cast
+
+from holdfast.client import ids, validate_calls
+from holdfast.client.sync_api.namespace import Namespace
+from holdfast.domain import limits, validation
+from holdfast.domain.claims import Renewal, lease_ms
+from holdfast.domain.job import Job
+from holdfast.domain.outcomes import Outcome
+from holdfast.domain.routing import DEFAULT_NAME
+from holdfast.domain.session_claims import (
+    AnySessionOptions,
+    CheckpointOptions,
+    Opening,
+    SessionClaim,
+    SessionClaimOptions,
+    SessionLease,
+    SessionRequest,
+    TurnLease,
+    check_any_session,
+    check_checkpoint,
+    check_session_claim,
+)
+from holdfast.domain.validation import Duration
+from holdfast.operations import session_claim as claim_operations
+from holdfast.operations import session_lease as lease_operations
+from holdfast.storage.contract import StoreTransaction
+from holdfast.storage.notifications import session_topic, sessions_topic
+
+# How often a waiting claim polls.
+_CLAIM_SECONDS = 1.0
+
+
+class Turns(Namespace):
+    """The methods on turns that can join a transaction."""
+
+    def heartbeat(self, turn: SessionClaim | TurnLease, *, lease: Duration | None = None) -> Renewal:
+        """Extend the lease of a turn as a whole by *lease*, by default its original length, or raise `LeaseLost`.
+
+        A turn claimed under a session lease is only checked: it expires with the session lease. The original length
+        of a `TurnLease` is unknown; its default is 30 seconds.
+        """
+        given_ms = None if lease is None else lease_ms(lease)
+        claim = self._claim_of(turn)
+        return self._runner.write(
+            lease_operations.heartbeat_session, claim, claim.lease_ms if given_ms is None else given_ms
+        )
+
+    def settle(self, turn: SessionClaim | TurnLease, outcome: Outcome | Sequence[Outcome]) -> list[Job]:
+        """Record the outcome of a turn and return its settled entries, in order, or raise `LeaseLost`.
+
+        *outcome* is one outcome for all entries, or one for each; all are settled in one commit, or none. Follow-ups
+        and artifacts of one outcome for all are stored once, with the first entry. Repeating the same call succeeds.
+        """
+        claim = self._claim_of(turn)
+        outcomes = validate_calls.turn_outcomes(claim, outcome)
+        return self._runner.write(lease_operations.settle_session, claim, outcomes)
+
+    def _claim_of(self, turn: SessionClaim | TurnLease) -> SessionClaim:
+        """Return the claim of a turn; the entries of a lease are read from the store."""
+        if isinstance(turn, SessionClaim):
+            return turn
+        return self._runner.read(lease_operations.claim_of_turn, validate_calls.turn_lease(turn))
+
+
+class Sessions(Turns):
+    """Claims, settles and owns the sessions of a queue."""
+
+    def claim(self, session: str, **options: Unpack[SessionClaimOptions]) -> SessionClaim | None:
+        """Lease the next entries of a session, or return None if none can be claimed now.
+
+        See `SessionClaimOptions` for the options. Raises `Conflict` if the session has another owner, and `LeaseLost`
+        if the given session lease is no longer held.
+        """
+        completed = cast(SessionClaimOptions, {**self._state.claimer, **options})
+        request = check_session_claim(session, completed, fresh_token=ids.lease_token())
+        topic = session_topic(request.tenant or DEFAULT_NAME, session)
+        return self._claim(request, claim_operations.claim_session, [topic])
+
+    def claim_next(self, **options: Unpack[AnySessionOptions]) -> SessionClaim | None:
+        """Lease the next entries of any session that is ready, or return None if there is none.
+
+        The session with the oldest head goes first, and tenants alternate. Sessions that have an owner are left
+        out. See `AnySessionOptions` for the options.
+        """
+        completed = cast(AnySessionOptions, {**self._state.claimer, **options})
+        request = check_any_session(completed, fresh_token=ids.lease_token())
+        topics = [sessions_topic(lane) for lane in request.lanes or ()]
+        return self._claim(request, claim_operations.claim_any_session, topics)
+
+    def checkpoint(self, turn: SessionClaim, **options: Unpack[CheckpointOptions]) -> SessionClaim | None:
+        """Lease more entries under the fence of a running turn, or return None if none can be claimed now.
+
+        `turn.joined(more)` returns the turn with the new entries. See `CheckpointOptions` for the options. Raises
+        `LeaseLost` if the turn is no longer held.
+        """
+        request = check_checkpoint(turn, options)
+        topic = session_topic(turn.tenant, turn.session)
+        return self._claim(request, claim_operations.claim_session, [topic])
+
+    def _claim(
+        self,
+        request: SessionRequest,
+        claim: Callable[[StoreTransaction, SessionRequest], Coroutine[Any, Any, SessionClaim | None]],
+        topics: Sequence[str],
+    ) -> SessionClaim | None:
+        """Claim; if no entry is ready, wait for one up to the request's `wait`."""
+        left = request.wait_ms / 1000
+        with self._runner.leasing() as leasing, self._runner.listen(*(topics if left else ())) as listener:
+            while True:
+                if found := leasing.lease(claim_operations.undo_session_claim, claim, request):
+                    return found
+                if left <= 0:
+                    return None
+                # An entry that falls due or a lease that expires sends no notification.
+                next_change = self._runner.read(claim_operations.seconds_to_session)
+                left -= listener.wait(min(left, next_change, _CLAIM_SECONDS))
+
+    def cancel(self, session: str, *, tenant: str = DEFAULT_NAME) -> list[str]:
+        """Cancel the waiting entries of a session, in bounded chunks; return their ids."""
+        session, tenant = validation.name(session, "session"), validation.name(tenant, "tenant")
+        cancelled: list[str] = []
+        after: int | None = 0
+        while after is not None:
+            found, after = self._runner.write(lease_operations.cancel_waiting, tenant, session, after)
+            cancelled += found
+        return cancelled
+
+    # --- the owner of a session ------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        session: str,
+        *,
+        tenant: str = DEFAULT_NAME,
+        worker: str | None = None,
+        incarnation: str | None = None,
+        lease: Duration = limits.LEASE_MS_DEFAULT / 1000,
+        take_over: bool = False,
+        lease_token: str | None = None,
+    ) -> SessionLease:
+        """Become the only owner of a session until the lease expires, is closed or is taken over.
+
+        Raises `Conflict` while another worker owns the session or holds a claim on it. With *take_over* that worker
+        loses its session lease and its claims. Repeating the call with the same *lease_token* returns the same
+        lease.
+        """
+        claimer = self._state.claimer
+        opening = Opening(
+            session=validation.name(session, "session"),
+            tenant=validation.name(tenant, "tenant"),
+            worker=validation.name(worker or claimer["worker"], "worker"),
+            incarnation=validation.name(incarnation or claimer["incarnation"], "incarnation"),
+            lease_token=validation.optional_name(lease_token, "lease_token", limits.LEASE_TOKEN_CHARS_MAX)
+            or ids.lease_token(),
+            lease_ms=lease_ms(lease),
+            take_over=validation.flag(take_over, "take_over"),
+        )
+        with self._runner.leasing() as leasing:
+            return leasing.lease(lease_operations.undo_open_session, lease_operations.open_session, opening)
+
+    def renew(self, lease: SessionLease, *, length: Duration | None = None) -> SessionLease:
+        """Extend a session lease and the claims under it by *length*, by default its original length.
+
+        Raises `LeaseLost` if it is no longer held.
+        """
+        held = validate_calls.session_lease(lease)
+        given_ms = held.lease_ms if length is None else lease_ms(length)
+        return self._runner.write(lease_operations.renew_session, held, given_ms)
+
+    def close(self, lease: SessionLease) -> None:
+        """End a session lease and release the entries held under it, without using up attempts.
+
+        Raises `LeaseLost` if another worker has become the owner.
+        """
+        self._runner.write(lease_operations.close_session, validate_calls.session_lease(lease))

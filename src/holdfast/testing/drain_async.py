@@ -1,0 +1,165 @@
+"""Running jobs in async tests: `drain_async` runs all of them, `run_job_async` one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Unpack
+
+from holdfast.client.async_api.queue import AsyncQueue
+from holdfast.domain import limits, validation
+from holdfast.domain.claims import Claim, ClaimOptions
+from holdfast.domain.errors import Misconfigured
+from holdfast.domain.job import Job, row_of
+from holdfast.domain.new_job import NewJob
+from holdfast.domain.outcomes import Released
+from holdfast.domain.session_claims import SessionClaim
+from holdfast.domain.validation import Duration
+from holdfast.operations.jobs import seconds_to_due
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.drained import (
+    ATTEMPTS_MAX,
+    Drained,
+    JobReference,
+    job_or_raise,
+    subscription_of,
+    unclaimable_reason,
+)
+from holdfast.testing.inline_worker import InlineAttempt, Ran
+from holdfast.testing.redirect import AnyQueue
+
+
+async def drain_async(
+    queue: AnyQueue,
+    *,
+    clock: ManualClock | None = None,
+    horizon: Duration | None = None,
+    raises: bool = True,
+    attempts_max: int = ATTEMPTS_MAX,
+    **options: Unpack[ClaimOptions],
+) -> Drained:
+    """Run every job that can be claimed, and the jobs they enqueue, in the test itself; return the attempts.
+
+    The options of a claim select the jobs; by default all tasks' jobs run, as in a `Worker`. With *clock*, the clock
+    passed to `connect`, time advances to the next due job, by *horizon* at most, until no job is left. Turns of
+    sessions run when no other job is left; each counts as one attempt, represented by its first entry. An exception
+    of a handler is raised here after its attempt is settled, unless `raises=False` or the handler chose its outcome
+    with it. More than *attempts_max* attempts raise `AssertionError`, because the drain may never end.
+    """
+    draining = AsyncDrain(queue, options, clock, horizon, attempts_max)
+    while (claim := await draining.next()) is not None:
+        inline = InlineAttempt(queue, claim, draining.capabilities)
+        await inline.run_async()
+        draining.add(await inline.settle_async(draining.queue), raises=raises)
+    return Drained(tuple(draining.ran))
+
+
+async def run_job_async(
+    queue: AnyQueue, job: JobReference, *, clock: ManualClock | None = None, raises: bool = True
+) -> Job:
+    """Run one attempt of one job, before all others, and return the job after the attempt.
+
+    *job* is a call created by `task.new(…)`, which is enqueued first, or an enqueued job. A job that is not due yet
+    needs *clock*, which is advanced. An exception of the handler is raised as in `drain`.
+    """
+    calls = AsyncQueue(queue._state)
+    inline = InlineAttempt(queue, await _claim_one(calls, job, clock))
+    await inline.run_async()
+    return job_or_raise(await inline.settle_async(calls), raises=raises)
+
+
+class AsyncDrain:
+    """Claims the next job and advances the clock if needed."""
+
+    def __init__(
+        self,
+        queue: AnyQueue,
+        options: ClaimOptions,
+        clock: ManualClock | None,
+        horizon: Duration | None,
+        attempts_max: int,
+    ) -> None:
+        if horizon is not None and clock is None:
+            raise Misconfigured("horizon requires clock, the clock to advance: drain(queue, clock=clock, horizon=…)")
+        self.ran: list[Ran] = []
+        self.queue = AsyncQueue(queue._state)
+        self._subscription = subscription_of(queue, options)
+        self._clock = clock
+        self._left_ms = math.inf if horizon is None else validation.duration_ms(horizon, "horizon")
+        self._attempts_max = attempts_max
+
+    @property
+    def capabilities(self) -> Sequence[str]:
+        """The capabilities of its worker."""
+        return self._subscription.options.get("capabilities", ())
+
+    async def next(self) -> Claim | SessionClaim | None:
+        """Claim the next job or session turn, advancing the clock if needed; return None if none is left."""
+        while (claim := await self._claim()) is None:
+            if not await self._advance_clock():
+                return None
+        if len(self.ran) >= self._attempts_max:
+            job = claim.job if isinstance(claim, Claim) else claim.entries[0]
+            raise AssertionError(
+                f"{self._attempts_max} attempts were run and there is still work, the next is {job!r}; "
+                "does a job enqueue itself again? Pass a horizon or a larger attempts_max"
+            )
+        return claim
+
+    async def _claim(self) -> Claim | SessionClaim | None:
+        self._subscription.refresh()
+        jobs, sessions = self._subscription.jobs, self._subscription.sessions
+        claim = None if jobs is None else await self.queue.claim(**jobs)
+        if claim is not None or sessions is None:
+            return claim
+        return await self.queue.sessions.claim_next(**sessions)
+
+    async def _advance_clock(self) -> bool:
+        """Advance the clock to the next due job; return whether there is one within the horizon."""
+        if self._clock is None:
+            return False
+        seconds = await self.queue._runner.read(seconds_to_due)
+        # A job that is due and was not claimed does not match the claim options.
+        if not seconds or seconds * 1000 > self._left_ms:
+            return False
+        self._clock.advance(seconds)
+        self._left_ms -= seconds * 1000
+        return True
+
+    def add(self, ran: Ran, *, raises: bool) -> None:
+        """Add an attempt; with *raises*, raise its error."""
+        self.ran.append(ran)
+        if raises:
+            ran.raise_defect()
+
+
+async def _claim_one(queue: AsyncQueue, reference: JobReference, clock: ManualClock | None) -> Claim:
+    """Claim this job and no other, as a worker with its required capabilities."""
+    job = await _find(queue, reference)
+    if job.finished:
+        raise AssertionError(f"{job!r} cannot be claimed: {unclaimable_reason(job, clock)}")
+    if job.entry is not None:
+        raise Misconfigured(
+            f"{job!r} is an entry of session {job.entry.session!r}, whose turns run in order; run them with drain"
+        )
+    if clock is not None and job.due_at > clock.time:
+        clock.travel_to(job.due_at)
+    # Give the job the highest priority for the claim; its own priority is restored below.
+    await queue.reprioritize(job.id, limits.PRIORITY_MAX)
+    claim = await queue.claim(kinds=[job.kind], lanes=[job.lane], tenant=job.tenant, capabilities=job.requires)
+    if claim is not None and claim.job.id != job.id:
+        await queue.settle(claim, Released())
+        claim = None
+    now = await queue.get(job.id)
+    if not now.finished:
+        await queue.reprioritize(job.id, job.priority)
+    if claim is None:
+        raise AssertionError(f"{now!r} cannot be claimed: {unclaimable_reason(now, clock)}")
+    return Claim(Job(row_of(claim.job)._replace(priority=job.priority)), claim.lease_ms)
+
+
+async def _find(queue: AsyncQueue, reference: JobReference) -> Job:
+    if isinstance(reference, NewJob):
+        queue.tasks.get(reference.kind)
+        return (await queue.enqueue(reference)).job
+    return await queue.get(reference if isinstance(reference, str) else reference.id)
