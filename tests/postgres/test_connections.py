@@ -203,7 +203,7 @@ class TestTransactions:
         def fail() -> None:
             with queue.transaction() as tx:
                 tx.execute(f"create table {schema}.orders (id integer primary key)")
-                tx.execute(f"insert into {schema}.orders values (%s)", (1,))
+                tx.execute(f"insert into {schema}.orders values (?)", (1,))
                 tx.execute(f"insert into {schema}.orders values (1)")
 
         with pytest.raises(psycopg.errors.UniqueViolation):

@@ -218,7 +218,7 @@ def test_a_transaction_keeps_the_callers_rows_and_the_jobs_together(
     def order(nth: int) -> None:
         try:
             with queue.transaction() as transaction:
-                transaction.execute("insert into orders values (%s)", [nth])
+                transaction.execute("insert into orders values (?)", [nth])
                 transaction.enqueue("mail", job_id=f"job-{nth}")
         except Unavailable:
             return

@@ -40,8 +40,7 @@ class Recipe:
         """Return the block of *page* that contains *marker*, from *start* to *until*, without opening a queue."""
         [text] = [block.text for block in _blocks(DOCS / page) if marker in block.text]
         text = text[text.index(start) : None if until is None else text.index(until)]
-        text = "\n".join(line for line in text.splitlines() if not line.startswith("queue = "))
-        return text.replace("?", "%s") if self.engine == "postgres" else text
+        return "\n".join(line for line in text.splitlines() if not line.startswith("queue = "))
 
     def execute(self, code: str) -> dict[str, Any]:
         """Execute *code* and return the names that it has defined."""
@@ -190,8 +189,7 @@ def test_a_page_keeps_what_the_newest_holder_wrote_however_late_others_write(rec
     code = recipe.code("idempotency.md", marker="excluded.epoch", until="# A first worker").replace(
         "pages.db", str(tmp_path / "pages.db")
     )
-    # The statement is for SQLite on every engine.
-    names = recipe.execute(code.replace("%s", "?"))
+    names = recipe.execute(code)
     urls = [f"https://example.org/{number}" for number in range(THREADS)]
     recipe.queue.enqueue_many([names["fetch"].new(url) for url in urls])
     stale = recipe.queue.claim_many(limit=THREADS, worker="first", lease=0.01)

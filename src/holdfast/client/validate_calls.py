@@ -166,6 +166,13 @@ def _turn_outcome(turn: SessionClaim, outcome: Outcome, prefix: str = "") -> Che
         raise InvalidInput(f"{prefix}{error.field}", error.problem) from None
 
 
+def params(value: Params) -> Params:
+    """Return *value*, or raise `InvalidInput` if it is neither a mapping nor a sequence of parameters."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence | Mapping):
+        raise InvalidInput("params", f"must be a mapping or a sequence, not {type(value).__name__}")
+    return value
+
+
 # --- jobs ----------------------------------------------------------------------------------------------------------
 
 

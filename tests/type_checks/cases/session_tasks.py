@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_type
+from typing import Any, assert_type
 
 import holdfast
 from holdfast import AsyncSessionContext, Enqueued, SessionContext, SessionTask, Tasks
@@ -35,7 +35,7 @@ def reset(context: SessionContext[None]) -> None: ...
 
 
 assert_type(answer, SessionTask[Message, str])
-assert_type(answer.enqueue(Message("hi"), session="a"), Enqueued)
+assert_type(answer.enqueue(Message("hi"), session="a"), Enqueued[Any])
 answer.enqueue(Message("hi"), Message("there"), session="a", message_id="m1")
 answer.using(session="a").enqueue(Message("hi"))
 answer.enqueue("hi", session="a")  # E: arg-type

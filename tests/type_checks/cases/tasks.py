@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 import holdfast
-from holdfast import Context, ContextTask, Enqueued, NewJob, Task, Tasks
+from holdfast import AsyncEnqueued, Context, ContextTask, Enqueued, NewJob, Task, Tasks
 
 queue = holdfast.connect(":memory:")
 tasks = Tasks()
@@ -55,7 +55,12 @@ def collected(number: int) -> None: ...
 
 
 # The task has the function's own parameters.
-assert_type(bare.enqueue("ada"), Enqueued)
+assert_type(bare.enqueue("ada"), Enqueued[float])
+assert_type(bare.enqueue("ada").result(timeout=1), float)
+assert_type(fetch.enqueue("address").result(timeout=1), bytes)
+assert_type(queue.enqueue(bare.new("ada")), Enqueued[Any])
+queue.enqueue("email.send", dely=3)  # E: call-arg
+queue.enqueue("email.send", delay="3")  # E: arg-type
 bare.enqueue(to="ada", copies=2)
 bare.enqueue()  # E: call-arg
 bare.enqueue(3)  # E: arg-type
@@ -80,7 +85,7 @@ resize.enqueue("a.png", width=3)
 resize.enqueue(picture="a.png")
 resize.enqueue("a.png", "wide")  # E: arg-type
 fetch_framed.enqueue(address="a")
-fetch_framed.enqueue()  # E: call-arg
+fetch_framed.enqueue()  # E: call-overload
 
 
 def directly(context: Context) -> None:
@@ -130,12 +135,13 @@ async def awaited() -> None:
     async def framed(context: Context, to: str) -> int:
         return 1
 
-    assert_type(await later.enqueue("ada"), Enqueued)
+    assert_type(await later.enqueue("ada"), AsyncEnqueued[int])
+    assert_type(await (await framed.enqueue("ada")).result(timeout=1), int)
     later.enqueue("ada")  # E: unused-coroutine
     await later.enqueue(3)  # E: arg-type
     await later.using(delay=3).enqueue(to="ada")
     await framed.enqueue("ada")
-    await framed.enqueue()  # E: call-arg
+    await framed.enqueue()  # E: call-overload
     assert_type(later("ada"), int)
     assert_type(await framed(Context(aqueue_claim()), "ada"), int)
     aqueue.include(tasks)  # E: arg-type

@@ -280,8 +280,9 @@ class AsyncTransaction(AsyncJobMethods):
         """Run the caller's SQL in the transaction and return the rows.
 
         *params* is a mapping for parameters `:name`, or a sequence for parameters `?`, on SQLite and on PostgreSQL.
+        Errors of the statement are those of the driver.
         """
-        return await self._joined.execute_async(sql, params)
+        return await self._joined.execute_async(sql, validate_calls.params(params))
 
     async def _wait_committed(self, job_id: str, timeout: Duration) -> Job:  # noqa: ASYNC109
         if self._is_open():

@@ -279,8 +279,9 @@ class Transaction(JobMethods):
         """Run the caller's SQL in the transaction and return the rows.
 
         *params* is a mapping for parameters `:name`, or a sequence for parameters `?`, on SQLite and on PostgreSQL.
+        Errors of the statement are those of the driver.
         """
-        return self._joined.execute(sql, params)
+        return self._joined.execute(sql, validate_calls.params(params))
 
     def _wait_committed(self, job_id: str, timeout: Duration) -> Job:
         if self._is_open():

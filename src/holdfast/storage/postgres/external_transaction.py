@@ -13,6 +13,7 @@ from holdfast.storage.cancellation import finish_despite_cancellation
 from holdfast.storage.notifications import Notifier
 from holdfast.storage.postgres.errors import translated, translated_loss
 from holdfast.storage.postgres.io import AsyncIO, ServerIO, SyncIO
+from holdfast.storage.postgres.placeholders import to_driver
 from holdfast.storage.postgres.transaction import (
     PostgresSettings,
     PostgresState,
@@ -62,8 +63,8 @@ class _Joined:
 
     async def _execute(self, sql: str, values: Any) -> list[Any]:
         self.ran_sql = True
-        # Without values, a percent sign in the SQL is literal.
-        return await self.io.query(sql, values or None)
+        # Without values the driver reads no parameters.
+        return await (self.io.query(to_driver(sql, values), values) if values else self.io.query(sql, None))
 
     def _refuse_ended(self) -> None:
         if self._ended:
