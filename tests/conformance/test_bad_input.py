@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import NewJob, Queue
+from holdfast import InvalidInput, NewJob, Queue
 from tests.support.assertions import label, refused
 
 MEBIBYTE = 1 << 20
@@ -154,7 +154,7 @@ class TestNames:
     @pytest.mark.parametrize("field", ["kind", "lane", "tenant"])
     def test_none_is_not_a_name(self, queue: Queue, field: str) -> None:
         with refused(queue, field):
-            queue.enqueue(**options(field, None))
+            queue.enqueue(NewJob(**options(field, None)))
 
 
 BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
@@ -245,7 +245,37 @@ class TestOptions:
     @pytest.mark.parametrize(("options", "field"), BAD_OPTIONS, ids=label)
     def test_a_bad_option_is_refused_by_name(self, queue: Queue, options: dict[str, Any], field: str) -> None:
         with refused(queue, field):
-            queue.enqueue("work", **options)
+            queue.enqueue(NewJob("work", **options))
+
+    @pytest.mark.parametrize("option", ["delay", "priority", "lane", "tenant", "dedupe_key"])
+    def test_a_common_option_that_is_none_was_not_given(self, queue: Queue, option: str) -> None:
+        common: dict[str, Any] = {"delay": 60, "priority": 3, "lane": "mail", "tenant": "acme", "dedupe_key": "k"}
+        task = queue.task("declared", **common)(lambda: None)
+
+        job = queue.enqueue("declared", **{option: None}).job
+        assert (job.state, job.priority, job.lane, job.tenant, job.dedupe_key) == (
+            "scheduled",
+            *(common[name] for name in ("priority", "lane", "tenant", "dedupe_key")),
+        )
+        assert task.kind == job.kind
+
+    @pytest.mark.validation
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda queue, **options: queue.enqueue("work", **options), "a job"),
+            (lambda queue, **options: queue.claim(**options), "a claim"),
+            (lambda queue, **options: queue.sessions.claim("s", **options), "sessions.claim"),
+            (lambda queue, **options: queue.sessions.claim_next(**options), "sessions.claim_next"),
+        ],
+    )
+    def test_an_unknown_option_is_refused_with_a_suggestion(self, queue: Queue, call: Any, message: str) -> None:
+        with pytest.raises(
+            InvalidInput, match=rf"^tenent: unknown option; did you mean 'tenant'\?; the options of {message} are"
+        ):
+            call(queue, tenent="acme")
+        with pytest.raises(InvalidInput, match=rf"^zzz: unknown option; the options of {message} are .*tenant"):
+            call(queue, zzz=1)
 
     @pytest.mark.validation
     @pytest.mark.parametrize(("options", "field"), BAD_OPTIONS, ids=label)

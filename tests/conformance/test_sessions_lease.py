@@ -258,7 +258,7 @@ class TestClosing:
         assert opened(queue).generation == lease.generation + 1
 
 
-@pytest.mark.parametrize("call", ["renew_session", "close_session"])
+@pytest.mark.parametrize("call", ["renew", "close"])
 def test_an_argument_that_is_no_session_lease_is_refused(queue: Queue, call: str) -> None:
     with pytest.raises(InvalidInput, match="lease: must be a SessionLease"):
-        getattr(queue, call)("lease")
+        getattr(queue.sessions, call)("lease")

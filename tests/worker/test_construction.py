@@ -29,8 +29,6 @@ def test_a_queue_that_was_not_opened_by_connect_is_refused_with_what_to_write(
 ) -> None:
     with pytest.raises(InvalidInput, match=rf'write holdfast\.{function}\("jobs\.db"\)'):
         queue(given)
-    with pytest.raises(InvalidInput, match=rf'write holdfast\.{function}\("jobs\.db"\)'):
-        queue(given, "full")
 
 
 def test_a_refused_url_does_not_show_its_password() -> None:
