@@ -77,7 +77,7 @@ def test_a_url_of_an_unknown_scheme_is_refused(cli: Cli) -> None:
 
 
 def test_an_empty_url_is_refused_and_not_replaced_by_the_default(cli: Cli) -> None:
-    assert "error: url: must " in cli.refusal("stats", "--url", "", code=2)
+    assert "error: --url: must " in cli.refusal("stats", "--url", "", code=2)
 
 
 def test_a_folder_is_no_queue(cli: Cli, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_an_interrupt_from_the_terminal_reaches_only_the_worker(tmp_path: Path, 
     ("arguments", "problem"),
     [
         (["--memory-limit", "lots"], "'lots' is not a size; write 512M or 2G, or a number of bytes"),
-        (["--memory-limit", "1M"], "memory_limit: is out of range"),
+        (["--memory-limit", "1M"], "--memory-limit: is out of range"),
         (["--recycle-after", "0"], "--recycle-after"),
         (["--kill-after", "soon"], "'soon' is not a duration"),
     ],
