@@ -1,15 +1,16 @@
-"""The events that the worker loop reads, and the queue that carries them from other threads and tasks."""
+"""The events that the worker loop reads, the queue that carries them from other threads and tasks, and listeners."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
+from holdfast.storage.notifications import Notifier
 from holdfast.worker.attempt import RunningAttempt
 from holdfast.worker.timers import Timer
 
@@ -145,3 +146,39 @@ class EventQueue:
                 await self._timer.wait_async(self._wake, seconds)
         finally:
             self._waits_for = "nothing"
+
+
+class LaneListener:
+    """Puts *event* into the queue when a lane may have something to claim; *topic_of* returns a lane's topic."""
+
+    def __init__(
+        self, notifier: Notifier, topic_of: Callable[[str], str], events: EventQueue, event: Notified
+    ) -> None:
+        self._notifier = notifier
+        self._topic_of = topic_of
+        self._events = events
+        self._event = event
+        self._topics: set[str] = set()
+        self._pending = False
+
+    def listen(self, lanes: Iterable[str]) -> None:
+        """Subscribe to *lanes* in addition to the current ones."""
+        for topic in {self._topic_of(lane) for lane in lanes} - self._topics:
+            self._notifier.add(topic, self)
+            self._topics.add(topic)
+
+    def close(self) -> None:
+        """Cancel all subscriptions."""
+        for topic in self._topics:
+            self._notifier.remove(topic, self)
+        self._topics.clear()
+
+    def wake(self) -> None:
+        """Put the event into the queue, unless it is there. Safe to call from any thread."""
+        if not self._pending:
+            self._pending = True
+            self._events.put(self._event)
+
+    def handled(self) -> None:
+        """Put the event into the queue again at the next notification."""
+        self._pending = False

@@ -20,23 +20,11 @@ from holdfast.domain.outcomes import Released
 from holdfast.domain.results import WorkerState
 from holdfast.storage.notifications import lane_topic
 from holdfast.storage.randomness import RANDOM
+from holdfast.worker import events
 from holdfast.worker.attempt import RunningAttempt, amend_invalid
-from holdfast.worker.events import (
-    AffinitiesChanged,
-    AttemptDecided,
-    DrainRequested,
-    EventQueue,
-    ExchangeEnded,
-    HandlerEnded,
-    Notified,
-    StopRequested,
-    StoreRecovered,
-    TaskNotFound,
-)
 from holdfast.worker.executors import Executor, ExecutorQueue, TaskExecutor, ThreadExecutor
 from holdfast.worker.held_attempts import HeldAttempts
 from holdfast.worker.job_logs import log_started
-from holdfast.worker.lane_listener import LaneListener
 from holdfast.worker.lease_keeper import LeaseKeeper
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.settings import WorkerSettings
@@ -68,11 +56,11 @@ _AVERAGE_WEIGHT = 0.05
 class WorkerLoop:
     """Claims jobs, starts attempts and settles them.
 
-    It runs in one event loop, as the only reader of *events*: what happens in other threads and tasks changes its
-    state only there. Calls that settle and claim run in a task beside it, one after the other: the *exchange*.
+    It runs in one event loop, as the only reader of *event_queue*: what happens in other threads reaches it only as
+    events. Calls that settle and claim run in a task beside it, one after the other: the *exchange*.
     """
 
-    def __init__(self, settings: WorkerSettings, events: EventQueue, keeper: LeaseKeeper) -> None:
+    def __init__(self, settings: WorkerSettings, event_queue: events.EventQueue, keeper: LeaseKeeper) -> None:
         timer = settings.timer
         self.fatal_error: HandlersStuck | None = None
         """The error that makes this worker stop, if any."""
@@ -87,12 +75,14 @@ class WorkerLoop:
         self._subscription = settings.subscription
         self._concurrency = settings.concurrency
         self._timer = timer
-        self._events = events
+        self._events = event_queue
         self._keeper = keeper
-        self._listener = LaneListener(settings.store.notifier, lane_topic, events, Notified("jobs"))
+        self._listener = events.LaneListener(
+            settings.store.notifier, lane_topic, event_queue, events.Notified("jobs")
+        )
         self._executor_queue = ExecutorQueue(settings.concurrency, self._executor_for)
-        self._threads = ThreadExecutor(self._executor_queue, events)
-        self._coroutines = TaskExecutor(self._executor_queue, events, timer)
+        self._threads = ThreadExecutor(self._executor_queue, event_queue)
+        self._coroutines = TaskExecutor(self._executor_queue, event_queue, timer)
         self._stuck = StuckHandlers(self._executor_queue, settings.concurrency, timer)
         self._affinities = self._create_affinity_loader()
         """The loaded affinities; None if this worker loads nothing."""
@@ -213,23 +203,23 @@ class WorkerLoop:
     def _handle_events(self) -> None:
         for event in self._events.drain():
             match event:
-                case HandlerEnded(attempt):
+                case events.HandlerEnded(attempt):
                     self._handler_ended(attempt)
-                case AttemptDecided(attempt):
+                case events.AttemptDecided(attempt):
                     self._attempt_decided(attempt)
-                case Notified(of):
+                case events.Notified(of):
                     self._notified(of)
-                case ExchangeEnded():
+                case events.ExchangeEnded():
                     self._exchange_ended()
-                case StoreRecovered():
+                case events.StoreRecovered():
                     self._retry_waits.end()
-                case AffinitiesChanged():
+                case events.AffinitiesChanged():
                     self.row_changed.set()
-                case TaskNotFound(attempt, problem):
+                case events.TaskNotFound(attempt, problem):
                     self._isolation().task_not_found(attempt, problem)
-                case DrainRequested():
+                case events.DrainRequested():
                     self._drain()
-                case StopRequested(once):
+                case events.StopRequested(once):
                     self._stop(once=once)
                 case _:
                     assert_never(event)
@@ -376,7 +366,7 @@ class WorkerLoop:
     def _run_exchange(self, calls: Coroutine[Any, Any, None]) -> None:
         self._retry_waits.call_begins()
         self._exchange = asyncio.ensure_future(calls)
-        self._exchange.add_done_callback(lambda _exchange: self._events.put(ExchangeEnded()))
+        self._exchange.add_done_callback(lambda _exchange: self._events.put(events.ExchangeEnded()))
 
     def _room(self) -> int:
         """Return how many more jobs this worker should claim."""

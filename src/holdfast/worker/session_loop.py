@@ -18,9 +18,8 @@ from holdfast.domain.session_claims import AnySessionOptions, SessionClaim
 from holdfast.storage.notifications import sessions_topic
 from holdfast.storage.randomness import RANDOM
 from holdfast.worker.attempt import RunningAttempt, amend_invalid, failure_from_refusal, outcome_name
-from holdfast.worker.events import EventQueue, Notified
+from holdfast.worker.events import EventQueue, LaneListener, Notified
 from holdfast.worker.held_attempts import HeldAttempts
-from holdfast.worker.lane_listener import LaneListener
 from holdfast.worker.retry import RetryState, RetryWaits
 from holdfast.worker.session_turn import Turn, offer_checkpoints
 from holdfast.worker.settings import WorkerSettings
