@@ -49,9 +49,9 @@ def queue(url: str, schema: str) -> Iterator[holdfast.Queue]:
     made.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A running server of the module, on which its tests may inject faults; they leave it running."""
+    """A running server, on which tests may inject faults; they leave it running and empty."""
     made = Server()
     made.start()
     yield made

@@ -302,7 +302,9 @@ class SqliteConnector:
         self.check_unmoved()
         if not check_path(self.path) and not self._migrates:
             raise StoreUnreachable(f"there is no file {self.path!r}, and this queue does not create one")
-        if not self._network_files and (kind := network_file_system(self.path)):
+        # A file that was opened before has not moved, so it is on the same file system.
+        checked = self._network_files or self._identity is not None
+        if not checked and (kind := network_file_system(self.path)):
             raise UnsupportedStore(
                 f"{self.path!r} is on a network file system ({kind}), where file locks are unreliable;"
                 " move it to a local disk, or connect with network_files=True at your own risk"
