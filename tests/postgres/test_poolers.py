@@ -95,6 +95,33 @@ def test_a_transaction_and_a_connection_of_the_callers_own_are_joined(queue: hol
     assert {job.id for job in queue.jobs()} == {"one", "two"}
 
 
+def test_no_two_connections_give_a_prepared_statement_the_same_name(server: Server) -> None:
+    """A pooler may run one client's transaction where another has prepared statements: it would run the other's."""
+    drop_schema(server.url, SCHEMAS[0])
+
+    def names(queue: holdfast.Queue) -> set[str]:
+        with queue.transaction() as transaction:
+            for _ in range(10):
+                transaction.enqueue("mail")
+            return {name for (name,) in transaction.execute("select name from pg_prepared_statements")}
+
+    async def names_async() -> set[str]:
+        async with holdfast.connect_async(server.url, schema=SCHEMAS[0]) as queue:
+            async with queue.transaction() as transaction:
+                for _ in range(10):
+                    await transaction.enqueue("mail")
+                return {name for (name,) in await transaction.execute("select name from pg_prepared_statements")}
+
+    with (
+        holdfast.connect(server.url, schema=SCHEMAS[0]) as one,
+        holdfast.connect(server.url, schema=SCHEMAS[0]) as two,
+    ):
+        found = [names(one), names(two), asyncio.run(names_async())]
+
+    assert all(found), "the driver prepares statements that run often"
+    assert len(set.union(*found)) == sum(map(len, found))
+
+
 def test_waiting_works_without_listen(queue: holdfast.Queue, pooled_url: str) -> None:
     other = holdfast.connect(pooled_url, schema=SCHEMAS[0])
     made = queue.enqueue("mail")

@@ -13,6 +13,7 @@ from holdfast.domain.errors import InvalidInput, SchemaMismatch, UnsupportedStor
 from holdfast.storage.postgres import migrate as migrations
 from holdfast.storage.postgres.errors import translated, translated_opening
 from holdfast.storage.postgres.transaction import PostgresSettings
+from holdfast.storage.randomness import RANDOM
 
 _OLDEST_SERVER = 140000
 _STATEMENTS_KEPT = 500
@@ -41,16 +42,14 @@ class PostgresConnector:
         """Return a sync connection."""
         with translated_opening(self._settings.schema):
             connection = psycopg.connect(self._conninfo, autocommit=True)
-        connection.add_notify_handler(_ignore)
-        connection.prepared_max = _STATEMENTS_KEPT
+        _set_up(connection)
         return connection
 
     async def connect_async(self) -> psycopg.AsyncConnection[Any]:
         """Return an async connection."""
         with translated_opening(self._settings.schema):
             connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
-        connection.add_notify_handler(_ignore)
-        connection.prepared_max = _STATEMENTS_KEPT
+        _set_up(connection)
         return connection
 
     @property
@@ -84,6 +83,22 @@ class PostgresConnector:
             self._settings.texts.reading["schema_identity"].encode(), prepare=False
         ).fetchall()
         return applied
+
+
+def _set_up(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Prepare a new connection for use through a pooler, which may run each transaction on another server connection.
+
+    The driver numbers the prepared statements of every connection from zero. Another client may have prepared a
+    different statement under the same name, and that statement would run. So the numbers begin at random; a statement
+    that a server connection does not know is an error, after which the store prepares none.
+    """
+    connection.add_notify_handler(_ignore)
+    connection.prepared_max = _STATEMENTS_KEPT
+    if hasattr(connection._prepared, "_prepared_idx"):
+        connection._prepared._prepared_idx = RANDOM.getrandbits(62)
+    else:
+        # A driver that names statements in another way, perhaps as unsafe.
+        connection.prepare_threshold = None
 
 
 def _ignore(_notification: psycopg.Notify) -> None:
